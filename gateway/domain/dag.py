@@ -1,6 +1,6 @@
-"""The flow of a job: which component instances there are and who needs whose output."""
+"""The flow of a job: its component instances and the data between them."""
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
@@ -9,8 +9,8 @@ from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near
 
 X = TypeVar("X")
 
-_SHOWN = 10
-"""how many of a component's outputs a problem lists"""
+_MAX_LISTED = 10  # outputs of a component that a problem lists
+_LONGEST = LARGEST_NAME // 2  # bytes of a task's name or an output's key
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DagInput:
 
 @dataclass(frozen=True)
 class DagOutput:
-    """An output of a task: what kind it is, and the key by which others name it."""
+    """An output of a task: its type, and its key for other tasks."""
 
     type: str
     key: str
@@ -74,89 +74,121 @@ class Dag:
         self._by_name.update({node.name: node for node in self.nodes})
 
     def get(self, name: str) -> DagNode | None:
-        """Return a task by its name; None where it is unknown."""
+        """Return a task by its name; None if it is unknown."""
         return self._by_name.get(name)
 
     def __getitem__(self, name: str) -> DagNode:
         return self._by_name[name]
 
     def type_of(self, task: str, key: str) -> str:
-        """Return what the flow calls an output: dataset, model, report; empty where it is not in the flow."""
+        """Return the type of an output, such as dataset, model or report; empty if it is not in the flow."""
         node = self.get(task)
-        return next((o.type for o in (node.outputs if node else ()) if o.key == key), "")
+        output = _output(node, key) if node else None
+        if output is None:
+            return ""
+        return output.type
+
+
+def _output(node: DagNode, key: str) -> DagOutput | None:
+    for output in node.outputs:
+        if output.key == key:
+            return output
+    return None
 
 
 def check(dag: Dag, path: str = "dag") -> list[Problem]:
-    """Find everything wrong with the flow: names, duplicate keys, inputs without a matching output, cycles."""
+    """Return all problems of the flow: names, duplicate keys, inputs without a matching output, cycles."""
+    components = f"{path}.components"
     if not dag.nodes:
-        return [Problem(f"{path}.components", "must hold at least one component", [])]
+        return [Problem(components, "must hold at least one component", [])]
     problems: list[Problem] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     for i, node in enumerate(dag.nodes):
-        at = f"{path}.components[{i}]"
-        if rule := name_rule(node.name, LARGEST_NAME // 2):
-            problems.append(Problem(f"{at}.name", rule, node.name))
-        if "." in node.name:
-            problems.append(Problem(f"{at}.name", "must not contain a dot", node.name))
-        if node.name in seen:
+        at = f"{components}[{i}]"
+        problems += _name_problems(node.name, f"{at}.name")
+        if node.name in names:
             problems.append(Problem(f"{at}.name", "must be unique in the flow", node.name))
-        seen.add(node.name)
-        keys: set[str] = set()
-        for j, output in enumerate(node.outputs):
-            if rule := name_rule(output.key, LARGEST_NAME // 2):
-                problems.append(Problem(f"{at}.output[{j}].key", rule, output.key))
-            elif output.key in keys:
-                problems.append(
-                    Problem(f"{at}.output[{j}].key", "must be unique in its component", output.key)
-                )
-            keys.add(output.key)
-        for j, wanted in enumerate(node.inputs):
-            problems += _check_input(dag, node, wanted, f"{at}.input[{j}]")
+        names.add(node.name)
+        problems += _output_problems(node, at)
+        for j, task_input in enumerate(node.inputs):
+            problems += _input_problems(dag, node, task_input, f"{at}.input[{j}]")
     try:
-        TopologicalSorter({n.name: n.upstream for n in dag.nodes}).prepare()
+        _sorter(dag)
     except CycleError as error:
-        problems.append(
-            Problem(f"{path}.components", "must not form a cycle", " -> ".join(error.args[1]))
-        )
+        cycle = " -> ".join(error.args[1])
+        problems.append(Problem(components, "must not form a cycle", cycle))
     return problems
 
 
-def _check_input(
+def _name_problems(name: str, path: str) -> Iterator[Problem]:
+    rule = name_rule(name, _LONGEST)
+    if rule:
+        yield Problem(path, rule, name)
+    if "." in name:
+        yield Problem(path, "must not contain a dot", name)
+
+
+def _output_problems(node: DagNode, at: str) -> Iterator[Problem]:
+    keys: set[str] = set()
+    for j, output in enumerate(node.outputs):
+        path = f"{at}.output[{j}].key"
+        rule = name_rule(output.key, _LONGEST)
+        if rule:
+            yield Problem(path, rule, output.key)
+        elif output.key in keys:
+            yield Problem(path, "must be unique in its component", output.key)
+        keys.add(output.key)
+
+
+def _input_problems(
     dag: Dag,
     node: DagNode,
-    wanted: DagInput,
+    task_input: DagInput,
     at: str,
-) -> list[Problem]:
-    edge = f"{wanted.task}.{wanted.key}"
-    if not wanted.task or not wanted.key:
-        return [Problem(f"{at}.key", "must read <task>.<output key>", edge.strip("."))]
-    source = dag.get(wanted.task)
+) -> Iterator[Problem]:
+    edge = f"{task_input.task}.{task_input.key}"
+    if not task_input.task or not task_input.key:
+        yield Problem(f"{at}.key", "must read <task>.<output key>", edge.strip("."))
+        return
+    source = dag.get(task_input.task)
     if source is None:
-        return [
-            Problem(
-                f"{at}.key", f"{node.name} needs the output of a task that is not in the flow", edge
-            )
-        ]
-    output = next((o for o in source.outputs if o.key == wanted.key), None)
+        rule = f"{node.name} needs the output of a task that is not in the flow"
+        yield Problem(f"{at}.key", rule, edge)
+        return
+    output = _output(source, task_input.key)
     if output is None:
-        has = ", ".join(o.key for o in source.outputs[:_SHOWN]) or "no output"
-        has += ", …" if len(source.outputs) > _SHOWN else ""
-        rule = f"{node.name} needs an output that {wanted.task} does not have ({has})"
-        meant = near(wanted.key, [o.key for o in source.outputs[:_SHOWN]])
-        return [Problem(f"{at}.key", rule, edge, meant and f"{wanted.task}.{meant}")]
-    if group(output.type) != group(wanted.type):
-        return [
-            Problem(
-                f"{at}.type",
-                f"{node.name} needs {edge} as {wanted.type}, but it is a {output.type}",
-                wanted.type,
-            )
-        ]
-    return []
+        yield _missing_output(node, task_input, source, at)
+    elif group(output.type) != group(task_input.type):
+        rule = f"{node.name} needs {edge} as {task_input.type}, but it is a {output.type}"
+        yield Problem(f"{at}.type", rule, task_input.type)
 
 
+def _missing_output(
+    node: DagNode,
+    task_input: DagInput,
+    source: DagNode,
+    at: str,
+) -> Problem:
+    keys = [output.key for output in source.outputs[:_MAX_LISTED]]
+    has = ", ".join(keys) or "no output"
+    if len(source.outputs) > _MAX_LISTED:
+        has += ", …"
+    rule = f"{node.name} needs an output that {task_input.task} does not have ({has})"
+    suggestion = near(task_input.key, keys)
+    if suggestion:
+        suggestion = f"{task_input.task}.{suggestion}"
+    return Problem(f"{at}.key", rule, f"{task_input.task}.{task_input.key}", suggestion)
+
+
+def _sorter(dag: Dag) -> TopologicalSorter[str]:
+    """Return the flow's tasks for sorting. Raises `CycleError`."""
+    sorter = TopologicalSorter({node.name: node.upstream for node in dag.nodes})
+    sorter.prepare()
+    return sorter
+
+
+# Returns the roles that take part in a task; None if its component is unknown.
 RolesOf = Callable[[DagNode], Iterable[str] | None]
-"""roles that take part in a task; None where the component is not known"""
 
 _DATA = frozenset(
     {"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"}
@@ -164,32 +196,33 @@ _DATA = frozenset(
 
 
 def group(kind: str) -> str:
-    """Fold an artefact type into data, model or metric, the groups in which types agree."""
+    """Return the group of an artefact type, data, model or metric, within which types match."""
     if kind in _DATA:
         return "data"
-    return "model" if "model" in kind else "metric"
+    if "model" in kind:
+        return "model"
+    return "metric"
 
 
 def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
-    """Return the function with one call per component: a flow may have many tasks of one."""
-    known: dict[ComponentRef, X] = {}
+    """Return a function that caches another one by component: a flow may have many tasks of one."""
+    cache: dict[ComponentRef, X] = {}
 
-    def asked(task: DagNode) -> X:
-        if task.component not in known:
-            known[task.component] = ask(task)
-        return known[task.component]
+    def cached(task: DagNode) -> X:
+        if task.component not in cache:
+            cache[task.component] = ask(task)
+        return cache[task.component]
 
-    return asked
+    return cached
 
 
 def order(dag: Dag) -> list[str]:
-    """Return the names so that each follows all it needs; equal ranks in the flow's own order."""
-    place = {node.name: i for i, node in enumerate(dag.nodes)}
-    sorter = TopologicalSorter({n.name: n.upstream for n in dag.nodes})
-    sorter.prepare()
+    """Return the tasks' names so that each follows its upstream tasks; otherwise in the flow's order."""
+    positions = {node.name: i for i, node in enumerate(dag.nodes)}
+    sorter = _sorter(dag)
     names: list[str] = []
     while sorter.is_active():
-        rank = sorted(sorter.get_ready(), key=place.__getitem__)
+        rank = sorted(sorter.get_ready(), key=positions.__getitem__)
         names += rank
         sorter.done(*rank)
     return names
@@ -198,16 +231,16 @@ def order(dag: Dag) -> list[str]:
 def ready(
     dag: Dag,
     done: Set[str],
-    begun: Set[str],
+    started: Set[str],
 ) -> list[str]:
-    """Return the tasks that may start now: not started, and all they need is done."""
-    return [n.name for n in dag.nodes if n.name not in begun and n.upstream <= done]
+    """Return the tasks that may start now: not started yet, with all upstream tasks done."""
+    return [node.name for node in dag.nodes if node.name not in started and node.upstream <= done]
 
 
 def downstream(dag: Dag, names: Iterable[str]) -> frozenset[str]:
-    """Return these tasks and everything that needs their output, directly or not."""
-    found = set(names)
+    """Return these tasks and all that depend on their output, directly or not."""
+    tasks = set(names)
     for name in order(dag):
-        if dag[name].upstream & found:
-            found.add(name)
-    return frozenset(found)
+        if dag[name].upstream & tasks:
+            tasks.add(name)
+    return frozenset(tasks)

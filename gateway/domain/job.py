@@ -1,4 +1,4 @@
-"""The scheduling node's record of a job: what it knows of every node, of every task, and of how the job ends."""
+"""The scheduling node's record of a job: its nodes, its tasks, and its ending."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,28 +8,27 @@ from typing import Any, Self
 from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge, replace
 
+_MAX_PROGRESS = 99  # per cent, before the job has succeeded
+GRACE = 30.0  # seconds for a node's report to arrive after its own deadline
+
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a node adds when it accepts a job; a peer that follows the standard adds nothing."""
+    """Details of a node's acceptance of a job; a peer that follows the standard sends none."""
 
-    holds: bool = (
-        False  # the job needs resources of the node that must be reserved before it starts
-    )
-    tasks_at_once: int | None = (
-        None  # for how many tasks at the same time that is enough; None: no limit
-    )
+    # the job needs resources of the node that must be reserved before it starts
+    holds: bool = False
+    # for how many tasks at the same time that is enough; None: no limit
+    tasks_at_once: int | None = None
     waits: bool = False  # the job needs approval there; the node reports the decision
-    within: float | None = None  # seconds that this may take, where it reports them
+    within: float | None = None  # seconds until the decision at the latest, if it reports them
+    # tasks of the earlier job that the node can inherit; None: it does not report them
     inherited: tuple[str, ...] | None = None
-    """tasks of the earlier job that the node can inherit; None: it does not report them"""
-    asked_only: bool = (
-        False  # the job is not created there yet: the node was requested to audit it first
-    )
-    waits_for: str = ""  # what the node waits for where that is not a person, in its words
-    checks: Mapping[str, str] = field(
-        default_factory=dict
-    )  # image, data, storage, transport -> how each is
+    # the job is not created there yet: the node was requested to audit it first
+    asked_only: bool = False
+    waits_for: str = ""  # if it does not wait for a person: the cause, in the node's words
+    # image, data, storage, transport -> state
+    checks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,16 @@ class Reservation:
     freed_at: datetime | None = None  # when it last reported free capacity
 
 
-GRACE = 30.0
-"""seconds for a node's report to arrive after its own deadline"""
-
-
 @dataclass(frozen=True)
 class Consent:
     """The approval of a job at another node, as the scheduler knows it."""
 
     asked_at: datetime
-    until: datetime  # without a decision by then the node counts as having refused
+    until: datetime  # without an earlier decision the node counts as having refused
     status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED, once
-    asked_only: bool = (
-        False  # the job is not created there yet; that follows once the node has agreed
-    )
-    waits_for: str = ""  # what it waits for where that is not a person, in the node's words
+    # the job is not created there yet; that follows once the node has agreed
+    asked_only: bool = False
+    waits_for: str = ""  # if it does not wait for a person: the cause, in the node's words
 
     @property
     def decides_by(self) -> datetime:
@@ -67,19 +61,18 @@ class Consent:
 
 @dataclass(frozen=True)
 class NodeJob:
-    """What the scheduler knows of one node's part in the job as a whole."""
+    """The scheduler's record of one node's part in the whole job."""
 
     node: NodeId
     create: Call = Call()
     start: Call = Call()
     stop: Call = Call()
     unreachable_since: datetime | None = None
-    pushes: bool = (
-        False  # the node pushes its states, in this job or one before, so it is polled rarely
-    )
+    # the node pushes its states, in this job or one before, so it is polled rarely
+    pushes: bool = False
     reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
     consent: Consent | None = None  # None: the node needs no approval
-    excluded: Failure | None = None  # why the job runs without this node, where it may
+    excluded: Failure | None = None  # why the job runs without this optional node
 
     @property
     def decides(self) -> bool:
@@ -94,7 +87,7 @@ class NodeJob:
 
 @dataclass(frozen=True)
 class NodeTask:
-    """What the scheduler knows of one node's part in a task."""
+    """The scheduler's record of one node's part in a task."""
 
     node: NodeId
     roles: Mapping[str, TaskStatus]
@@ -109,17 +102,22 @@ class NodeTask:
 
     @property
     def status(self) -> TaskStatus:
-        """What its roles' states come to."""
+        """The merged status of its roles."""
         return merge(self.roles.values())
 
     def failed(self) -> Self:
         """Return the part with every role that has not ended as failed."""
-        roles = {r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in self.roles.items()}
-        return self if roles == self.roles else replace(self, roles=roles)
+        roles = dict(self.roles)
+        for role, status in self.roles.items():
+            if not ended(TASK, status):
+                roles[role] = TaskStatus.FAILED
+        if roles == self.roles:
+            return self
+        return replace(self, roles=roles)
 
     @property
     def there(self) -> bool:
-        """Whether the node has taken the task: it said so, or reported its state."""
+        """Whether the node has accepted the task: by its response, or by a report of its state."""
         return self.start.state is CallState.OK or any(
             s is not TaskStatus.PENDING for s in self.roles.values()
         )
@@ -161,24 +159,23 @@ class Task:
     nodes: Mapping[NodeId, NodeTask]
     attempt: int = 0  # number of the present one, from 0
     failure: Failure | None = None
+    # set once the task has to stop at every node, or must never start; its status follows later
     ending: Ending | None = None
-    """set once the task is to stop at every node, or never to start; what it becomes then is its status"""
     started_at: datetime | None = None  # of the attempt
     ended_at: datetime | None = None
+    # when the attempt failed, while a retry is to follow: it is stopped at every node first
     again_from: datetime | None = None
-    """when the attempt failed, while a retry is to follow: it is stopped at every node first"""
     attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
-    lineage: Lineage | None = (
-        None  # while the job is PENDING what it could inherit; then what it has inherited
-    )
+    # while the job is PENDING the task that it could inherit; later the inherited one
+    lineage: Lineage | None = None
 
     def has(self, task_id: str) -> bool:
-        """Say whether the id is that of the task, now or in an earlier attempt."""
+        """Return whether the id is the task's, now or in an earlier attempt."""
         return task_id == self.task_id or any(past.task_id == task_id for past in self.attempts)
 
     @property
     def reported(self) -> TaskStatus:
-        """What the states at its nodes come to."""
+        """The merged status of its nodes."""
         return merge(status for part in self.nodes.values() for status in part.roles.values())
 
     @property
@@ -208,8 +205,8 @@ class Origin:
     start: str  # the task from which on
     by: NodeId
     changed: tuple[str, ...] = ()  # tasks with other parameters
+    # in the form of ``task_params``; known to the scheduling node only, as they may be one party's own
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """in the form of ``task_params``; known to the scheduling node only, as they may be one party's own"""
 
 
 @dataclass(frozen=True)
@@ -228,11 +225,11 @@ class Job:
     suspended: Suspension | None = None
     warnings: tuple[str, ...] = ()
     digest: str = ""  # of the submitted body: the same id with another body is a conflict
-    origin: Origin | None = None  # where it runs another job again
+    origin: Origin | None = None  # set if it runs another job again
     amendments: tuple[Amendment, ...] = ()  # new parameters that hold at every node, oldest first
     user: str = ""  # who submitted it at this node, by token or signature; not sent to others
+    # lines for the timeline that the store has not written yet
     notes: tuple[Note, ...] = field(default=(), compare=False)
-    """lines for the timeline that the store has not written yet"""
 
     @property
     def active(self) -> list[NodeJob]:
@@ -247,15 +244,14 @@ class Job:
     @property
     def refusals(self) -> list[Failure]:
         """Why nodes refused to take part, each in its own words."""
-        return [
-            Failure(
-                made.reason,
-                made.message.removeprefix(f"{node}: ").removeprefix(f"{made.reason}: "),
-                node,
-            )
-            for node, made in ((one.node, one.create) for one in self.nodes.values())
-            if made.reason
-        ]
+        failures = []
+        for node in self.nodes.values():
+            reason = node.create.reason
+            if reason:
+                message = node.create.message.removeprefix(f"{node.node}: ")
+                message = message.removeprefix(f"{reason}: ")
+                failures.append(Failure(reason, message, node.node))
+        return failures
 
     def noted(
         self,
@@ -285,5 +281,7 @@ class Job:
         """The share of finished tasks in per cent; 100 only once the job has succeeded."""
         if self.outcome is Outcome.SUCCEEDED:
             return 100
-        done = sum(t.status is TaskStatus.SUCCESS for t in self.tasks.values())
-        return min(99, 100 * done // len(self.tasks)) if self.tasks else 0
+        if not self.tasks:
+            return 0
+        done = sum(task.status is TaskStatus.SUCCESS for task in self.tasks.values())
+        return min(_MAX_PROGRESS, 100 * done // len(self.tasks))

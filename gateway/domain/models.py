@@ -201,9 +201,7 @@ def _with_datasets(
         index = str(party.index)
         for node in training.dag.nodes:
             location = data_location(params, party, node.name)
-            by_index = params.get(party.role)
-            by_task = by_index.get(index) if isinstance(by_index, Mapping) else None
-            if location is None or not isinstance(by_task, Mapping):
+            if location is None or index not in params[party.role]:
                 continue
             labels.add(party.label)
             dataset_id = datasets.get(party.label)
@@ -213,6 +211,8 @@ def _with_datasets(
                 continue
             path = f"config.task_params.{party.role}.{index}.{node.name}"
             changes.append(Change(path, dict(location), {"dataset_id": dataset_id}))
+            by_index = params[party.role]
+            by_task = by_index[index]
             entry = _with_dataset(by_task[node.name], dataset_id)
             params[party.role] = {**by_index, index: {**by_task, node.name: entry}}
     for label in datasets:

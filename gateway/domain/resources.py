@@ -658,18 +658,20 @@ def _too_large(
     kinds = per_task.lacking(for_one_job)
     if not kinds:
         return
-    parties = f" ({', '.join(part.parties)})"
-    if len(part.parties) > 1:
-        amounts = [f"{label} {a.text(kinds)}" for label, a in part.parties.items() if a]
-        parties = f" ({'; '.join(amounts)})"
+    parties = _parties_text(part, kinds)
     where = node.named(part.engine)
-    text = (
-        f"one task at a time needs {per_task.text(kinds)}{parties}, {where} has {has.text(kinds)}"
-    )
+    text = f"one task at a time needs {per_task.text(kinds)} ({parties}), {where} has {has.text(kinds)}"
     if per_task.lacking(has):
         yield text
     else:
         yield f"{text}, of which one job may hold {for_one_job.text(kinds)}"
+
+
+def _parties_text(part: EngineDemand, kinds: tuple[str, ...]) -> str:
+    """Return the parties of a part; of several, each with its amounts."""
+    if len(part.parties) <= 1:
+        return ", ".join(part.parties)
+    return "; ".join(f"{label} {a.text(kinds)}" for label, a in part.parties.items() if a)
 
 
 def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:

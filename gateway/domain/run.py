@@ -1,7 +1,7 @@
-"""A participating node's record of a job: what it accepted, who approved it, and a `Run` per container."""
+"""A participating node's record of a job: acceptance, approval, and a `Run` per container."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -24,18 +24,18 @@ from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, Ta
 
 @dataclass(frozen=True)
 class Address:
-    """Where a table, model or report lies in a node's storage."""
+    """The place of a table, model or report in a node's storage."""
 
     namespace: str
     name: str
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
+    # ``file`` or ``folder`` of a table that was registered without a copy: the namespace may be a path, and files
+    # may have any name
     in_place: str = field(default="", compare=False)
-    """``file`` or ``folder`` for a table that was registered where it lies: the namespace may be a path, and
-    files may have any name"""
 
     @property
     def dataset_id(self) -> str:
-        """The id by which a job asks for a table there."""
+        """The table's id in jobs."""
         return f"{self.namespace}#{self.name}"
 
     def as_dict(self) -> dict[str, str]:
@@ -44,7 +44,7 @@ class Address:
 
 
 def job_of(output: Address) -> str:
-    """Return the id of the job whose output lies at an address, if that is an output's."""
+    """Return the id of the job that wrote to an address; only for addresses of outputs."""
     return output.namespace.rsplit("-", 2)[0]
 
 
@@ -53,23 +53,21 @@ class Exit:
     """How a container exited, as the engine reports it."""
 
     code: int
-    signal: int | None = None  # by which it died; None: by none
+    signal: int | None = None  # that ended it, if any
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    missing_outputs: tuple[
-        str, ...
-    ] = ()  # outputs that the job names and that are not in the storage
+    missing_outputs: tuple[str, ...] = ()  # outputs of the job that are not in the storage
 
 
 @dataclass(frozen=True)
 class FileSum:
-    """A file of an output, as it lay in the storage when its run had succeeded."""
+    """A file of an output in the storage, when its run had succeeded."""
 
     name: str  # ``data_<n>`` or ``metadata``
     size: int  # bytes
     sha256: str
-    output: str = ""  # the output that it belongs to, by its name in the component's description
+    output: str = ""  # name of its output in the component's description
 
 
 @dataclass(frozen=True)
@@ -93,34 +91,28 @@ class Run:
     image: str
     created_at: datetime
     image_profile: str = (
-        ""  # metadata.profile: which older forms of storage and addresses its environment has
+        ""  # metadata.profile: older forms of storage and addresses in its environment
     )
+    # other values of its registration: control_port, n_threads, chunk_size
     declared: Mapping[str, int] = field(default_factory=dict)
-    """what its registration says beside the image: control_port, n_threads, chunk_size"""
-    engine: str = ""  # which of several engines runs it; empty: the main one
+    engine: str = ""  # empty: the main one
     attempt: int = 0  # from 0, of this node's own counting
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Address] = field(
-        default_factory=dict
-    )  # name in the component's description -> address
-    outputs: Mapping[str, Address] = field(
-        default_factory=dict
-    )  # name in the component's description -> address
+    # name in the component's description -> address
+    inputs: Mapping[str, Address] = field(default_factory=dict)
+    outputs: Mapping[str, Address] = field(default_factory=dict)
+    # key in the flow -> name in the component's description
     output_keys: Mapping[str, str] = field(default_factory=dict)
-    """key in the flow -> name in the component's description"""
-    checkpoint: Address | None = (
-        None  # the folder for checkpoints of the task; None: the job wants none
-    )
-    checkpoint_from: Address | None = None  # where an earlier job left its checkpoints
+    checkpoint: Address | None = None  # folder for checkpoints of the task; None: the job has none
+    checkpoint_from: Address | None = None  # checkpoints of an earlier job
+    # cpu in cores, memory and disk in bytes, pids; None: unlimited
     limits: Mapping[str, float | None] = field(default_factory=dict)
-    """cpu in cores, memory and disk in bytes, pids; None: unlimited"""
+    # cpu, memory, disk -> the origin of the limit, such as ``guest.0`` or ``site default``
     limit_origins: Mapping[str, str] = field(default_factory=dict)
-    """cpu, memory, disk -> where the limit comes from, such as ``guest.0`` or ``site default``"""
     roles: tuple[str, ...] = ()  # roles that take part in the task
-    results: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the vendor's result codes and what they mean
+    # the vendor's result codes -> their meaning
+    results: Mapping[str, str] = field(default_factory=dict)
     launch: Call = Call()
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -138,18 +130,16 @@ class Run:
     reporting: Reporting = field(default=Reporting(), metadata={"stored": "told"})
     image_digest: str = ""
     expected_digest: str = ""  # of the image that was approved; empty: any
-    granted: tuple[
-        str, ...
-    ] = ()  # privileges of its container beyond the usual ones, by the admin's settings
+    granted: tuple[str, ...] = ()  # extra privileges of its container, by the admin's settings
     away_at: datetime | None = None  # since when the engine has not responded
     token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
     owner: str = ""  # gateway instance and engine that own the container
-    of_job: str = ""  # the earlier job that it belongs to, where its outputs are inherited
+    of_job: str = ""  # the earlier job that it belongs to, if its outputs are inherited
+    # outputs that are models, by their names in the description: fingerprinted when the run has succeeded
     to_seal: tuple[str, ...] = ()
-    """outputs that are models, by their names in the description: fingerprinted when the run has succeeded"""
     seal: Call = Call()
-    files: tuple[FileSum, ...] = ()  # what the sealed outputs consist of
-    warnings: tuple[str, ...] = ()  # about what it reads and leaves
+    files: tuple[FileSum, ...] = ()  # of the sealed outputs
+    warnings: tuple[str, ...] = ()  # about its inputs and outputs
 
     @property
     def over(self) -> bool:
@@ -164,13 +154,15 @@ class Run:
     @property
     def reported_status(self) -> TaskStatus:
         """The status reported to other nodes: success only once its model is fingerprinted."""
-        return TaskStatus.RUNNING if self.unsealed else TASK_OF_RUN[self.status]
+        if self.unsealed:
+            return TaskStatus.RUNNING
+        return TASK_OF_RUN[self.status]
 
     @property
     def done_with(self) -> bool:
         """Whether nothing is left to do: it has ended, is reported, and its container is removed."""
-        reported = self.reporting.status is TASK_OF_RUN[self.status]
-        return self.over and self.collect.state is CallState.OK and reported
+        is_reported = self.reporting.status is TASK_OF_RUN[self.status]
+        return self.over and self.collect.state is CallState.OK and is_reported
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,7 @@ class Approval:
     """The approval of a job by a person here; decided once."""
 
     since: datetime
-    until: datetime  # silence by then is a refusal
+    until: datetime  # silence until this time is a refusal
     decision: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED
     by: str = ""  # the person as the admin API names them; empty for the deadline
     failure: Failure | None = None  # why it was refused, as every node sees it
@@ -190,9 +182,9 @@ class Approval:
 class Preparation:
     """Images that are pulled here before the job is READY; it waits as it does for an `Approval`."""
 
-    images: Mapping[str, str]  # image -> name of the engine that is to have it
+    images: Mapping[str, str]  # image -> name of its engine
     since: datetime
-    until: datetime  # what is not here by then rejects the job
+    until: datetime  # an image that is missing then rejects the job
     agreed: bool = True  # no approval is needed any more
     fetch: Call = Call()  # settled once everything is here, or cannot be pulled
     progress: str = ""  # how far it has come, in words
@@ -210,20 +202,19 @@ class Audit:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a job's initiator has signed, as this node has accepted it."""
+    """The statement of a job's initiator that this node has accepted."""
 
     bundle: Mapping[str, Any]  # the statement in its envelope
-    key: str  # the public key that has signed it: base64 of SubjectPublicKeyInfo
-    images: Mapping[str, str] = field(
-        default_factory=dict
-    )  # component -> digest of its image approved here
+    key: str  # the public key of the signature: base64 of SubjectPublicKeyInfo
+    # component -> digest of its image approved here
+    images: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StopRequest:
     """The request of people here that another node stop a job."""
 
-    by: str  # the person, or the node where people do not say who they are
+    by: str  # the person, or the node if the person is not known
     at: datetime
 
 
@@ -241,42 +232,36 @@ class LocalJob:
     ending: Ending | None = None
     closed: bool = False  # everything that the job held here is released
     inherited: tuple[Run, ...] = ()  # runs of earlier jobs that this one can inherit here
+    # tasks that it can inherit as far as this node is concerned; None: it inherits nothing
     can_inherit: tuple[str, ...] | None = None
-    """tasks that it can inherit as far as this node is concerned; None: it inherits nothing"""
     heirs: tuple[str, ...] = ()  # later jobs that inherited runs of this one
-    home: str = ""  # the gateway, of several on this database, that has the job's channel and runs its containers
+    # the gateway, of several on this database, that has the job's channel and runs its containers
+    home: str = ""
     close: Call = Call()
     model_saved: bool = False  # the job has succeeded, and its models are kept
     approval: Approval | None = None  # None: no approval was needed
     audit: Audit | None = None  # None: there was no audit before the job was created
     agreement: Agreement | None = None  # None: its initiator has signed nothing
     preparation: Preparation | None = None  # None: everything that it needs was here
+    # problems of image, storage or transport when the job was created; empty for none
     checks: Mapping[str, str] = field(default_factory=dict)
-    """problems of image, storage or transport when the job was created; empty for none"""
     excluded: tuple[str, ...] = ()  # parties without which the job runs
+    # when the scheduling node last sent anything; stored coarsely
     last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
-    """when the scheduling node last sent anything; kept coarsely"""
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
-    wish: Call | None = (
-        None  # has the scheduling node, silent when people here stopped the job, stop it
-    )
+    # asks the scheduling node, silent when people here stopped the job, to stop it
+    wish: Call | None = None
     stop_request: StopRequest | None = None
-    inquiry: Call | None = (
-        None  # asks the scheduling node, whose stop did not say so, how the job ended
-    )
+    # asks the scheduling node, whose stop was sent without the outcome, how the job ended
+    inquiry: Call | None = None
     warnings: tuple[str, ...] = ()
-    progress: int = (
-        0  # per cent that the scheduling node reported last, while the job had not succeeded
-    )
-    pool: Pool | None = (
-        None  # what the job has reserved here for its tasks; None: nothing that is counted
-    )
-    offered: tuple[
-        Amendment, ...
-    ] = ()  # new parameters that the scheduling node may have the job go on with
+    progress: int = 0  # per cent, as the scheduling node reported last before the job succeeded
+    pool: Pool | None = None  # reserved here for its tasks; None: nothing that is counted
+    # new parameters that the scheduling node may have the job continue with
+    offered: tuple[Amendment, ...] = ()
     amendments: tuple[
         str, ...
-    ] = ()  # ids of those that hold, as far as a task's start has named them
+    ] = ()  # ids of offered ones in force, as far as a task's start has named them
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property
@@ -286,15 +271,16 @@ class LocalJob:
 
     @property
     def own_failure(self) -> Failure | None:
-        """Why a task failed here for a cause of its own, and not as it was stopped."""
-        last = {(run.task_name, run.party): run for run in self.runs}.values()
-        return next(
-            (run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None
-        )
+        """The first failure of a task's last run here, except that of a stopped one; None if there is none."""
+        last_runs = {(run.task_name, run.party): run for run in self.runs}
+        for run in last_runs.values():
+            if run.failure is not None and run.failure.reason != "STOPPED":
+                return run.failure
+        return None
 
     @property
     def is_ending_inferred(self) -> bool:
-        """Whether the scheduling node has not told how the job ended, so that what is recorded was inferred."""
+        """Whether the recorded ending was inferred, as the scheduling node has not reported it."""
         if self.inquiry is None:
             return False
         return self.inquiry.state is not CallState.OK or self.inquiry.message != ""
@@ -315,38 +301,40 @@ class LocalJob:
         role: str = "",
         index: int | None = None,
     ) -> tuple[Run, ...]:
-        """Return the runs of a task, narrowed to a role and an index where they are given."""
-        return tuple(
-            run
-            for run in self.runs
-            if run.task_id == task_id
-            and (not role or run.party.role == role)
-            and (index is None or run.party.index == index)
-        )
+        """Return the runs of a task, optionally of one role or index only."""
+        runs = [run for run in self.runs if run.task_id == task_id]
+        if role:
+            runs = [run for run in runs if run.party.role == role]
+        if index is not None:
+            runs = [run for run in runs if run.party.index == index]
+        return tuple(runs)
 
     def standing(self, task_name: str = "") -> tuple[Run, ...]:
-        """Return the runs whose outputs count: this job's own, else inherited ones; of one task where named."""
-        own = {run.task_name for run in self.runs}
-        found = (*(run for run in self.inherited if run.task_name not in own), *self.runs)
-        return tuple(run for run in found if task_name in ("", run.task_name))
+        """Return the runs whose outputs count, optionally of one task: the job's own, else inherited ones."""
+        own_tasks = {run.task_name for run in self.runs}
+        runs = [run for run in self.inherited if run.task_name not in own_tasks]
+        runs += self.runs
+        if task_name:
+            runs = [run for run in runs if run.task_name == task_name]
+        return tuple(runs)
 
     def newest_runs(self, task_name: str) -> tuple[Run, ...]:
         """Return the runs of a task's newest attempt here."""
-        newest = next(
-            (run.task_id for run in reversed(self.runs) if run.task_name == task_name), ""
-        )
-        return self.runs_of(newest)
+        for run in reversed(self.runs):
+            if run.task_name == task_name:
+                return self.runs_of(run.task_id)
+        return ()
 
 
-# A job's own pool: what it holds at this node, and what its runs have borrowed of it.
+# ---------------------------------------------------------------- a job's own pool
 #
-# A run borrows when it is launched and returns when it is over; nothing is counted up and down, so nothing can be
+# A run borrows from it when it is launched and returns when it is over; nothing is counted, so nothing can be
 # returned twice. The runs of one task borrow together or not at all, tasks in the order in which they were
 # accepted unless a later one fits.
 
 
 def amounts(run: Run) -> Amounts:
-    """Return what a run borrows."""
+    """Return the amounts that a run borrows."""
     limits = run.limits
     return Amounts.of(
         limits.get("cpu"), limits.get("memory"), limits.get("disk"), limits.get("gpu")
@@ -354,9 +342,9 @@ def amounts(run: Run) -> Amounts:
 
 
 def portions(local: LocalJob, run: Run) -> Portions:
-    """Return what a run borrows, and where: cores, memory and GPUs of its engine, disk of the storage.
+    """Return the amounts that a run borrows by engine, with the disk at the main one.
 
-    A job that was taken in before further engines were counted has all of it from the main one.
+    A job from before further engines were counted has all of them from the main one.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
@@ -365,74 +353,96 @@ def portions(local: LocalJob, run: Run) -> Portions:
 
 
 def borrowed(local: LocalJob) -> Portions:
-    """Return what the job's runs use of its pool now."""
-    return sum(
-        (
-            portions(local, r)
-            for r in local.runs
-            if not r.over and r.status is not RunStatus.WAITING
-        ),
-        Portions(),
-    )
+    """Return the amounts of the pool that the job's runs use now."""
+    return _portions_of(local, _borrowers(local))
 
 
 def remaining(local: LocalJob) -> Portions:
-    """Return what is left of the job's pool."""
-    return (local.pool.portions if local.pool else Portions()) - borrowed(local)
+    """Return the rest of the job's pool."""
+    total = local.pool.portions if local.pool else Portions()
+    return total - borrowed(local)
 
 
 def may_launch(local: LocalJob) -> set[str]:
     """Return the ids of the waiting runs for which the job's pool has enough now."""
-    waiting = [run for run in local.runs if run.status is RunStatus.WAITING]
-    if local.pool is None or not waiting:
-        return {run.run_id for run in waiting}
-    left = remaining(local)
-    found: set[str] = set()
-    for task_id in dict.fromkeys(run.task_id for run in waiting):
-        runs = [run for run in waiting if run.task_id == task_id]
-        needed = sum((portions(local, run) for run in runs), Portions())
-        if needed.fits(left):
-            left -= needed
-            found.update(run.run_id for run in runs)
-    return found
+    waiting = _waiting_by_task(local)
+    if local.pool is None:
+        return {run.run_id for runs in waiting.values() for run in runs}
+    free = remaining(local)
+    run_ids: set[str] = set()
+    for runs in waiting.values():
+        needed = _portions_of(local, runs)
+        if needed.fits(free):
+            free -= needed
+            run_ids.update(run.run_id for run in runs)
+    return run_ids
 
 
 def waits_for(local: LocalJob, run: Run) -> str:
-    """Return why a waiting run is not launched yet; empty for one that is about to be, or was."""
+    """Return the shortage for which a waiting run is not launched; empty if it may be launched, or was."""
     if run.status is not RunStatus.WAITING or local.pool is None or run.run_id in may_launch(local):
         return ""
-    waiting = (r for r in local.runs if r.task_id == run.task_id and r.status is RunStatus.WAITING)
-    needed, left = sum((portions(local, r) for r in waiting), Portions()), remaining(local)
-    busy = [r for r in local.runs if not r.over and r.status is not RunStatus.WAITING]
-    lines = []
-    for engine, one in needed:
-        if lacks := one.lacking(left[engine]):
-            users = sorted({r.task_name for r in busy if portions(local, r)[engine]})
-            of = f"the job's pool at engine {engine}" if engine else "the job's pool"
-            free = f"free {left[engine].text(lacks)}, borrowed by {', '.join(users)}"
-            lines.append(f"needs {one.text(lacks)} of {of}, {free}")
-    return "; ".join(lines)
+    needed = _portions_of(local, _waiting_by_task(local)[run.task_id])
+    free = remaining(local)
+    shortages = []
+    for engine, engine_needs in needed:
+        kinds = engine_needs.lacking(free[engine])
+        if kinds:
+            pool = f"the job's pool at engine {engine}" if engine else "the job's pool"
+            rest = f"free {free[engine].text(kinds)}, borrowed by {_users(local, engine)}"
+            shortages.append(f"needs {engine_needs.text(kinds)} of {pool}, {rest}")
+    return "; ".join(shortages)
 
 
-# The progress of a job as a participating node knows it: what the scheduling node reported last, or what has
-# succeeded here where that is more.
+def _users(local: LocalJob, engine: str) -> str:
+    """Return the names of the tasks that borrow from an engine."""
+    names = {run.task_name for run in _borrowers(local) if portions(local, run)[engine]}
+    return ", ".join(sorted(names))
 
-MOST = 99
-"""per cent of a job that has not succeeded"""
+
+def _borrowers(local: LocalJob) -> list[Run]:
+    return [run for run in local.runs if not run.over and run.status is not RunStatus.WAITING]
+
+
+def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
+    """Return the waiting runs by task id, in the order of acceptance."""
+    waiting: dict[str, list[Run]] = {}
+    for run in local.runs:
+        if run.status is RunStatus.WAITING:
+            waiting.setdefault(run.task_id, []).append(run)
+    return waiting
+
+
+def _portions_of(local: LocalJob, runs: Iterable[Run]) -> Portions:
+    return sum((portions(local, run) for run in runs), Portions())
+
+
+# ---------------------------------------------------------------- progress
+#
+# It is the larger of the scheduling node's last report and the share of tasks that have succeeded here.
+
+MOST = 99  # per cent of a job that has not succeeded
 
 
 def with_progress(local: LocalJob, percent: float) -> LocalJob:
     """Return the job with the progress that the scheduling node reported; it never falls."""
-    known = int(min(max(percent, 0), MOST)) if math.isfinite(percent) else 0
-    return replace(local, progress=known) if known > local.progress else local
+    if not math.isfinite(percent):
+        return local
+    progress = int(min(max(percent, 0), MOST))
+    if progress <= local.progress:
+        return local
+    return replace(local, progress=progress)
 
 
 def of(local: LocalJob) -> int:
-    """Return the share of finished tasks in per cent; 100 only once the job has succeeded."""
+    """Return the progress of a job in per cent; 100 only once the job has succeeded."""
     if local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED:
         return 100
+    total = len(local.spec.dag.nodes)
+    if not total:
+        return local.progress
     latest = {(run.task_name, run.party): run for run in local.standing()}
-    failed = {name for (name, _), run in latest.items() if run.status is not RunStatus.SUCCESS}
-    done = {name for name, _ in latest} - failed
-    tasks = len(local.spec.dag.nodes)
-    return max(local.progress, min(MOST, 100 * len(done) // tasks) if tasks else 0)
+    tasks = {task for task, _ in latest}
+    unfinished = {task for (task, _), run in latest.items() if run.status is not RunStatus.SUCCESS}
+    share = 100 * len(tasks - unfinished) // total
+    return max(local.progress, min(MOST, share))
