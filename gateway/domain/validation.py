@@ -33,7 +33,7 @@ _MOST_KNOWN = 100  # names that a mistyped one is compared with
 
 
 def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
-    """Return everything that rejects the job, and what it is warned of."""
+    """Return the problems that reject the job, and warnings."""
     endless = list(_endless(spec))
     if endless:
         return endless, []
@@ -70,9 +70,9 @@ def applied(
     warnings: Sequence[Problem],
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings; in a strict job every warning is a problem."""
-    return (
-        ([*problems, *warnings], []) if spec.settings.strict else (list(problems), list(warnings))
-    )
+    if spec.settings.strict:
+        return [*problems, *warnings], []
+    return list(problems), list(warnings)
 
 
 # ---------------------------------------------------------------- parties and their entries
@@ -170,7 +170,7 @@ def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _unknown_tasks(spec: JobSpec) -> Iterator[Problem]:
-    """Find parameters for a task that the job does not have: the one that was meant would run on its defaults."""
+    """Find parameters for a task that the job does not have: the intended task would run on its defaults."""
     roles = {"common", *(p.role for p in spec.parties)}
     tasks = [node.name for node in spec.dag.nodes]
     rule = "names a task that is not in the flow"
@@ -229,21 +229,21 @@ def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
 
 def _unknown(
     entry: Iterable[str],
-    known: Collection[str],
+    valid_names: Collection[str],
     at: str,
     rule: str,
     values: Mapping[str, Any] | None = None,
 ) -> Iterator[Problem]:
-    names = frozenset(known)
+    valid = frozenset(valid_names)
     for name in entry:
-        if name not in names:
+        if name not in valid:
             value = values[name] if values else name
-            yield Problem(f"{at}.{name}", rule, value, _meant(name, known))
+            yield Problem(f"{at}.{name}", rule, value, _meant(name, valid_names))
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
-    """Return the known name that was probably meant; empty where that is not clear."""
-    return near(word, islice(known, _MOST_KNOWN), 0.7)
+def _meant(word: str, names: Iterable[str]) -> str:
+    """Return the name that was probably meant; empty if none is similar enough."""
+    return near(word, islice(names, _MOST_KNOWN), 0.7)
 
 
 def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -256,36 +256,45 @@ def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Problem]]:
-    """Find roles that no component has, or no party: (those that reject the job, those that are warned of).
+    """Find roles that no component has, or no party; return problems, which reject the job, and warnings.
 
-    Rejected is what can only be a slip: it looks like a role that a component has and nobody plays.
+    A role that no component has rejects the job if it looks like a misspelled role of a component without a party.
     """
+    components = _components_by_role(spec, roles_of)
+    if components is None:
+        return [], []
+    played = dict.fromkeys(party.role for party in spec.parties)
+    unplayed = [role for role in components if role not in played]
+    problems = []
+    warnings = []
+    for role in played:
+        if role in components:
+            continue
+        path = f"config.role.{role}"
+        rule = f"is a role that no component of the flow has; they have {', '.join(components)}"
+        suggestion = _meant(role, unplayed)
+        if suggestion:
+            problems.append(Problem(path, rule, role, suggestion))
+            unplayed.remove(suggestion)
+        else:
+            warnings.append(Problem(path, f"{rule}, so its parties have nothing to do", role))
+    for role in unplayed:
+        rule = f"is missing: {components[role]} has this role, and may fail or wait without it"
+        warnings.append(Problem(f"config.role.{role}", rule))
+    return problems, warnings
+
+
+def _components_by_role(spec: JobSpec, roles_of: RolesOf) -> dict[str, str] | None:
+    """Return the first component with each role; None if the roles of a component are not known."""
     ask = once_per_component(roles_of)
-    known: dict[str, str] = {}
+    components: dict[str, str] = {}
     for node in spec.dag.nodes:
         roles = ask(node)
         if roles is None:
-            return [], []
+            return None
         for role in roles:
-            known.setdefault(role, node.component.name)
-    played = dict.fromkeys(party.role for party in spec.parties)
-    unplayed = [role for role in known if role not in played]
-    problems, warnings = [], []
-    for role in played:
-        if role in known:
-            continue
-        rule = f"is a role that no component of the flow has; they have {', '.join(known)}"
-        if meant := _meant(role, unplayed):
-            problems.append(Problem(f"config.role.{role}", rule, role, meant))
-            unplayed.remove(meant)
-        else:
-            warnings.append(
-                Problem(f"config.role.{role}", f"{rule}, so its parties have nothing to do", role)
-            )
-    for role in unplayed:
-        rule = f"is missing: {known[role]} has this role, and may fail or wait without it"
-        warnings.append(Problem(f"config.role.{role}", rule))
-    return problems, warnings
+            components.setdefault(role, node.component.name)
+    return components
 
 
 # ---------------------------------------------------------------- settings of the job
@@ -373,14 +382,22 @@ def _common_settings(spec: JobSpec) -> Iterator[Problem]:
     yield from _invalid(spec.common, _OF_JOBS, f"{_AT}.common")
     yield from _task_settings(spec, spec.common.get("tasks"), f"{_AT}.common.tasks")
     for key in ("model_id", "model_version"):
-        value, at = spec.common.get(key), f"{_AT}.common.{key}"
-        if value in (None, ""):
-            if spec.common.get("job_type") == models.PREDICT:
-                yield Problem(at, "is required in a job that predicts")
-        elif isinstance(value, bool) or not isinstance(value, str | int):
-            yield Problem(at, "must be a text", value)
-        elif rule := models.id_rule(str(value)):
-            yield Problem(at, rule, value)
+        yield from _model_setting(spec, key)
+
+
+def _model_setting(spec: JobSpec, key: str) -> Iterator[Problem]:
+    at = f"{_AT}.common.{key}"
+    value = spec.common.get(key)
+    if value in (None, ""):
+        if spec.common.get("job_type") == models.PREDICT:
+            yield Problem(at, "is required in a job that predicts")
+        return
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        yield Problem(at, "must be a text", value)
+        return
+    rule = models.id_rule(str(value))
+    if rule:
+        yield Problem(at, rule, value)
 
 
 def _invalid(
@@ -416,17 +433,22 @@ def _task_settings(
 def _party_settings(spec: JobSpec) -> Iterator[Problem]:
     for at, settings in _all_settings(spec):
         yield from foreign_engines(settings, at)
-        amounts = settings.get("resources") if at != f"{_AT}.common" else None
-        if isinstance(amounts, Mapping):
-            for kind in resources.UNITS:
-                if amounts.get(kind) is not None and (
-                    rule := _amount_rule(kind, resources.amount(amounts[kind]))
-                ):
-                    yield Problem(f"{at}.resources.{kind}", rule, amounts[kind])
-        elif amounts is not None:
-            yield Problem(
-                f"{at}.resources", "must be an object of cpu, memory, disk and gpu", amounts
-            )
+        amounts = settings.get("resources")
+        if amounts is not None and at != f"{_AT}.common":
+            yield from _amount_problems(amounts, f"{at}.resources")
+
+
+def _amount_problems(amounts: Any, at: str) -> Iterator[Problem]:
+    if not isinstance(amounts, Mapping):
+        yield Problem(at, "must be an object of cpu, memory, disk and gpu", amounts)
+        return
+    for kind in resources.UNITS:
+        value = amounts.get(kind)
+        if value is None:
+            continue
+        rule = _amount_rule(kind, resources.amount(value))
+        if rule:
+            yield Problem(f"{at}.{kind}", rule, value)
 
 
 def _amount_rule(kind: str, number: float | None) -> str:
@@ -441,31 +463,33 @@ def _amount_rule(kind: str, number: float | None) -> str:
 
 
 def _providers(spec: JobSpec) -> Iterator[Problem]:
-    """Find providers of parties that cannot be: also two at one node, which gets one flow."""
+    """Find invalid providers of parties, and different ones at one node, which gets one flow."""
     for at, settings in _all_settings(spec):
-        entries = settings.get(PROVIDERS) if at != f"{_AT}.common" else None
-        if entries is not None and not isinstance(entries, Mapping):
-            yield Problem(
-                f"{at}.{PROVIDERS}",
-                "must be an object: name:version by the name of a task",
-                entries,
-            )
-            continue
-        for task, named in (entries or {}).items():
-            if spec.dag.get(task) is None:
-                yield Problem(
-                    f"{at}.{PROVIDERS}.{task}", "names a task that is not in the flow", task
-                )
-            elif not isinstance(named, str) or not _PROVIDER.fullmatch(named):
-                yield Problem(
-                    f"{at}.{PROVIDERS}.{task}", "must be the name and version of a provider", named
-                )
+        entries = settings.get(PROVIDERS)
+        if entries is not None and at != f"{_AT}.common":
+            yield from _provider_problems(spec, entries, f"{at}.{PROVIDERS}")
     for node in spec.nodes:
-        first, *others = spec.parties_at(node)
-        for party in others:
+        first, *further = spec.parties_at(node)
+        for party in further:
             if spec.providers_of(party) != spec.providers_of(first):
                 at = f"{_AT}.{party.role}.{party.index}.{PROVIDERS}"
                 yield Problem(at, f"differ from those of {first.label} at the same node", node)
+
+
+def _provider_problems(
+    spec: JobSpec,
+    entries: Any,
+    at: str,
+) -> Iterator[Problem]:
+    if not isinstance(entries, Mapping):
+        yield Problem(at, "must be an object: name:version by the name of a task", entries)
+        return
+    for task, provider in entries.items():
+        path = f"{at}.{task}"
+        if spec.dag.get(task) is None:
+            yield Problem(path, "names a task that is not in the flow", task)
+        elif not isinstance(provider, str) or not _PROVIDER.fullmatch(provider):
+            yield Problem(path, "must be the name and version of a provider", provider)
 
 
 def _all_settings(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -482,11 +506,10 @@ def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
         amounts = settings.get("resources")
         if not common and isinstance(amounts, Mapping):
             yield from _unknown(amounts, resources.UNITS, f"{at}.resources", rule, amounts)
-    wanted = spec.common.get("sync_type")
-    if wanted not in (None, "poll", "callback"):
-        yield Problem(
-            f"{_AT}.common.sync_type", "is neither poll nor callback; taken as poll", wanted
-        )
+    sync_type = spec.common.get("sync_type")
+    if sync_type not in (None, "poll", "callback"):
+        rule = "is neither poll nor callback; taken as poll"
+        yield Problem(f"{_AT}.common.sync_type", rule, sync_type)
 
 
 def _quorum(spec: JobSpec) -> Iterator[Problem]:
@@ -517,10 +540,10 @@ def _min_parties(spec: JobSpec) -> Iterator[Problem]:
 def _names(
     spec: JobSpec,
     setting: str,
-    known: Collection[str],
+    valid_names: Collection[str],
     kind: str,
 ) -> Iterator[Problem]:
-    """Find names in a common setting that are none of the known ones."""
+    """Find invalid names in a common setting."""
     at = f"{_AT}.common.{setting}"
     names = spec.common.get(setting)
     if names is None:
@@ -529,7 +552,7 @@ def _names(
         yield Problem(at, "must be a list of names", names)
         return
     for i, name in enumerate(names):
-        if not isinstance(name, str) or name not in known:
+        if not isinstance(name, str) or name not in valid_names:
             yield Problem(f"{at}[{i}]", f"must be the name of {kind}", name)
 
 
@@ -563,8 +586,11 @@ def _inheritance(spec: JobSpec) -> Iterator[Problem]:
             yield Problem(f"{at}[{i}]", rule, name)
 
 
-# Computing engines of other platforms, the business of vendors' images, and the settings that ask for one.
+# ---------------------------------------------------------------- computing engines of other platforms
+#
+# They are the business of vendors' images. Some jobs have settings that request one.
 
+# Spelling in configurations of other platforms -> name.
 ENGINES: Mapping[str, str] = {
     "eggroll": "Eggroll",
     "spark": "Spark",
@@ -573,16 +599,18 @@ ENGINES: Mapping[str, str] = {
     "rabbitmq": "RabbitMQ",
     "pulsar": "Pulsar",
 }
-"""as configurations of other platforms spell them -> their names"""
-
+# Settings by which other platforms choose an engine, with or without the suffix ``_engine``.
 _CHOOSING = frozenset({"engine", "engines", "backend", "computing", "federation"})
-"""settings by which other platforms choose an engine, with or without ``_engine`` behind"""
 
 
 def foreign_engine(value: Any) -> str:
-    """Return the name of the foreign engine that a value asks for; empty where it asks for none."""
-    words = str(value).lower().replace("-", "_").split("_") if isinstance(value, str) else []
-    return next((ENGINES[word] for word in words if word in ENGINES), "")
+    """Return the name of the foreign engine that a value requests; empty for none."""
+    if not isinstance(value, str):
+        return ""
+    for word in value.lower().replace("-", "_").split("_"):
+        if word in ENGINES:
+            return ENGINES[word]
+    return ""
 
 
 def foreign_engine_rule(engine: str) -> str:
@@ -594,7 +622,7 @@ def foreign_engine_rule(engine: str) -> str:
 
 
 def chooses_engine(setting: str) -> bool:
-    """Tell whether a setting of a job is one by which other platforms choose an engine."""
+    """Whether other platforms choose an engine by this setting of a job."""
     word = setting.lower()
     return word.endswith("_run") or word.removesuffix("_engine") in _CHOOSING
 
@@ -602,11 +630,24 @@ def chooses_engine(setting: str) -> bool:
 def foreign_engines(settings: Mapping[str, Any], path: str) -> Iterator[Problem]:
     """Find settings such as ``computing_engine`` or ``spark_run``."""
     for key, value in settings.items():
-        at, word = f"{path}.{key}", str(key).lower()
-        if word.endswith("_run") and (engine := foreign_engine(word.removesuffix("_run"))):
-            yield Problem(at, foreign_engine_rule(engine), value)
-        elif word.removesuffix("_engine") in _CHOOSING:
-            chosen = value if isinstance(value, Mapping) else {"": value}
-            for part, name in chosen.items():
-                if engine := foreign_engine(name):
-                    yield Problem(f"{at}.{part}".rstrip("."), foreign_engine_rule(engine), name)
+        for at, engine, requested in _engine_requests(key, value, f"{path}.{key}"):
+            if engine:
+                yield Problem(at, foreign_engine_rule(engine), requested)
+
+
+def _engine_requests(
+    setting: str,
+    value: Any,
+    path: str,
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield the paths, foreign engines (empty for none) and values of a setting."""
+    word = str(setting).lower()
+    if word.endswith("_run"):
+        yield path, foreign_engine(word.removesuffix("_run")), value
+    elif word.removesuffix("_engine") not in _CHOOSING:
+        return
+    elif isinstance(value, Mapping):
+        for part, name in value.items():
+            yield f"{path}.{part}".rstrip("."), foreign_engine(name), name
+    else:
+        yield path, foreign_engine(value), value
