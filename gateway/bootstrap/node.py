@@ -37,7 +37,7 @@ from gateway.data.models import Models
 from gateway.data.outputs import OutputCatalog
 from gateway.data.remote_storage import Remote
 from gateway.data.sharing import Sharing
-from gateway.data.workspace import DiskWatch, Workspace, check_storage, made, try_to_write
+from gateway.data.workspace import DiskWatch, Workspace, check_storage, make_folder, try_to_write
 from gateway.domain import rerun
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
@@ -218,10 +218,12 @@ class Gateway:
 
     def _open_state(self) -> None:
         settings, state = self.settings, self.settings.state_dir
-        made(state, "state_dir")
-        made(settings.storage.path, "storage.url", 0o700)  # below, containers' folders are open
+        make_folder(state, "state_dir")
+        make_folder(
+            settings.storage.path, "storage.url", 0o700
+        )  # below, containers' folders are open
         self.runs_folder = state / "runs"
-        made(self.runs_folder, "state_dir", 0o700)
+        make_folder(self.runs_folder, "state_dir", 0o700)
         self.lock = parts.only_process(settings)
         self._timing, self._run_timing = (
             parts.call_timing(settings, self._pace),

@@ -24,13 +24,11 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-
-_SECONDS = 2.0
-"""within which a storage answers that is asked whether it is there"""
+_SECONDS = 2.0  # for a storage to answer a health check
 
 
 class Storages(Storage):
-    """All storages of a node as one: an address says in which of them something lies."""
+    """All storages of a node as one; an address names the storage that it belongs to."""
 
     def __init__(
         self,
@@ -39,16 +37,16 @@ class Storages(Storage):
         *,
         stand_in: bool = True,
     ) -> None:
-        """``remotes``: the first is where uploads go. ``stand_in``: the folder serves every component."""
+        """``remotes``: the first receives uploads. ``stand_in``: the folder serves every component."""
         self.folder = folder
         self.remotes: Mapping[str, RemoteStorage] = {
-            one.name: RemoteStorage(one) for one in remotes
+            remote.name: RemoteStorage(remote) for remote in remotes
         }
-        self._places: Mapping[str, FileStorage | RemoteStorage] = {**self.remotes, "": folder}
+        self._by_name: Mapping[str, FileStorage | RemoteStorage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
-        self._asked: dict[str, Future[None]] = {}
-        """the last question to each, which one that hangs is not asked again meanwhile"""
-        self._asking = threading.Lock()
+        # The last check of each: one that hangs is not checked again before it ends.
+        self._checks: dict[str, Future[None]] = {}
+        self._starting_checks = threading.Lock()
 
     @property
     def root(self) -> Path:
@@ -56,90 +54,102 @@ class Storages(Storage):
         return self.folder.root
 
     def named(self, name: str) -> str:
-        """Return the storage for what is uploaded: the one that is named, else the first. Raises `Invalid`."""
-        known = [*self.remotes, FILE]
-        name = name or known[0]
-        if name not in known:
-            raise Invalid(
-                [
-                    Problem(
-                        "storage", f"must be one of this node's storages: {', '.join(known)}", name
-                    )
-                ]
-            )
+        """Return the storage for an upload, the first if none is named. Raises `Invalid`."""
+        names = [*self.remotes, FILE]
+        name = name or names[0]
+        if name not in names:
+            rule = f"must be one of this node's storages: {', '.join(names)}"
+            raise Invalid([Problem("storage", rule, name)])
         return "" if name == FILE else name
 
     def path(self, address: Address) -> Path:
-        """Return the place of an address in the folder. Raises `Invalid`."""
+        """Return the path of an address in the folder. Raises `Invalid`."""
         return self.folder.path(address)
 
     def find(self, namespace: str, name: str) -> Address:
-        """Return where something lies that the database knows nothing of; in the folder where it lies nowhere."""
-        failed = None
+        """Return the address of unrecorded data; one in the folder if there is none.
+
+        Raises `StorageFailed` if it may be in a storage that is away.
+        """
+        failure = None
         for storage in ("", *self.remotes):
+            address = Address(namespace, name, storage)
+            if wrong_names(address):
+                continue
             try:
-                place = Address(namespace, name, storage)
-                if not wrong_names(place) and self.taken(place):
-                    return place
-            except StorageFailed as error:  # it may lie in another
-                failed = error
-        if failed is not None:
-            raise failed
+                if self.taken(address):
+                    return address
+            except StorageFailed as error:  # it may be in another
+                failure = error
+        if failure is not None:
+            raise failure
         return Address(namespace, name)
 
+    # ------------------------------------------------------------ health
+
     def check(self, seconds: float = _SECONDS) -> None:
-        """Look whether every storage elsewhere answers. Raises `StorageFailed`, which names all that do not."""
-        if failed := list(self.failures(seconds).values()):
-            raise StorageFailed(
-                "; ".join(error.message for error in failed), reason=failed[0].reason
-            )
+        """Check that every storage elsewhere answers. Raises `StorageFailed`, which names all that do not."""
+        failures = list(self.failures(seconds).values())
+        if failures:
+            text = "; ".join(failure.message for failure in failures)
+            raise StorageFailed(text, reason=failures[0].reason)
 
     def failures(self, seconds: float = _SECONDS) -> dict[str, StorageFailed]:
-        """Ask all storages elsewhere at the same time; return what is the matter with those that do not answer."""
-        with self._asking:
-            for name, storage in self.remotes.items():
-                if name not in self._asked or self._asked[name].done():
-                    self._asked[name] = _in_background(storage.check_answers)
-            asked = dict(self._asked)
-        wait(asked.values(), seconds)
-        found = {}
-        for name, answer in asked.items():
+        """Check all storages elsewhere at the same time; return the failures by storage."""
+        checks = self._start_checks()
+        wait(checks.values(), seconds)
+        failures = {}
+        for name, check in checks.items():
             try:
-                answer.result(0)
+                check.result(0)
             except TimeoutError:
-                found[name] = self.remotes[name].slow(seconds)
+                failures[name] = self.remotes[name].slow(seconds)
             except StorageFailed as error:
-                found[name] = error
-        return found
+                failures[name] = error
+        return failures
+
+    def _start_checks(self) -> dict[str, Future[None]]:
+        """Start a check of every storage without one under way; return all checks."""
+        with self._starting_checks:
+            for name, storage in self.remotes.items():
+                if name not in self._checks or self._checks[name].done():
+                    self._checks[name] = _in_background(storage.check_answers)
+            return dict(self._checks)
 
     @property
     def secrets(self) -> list[str]:
-        """Return what nobody may see: the keys of the storages, as they are and as an address has them."""
-        keys = [
-            remote.remote.password for remote in self.remotes.values() if remote.remote.password
-        ]
-        return [*keys, *(quote(key, safe="") for key in keys)]
+        """Return the keys of the storages, plain and as in URLs."""
+        keys = [storage.remote.password for storage in self.remotes.values()]
+        keys = [key for key in keys if key]
+        return keys + [quote(key, safe="") for key in keys]
 
     # ------------------------------------------------------------ for components
 
     def kind(self, storage: str) -> str:
-        """Return what ``storageEngine`` calls a storage."""
-        return self.remotes[storage].remote.kind if storage in self.remotes else FILE
+        """Return the name of a storage's kind in ``storageEngine``."""
+        if storage in self.remotes:
+            return self.remotes[storage].remote.kind
+        return FILE
 
     def kinds(self) -> list[str]:
-        """Return what ``storageEngine`` calls the storages of this node."""
-        return list(dict.fromkeys(self.kind(name) for name in self._places))
+        """Return the kinds of this node's storages, each once."""
+        return list(dict.fromkeys(self.kind(name) for name in self._by_name))
 
     def serving(self, engines: Sequence[str]) -> list[str]:
-        """Return the storages that serve a component whose description lists these kinds, the preferred first."""
+        """Return the storages for a component that lists these kinds, the preferred first."""
         listed = {engine.lower() for engine in engines}
-        found = [name for name in self._places if not listed or self.kind(name) in listed]
-        return found if "" in found or not self.stand_in else [*found, ""]
+        storages = list(self._by_name)
+        if listed:
+            storages = [name for name in storages if self.kind(name) in listed]
+        if self.stand_in and "" not in storages:
+            storages.append("")
+        return storages
 
     def at_registration(self, engines: Sequence[str]) -> str:
-        """Say what becomes of a component that lists none of this node's storages; empty where it lists one."""
+        """Return the consequence for a component that lists none of this node's kinds; else empty."""
         kinds = self.kinds()
-        if not engines or set(kinds) & {engine.lower() for engine in engines}:
+        listed = {engine.lower() for engine in engines}
+        if not listed or listed.intersection(kinds):
             return ""
         has = f"this node has {', '.join(kinds)} (storages)"
         if self.stand_in:
@@ -147,44 +157,48 @@ class Storages(Storage):
         return f"{has}: jobs that use it are refused (STORAGE_MISMATCH)"
 
     def remote_of(self, run: Run) -> RemoteStorage | None:
-        """Return the storage elsewhere in which a run reads and writes; None for the folder."""
-        first = next(iter((*run.outputs.values(), *run.inputs.values())), Address("", ""))
-        at = self._at(first)
-        return at if isinstance(at, RemoteStorage) else None
+        """Return the storage elsewhere of a run's data; None for the folder. Raises `NotFound`."""
+        addresses = [*run.outputs.values(), *run.inputs.values()]
+        if not addresses:
+            return None
+        storage = self._storage_of(addresses[0])
+        return storage if isinstance(storage, RemoteStorage) else None
 
     def trouble(self, run: Run, words: str = "") -> GatewayError | None:
-        """Return what is the matter with the storage elsewhere of a run that failed with these words."""
+        """Return the failure of a failed run's storage, by the run's ``words`` or a check; None without one."""
         try:
-            if (at := self.remote_of(run)) is None:
-                return None
-        except NotFound as gone:  # it is not among this node's any more
-            return gone
-        if (meant := at.meaning(words)) is not None:
-            return meant
+            storage = self.remote_of(run)
+        except NotFound as error:  # the storage was removed from the settings
+            return error
+        if storage is None:
+            return None
+        failure = storage.meaning(words)
+        if failure is not None:
+            return failure
         try:
-            _in_background(at.check).result(SAMPLE_SECONDS)
+            _in_background(storage.check).result(SAMPLE_SECONDS)
         except TimeoutError:
-            return at.slow(SAMPLE_SECONDS)
+            return storage.slow(SAMPLE_SECONDS)
         except GatewayError as error:
             return error
         return None
 
     # ------------------------------------------------------------ as one storage
 
-    def _at(self, address: Address) -> Storage:
-        if address.storage not in self._places:
+    def _storage_of(self, address: Address) -> FileStorage | RemoteStorage:
+        if address.storage not in self._by_name:
             text = f"storage {address.storage} is not among this node's storages any more (setting storages)"
             raise NotFound(text, reason="STORAGE_UNKNOWN")
-        return self._places[address.storage]
+        return self._by_name[address.storage]
 
     def files(self, address: Address) -> Mapping[str, Stored]:
-        return self._at(address).files(address)
+        return self._storage_of(address).files(address)
 
     def exists(self, address: Address) -> bool:
-        return address.storage in self._places and self._at(address).exists(address)
+        return address.storage in self._by_name and self._storage_of(address).exists(address)
 
     def taken(self, address: Address) -> bool:
-        return self._at(address).taken(address)
+        return self._storage_of(address).taken(address)
 
     def open_file(
         self,
@@ -192,21 +206,19 @@ class Storages(Storage):
         name: str,
         start: int = 0,
     ) -> BufferedReader:
-        return self._at(address).open_file(address, name, start)
+        return self._storage_of(address).open_file(address, name, start)
 
     def names(self, namespace: str, storage: str = "") -> list[str]:
-        return self._at(Address(namespace, "", storage)).names(namespace)
+        return self._storage_of(Address(namespace, "", storage)).names(namespace)
 
     def namespaces(self) -> set[str]:
-        found = self.folder.namespaces()
-        for remote in self.remotes.values():
+        namespaces = self.folder.namespaces()
+        for name, storage in self.remotes.items():
             try:
-                found |= remote.namespaces()
-            except StorageFailed as error:  # what lies elsewhere is there all the same
-                log.warning(
-                    "a storage is left out", storage=remote.remote.name, cause=error.message
-                )
-        return found
+                namespaces |= storage.namespaces()
+            except StorageFailed as error:  # the others are listed all the same
+                log.warning("a storage is left out", storage=name, cause=error.message)
+        return namespaces
 
     def find_tables(
         self, search: TableSearch
@@ -214,7 +226,7 @@ class Storages(Storage):
         """Search all storages at the same time; return the listings and the failures by storage."""
         failures = self.failures(search.seconds)
         searches = {}
-        for name, storage in self._places.items():
+        for name, storage in self._by_name.items():
             if name not in failures:
                 searches[name] = _in_background(partial(storage.find_tables, search))
         wait(searches.values(), 2 * search.seconds)
@@ -229,7 +241,7 @@ class Storages(Storage):
         return listings, failures
 
     def staging(self) -> Staging:
-        """Begin a write on the node's own disk, wherever it is going."""
+        """Begin a write on the node's own disk, whatever its target."""
         return self.folder.staging()
 
     @contextmanager
@@ -240,29 +252,32 @@ class Storages(Storage):
         *,
         overwrite: bool,
     ) -> Iterator[None]:
-        if address.storage:
-            staging.note(address)  # of a write that is cut short, `gc` deletes there what was sent
-        with self._at(address).published(staging, address, overwrite=overwrite):
+        self._note_remote(staging, address)
+        with self._storage_of(address).published(staging, address, overwrite=overwrite):
             yield
 
     @contextmanager
     def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
-        if address.storage:
-            staging.note(address)
-        with self._at(address).parts(staging, address) as parts:
+        self._note_remote(staging, address)
+        with self._storage_of(address).parts(staging, address) as parts:
             yield parts
 
+    def _note_remote(self, staging: Staging, address: Address) -> None:
+        """Note the target of a write elsewhere, so that `gc` can delete the rest of an interrupted one."""
+        if address.storage:
+            staging.note(address)
+
     def write_metadata(self, address: Address, data: bytes) -> None:
-        self._at(address).write_metadata(address, data)
+        self._storage_of(address).write_metadata(address, data)
 
     def delete(self, address: Address) -> bool:
-        return self._at(address).delete(address)
+        return self._storage_of(address).delete(address)
 
     def copy(self, source: Address, target: Address) -> None:
-        """Copy all files at an address of a storage elsewhere to another there, unless something lies there."""
-        place = self._at(target)
-        if isinstance(place, RemoteStorage):
-            place.copy(source, target)
+        """Copy all files between addresses of a storage elsewhere, unless a complete copy is there."""
+        storage = self._storage_of(target)
+        if isinstance(storage, RemoteStorage):
+            storage.copy(source, target)
 
 
 def _in_background(work: Callable[[], T]) -> "Future[T]":

@@ -1,32 +1,37 @@
 """Temporary credentials of S3 for one run: they read its inputs, write its outputs, and open nothing else.
 
-No server takes them back. So the bucket's policy denies them from the run's end on, in statements of the gateway's
-own: one for each day, with the names of the sessions that ended then, removed once all of these are over.
+No server revokes them. So the bucket's policy denies them from the run's end on, in statements of the gateway's
+own: one per day, with the sessions that ended on it, removed once all of these have expired.
 """
 
 import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.data.remote_storage import FILE, Remote
+from gateway.data.remote_storage import FILE, Remote, client_error_code
 from gateway.domain.run import Address, Run
 from gateway.errors import StorageAway
 
-_LONGEST, _ALLOWED, _SHORTEST = 12 * 3600, 3600, 900
-"""seconds for which any role may be assumed, every role may, and no role may be for less"""
-_ENDED = "BfiaEndedRuns"
-_MOST_ENDED = 150
-"""sessions of one day that are denied, the newest: a bucket's policy has 20 KiB"""
-_TRIES, _SETTLES = 10, 0.2
-"""times that a change is looked for, and seconds between them: of two at the same time, the last one wins"""
+# Length of a session in seconds.
+_LONGEST = 12 * 3600  # no role allows more
+_ALLOWED = 3600  # every role allows it
+_SHORTEST = 900  # no role allows less
+
+_ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
+_MAX_ENDED = 150  # newest sessions of a day that are denied: a bucket's policy has 20 KiB
+# Of two changes of a policy at the same time the last one wins: so a change is checked and repeated.
+_TRIES = 10
+_PAUSE = 0.2  # seconds between two tries
 _ENDING = threading.Lock()
-_READS = ["s3:GetObject"]
-_WRITES = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+_READ_ACTIONS = ["s3:GetObject"]
+_WRITE_ACTIONS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+
+Statement = dict[str, Any]
 
 
 def of(
@@ -34,9 +39,9 @@ def of(
     run: Run,
     longest: float | None = None,
 ) -> Remote:
-    """Return a storage as a run may use it, for so many seconds at most.
+    """Return a storage with a run's own credentials, which last ``longest`` seconds at most.
 
-    Raises `StorageFailed` where the role cannot be assumed.
+    Raises `StorageFailed` if the role cannot be assumed.
     """
     if not remote.role:
         return remote
@@ -45,13 +50,12 @@ def of(
         "RoleSessionName": _session(run),
         "Policy": json.dumps(policy(remote.folder, run), separators=(",", ":")),
     }
-    made = _assumed(remote, request, longest or _LONGEST)["Credentials"]
-    key, secret, token = made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"]
+    credentials = _assume_role(remote, request, longest or _LONGEST)["Credentials"]
     return replace(
         remote,
-        username=key,
-        password=secret,
-        token=token,
+        username=credentials["AccessKeyId"],
+        password=credentials["SecretAccessKey"],
+        token=credentials["SessionToken"],
     )
 
 
@@ -62,134 +66,155 @@ def end(
 ) -> None:
     """Have the bucket deny a run's credentials from now on.
 
-    Raises `StorageFailed`, where the node's key may not change the policy of the bucket, too.
+    Raises `StorageFailed`, also if the node's key may not change the policy of the bucket.
     """
     if not remote.role:
         return
-    denied = "does not let this node change the policy of its bucket"
-    with remote.client("s3", denied) as client:
+    pattern = f"*:{_session(run)}"
+    with remote.client("s3", "does not let this node change the policy of its bucket") as client:
         for _ in range(_TRIES):
             with _ENDING:
-                if _is_denied(client, remote.folder, f"*:{_session(run)}", now):
+                statements = _statements(client, remote.folder)
+                denied = _denied_on(now, statements)
+                if pattern in denied:
                     return
-            time.sleep(
-                _SETTLES
-            )  # another gateway's change may be on its way, and take this one back
+                today = _denial(remote.folder, [*denied, pattern], now)
+                _put_policy(client, remote.folder, [*_remaining(statements, now), today])
+            time.sleep(_PAUSE)  # another gateway's change may overwrite this one
     raise StorageAway(
         f"storage {remote.name} does not keep what this node adds to the policy of its bucket"
     )
 
 
 def check_end(remote: Remote) -> None:
-    """Look whether the node's key may read the policy of the bucket. Raises `StorageFailed`."""
+    """Check that the node's key may read the policy of the bucket. Raises `StorageFailed`."""
     with remote.client("s3", "does not let this node read the policy of its bucket") as client:
         _statements(client, remote.folder)
 
 
-def _assumed(
+def policy(bucket: str, run: Run) -> dict[str, Any]:
+    """Return the policy of a run's session in a bucket."""
+    outputs = list(run.outputs.values())
+    if run.checkpoint and run.checkpoint.storage:
+        outputs.append(run.checkpoint)
+    permissions = [
+        (_READ_ACTIONS, _object_patterns(run.inputs.values())),
+        (_WRITE_ACTIONS, _object_patterns(outputs)),
+    ]
+    statements: list[Statement] = []
+    prefixes: list[str] = []
+    for actions, patterns in permissions:
+        if patterns:
+            resources = [f"arn:aws:s3:::{bucket}/{pattern}" for pattern in patterns]
+            statements.append({"Effect": "Allow", "Action": actions, "Resource": resources})
+            prefixes += patterns
+    if prefixes:
+        statements.append(_listing(bucket, prefixes))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _object_patterns(addresses: Iterable[Address]) -> list[str]:
+    """Return the patterns of the objects at some addresses."""
+    is_file = {}
+    for address in addresses:
+        path = f"{_literal(address.namespace)}/{_literal(address.name)}"
+        is_file[path] = address.in_place == FILE
+    patterns = []
+    for path in is_file:
+        if is_file[path]:
+            patterns.append(path)
+        patterns.append(f"{path}/*")
+    return patterns
+
+
+def _listing(bucket: str, prefixes: Sequence[str]) -> Statement:
+    return {
+        "Effect": "Allow",
+        "Action": ["s3:ListBucket"],
+        "Resource": [f"arn:aws:s3:::{bucket}"],
+        "Condition": {"StringLike": {"s3:prefix": prefixes}},
+    }
+
+
+def _literal(name: str) -> str:
+    """Return a name with the wildcards of policies escaped."""
+    return name.replace("$", "${$}").replace("*", "${*}").replace("?", "${?}")
+
+
+def _assume_role(
     remote: Remote,
     request: Mapping[str, str],
     longest: float,
 ) -> Mapping[str, Any]:
-    """Assume a role for as long as the run may take, or as every role allows."""
+    """Assume a role for the time that the run may take, or else for the time that every role allows."""
     seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
     with remote.client("sts", f"does not let this node assume {remote.role}") as client:
         try:
-            answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=seconds)
+            response: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=seconds)
         except client.exceptions.ClientError as error:
-            code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
-            if seconds <= _ALLOWED or code not in ("ValidationError", "InvalidArgument"):
+            is_too_long = client_error_code(error) in ("ValidationError", "InvalidArgument")
+            if seconds <= _ALLOWED or not is_too_long:
                 raise
-            answer = client.assume_role(**request, DurationSeconds=_ALLOWED)
-    return answer
+            response = client.assume_role(**request, DurationSeconds=_ALLOWED)
+    return response
 
 
 def _session(run: Run) -> str:
     return f"bfia-{run.run_id[:32]}"
 
 
-def _is_denied(
-    client: Any,
-    bucket: str,
-    pattern: str,
-    now: datetime,
-) -> bool:
-    """Tell whether a bucket's policy denies a session; if not, have it do so."""
-    rules, own = _statements(client, bucket), f"{_ENDED}{now:%Y%m%d}"
-    found = (rule["Condition"]["StringLike"]["aws:userid"] for rule in rules if _sid(rule) == own)
-    before: list[str] = next(found, [])
-    if pattern in before:
-        return True
-    outlived = f"{_ENDED}{now - timedelta(days=1):%Y%m%d}"
-    kept = [
-        r
-        for r in rules
-        if _sid(r) != own and (not _sid(r).startswith(_ENDED) or _sid(r) >= outlived)
-    ]
-    ended = {
-        "Sid": own,
+def _denial(bucket: str, patterns: Sequence[str], now: datetime) -> Statement:
+    """Return today's statement, which denies sessions everything in a bucket."""
+    return {
+        "Sid": _statement_id(now),
         "Effect": "Deny",
         "Principal": "*",
         "Action": ["s3:*"],
         "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
-        "Condition": {"StringLike": {"aws:userid": [*before, pattern][-_MOST_ENDED:]}},
+        "Condition": {"StringLike": {"aws:userid": patterns[-_MAX_ENDED:]}},
     }
-    text = json.dumps({"Version": "2012-10-17", "Statement": [*kept, ended]}, separators=(",", ":"))
-    client.put_bucket_policy(Bucket=bucket, Policy=text)
-    return False
 
 
-def _statements(client: Any, bucket: str) -> list[dict[str, Any]]:
+def _put_policy(client: Any, bucket: str, statements: Sequence[Statement]) -> None:
+    document = {"Version": "2012-10-17", "Statement": statements}
+    client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(document, separators=(",", ":")))
+
+
+def _denied_on(day: datetime, statements: Iterable[Statement]) -> list[str]:
+    """Return the patterns of sessions in a day's statement."""
+    for statement in statements:
+        if _sid(statement) == _statement_id(day):
+            patterns: list[str] = statement["Condition"]["StringLike"]["aws:userid"]
+            return patterns
+    return []
+
+
+def _remaining(statements: Iterable[Statement], now: datetime) -> Iterator[Statement]:
+    """Yield the statements of others, and our own of yesterday and later, except today's."""
+    yesterday = _statement_id(now - timedelta(days=1))
+    for statement in statements:
+        sid = _sid(statement)
+        is_foreign = not sid.startswith(_ENDED)
+        is_recent = sid >= yesterday and sid != _statement_id(now)
+        if is_foreign or is_recent:
+            yield statement
+
+
+def _statement_id(day: datetime) -> str:
+    return f"{_ENDED}{day:%Y%m%d}"
+
+
+def _statements(client: Any, bucket: str) -> list[Statement]:
     """Return the statements of a bucket's policy."""
     try:
-        found = json.loads(client.get_bucket_policy(Bucket=bucket)["Policy"])["Statement"]
+        document = json.loads(client.get_bucket_policy(Bucket=bucket)["Policy"])
     except client.exceptions.ClientError as error:
-        if error.response.get("Error", {}).get("Code") == "NoSuchBucketPolicy":
+        if client_error_code(error) == "NoSuchBucketPolicy":
             return []
         raise
-    return found if isinstance(found, list) else [found]
+    statements = document["Statement"]
+    return statements if isinstance(statements, list) else [statements]
 
 
 def _sid(statement: Mapping[str, Any]) -> str:
     return str(statement.get("Sid", ""))
-
-
-def policy(bucket: str, run: Run) -> dict[str, Any]:
-    """Return what a run may do in a bucket, in the words of S3's policies."""
-
-    def objects(addresses: Iterable[Address]) -> list[str]:
-        found = {
-            f"{_literal(a.namespace)}/{_literal(a.name)}": a.in_place == FILE for a in addresses
-        }
-        places = [
-            place for path, is_file in found.items() for place in ([path] * is_file + [f"{path}/*"])
-        ]
-        return [f"arn:aws:s3:::{bucket}/{place}" for place in places]
-
-    kept = [run.checkpoint] if run.checkpoint and run.checkpoint.storage else []
-    rules = [
-        (_READS, objects(run.inputs.values())),
-        (_WRITES, objects([*run.outputs.values(), *kept])),
-    ]
-    allowed = [
-        {
-            "Effect": "Allow",
-            "Action": actions,
-            "Resource": what,
-        }
-        for actions, what in rules
-        if what
-    ]
-    prefixes = [what.partition("/")[2] for _, found in rules for what in found]
-    listing = {
-        "Effect": "Allow",
-        "Action": ["s3:ListBucket"],
-        "Resource": [f"arn:aws:s3:::{bucket}"],
-        "Condition": {"StringLike": {"s3:prefix": prefixes}},
-    }
-    return {"Version": "2012-10-17", "Statement": [*allowed, *([listing] if prefixes else [])]}
-
-
-def _literal(name: str) -> str:
-    """Return a name in which a policy sees no pattern."""
-    return name.replace("$", "${$}").replace("*", "${*}").replace("?", "${?}")

@@ -1,7 +1,7 @@
-"""``file://`` storage: one folder. Nothing here follows a symbolic link or opens what is not a file.
+"""``file://`` storage: one folder. No symbolic link is followed, and only regular files are opened.
 
-A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images write it. A
-write is prepared in a folder of its own, wherever it is going: nothing of it is visible before it is whole.
+A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images write it. Every
+write is prepared in a separate folder and becomes visible in one step.
 """
 
 import errno
@@ -33,14 +33,13 @@ from gateway.data.table_search import TableListing, TableSearch
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 
-FOLDER = ".staging"
-"""where a table is written before it is put in place"""
-_TARGET = "target"
-_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
+FOLDER = ".staging"  # parent of the folders in which writes are prepared
+_TARGET = "target"  # file in such a folder that names the address of the write
+_TAKEN_ERRORS = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 
 
 class Buckets:
-    """Files of a folder, appended to through one bounded buffer, so that few are open at the same time."""
+    """Files of a folder, appended to through one bounded buffer, so that at most one is open."""
 
     def __init__(
         self,
@@ -55,11 +54,11 @@ class Buckets:
         self._bytes = 0
 
     def path(self, number: int) -> Path:
-        """Return the file of a bucket; it is there once something was flushed to it."""
+        """Return the file of a bucket; it exists after the first flush to it."""
         return self._folder / f"{self._prefix}{number}"
 
     def add(self, number: int, data: bytes) -> None:
-        """Append to a file, sooner or later. Raises `OSError`."""
+        """Append to a file through the buffer. Raises `OSError`."""
         self._buffer[number] += data
         self._bytes += len(data)
         if self._bytes > self._budget:
@@ -75,7 +74,7 @@ class Buckets:
 
 
 class Staging:
-    """The folder of one write, of which ``table`` gets published; it is locked while its process lives."""
+    """The folder of one write, whose ``table`` is published; locked during the life of its process."""
 
     def __init__(self, root: Path) -> None:
         base = root / FOLDER
@@ -85,17 +84,15 @@ class Staging:
             exist_ok=True,
         )
         lock = None
-        while lock is None:  # else another process took the new folder for a dead one's
+        while lock is None:  # another process may clear the new folder before it is locked
             self.folder = base / secrets.token_hex(8)
             self.folder.mkdir()
-            lock = _locked(self.folder)
+            lock = _lock_folder(self.folder)
         self._lock = lock
         self.table = self.folder / "new"
         self.table.mkdir()
-        self.parts: Parts | None = None
-        """what is written elsewhere while it comes, see `Storage.parts`"""
-        self.stays = False
-        """whether the note of where the table went outlasts this, for what could not be deleted there"""
+        self.parts: Parts | None = None  # see `Storage.parts`
+        self.stays = False  # True: the note of the target stays for `gc`, as deleting there failed
 
     def put(
         self,
@@ -104,9 +101,8 @@ class Staging:
         overwrite: bool,
     ) -> None:
         """Put the table in its place. Raises `Conflict`."""
-        self.table.chmod(
-            0o755
-        )  # containers run as users of their own; the folder above is closed to others
+        # Containers run as other users; the namespace's folder is closed to everybody else.
+        self.table.chmod(0o755)
         for file in self.table.iterdir():
             file.chmod(0o644)
         self.note(address)
@@ -123,28 +119,31 @@ class Staging:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                if error.errno not in _TAKEN:
+                if error.errno not in _TAKEN_ERRORS:
                     raise
                 if not overwrite:
                     raise taken(address) from None
 
     def note(self, address: Address) -> None:
-        """Write down where the table is going, for those who find this folder after its process died."""
+        """Note the target of the write, for clearing the folder after its process died."""
         target = [address.namespace, address.name, address.storage]
         (self.folder / _TARGET).write_text(json.dumps(target), encoding="utf-8")
 
     def take_back(self, target: Path) -> None:
-        """Undo `put`: everything is as it was before."""
+        """Undo `put`."""
         target.rename(self.table)
         with suppress(FileNotFoundError):
             (self.folder / "old").rename(target)
         drop_if_empty(target.parent)
 
     def close(self) -> None:
-        """Delete the folder with all that is left in it."""
-        for path in [*self.folder.iterdir()] if self.stays else [self.folder]:
-            if path.name != _TARGET:
-                try_to_remove(path)
+        """Delete the folder; if it ``stays``, all but the note of the target."""
+        if self.stays:
+            for path in list(self.folder.iterdir()):
+                if path.name != _TARGET:
+                    try_to_remove(path)
+        else:
+            try_to_remove(self.folder)
         os.close(self._lock)
 
     def __enter__(self) -> Self:
@@ -156,45 +155,56 @@ class Staging:
 
 def leftovers(root: Path) -> list[str]:
     """Return the names of folders that dead processes left."""
-    found = []
+    names = []
     for path in sorted((root / FOLDER).glob("*")):
-        if (lock := _locked(path)) is not None:
+        lock = _lock_folder(path)
+        if lock is not None:
             os.close(lock)
-            found.append(path.name)
-    return found
+            names.append(path.name)
+    return names
 
 
 def clear_leftover(
     root: Path,
     name: str,
-    elsewhere: Callable[[Address], bool] = lambda target: False,
+    delete_elsewhere: Callable[[Address], bool] = lambda target: False,
 ) -> None:
-    """Delete what a dead process left, or complete its replacement; a living one's folder stays as it is.
+    """Delete the folder of a dead process, or complete its replacement of a table.
 
-    ``elsewhere`` deletes what it sent to another storage, and tells whether it did; until then the folder stays.
+    The folder of a living process stays. ``delete_elsewhere`` deletes the files sent to another
+    storage and returns whether it succeeded; until then the folder stays, too.
     """
     folder = root / FOLDER / name
-    if (lock := _locked(folder)) is None:
+    lock = _lock_folder(folder)
+    if lock is None:
         return
     try:
-        target = Address("", "")
-        with suppress(OSError, ValueError):
-            target = Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
-        if target.storage and not elsewhere(target):
+        target = _read_target(folder)
+        if target.storage and not delete_elsewhere(target):
             return
-        if (
-            os.path.lexists(folder / "old") and (folder / "new").is_dir()
-        ):  # it died between the two steps
-            path = root / target.namespace / target.name
-            if not os.path.lexists(path):
-                (folder / "new").rename(path)
+        _complete_replacement(folder, root / target.namespace / target.name)
         try_to_remove(folder)
     finally:
         os.close(lock)
 
 
-def _locked(folder: Path) -> int | None:
-    """Lock a folder; None where another holds it, or deleted it in the meantime."""
+def _read_target(folder: Path) -> Address:
+    """Return the target that was noted in a folder; an empty address without a note."""
+    with suppress(OSError, ValueError):
+        return Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
+    return Address("", "")
+
+
+def _complete_replacement(folder: Path, path: Path) -> None:
+    """Put the new table in place if the process died after it had moved the old one away."""
+    new = folder / "new"
+    was_replacing = os.path.lexists(folder / "old") and new.is_dir()
+    if was_replacing and not os.path.lexists(path):
+        new.rename(path)
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Lock a folder and return the handle; None if another process holds it or deleted it."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -210,13 +220,13 @@ def _locked(folder: Path) -> int | None:
 
 
 def drop_if_empty(folder: Path) -> None:
-    """Delete a folder in which nothing is."""
+    """Delete a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 
 
 class FileStorage(Storage):
-    """Tables, models and reports below one folder. Opening it clears what a dead process was writing."""
+    """Tables, models and reports below one folder. Opening it clears unfinished writes of dead processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -224,31 +234,39 @@ class FileStorage(Storage):
             clear_leftover(self.root, name)
 
     def path(self, address: Address) -> Path:
-        """Return the place of an address. Raises `Invalid` for a name that cannot be a folder's."""
+        """Return the path of an address. Raises `Invalid` for a name that cannot be a folder's."""
         check_names(address)
         return self.root / address.namespace / address.name
 
     def files(self, address: Address) -> Mapping[str, Stored]:
-        path = self.path(address)
-        found = {f"{PARTITION}0": path} if _is_file(path) else {}
-        if _is_folder(path):
-            found = {name: path / name for name in _names(path)}
         stored = {}
-        for name, file in found.items():
-            with suppress(OSError, ValueError):  # deleted meanwhile
-                status = file.lstat()
+        for name, path in self._paths(address).items():
+            with suppress(OSError, ValueError):  # deleted in the meantime
+                status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
                     stored[name] = Stored(name, status.st_size, f"{status.st_mtime_ns:x}")
         return stored
 
-    def taken(self, address: Address) -> bool:
-        """Tell whether anything but an empty folder lies there. Raises `Invalid`."""
+    def _paths(self, address: Address) -> Mapping[str, Path]:
         path = self.path(address)
-        return os.path.lexists(path) and not (_is_folder(path) and not _names(path))
+        if _is_folder(path):
+            return {name: path / name for name in _names(path)}
+        if _is_file(path):
+            return {f"{PARTITION}0": path}
+        return {}
+
+    def taken(self, address: Address) -> bool:
+        """Return whether there is anything but an empty folder at an address. Raises `Invalid`."""
+        path = self.path(address)
+        if _is_folder(path):
+            return bool(_names(path))
+        return os.path.lexists(path)
 
     def names(self, namespace: str, storage: str = "") -> list[str]:
         folder = self.root / namespace
-        return sorted(_names(folder)) if _is_folder(folder) else []
+        if not _is_folder(folder):
+            return []
+        return sorted(_names(folder))
 
     def namespaces(self) -> set[str]:
         return {path.name for path in self.root.glob("[!.]*")}
@@ -290,9 +308,9 @@ class FileStorage(Storage):
     ) -> BufferedReader:
         path = self.path(address)
         if _is_file(path) and name == f"{PARTITION}0":
-            file = _opened(path, address.dataset_id)
+            file = _open_regular(path, address.dataset_id)
         elif _is_folder(path):
-            file = _opened(path / name, address.dataset_id)
+            file = _open_regular(path / name, address.dataset_id)
         else:
             raise missing(address)
         if start:
@@ -300,7 +318,7 @@ class FileStorage(Storage):
         return file
 
     def staging(self) -> Staging:
-        """Begin a write; nothing of it is visible before `published`, nothing is left after its end."""
+        """Begin a write; invisible before `published`, and nothing else is left after its end."""
         return Staging(self.root)
 
     @contextmanager
@@ -350,7 +368,7 @@ class FileStorage(Storage):
 
 
 def _names(folder: Path) -> list[str]:
-    """List a folder; nothing where it has just been deleted."""
+    """List a folder; empty if it has just been deleted."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -365,13 +383,13 @@ def _is_folder(path: Path) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _opened(path: Path, what: str) -> BufferedReader:
+def _open_regular(path: Path, label: str) -> BufferedReader:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        text = f"{what}: {path.name} cannot be opened ({error.strerror})"
+        text = f"{label}: {path.name} cannot be opened ({error.strerror})"
         raise NotFound(text, reason="DATA_MISSING") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise NotFound(f"{what}: {path.name} is not a file", reason="DATA_MISSING")
+        raise NotFound(f"{label}: {path.name} is not a file", reason="DATA_MISSING")
     return os.fdopen(handle, "rb")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import certifi
@@ -43,25 +43,46 @@ from gateway.data.table_search import FIRST_PARTITION, TableListing, TableSearch
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, StorageAway, StorageFailed
 
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+
 log = structlog.get_logger(__name__)
 
-S3, HDFS = "s3", "hdfs"
+S3 = "s3"
+HDFS = "hdfs"
 FILE = "file"
 KINDS = (S3, HDFS)
-_SECONDS, _CONNECT_SECONDS, _RETRIES = 20.0, 3.0, 3
-AUTO, PATH, VIRTUAL = "auto", "path", "virtual"
+
+# Addressing of S3: the bucket in the path, before the host, or found out at the first request.
+AUTO = "auto"
+PATH = "path"
+VIRTUAL = "virtual"
+
+_SECONDS = 20.0  # for one request
+_CONNECT_SECONDS = 3.0
+_RETRIES = 3
+SAMPLE_SECONDS = 10.0  # for writing, reading and deleting a sample in a storage that works
+_SAMPLE = b"bfia" * 32 * 1024
+_ADDRESSING_PROBE = ".addressing"  # object requested to find out the addressing
+_MAX_OWN_WORDS = 300  # characters
+
+PIECE = 5 * 1024 * 1024  # bytes of a part, except a file's last: the least that S3 takes
+_UPLOADS_AT_ONCE = 2  # parts of one file in flight
+_MAX_OPEN_FILES = 4  # written at the same time; the library keeps a piece of each in memory
+_CHECKS_AT_ONCE = 32  # requests in flight while tables are searched for
+
+# Codes of OSS, COS and OBS for a request with the bucket in its path.
 _VIRTUAL_ONLY = (
     "SecondLevelDomainForbidden",
     "PathStyleDomainForbidden",
     "VirtualHostDomainRequired",
 )
-"""what OSS, COS and OBS answer to a request of the path style"""
+# Code and sentence of an error, in the library's text and in the server's.
 _OWN_WORDS = (
     re.compile(r'code: "([^"]*)", message: "([^"]*)"'),
     re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTALL),
 )
-"""code and sentence of an error, in the library's text and in the server's"""
-_LONGEST_WORDS = 300
+# Reason and text for the storages' own error codes.
 _CODES = {
     "NoSuchBucket": ("STORAGE_GONE", "has no such bucket"),
     "QuotaExceeded": ("STORAGE_FULL", "is full: its quota is reached"),
@@ -74,136 +95,126 @@ _CODES = {
     "AccessDenied": ("STORAGE_DENIED", "denies access"),
     "AccessControlException": ("STORAGE_DENIED", "denies access"),
 }
-"""what a storage's own error means: reason, and what is said of it"""
-SAMPLE_SECONDS = 10.0
-"""seconds within which a storage that works takes a sample and gives it back"""
-_SAMPLE = b"bfia" * 32 * 1024
-_BUSY = (409, 500, 502, 503, 504)
-_LASTING = ("STORAGE_GONE", "STORAGE_DENIED", "STORAGE_ADDRESSING")
-_NO_OBJECT = ".addressing"
-"""what is asked for to see which style a server takes"""
-
-PIECE = 5 * 1024 * 1024
-"""bytes that are sent in one piece, but for the last: the least that S3 takes, and it takes 10,000 of them"""
-_AT_ONCE = 2
-_CHECKS_AT_ONCE = 32  # requests in flight while tables are searched for
-_MOST_OPEN = 4
-"""files that are sent while they are written; of each the library keeps a piece in memory"""
-_FAILURES: Any = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type))
-"""all that the library raises; it has no base class for them"""
-
-
-@cache
-def _see_to_authorities() -> None:
-    """Name certificate authorities on a machine that has none: without any, the library fails even over http."""
-    found = ssl.get_default_verify_paths()
-    if not found.cafile and not (found.capath and os.listdir(found.capath)):
-        os.environ["SSL_CERT_FILE"] = certifi.where()
+_BUSY_STATUSES = (409, 500, 502, 503, 504)
+_LASTING_REASONS = ("STORAGE_GONE", "STORAGE_DENIED", "STORAGE_ADDRESSING")
+# All exceptions of the library, which have no base class.
+_LIBRARY_ERRORS: Any = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type))
 
 
 @dataclass(frozen=True)
 class Remote:
-    """How a storage elsewhere is reached."""
+    """Address and credentials of a storage elsewhere."""
 
     name: str
-    kind: str
-    """s3 or hdfs"""
+    kind: str  # s3 or hdfs
     host: str
     port: int
-    folder: str
-    """a bucket of S3, the folder of HDFS below which everything lies"""
-    username: str = ""
-    """S3's access key; the user of HDFS"""
+    folder: str  # bucket of S3, or the folder of HDFS below which everything lies
+    username: str = ""  # access key of S3, or user of HDFS
     password: str = ""
-    token: str = ""
-    """S3's, of temporary credentials"""
+    token: str = ""  # of temporary credentials of S3
     tls: bool = False
     region: str = "us-east-1"
-    role: str = ""
-    """S3's role, assumed for each run so that it gets credentials of its own; empty: runs get the node's"""
-    datanodes: tuple[str, ...] = ()
-    """``address:port`` of the machines from which HDFS serves its blocks"""
+    role: str = ""  # of S3, assumed for each run; empty: runs get the node's credentials
+    datanodes: tuple[str, ...] = ()  # ``address:port`` from which HDFS serves its blocks
     addressing: str = PATH
-    """where S3 has the bucket: in the path, or before the host (virtual); auto: in the path unless refused"""
 
     def operator(self) -> Operator:
-        """Return what reads and writes there."""
-        if self.kind == HDFS:
-            if self.username:  # the library reads the user there alone
-                os.environ["HADOOP_USER_NAME"] = self.username
-            made = Operator(
-                "hdfs-native", name_node=f"hdfs://{self.host}:{self.port}", root=self.folder
-            )
-        else:
-            _see_to_authorities()
-            options = {
-                "endpoint": self.endpoint,
-                "bucket": self.folder,
-                "region": self.region,
-                "access_key_id": self.username,
-                "secret_access_key": self.password,
-                "disable_config_load": "true",
-                "disable_ec2_metadata": "true",
-            }
-            if self.addressing == VIRTUAL:
-                options["enable_virtual_host_style"] = "true"
-            made = Operator(
-                "s3", **options, **({"session_token": self.token} if self.token else {})
-            )
-        if self.kind == S3:  # the client of HDFS tries again by itself
-            made = made.layer(
-                RetryLayer(
-                    max_times=_RETRIES,
-                    min_delay=0.2,
-                    max_delay=2.0,
-                )
-            )
-        return made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
+        """Return the client for reading and writing."""
+        operator = self._hdfs_operator() if self.kind == HDFS else self._s3_operator()
+        return operator.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
+
+    def _hdfs_operator(self) -> Operator:
+        if self.username:  # the library takes the user only from the environment
+            os.environ["HADOOP_USER_NAME"] = self.username
+        name_node = f"hdfs://{self.host}:{self.port}"
+        return Operator("hdfs-native", name_node=name_node, root=self.folder)
+
+    def _s3_operator(self) -> Operator:
+        _ensure_certificate_authorities()
+        options = {
+            "endpoint": self.endpoint,
+            "bucket": self.folder,
+            "region": self.region,
+            "access_key_id": self.username,
+            "secret_access_key": self.password,
+            "disable_config_load": "true",
+            "disable_ec2_metadata": "true",
+        }
+        if self.addressing == VIRTUAL:
+            options["enable_virtual_host_style"] = "true"
+        if self.token:
+            options["session_token"] = self.token
+        # Not for HDFS, whose client retries by itself.
+        retries = RetryLayer(
+            max_times=_RETRIES,
+            min_delay=0.2,
+            max_delay=2.0,
+        )
+        return Operator("s3", **options).layer(retries)
 
     @contextmanager
-    def client(self, service: str, what: str = "denies access") -> Iterator[Any]:
-        """Give what speaks to S3, or to its ``sts``. Raises `StorageFailed`: with ``what`` for what it denies."""
+    def client(self, service: str, denial: str = "denies access") -> Iterator[Any]:
+        """Yield a client of S3, or of its ``sts``.
+
+        Raises `StorageFailed`, with the text ``denial`` if the server refuses a request.
+        """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as in `_client`
 
         try:
             yield _client(self, service)
         except ClientError as error:
-            about = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
-            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in _BUSY:
-                raise StorageAway(f"storage {self.name} is busy: {about}") from None
-            raise StorageFailed(f"storage {self.name} {what}: {about}") from None
+            code = client_error_code(error)
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status in _BUSY_STATUSES:
+                raise StorageAway(f"storage {self.name} is busy: {code}") from None
+            raise StorageFailed(f"storage {self.name} {denial}: {code}") from None
         except BotoCoreError as error:
-            raise StorageAway(
-                f"storage {self.name} cannot be reached: {type(error).__name__}"
-            ) from None
+            text = f"storage {self.name} cannot be reached: {type(error).__name__}"
+            raise StorageAway(text) from None
 
     @property
     def services(self) -> tuple[str, ...]:
-        """Return what who works there has to reach, as ``host:port``."""
-        host = f"{self.folder}.{self.host}" if self.addressing == VIRTUAL else self.host
+        """Return the addresses that its users must reach, as ``host:port``."""
+        host = self.host
+        if self.addressing == VIRTUAL:
+            host = f"{self.folder}.{host}"
         return (f"{host}:{self.port}", *self.datanodes)
 
     @property
     def endpoint(self) -> str:
-        """Return the address of S3's interface."""
-        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
+        """Return the URL of S3's interface."""
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://{self.host}:{self.port}"
 
     def url(self) -> str:
-        """Return what a container gets as ``system.storage`` (component layer 4.2), credentials included."""
-        given = {"username": self.username, "password": self.password}
-        given |= (
-            {"dir": self.folder}
-            if self.kind == HDFS
-            else {"bucket": self.folder, "token": self.token}
-        )
+        """Return ``system.storage`` of a container (component layer 4.2), credentials included."""
+        values = {"username": self.username, "password": self.password}
+        if self.kind == HDFS:
+            values["dir"] = self.folder
+        else:
+            values["bucket"] = self.folder
+            values["token"] = self.token
         if self.kind == S3 and self.region != Remote.region:
-            given["region"] = self.region
+            values["region"] = self.region
         if self.tls:
-            given["scheme"] = "https"
+            values["scheme"] = "https"
         if self.addressing == VIRTUAL:
-            given["addressing"] = VIRTUAL
-        query = urlencode({name: text for name, text in given.items() if text}, quote_via=quote)
+            values["addressing"] = VIRTUAL
+        present = {name: value for name, value in values.items() if value}
+        query = urlencode(present, quote_via=quote)
         return f"{self.kind}://{self.host}:{self.port}?{query}"
+
+
+@cache
+def _ensure_certificate_authorities() -> None:
+    """Set certificate authorities on a machine without any, where the library fails even over http."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        return
+    if paths.capath and os.listdir(paths.capath):
+        return
+    os.environ["SSL_CERT_FILE"] = certifi.where()
 
 
 @cache
@@ -211,6 +222,14 @@ def _client(remote: Remote, service: str) -> Any:
     import botocore.session  # noqa: PLC0415 - a node without S3 starts sooner without it
     from botocore.config import Config  # noqa: PLC0415
 
+    addressing = VIRTUAL if remote.addressing == VIRTUAL else PATH
+    config = Config(
+        connect_timeout=5,
+        read_timeout=20,
+        retries={"max_attempts": 2},
+        proxies={},
+        s3={"addressing_style": addressing},
+    )
     return botocore.session.Session().create_client(
         service,
         endpoint_url=remote.endpoint,
@@ -218,56 +237,77 @@ def _client(remote: Remote, service: str) -> Any:
         aws_access_key_id=remote.username,
         aws_secret_access_key=remote.password,
         aws_session_token=remote.token or None,
-        config=Config(
-            connect_timeout=5,
-            read_timeout=20,
-            retries={"max_attempts": 2},
-            proxies={},
-            s3={"addressing_style": VIRTUAL if remote.addressing == VIRTUAL else PATH},
-        ),
+        config=config,
     )
 
 
+def client_error_code(error: "ClientError") -> str:
+    """Return the code of an error response; some servers put it in another place."""
+    code = error.response.get("Error", {}).get("Code")
+    return str(code or error.response.get("Code", ""))
+
+
 class RemoteStorage(Storage):
-    """Tables, models and reports at one storage elsewhere."""
+    """Tables, models and reports in one storage elsewhere."""
 
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
         self._operator: Operator | None = None
-        self._doubtful = False
-        """whether it was full or slow, and took no write in time since"""
+        self._is_doubtful = False  # was full or slow, and has taken no sample in time since
+
+    # ------------------------------------------------------------ reading
 
     def files(self, address: Address) -> Mapping[str, Stored]:
         check_names(address)
-        folder = f"{address.namespace}/{address.name}/"
         if address.in_place == FILE:
-            return self._object(folder[:-1])
-        return {name: stored for name, stored in self._listed(folder).items() if stored is not None}
+            return self._single_file(f"{address.namespace}/{address.name}")
+        entries = self._list(_folder(address))
+        return {name: stored for name, stored in entries.items() if stored is not None}
 
-    def _object(self, path: str) -> dict[str, Stored]:
-        """Return a file that was registered where it lies, as if it were the only one of a folder."""
-        with self._named(), suppress(exceptions.NotFound):
-            about = asyncio.run(self._about(path))
+    def _single_file(self, path: str) -> dict[str, Stored]:
+        """Return a file that was registered in place, as the only one of a folder."""
+        name = f"{PARTITION}0"
+        with self._storage_errors(), suppress(exceptions.NotFound):
+            about = asyncio.run(self._stat(path))
             if about.is_file:
-                return {f"{PARTITION}0": _stored(f"{PARTITION}0", about)}
+                return {name: _stored(name, about)}
         return {}
 
-    async def _about(self, path: str) -> Any:
-        return await self._at().to_async_operator().stat(path)
+    async def _stat(self, path: str) -> Any:
+        return await self._connect().to_async_operator().stat(path)
 
     def names(self, namespace: str, storage: str = "") -> list[str]:
-        return sorted(self._listed(f"{namespace}/"))
+        return sorted(self._list(f"{namespace}/"))
 
     def namespaces(self) -> set[str]:
-        return set(self._listed(""))
+        return set(self._list(""))
+
+    def _list(self, folder: str) -> dict[str, Stored | None]:
+        """Return the files of a folder, and its folders with None; empty if it does not exist."""
+        entries: dict[str, Stored | None] = {}
+        with self._storage_errors(), suppress(exceptions.NotFound):
+            for entry in asyncio.run(self._entries(folder)):
+                name = entry.path.removeprefix(folder)
+                if name in ("", "/"):  # the folder itself; HDFS lists its root, too
+                    continue
+                if name.endswith("/"):
+                    entries[name.removesuffix("/")] = None
+                else:
+                    entries[name] = _stored(name, entry.metadata)
+        return entries
+
+    async def _entries(self, folder: str, limit: int | None = None) -> list[Any]:
+        """List a folder without blocking all threads, as the library's synchronous call would."""
+        operator = self._connect().to_async_operator()
+        return [entry async for entry in await operator.list(folder, limit=limit)]
 
     def find_tables(self, search: TableSearch) -> TableListing:
         """Search for tables. Raises `StorageFailed`."""
-        with self._named():
+        with self._storage_errors():
             return asyncio.run(self._find_tables(search))
 
     async def _find_tables(self, search: TableSearch) -> TableListing:
-        operator = self._at().to_async_operator()
+        operator = self._connect().to_async_operator()
         tables: list[Address] = []
         try:
             async with asyncio.timeout(search.seconds):
@@ -298,26 +338,6 @@ class RemoteStorage(Storage):
                     batch = []
             yield batch
 
-    def _listed(self, folder: str) -> dict[str, Stored | None]:
-        """Return what lies in a folder, the folders in it with None; empty where there is none."""
-        found: dict[str, Stored | None] = {}
-        with self._named(), suppress(exceptions.NotFound):
-            for entry in asyncio.run(self._entries(folder)):
-                name = entry.path.removeprefix(folder)
-                if name == "/":  # HDFS lists its own root, too
-                    continue
-                if name.endswith("/"):
-                    found[name[:-1]] = None
-                elif name:
-                    found[name] = _stored(name, entry.metadata)
-        return found
-
-    async def _entries(self, folder: str, limit: int | None = None) -> list[Any]:
-        """List a folder; the library's other way to do so stops all threads of the process meanwhile."""
-        return [
-            entry async for entry in await self._at().to_async_operator().list(folder, limit=limit)
-        ]
-
     def open_file(
         self,
         address: Address,
@@ -325,26 +345,31 @@ class RemoteStorage(Storage):
         start: int = 0,
     ) -> io.BufferedReader:
         check_names(address)
-        path = f"{address.namespace}/{address.name}"
-        path = path if address.in_place == FILE else f"{path}/{name}"
-        with self._named():
+        path = _folder(address) + name
+        if address.in_place == FILE:
+            path = f"{address.namespace}/{address.name}"
+        with self._storage_errors():
             try:
-                if self.remote.kind == S3 and not self.remote.tls:
-                    file: Any = ObjectReader(
-                        lambda: asyncio.run(self._signed(path)), _SECONDS, _RETRIES
-                    )
-                else:
-                    file = self._at().open(path, "rb")
+                file = self._open(path)
                 if start:
                     file.seek(start)
-                buffered: io.BufferedReader = io.BufferedReader(_Reader(file, self._named), CHUNK)
+                reader = _Reader(file, self._storage_errors)
+                buffered: io.BufferedReader = io.BufferedReader(reader, CHUNK)
                 buffered.peek(1)  # a missing file is only noticed when it is read
             except exceptions.NotFound as error:
                 raise missing(address) from error
         return buffered
 
-    async def _signed(self, path: str) -> Any:
-        return await self._at().to_async_operator().presign_read(path, math.ceil(_SECONDS))
+    def _open(self, path: str) -> Any:
+        if self.remote.kind == S3 and not self.remote.tls:
+            return ObjectReader(lambda: asyncio.run(self._sign(path)), _SECONDS, _RETRIES)
+        return self._connect().open(path, "rb")
+
+    async def _sign(self, path: str) -> Any:
+        operator = self._connect().to_async_operator()
+        return await operator.presign_read(path, math.ceil(_SECONDS))
+
+    # ------------------------------------------------------------ writing
 
     @contextmanager
     def published(
@@ -357,11 +382,11 @@ class RemoteStorage(Storage):
         parts = staging.parts
         if not overwrite and parts is None and self.taken(address):
             raise taken(address)
-        first = f"{PARTITION}0"
-        with self._undone(staging, address):
+        first = f"{PARTITION}0"  # sent last: a table without it does not exist
+        with self._undo_on_error(staging, address):
             for path in sorted(staging.table.iterdir(), key=lambda file: file.name == first):
-                with self._named():
-                    self._send(path, f"{address.namespace}/{address.name}/{path.name}")
+                with self._storage_errors():
+                    self._send(path, _folder(address) + path.name)
             if parts is not None:
                 parts.finish()
             yield
@@ -369,201 +394,225 @@ class RemoteStorage(Storage):
     @contextmanager
     def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
         check_names(address)
-        folder = f"{address.namespace}/{address.name}/"
-        with self._undone(staging, address):
-            staging.parts = parts = RemoteParts(self._at(), folder, staging.folder, self._named)
+        with self._undo_on_error(staging, address):
+            parts = RemoteParts(
+                self._connect(), _folder(address), staging.folder, self._storage_errors
+            )
+            staging.parts = parts
             try:
                 yield parts
             finally:
                 parts.drop()
 
     @contextmanager
-    def _undone(self, staging: Staging, address: Address) -> Iterator[None]:
-        """Delete what was sent if the block raises."""
+    def _undo_on_error(self, staging: Staging, address: Address) -> Iterator[None]:
+        """Delete the files at the address if the block raises."""
         try:
             yield
         except BaseException:
             try:
                 self.delete(address)
             except GatewayError:
-                staging.stays = True  # `gc` deletes it once the storage is back
+                staging.stays = True  # `gc` deletes them once the storage is back
             raise
 
-    def _send(self, path: Path, to: str) -> None:
-        with path.open("rb") as source, self._at().open(to, "wb", chunk=PIECE) as target:
-            shutil.copyfileobj(source, target, PIECE)
+    def _send(self, path: Path, target: str) -> None:
+        with path.open("rb") as source, self._connect().open(target, "wb", chunk=PIECE) as file:
+            shutil.copyfileobj(source, file, PIECE)
 
     def write_metadata(self, address: Address, data: bytes) -> None:
         if not self.taken(address):
             raise missing(address)
-        path = f"{address.namespace}/{address.name}/{METADATA}"
-        with self._named():
+        path = _folder(address) + METADATA
+        with self._storage_errors():
             if self.remote.kind == S3:
-                self._at().write(path, data)
-            else:  # a file of HDFS is seen while it is written
-                self._at().write(f"{path}.new", data)
-                self._at().rename(f"{path}.new", path)
+                self._connect().write(path, data)
+                return
+            # A file of HDFS is visible while it is written.
+            self._connect().write(f"{path}.new", data)
+            self._connect().rename(f"{path}.new", path)
 
     def delete(self, address: Address) -> bool:
         check_names(address)
-        folder = f"{address.namespace}/{address.name}/"
-        there = self._listed(folder)
-        with self._named():
-            if f"{PARTITION}0" in there:  # first, so that nothing half deleted is visible
-                self._at().delete(f"{folder}{PARTITION}0")
-            self._at().remove_all(folder)
-            if self.remote.kind == HDFS and not self._listed(f"{address.namespace}/"):
-                self._at().delete(f"{address.namespace}/")
+        folder = _folder(address)
+        names = self._list(folder)
+        first = f"{PARTITION}0"
+        with self._storage_errors():
+            if first in names:  # first, so that no half deleted table is visible
+                self._connect().delete(folder + first)
+            self._connect().remove_all(folder)
+            if self.remote.kind == HDFS and not self._list(f"{address.namespace}/"):
+                self._connect().delete(f"{address.namespace}/")
         if self.remote.kind == S3:
-            self._give_up(folder)
-        return bool(there)
+            self._abort_uploads(folder)
+        return bool(names)
 
-    def copy(self, source: Address, target: Address) -> None:
-        """Copy all files at an address, of any name, to another, unless more than a part of them lies there."""
-        check_names(source)
-        begun = replace(target, name=f"{target.name}-begun")
-        if self.taken(target) and not self.taken(begun):
-            return
-        with (
-            self._named(),
-            self._at().open(f"{begun.namespace}/{begun.name}/{PARTITION}0", "wb") as mark,
-        ):
-            mark.write(b"begun")
-        for name in self.files(source):
-            to = f"{target.namespace}/{target.name}/{name}"
-            with (
-                self._named(),
-                self.open_file(source, name) as old,
-                self._at().open(to, "wb", chunk=PIECE) as new,
-            ):
-                shutil.copyfileobj(old, new, PIECE)
-        self.delete(begun)
-
-    def _give_up(self, folder: str) -> None:
-        """Delete the pieces of files of which not all were sent; a bucket's own rule does where this may not."""
+    def _abort_uploads(self, folder: str) -> None:
+        """Abort unfinished multipart uploads; without the right to, the bucket's lifecycle rule must."""
         try:
             with self.remote.client("s3") as client:
-                pages = client.get_paginator("list_multipart_uploads").paginate(
-                    Bucket=self.remote.folder, Prefix=folder
-                )
-                for one in [upload for page in pages for upload in page.get("Uploads", [])]:
-                    with suppress(client.exceptions.NoSuchUpload):  # another was faster
+                for upload in self._unfinished_uploads(client, folder):
+                    with suppress(client.exceptions.NoSuchUpload):  # it has ended already
                         client.abort_multipart_upload(
                             Bucket=self.remote.folder,
-                            Key=one["Key"],
-                            UploadId=one["UploadId"],
+                            Key=upload["Key"],
+                            UploadId=upload["UploadId"],
                         )
         except StorageAway:
             raise
         except StorageFailed as error:
             log.warning("unfinished uploads stay", storage=self.remote.name, cause=error.message)
 
+    def _unfinished_uploads(self, client: Any, folder: str) -> list[Any]:
+        paginator = client.get_paginator("list_multipart_uploads")
+        uploads: list[Any] = []
+        for page in paginator.paginate(Bucket=self.remote.folder, Prefix=folder):
+            uploads += page.get("Uploads", [])
+        return uploads
+
+    def copy(self, source: Address, target: Address) -> None:
+        """Copy all files at an address to another, unless a complete copy is there.
+
+        An object in another folder marks a copy under way.
+        """
+        check_names(source)
+        mark = replace(target, name=f"{target.name}-begun")
+        if self.taken(target) and not self.taken(mark):
+            return
+        with (
+            self._storage_errors(),
+            self._connect().open(f"{_folder(mark)}{PARTITION}0", "wb") as file,
+        ):
+            file.write(b"begun")
+        for name in self.files(source):
+            with (
+                self._storage_errors(),
+                self.open_file(source, name) as old,
+                self._connect().open(_folder(target) + name, "wb", chunk=PIECE) as new,
+            ):
+                shutil.copyfileobj(old, new, PIECE)
+        self.delete(mark)
+
+    # ------------------------------------------------------------ health
+
     def check_answers(self) -> None:
-        """Look whether it answers, and works again where it was full or slow. Raises `StorageFailed`."""
-        if self._doubtful:
+        """Check that it answers; after a failure, also that it takes a sample. Raises `StorageFailed`."""
+        if self._is_doubtful:
             self.check()
             return
-        with self._named(), suppress(exceptions.NotFound):
+        with self._storage_errors(), suppress(exceptions.NotFound):
             asyncio.run(self._entries("", 1))
 
     def check(self) -> None:
-        """Write, read and delete a sample, which takes a moment where it works. Raises `StorageFailed`."""
-        name, began = f".check-{secrets.token_hex(8)}", time.monotonic()
-        with self._named():
-            self._at().write(name, _SAMPLE)
-            self._at().read(name)
-            self._at().delete(name)
+        """Write, read and delete a sample. Raises `StorageFailed`."""
+        name = f".check-{secrets.token_hex(8)}"
+        began = time.monotonic()
+        with self._storage_errors():
+            self._connect().write(name, _SAMPLE)
+            self._connect().read(name)
+            self._connect().delete(name)
         if time.monotonic() - began > SAMPLE_SECONDS:
-            self._doubtful = True
+            self._is_doubtful = True
             raise self.slow(SAMPLE_SECONDS)
-        self._doubtful = False
+        self._is_doubtful = False
 
-    def _at(self) -> Operator:
-        if self.remote.kind == HDFS:  # its client notices only after 20 s that nobody is there
-            try:
-                socket.create_connection(
-                    (self.remote.host, self.remote.port), _CONNECT_SECONDS
-                ).close()
-            except OSError as error:
-                raise self._failed(error) from None
+    def _connect(self) -> Operator:
+        """Return the operator, made at the first call. Raises `StorageFailed`."""
+        if self.remote.kind == HDFS:
+            self._check_name_node()
         if self._operator is None:
             if self.remote.addressing == AUTO:
-                self.remote = replace(self.remote, addressing=self._addressing())
+                self.remote = replace(self.remote, addressing=self._detect_addressing())
             self._operator = self.remote.operator()
         return self._operator
 
-    def _addressing(self) -> str:
-        """Find the style of requests that the server takes. Raises `StorageFailed`."""
+    def _check_name_node(self) -> None:
+        """Raise `StorageFailed` if nothing listens; the client itself would take 20 s to notice."""
+        address = (self.remote.host, self.remote.port)
         try:
-            self.remote.operator().read(_NO_OBJECT)
+            socket.create_connection(address, _CONNECT_SECONDS).close()
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _detect_addressing(self) -> str:
+        """Return the addressing that the server takes. Raises `StorageFailed`."""
+        try:
+            self.remote.operator().read(_ADDRESSING_PROBE)
         except (exceptions.NotFound, exceptions.PermissionDenied) as error:
             if not any(code in str(error) for code in _VIRTUAL_ONLY):
-                return PATH  # what else is wrong, the next request shows
-            if _is_address(self.remote.host):
-                what = "takes requests of the virtual-hosted style only, for which its url needs a name as host"
-                failed = self._error("STORAGE_ADDRESSING", what)
-                failed.own_words = own_words(str(error))
-                raise failed from None
+                return PATH  # any other fault shows at the next request
+            if _is_ip_address(self.remote.host):  # no bucket's name can precede it
+                text = "takes requests of the virtual-hosted style only, for which its url needs a name as host"
+                failure = self._error("STORAGE_ADDRESSING", text)
+                failure.own_words = own_words(str(error))
+                raise failure from None
             return VIRTUAL
-        except _FAILURES as error:
-            raise self._failed(error) from None
+        except _LIBRARY_ERRORS as error:
+            raise self._failure(error) from None
         return PATH
 
+    # ------------------------------------------------------------ errors
+
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Say what a storage's own errors mean. Raises `StorageFailed`; lets `NotFound` of a file through."""
+    def _storage_errors(self) -> Iterator[None]:
+        """Raise the library's errors as `StorageFailed`, except `NotFound` of a file."""
         try:
             yield
         except exceptions.NotFound as error:
-            if _code(str(error)):
-                raise self._failed(error) from None
+            if _known_code(str(error)):
+                raise self._failure(error) from None
             raise
-        except OSError as error:  # reading a file fails in this way, whatever the cause
-            if error.errno is not None:
+        except OSError as error:
+            if error.errno is not None:  # of this machine
                 raise
-            if str(error).startswith("NotFound") and not _code(str(error)):
+            # The library's files raise it for every cause.
+            if str(error).startswith("NotFound") and not _known_code(str(error)):
                 raise exceptions.NotFound(str(error)) from None
-            raise self._failed(error) from None
-        except _FAILURES as error:
-            raise self._failed(error) from None  # its text may have more than people should read
+            raise self._failure(error) from None
+        except _LIBRARY_ERRORS as error:
+            raise self._failure(error) from None  # its text may hold secrets
 
-    def _failed(self, error: Exception) -> StorageFailed:
-        failed = self._explained(error)
-        failed.own_words = own_words(str(error))
-        return failed
+    def _failure(self, error: Exception) -> StorageFailed:
+        failure = self._explain(error)
+        failure.own_words = own_words(str(error))
+        return failure
 
-    def _explained(self, error: Exception) -> StorageFailed:
-        if (meant := self.meaning(str(error))) is not None:
-            return meant
+    def _explain(self, error: Exception) -> StorageFailed:
+        failure = self.meaning(str(error))
+        if failure is not None:
+            return failure
         if isinstance(error, exceptions.PermissionDenied):
             return self._error("STORAGE_DENIED", "denies access")
         if "timeout" in str(error).lower():
-            self._doubtful = True
+            self._is_doubtful = True
             return self.slow(_SECONDS)
         return self._error(StorageAway.reason, "cannot be reached")
 
     def meaning(self, text: str) -> StorageFailed | None:
-        """Return what a storage's own words mean, None where they are unknown."""
-        return self._error(*_CODES[code]) if (code := _code(text)) else None
+        """Return the failure for a storage's own code in a text; None without a known code."""
+        code = _known_code(text)
+        if not code:
+            return None
+        reason, meaning = _CODES[code]
+        return self._error(reason, meaning)
 
     def slow(self, seconds: float) -> StorageFailed:
-        """Return the error of one that did not answer in time."""
+        """Return the failure of a request that took too long."""
         return self._error("STORAGE_SLOW", f"took longer than {seconds:g} s for one request")
 
-    def _error(self, reason: str, what: str) -> StorageFailed:
-        self._doubtful = self._doubtful or reason == "STORAGE_FULL"
-        kind = StorageFailed if reason in _LASTING else StorageAway
-        return kind(f"{self._shown} {what}", reason=reason)
-
-    @property
-    def _shown(self) -> str:
-        return f"storage {self.remote.name} ({self.remote.kind})"  # other institutions read it
+    def _error(self, reason: str, text: str) -> StorageFailed:
+        if reason == "STORAGE_FULL":
+            self._is_doubtful = True
+        kind = StorageFailed if reason in _LASTING_REASONS else StorageAway
+        # Other institutions read it: neither address nor bucket.
+        return kind(f"storage {self.remote.name} ({self.remote.kind}) {text}", reason=reason)
 
 
 class RemoteParts:
-    """The files ``data_0`` … of one table; none is there before `finish`, and ``data_0`` is the last.
+    """The partitions of a table that is being written; they become visible in `finish`, ``data_0`` last.
 
-    What is short of a piece waits in memory or on the disk, and so do all partitions after the first few.
+    A rest shorter than a piece waits in memory or on the disk, and so do all partitions after the
+    first few.
     """
 
     def __init__(
@@ -571,76 +620,97 @@ class RemoteParts:
         operator: Operator,
         folder: str,
         scratch: Path,
-        named: Callable[[], AbstractContextManager[None]],
+        storage_errors: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """``named`` says what the storage's own errors mean."""
+        """``storage_errors`` translates the library's errors."""
         self._operator = operator
         self._folder = folder
         self._scratch = scratch
-        self._named = named
-        self._held: defaultdict[int, list[bytes]] = defaultdict(list)
-        self._bytes = 0
-        self._spilled: dict[int, int] = {}
+        self._storage_errors = storage_errors
+        self._buffers: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._buffered = 0  # bytes in all buffers since the last flush
+        self._spilled: dict[int, int] = {}  # bytes on the disk, by partition
         self._files: dict[int, Any] = {}
-        self._renames = operator.capability().rename  # then a file is seen while it is written
+        # HDFS: a file is visible while it is written, and takes one piece after the other.
+        self._is_visible_early = operator.capability().rename
 
     def add(self, number: int, data: bytes) -> None:
         """Append to a partition. Raises `OSError`, `StorageFailed`."""
-        self._held[number].append(data)
-        self._bytes += len(data)
-        if self._bytes >= PIECE:
-            self._make_room()
+        self._buffers[number].append(data)
+        self._buffered += len(data)
+        if self._buffered >= PIECE:
+            self._flush()
 
-    def _make_room(self) -> None:
-        for number in list(self._held):
-            waiting = self._spilled.get(number, 0) + sum(map(len, self._held[number]))
-            if waiting < PIECE or (number not in self._files and len(self._files) == _MOST_OPEN):
-                self._spilled[number] = waiting
-                with self._path(number).open("ab") as file:
-                    file.writelines(self._held.pop(number))
-                continue
-            self._send(number)
-        self._bytes = 0
+    def _flush(self) -> None:
+        """Empty all buffers: send what fills a piece, write the rest to the disk."""
+        for number in list(self._buffers):
+            waiting = self._spilled.get(number, 0) + sum(map(len, self._buffers[number]))
+            if waiting >= PIECE and self._may_open(number):
+                self._send(number)
+            else:
+                self._spill(number, waiting)
+        self._buffered = 0
+
+    def _may_open(self, number: int) -> bool:
+        return number in self._files or len(self._files) < _MAX_OPEN_FILES
+
+    def _spill(self, number: int, waiting: int) -> None:
+        self._spilled[number] = waiting
+        with self._spill_path(number).open("ab") as file:
+            file.writelines(self._buffers.pop(number))
 
     def _send(self, number: int) -> None:
-        """Send what waits, in pieces of which none but the file's last is too short."""
-        with self._named():
+        """Send the waiting bytes, in pieces of full length except a file's last."""
+        with self._storage_errors():
             if number not in self._files:
-                at_once = 1 if self._renames else _AT_ONCE  # HDFS takes one piece after the other
-                self._files[number] = self._operator.open(
-                    self._name(number), "wb", concurrent=at_once
-                )
-            for piece in self._waiting(number):
+                self._files[number] = self._open(number)
+            for piece in self._take_pieces(number):
                 self._files[number].write(piece)
 
-    def _waiting(self, number: int) -> Iterator[bytes]:
-        data = b""
+    def _open(self, number: int) -> Any:
+        uploads = 1 if self._is_visible_early else _UPLOADS_AT_ONCE
+        return self._operator.open(self._target(number), "wb", concurrent=uploads)
+
+    def _take_pieces(self, number: int) -> Iterator[bytes]:
+        """Yield the waiting bytes from the disk, then from memory, and remove them there."""
+        rest = b""
         if self._spilled.pop(number, 0):
-            with self._path(number).open("rb") as file:
-                while len(data := file.read(PIECE)) == PIECE:
-                    yield data
-            self._path(number).unlink()
-        if data := data + b"".join(self._held.pop(number, [])):
-            yield data
+            with self._spill_path(number).open("rb") as file:
+                rest = file.read(PIECE)
+                while len(rest) == PIECE:
+                    yield rest
+                    rest = file.read(PIECE)
+            self._spill_path(number).unlink()
+        rest += b"".join(self._buffers.pop(number, []))
+        if rest:
+            yield rest
 
     def finish(self) -> None:
-        """Send what is left, and end every file. Raises `OSError`, `StorageFailed`."""
-        for number in sorted({*self._held, *self._spilled, *self._files}, reverse=True):
+        """Send the rest and close every file. Raises `OSError`, `StorageFailed`."""
+        numbers = {*self._buffers, *self._spilled, *self._files}
+        for number in sorted(numbers, reverse=True):
             self._send(number)
-            with self._named():
+            with self._storage_errors():
                 self._files.pop(number).close()
-                if number == 0 and self._renames:
-                    self._operator.rename(self._name(number), f"{self._folder}{PARTITION}0")
+                if number == 0 and self._is_visible_early:
+                    self._operator.rename(self._target(0), f"{self._folder}{PARTITION}0")
 
     def drop(self) -> None:
-        """Leave what is not finished as it is."""
+        """Leave unfinished files as they are."""
         self._files.clear()
 
-    def _name(self, number: int) -> str:
-        return f"{self._folder}{PARTITION}{number}{'.new' if number == 0 and self._renames else ''}"
+    def _target(self, number: int) -> str:
+        name = f"{PARTITION}{number}"
+        if number == 0 and self._is_visible_early:
+            name += ".new"
+        return self._folder + name
 
-    def _path(self, number: int) -> Path:
+    def _spill_path(self, number: int) -> Path:
         return self._scratch / f"{PARTITION}{number}"
+
+
+def _folder(address: Address) -> str:
+    return f"{address.namespace}/{address.name}/"
 
 
 async def _folders(operator: AsyncOperator, folder: str) -> AsyncIterator[str]:
@@ -656,7 +726,7 @@ async def _folders(operator: AsyncOperator, folder: str) -> AsyncIterator[str]:
 
 async def _holds_table(operator: AsyncOperator, address: Address) -> bool:
     try:
-        about = await operator.stat(f"{address.namespace}/{address.name}/{FIRST_PARTITION}")
+        about = await operator.stat(_folder(address) + FIRST_PARTITION)
     except exceptions.NotFound:
         return False
     return bool(about.is_file)
@@ -666,22 +736,26 @@ def _stored(name: str, about: Any) -> Stored:
     return Stored(name, about.content_length, f"{about.etag or ''} {about.last_modified or ''}")
 
 
-def _code(text: str) -> str:
-    """Return the storage's own name of an error, as far as a text has one that is known."""
-    return next((code for code in _CODES if re.search(rf"\b{code}\b", text)), "")
+def _known_code(text: str) -> str:
+    """Return the known error code in a text; empty without one."""
+    for code in _CODES:
+        if re.search(rf"\b{code}\b", text):
+            return code
+    return ""
 
 
 def own_words(text: str) -> str:
-    """Return the code and the sentence of a server's error; empty where a text has none."""
-    for expression in _OWN_WORDS:
-        if words := expression.search(text):
-            line = f"{words[1]}: {words[2]}"[:_LONGEST_WORDS]
+    """Return code and sentence of a server's error, printable; empty if a text has none."""
+    for pattern in _OWN_WORDS:
+        match = pattern.search(text)
+        if match:
+            code, sentence = match.groups()
+            line = f"{code}: {sentence}"[:_MAX_OWN_WORDS]
             return "".join(c if c.isprintable() else " " for c in line)
     return ""
 
 
-def _is_address(host: str) -> bool:
-    """Tell whether a host is an IP address, before which no bucket's name can stand."""
+def _is_ip_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -690,11 +764,15 @@ def _is_address(host: str) -> bool:
 
 
 class _Reader(io.RawIOBase):
-    """A file of the library as Python's own kind of file."""
+    """A file of the library as a raw stream of Python."""
 
-    def __init__(self, file: Any, named: Any) -> None:
+    def __init__(
+        self,
+        file: Any,
+        storage_errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._file = file
-        self._named: Any = named
+        self._storage_errors = storage_errors
 
     def readable(self) -> bool:
         return True
@@ -703,15 +781,16 @@ class _Reader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        with self._named():
+        with self._storage_errors():
             return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
         return int(self._file.tell())
 
     def read(self, size: int = -1, /) -> bytes:
-        with self._named():
-            return bytes(self._file.read(size if size >= 0 else None))
+        limit = size if size >= 0 else None
+        with self._storage_errors():
+            return bytes(self._file.read(limit))
 
     def readinto(self, buffer: Any, /) -> int:
         data = self.read(len(buffer))

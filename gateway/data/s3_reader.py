@@ -1,6 +1,6 @@
-"""Reads objects of S3 over a connection of its own: what the library does for each piece costs as much CPU again.
+"""Reads objects of S3 over plain HTTP, with requests that the library signs.
 
-Without TLS only, which the library knows better. The requests are those that it signs.
+The library's own reader costs twice the CPU. With TLS the library is used, as it knows TLS better.
 """
 
 import io
@@ -14,17 +14,16 @@ from opendal import exceptions
 
 T = TypeVar("T")
 
-_PAUSE = 0.2
-"""seconds before the second try; before each further one, twice as many"""
+_FIRST_PAUSE = 0.2  # seconds before the second try; doubled before each further one
 _PIECE = 1024 * 1024
-_MOST_ERROR = 64 * 1024
-"""bytes of an error that are read"""
+_MAX_ERROR = 64 * 1024  # bytes of an error response that are read
+_ERRORS = {404: exceptions.NotFound, 403: exceptions.PermissionDenied}
 
 
 class ObjectReader:
-    """An object that is read like the library's own files. What fails is tried again from where it was.
+    """An object as a file; failed reads are tried again from the same position.
 
-    Raises what the library raises, with the server's own words.
+    Raises the library's exceptions, with the server's own words.
     """
 
     def __init__(
@@ -33,61 +32,69 @@ class ObjectReader:
         seconds: float,
         retries: int,
     ) -> None:
-        """``sign`` returns a request for the whole object, ``seconds`` is for each step of it."""
+        """``sign`` returns a signed request for the whole object; ``seconds`` bounds each step."""
         self._sign = sign
         self._seconds = seconds
         self._retries = retries
-        self._at = 0
+        self._position = 0
         self._size: int | None = None
         self._etag = ""
         self._connection: HTTPConnection | None = None
-        self._answer: HTTPResponse | None = None
+        self._response: HTTPResponse | None = None
 
     def tell(self) -> int:
-        """Return the place of the next byte."""
-        return self._at
+        """Return the position of the next byte."""
+        return self._position
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a byte."""
+        """Move to a byte."""
         if whence == io.SEEK_END and self._size is None:
-            self._trying(self._ask)
-        target = (
-            offset
-            + {
-                io.SEEK_SET: 0,
-                io.SEEK_CUR: self._at,
-                io.SEEK_END: self._size or 0,
-            }[whence]
-        )
-        if target != self._at:
+            self._retry(self._request)
+        bases = {
+            io.SEEK_SET: 0,
+            io.SEEK_CUR: self._position,
+            io.SEEK_END: self._size or 0,
+        }
+        position = bases[whence] + offset
+        if position != self._position:
             self.close()
-            self._at = target
-        return target
+            self._position = position
+        return position
 
     def read(self, size: int | None = None, /) -> bytes:
-        """Return so many bytes, fewer where the object ends; None: all that follow."""
+        """Return up to ``size`` bytes, fewer at the end of the object; None: all that follow."""
         if size is not None:
-            return self._trying(lambda: self._some(size))
-        return b"".join(iter(lambda: self.read(_PIECE), b""))
+            return self._retry(lambda: self._read_some(size))
+        pieces = []
+        piece = self.read(_PIECE)
+        while piece:
+            pieces.append(piece)
+            piece = self.read(_PIECE)
+        return b"".join(pieces)
 
     def close(self) -> None:
-        """End the connection."""
-        for one in (self._answer, self._connection):
-            if one is not None:
-                one.close()
-        self._answer = self._connection = None
+        """Close the connection."""
+        if self._response is not None:
+            self._response.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._response = None
+        self._connection = None
 
-    def _some(self, size: int) -> bytes:
-        if self._answer is None:
-            self._ask()
-        assert self._answer is not None and self._size is not None
-        data = self._answer.read(size) if self._at < self._size else b""
-        if not data and size and self._at < self._size:
+    def _read_some(self, size: int) -> bytes:
+        if self._response is None:
+            self._request()
+        assert self._response is not None
+        assert self._size is not None
+        if self._position >= self._size:
+            return b""
+        data = self._response.read(size)
+        if size and not data:
             raise ConnectionError("it ended before its end")
-        self._at += len(data)
+        self._position += len(data)
         return data
 
-    def _trying(self, work: Callable[[], T]) -> T:
+    def _retry(self, work: Callable[[], T]) -> T:
         tries = 0
         while True:
             try:
@@ -95,28 +102,34 @@ class ObjectReader:
             except (OSError, HTTPException, exceptions.Unexpected) as error:
                 self.close()
                 if tries == self._retries:
-                    what = "timeout" if isinstance(error, TimeoutError) else str(error)
-                    raise exceptions.Unexpected(what) from error
-            time.sleep(_PAUSE * 2**tries)
+                    text = "timeout" if isinstance(error, TimeoutError) else str(error)
+                    raise exceptions.Unexpected(text) from error
+            time.sleep(_FIRST_PAUSE * 2**tries)
             tries += 1
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
+        """Request the object from the position on, unchanged since the first request."""
         signed = self._sign()
         url = urlsplit(signed.url)
+        headers = dict(signed.headers)
+        if self._position:
+            headers["range"] = f"bytes={self._position}-"
+        if self._etag:
+            headers["if-match"] = self._etag
         self._connection = HTTPConnection(url.netloc, timeout=self._seconds)
-        headers = dict(signed.headers) | ({"range": f"bytes={self._at}-"} if self._at else {})
-        headers |= {"if-match": self._etag} if self._etag else {}
         self._connection.request(signed.method, f"{url.path}?{url.query}", headers=headers)
-        self._answer = answer = self._connection.getresponse()
-        if answer.status in (200, 206):
-            if answer.status != (206 if self._at else 200) or answer.length is None:
+        self._response = self._connection.getresponse()
+        self._check_response(self._response)
+
+    def _check_response(self, response: HTTPResponse) -> None:
+        if response.status in (200, 206):
+            expected = 206 if self._position else 200
+            if response.status != expected or response.length is None:
                 raise HTTPException("it serves no ranges, or names no length")
-            self._size = self._at + answer.length
-            self._etag = answer.getheader("etag", "")
-            return
-        if answer.status == 416:  # nothing is there any more
-            self._size = self._at
-            return
-        text = answer.read(_MOST_ERROR).decode(errors="replace")
-        kinds = {404: exceptions.NotFound, 403: exceptions.PermissionDenied}
-        raise kinds.get(answer.status, exceptions.Unexpected)(text)
+            self._size = self._position + response.length
+            self._etag = response.getheader("etag", "")
+        elif response.status == 416:  # the position is past the end
+            self._size = self._position
+        else:
+            text = response.read(_MAX_ERROR).decode(errors="replace")
+            raise _ERRORS.get(response.status, exceptions.Unexpected)(text)

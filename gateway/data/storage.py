@@ -1,11 +1,11 @@
-"""The port to where tables, models and reports lie, and what is read from every kind of storage in the same way.
+"""The port to the storage of tables, models and reports, with the reading that is the same for every kind.
 
-Written form: a folder ``<namespace>/<name>`` with ``data_0``, ``data_1``, … and a JSON file ``metadata``.
-Every ``data_<n>`` of a table is a complete CSV file (UTF-8, comma) with the header line of its own, so a
-component may read one partition alone or all of them in order. ``data_0`` is
-written last: what lacks it is not there.
+Layout: a folder ``<namespace>/<name>`` with ``data_0``, ``data_1``, … and a JSON file ``metadata``.
+Every ``data_<n>`` of a table is a complete CSV file (UTF-8, comma) with its own header line, so a
+component may read one partition alone or all of them in order. ``data_0`` is written last: a table
+without it does not exist.
 
-Outputs are written by other people's images, so nothing of their form is taken for granted.
+Outputs are written by vendors' images, so their form is never trusted.
 """
 
 import hashlib
@@ -29,42 +29,37 @@ if TYPE_CHECKING:
 
 METADATA = "metadata"
 PARTITION = "data_"
-LARGEST_JSON = 4 * 1024 * 1024
-"""bytes of a report or metadata that are read"""
-CHUNK = 1024 * 1024
-"""bytes that are read or sent in one piece"""
-_LOOK = 64 * CHUNK
-"""bytes of a file that are fingerprinted until `Storage.sums` looks whether to go on"""
+LARGEST_JSON = 4 * 1024 * 1024  # bytes of a report or metadata that are read
+CHUNK = 1024 * 1024  # bytes that are read or sent in one piece
+_PROGRESS_STEP = 64 * CHUNK  # bytes of a file between two calls of ``progress`` in `Storage.sums`
 
 
 class Stored(NamedTuple):
-    """A file of an address."""
+    """A file at an address."""
 
     name: str
-    size: int
-    """bytes"""
-    stamp: str
-    """changes with the file"""
+    size: int  # bytes
+    stamp: str  # changes with the file
 
 
 class Parts(Protocol):
     """The files ``data_0`` … of a table that is being written."""
 
     def add(self, number: int, data: bytes) -> None:
-        """Append to one of them, sooner or later."""
+        """Append to a file; the data may be buffered until `finish`."""
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write everything that is buffered."""
 
 
 class Storage(ABC):
     """Tables, models and reports by their addresses."""
 
-    # ------------------------------------------------------------ what each kind does in its own way
+    # ------------------------------------------------------------ implemented by each kind
 
     @abstractmethod
     def files(self, address: Address) -> Mapping[str, Stored]:
-        """Return what lies at an address, by its name; empty where nothing does. Raises `Invalid`."""
+        """Return the files at an address by name; empty if there are none. Raises `Invalid`."""
 
     @abstractmethod
     def open_file(
@@ -77,11 +72,11 @@ class Storage(ABC):
 
     @abstractmethod
     def names(self, namespace: str, storage: str = "") -> list[str]:
-        """Return the names in a namespace; empty where there is none."""
+        """Return the names in a namespace; empty if it does not exist."""
 
     @abstractmethod
     def namespaces(self) -> set[str]:
-        """Return every namespace in which something may lie."""
+        """Return every namespace; some may be empty."""
 
     @abstractmethod
     def published(
@@ -91,121 +86,133 @@ class Storage(ABC):
         *,
         overwrite: bool,
     ) -> AbstractContextManager[None]:
-        """Put a table in its place; if the block raises, all is as before. Raises `Conflict`, `Invalid`."""
+        """Put a table in its place; undone if the block raises. Raises `Conflict`, `Invalid`."""
 
     @abstractmethod
     def parts(self, staging: "Staging", address: Address) -> AbstractContextManager[Parts]:
-        """Begin to write what `published` then finishes; if the block raises, nothing is left."""
+        """Begin a write that `published` finishes; if the block raises, nothing is left."""
 
     @abstractmethod
     def write_metadata(self, address: Address, data: bytes) -> None:
-        """Replace the metadata of a table in one step. Raises `NotFound` where nothing lies."""
+        """Replace the metadata of a table in one step. Raises `NotFound` without a table."""
 
     @abstractmethod
     def delete(self, address: Address) -> bool:
-        """Delete what lies at an address; False where nothing does. Raises `Invalid` for a bad name."""
+        """Delete all files at an address; return False if there are none. Raises `Invalid`."""
 
     def taken(self, address: Address) -> bool:
-        """Tell whether anything lies there. Raises `Invalid`."""
+        """Return whether there are any files at an address. Raises `Invalid`."""
         return bool(self.files(address))
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ the same for every kind
 
     def exists(self, address: Address) -> bool:
-        """Tell whether data lies there; a name that is not allowed names none."""
+        """Return whether there is data at an address; False for a name that is not allowed."""
         if address.in_place:
-            return bool(self._in_place(address))
-        return not wrong_names(address) and f"{PARTITION}0" in self.files(address)
+            return bool(self._files_in_place(address))
+        if wrong_names(address):
+            return False
+        return f"{PARTITION}0" in self.files(address)
 
     def size(self, address: Address) -> int:
-        """Return the bytes of all that lies at an address."""
+        """Return the bytes of all files at an address."""
         return sum(file.size for file in self.files(address).values())
 
     def partitions(self, address: Address) -> list[Stored]:
-        """Return the files of the data, in order. Raises `NotFound` where there are none or one is missing."""
+        """Return the files of the data, in order. Raises `NotFound` if there are none or one is missing."""
         if address.in_place:
-            if not (lying := self._in_place(address)):
-                raise missing(address)
-            return lying
-        files = self.files(address)
-        found = sorted(number for name in files if (number := number_of(name)) is not None)
-        for expected, there in enumerate(found):
-            if there != expected:
-                raise NotFound(
-                    f"{address.dataset_id} lacks its part {PARTITION}{expected}",
-                    reason="DATA_MISSING",
-                )
-        if not found:
+            partitions = self._files_in_place(address)
+        else:
+            partitions = self._numbered_files(address)
+        if not partitions:
             raise missing(address)
-        return [files[f"{PARTITION}{number}"] for number in found]
+        return partitions
 
-    def _in_place(self, address: Address) -> list[Stored]:
-        """Return the files of a table that was registered where it lies, but hidden and empty ones."""
-        files = self.files(address).values()
-        shown = [
-            file
-            for file in files
-            if file.size and file.name != METADATA and file.name[0] not in "._"
-        ]
-        return sorted(
-            shown,
-            key=lambda file: (number_of(file.name) is None, number_of(file.name) or 0, file.name),
-        )
+    def _numbered_files(self, address: Address) -> list[Stored]:
+        numbered = []
+        for name, file in self.files(address).items():
+            number = number_of(name)
+            if number is not None:
+                numbered.append((number, file))
+        numbered.sort()
+        for expected, (number, _) in enumerate(numbered):
+            if number != expected:
+                text = f"{address.dataset_id} lacks its part {PARTITION}{expected}"
+                raise NotFound(text, reason="DATA_MISSING")
+        return [file for _, file in numbered]
+
+    def _files_in_place(self, address: Address) -> list[Stored]:
+        """Return the files of a table registered in place, without hidden and empty ones."""
+        shown = []
+        for file in self.files(address).values():
+            is_hidden = file.name[0] in "._"
+            if file.size and file.name != METADATA and not is_hidden:
+                shown.append(file)
+        return sorted(shown, key=_place_in_order)
 
     def metadata(self, address: Address) -> dict[str, Any]:
-        """Return what is known of the data; empty where nothing is. Raises `Invalid`, `TooLarge`."""
+        """Return the content of ``metadata``; empty without the file. Raises `Invalid`, `TooLarge`."""
         if METADATA not in self.files(address):
             return {}
-        what = f"{address.dataset_id}/{METADATA}"
-        value = self._json(address, METADATA, what, LARGEST_JSON)
-        if not isinstance(value, dict):
-            raise Invalid([Problem(what, "must be a JSON object")], reason="DATA_BROKEN")
-        return value
+        label = f"{address.dataset_id}/{METADATA}"
+        document = self._read_json_file(address, METADATA, label, LARGEST_JSON)
+        if not isinstance(document, dict):
+            raise Invalid([Problem(label, "must be a JSON object")], reason="DATA_BROKEN")
+        return document
 
     def sums(
-        self, address: Address, look: Callable[[int], None] = lambda size: None
+        self, address: Address, progress: Callable[[int], None] = lambda size: None
     ) -> tuple[FileSum, ...]:
-        """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`.
+        """Fingerprint the files of the data, and the metadata if there is any. Raises `NotFound`.
 
-        ``look`` gets the size of each file before it is read, and 0 now and then; what it raises ends the reading.
+        ``progress`` is called with the size of each file before it is read, and regularly with 0;
+        an exception from it ends the reading.
         """
-        found = []
-        for part in (
-            *self.partitions(address),
-            *(f for f in self.files(address).values() if f.name == METADATA),
-        ):
-            look(part.size)
-            with self.open_file(address, part.name) as file:
-                digest = hashlib.sha256()
-                while file.tell() < part.size and (data := file.read(CHUNK)):
-                    digest.update(data)
-                    if file.tell() % _LOOK == 0:
-                        look(0)
-                found.append(FileSum(part.name, file.tell(), digest.hexdigest()))
-        return tuple(found)
+        files = self.partitions(address)
+        metadata = self.files(address).get(METADATA)
+        if metadata is not None:
+            files.append(metadata)
+        return tuple(self._sum(address, file, progress) for file in files)
+
+    def _sum(
+        self,
+        address: Address,
+        stored: Stored,
+        progress: Callable[[int], None],
+    ) -> FileSum:
+        progress(stored.size)
+        digest = hashlib.sha256()
+        with self.open_file(address, stored.name) as file:
+            while file.tell() < stored.size:
+                data = file.read(CHUNK)
+                if not data:
+                    break
+                digest.update(data)
+                if file.tell() % _PROGRESS_STEP == 0:
+                    progress(0)
+            return FileSum(stored.name, file.tell(), digest.hexdigest())
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
         """Return a report. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if it is not JSON."""
         first = self.partitions(address)[0]
-        return self._json(address, first.name, address.dataset_id, limit)
+        return self._read_json_file(address, first.name, address.dataset_id, limit)
 
-    def _json(
+    def _read_json_file(
         self,
         address: Address,
         name: str,
-        what: str,
+        label: str,
         limit: int,
     ) -> Any:
         with self.open_file(address, name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
-            raise TooLarge(f"{what} has more than {limit} bytes")
+            raise TooLarge(f"{label} has more than {limit} bytes")
         try:
             return from_json(data)
         except ValueError as error:
-            raise Invalid(
-                [Problem(what, "is not JSON", str(error))], reason="DATA_BROKEN"
-            ) from error
+            problem = Problem(label, "is not JSON", str(error))
+            raise Invalid([problem], reason="DATA_BROKEN") from error
 
     def stream(
         self,
@@ -213,90 +220,114 @@ class Storage(ABC):
         start: int = 0,
         length: int | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes of all parts, a table's as one with one header. Raises `NotFound` at the first."""
-        left = sys.maxsize if length is None else length
-        for part in self._parts(address):
-            if start >= part.size:
-                start -= part.size
-                continue
-            if left <= 0:
+        """Yield the bytes of all partitions, a table's with one header. Raises `NotFound` at the first."""
+        remaining = sys.maxsize if length is None else length
+        for segment in self._segments(address):
+            if remaining <= 0:
                 return
-            with self.open_file(address, part.name, part.skipped + start) as file:
-                read = file.read1  # what opening has read, then past the buffer
-                while left > 0 and (data := read(min(CHUNK, left))):
-                    left -= len(data)
-                    yield data
-                    read = file.raw.read
+            if start >= segment.size:
+                start -= segment.size
+                continue
+            for data in self._read_segment(address, segment, start, remaining):
+                remaining -= len(data)
+                yield data
             start = 0
-            if part.ended and left > 0:
-                left -= 1
-                yield b"\n"
+
+    def _read_segment(
+        self,
+        address: Address,
+        segment: "_Segment",
+        start: int,
+        length: int,
+    ) -> Iterator[bytes]:
+        """Yield up to ``length`` bytes of a segment from a byte on."""
+        with self.open_file(address, segment.name, segment.skipped + start) as file:
+            read = file.read1  # first from the buffer filled by opening, then past it
+            while length > 0:
+                data = read(min(CHUNK, length))
+                if not data:
+                    break
+                length -= len(data)
+                yield data
+                read = file.raw.read
+        if segment.lacks_line_end and length > 0:
+            yield b"\n"
 
     def stamp(self, address: Address) -> tuple[int, str]:
-        """Return the length of what `stream` yields, and a text that changes with it. Raises `NotFound`."""
-        parts = self._parts(address)
-        digest = hashlib.sha256(repr(parts).encode()).hexdigest()
-        return sum(part.size for part in parts), digest[:32]
+        """Return the length of `stream` and a text that changes with its content. Raises `NotFound`."""
+        segments = self._segments(address)
+        digest = hashlib.sha256(repr(segments).encode()).hexdigest()
+        return sum(segment.size for segment in segments), digest[:32]
 
     def checksum(self, address: Address) -> str:
-        """Return the sha256 of what `stream` yields, in hex. Raises `NotFound`."""
+        """Return the sha256 of `stream` in hex. Raises `NotFound`."""
         digest = hashlib.sha256()
         for data in self.stream(address):
             digest.update(data)
         return digest.hexdigest()
 
-    def _parts(self, address: Address) -> list["_Part"]:
-        """Return the parts as `stream` gives them: a header once, each row in a line of its own."""
-        parts = self.partitions(address)
-        if len(parts) == 1 or not self._is_table(address):
-            return [_Part(part.name, part.size, part.stamp) for part in parts]
-        with self.open_file(address, parts[0].name) as file:
+    def _segments(self, address: Address) -> list["_Segment"]:
+        """Return the segments of `stream`: a table's header once, each row on its own line."""
+        partitions = self.partitions(address)
+        if len(partitions) == 1 or not self._is_table(address):
+            return [_Segment(file.name, file.size, file.stamp) for file in partitions]
+        with self.open_file(address, partitions[0].name) as file:
             header = _header_line(file)
-        found = []
-        for number, part in enumerate(parts):
+        segments = []
+        for number, partition in enumerate(partitions):
             skipped = 0
-            if number:
-                with self.open_file(address, part.name) as file:
-                    skipped = len(header) if file.read(len(header)) == header else 0
-            ended = False
-            if part is not parts[-1] and part.size:
-                with self.open_file(address, part.name, part.size - 1) as file:
-                    ended = file.read(1) != b"\n"
-            found.append(_Part(part.name, part.size - skipped + ended, part.stamp, skipped, ended))
-        return found
+            if number > 0 and self._begins_with(address, partition, header):
+                skipped = len(header)
+            is_last = number == len(partitions) - 1
+            lacks_line_end = not is_last and not self._ends_line(address, partition)
+            size = partition.size - skipped + lacks_line_end
+            segments.append(
+                _Segment(partition.name, size, partition.stamp, skipped, lacks_line_end)
+            )
+        return segments
+
+    def _begins_with(self, address: Address, partition: Stored, header: bytes) -> bool:
+        with self.open_file(address, partition.name) as file:
+            return file.read(len(header)) == header
+
+    def _ends_line(self, address: Address, partition: Stored) -> bool:
+        """Return whether a file is empty or ends with a line end."""
+        if not partition.size:
+            return True
+        with self.open_file(address, partition.name, partition.size - 1) as file:
+            return file.read(1) == b"\n"
 
     def _is_table(self, address: Address) -> bool:
         if address.in_place:
             return True
         try:
-            known = self.metadata(address)
+            metadata = self.metadata(address)
         except (Invalid, TooLarge):
             return False
-        return known.get("file_type") == "csv" or bool(known.get("column_info"))
+        return metadata.get("file_type") == "csv" or bool(metadata.get("column_info"))
 
     def columns(self, address: Address) -> list[str]:
-        """Return the header of a table. Raises `NotFound`, `Invalid` where there is none or no CSV."""
+        """Return the header of a table. Raises `NotFound`, `Invalid` if it has none or is no CSV."""
         header = next(self._records(address, self.partitions(address)[0].name), None)
         if not header:
             raise Invalid([Problem(address.dataset_id, "has no header line")], reason="DATA_BROKEN")
         return header
 
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
-        """Yield the rows of a table, part by part, without headers. Raises `NotFound`, `Invalid` if no CSV."""
+        """Yield the rows of a table by partitions, without headers. Raises `NotFound`, `Invalid` if no CSV."""
         header = self.columns(address)
-        for part in self.partitions(address):
-            rows = self._records(address, part.name)
-            first = next(rows, header)
+        for partition in self.partitions(address):
+            records = self._records(address, partition.name)
+            first = next(records, header)
             if first != header:
                 yield first
-            yield from rows
+            yield from records
 
     def _records(self, address: Address, name: str) -> Iterator[list[str]]:
         findings = Findings()
         with self.open_file(address, name) as file:
-            for _, row in rows(
-                Lines(file, UTF8, findings, f"{address.dataset_id}/{name}"), ",", findings
-            ):
+            lines = Lines(file, UTF8, findings, f"{address.dataset_id}/{name}")
+            for _, row in rows(lines, ",", findings):
                 if findings:
                     break
                 yield row
@@ -304,21 +335,18 @@ class Storage(ABC):
             raise findings.error("DATA_BROKEN")
 
 
-class _Part(NamedTuple):
-    """A file of an address as `Storage.stream` gives it."""
+class _Segment(NamedTuple):
+    """A file of an address as a piece of `Storage.stream`."""
 
     name: str
-    size: int
-    """bytes that are given"""
+    size: int  # bytes in the stream
     stamp: str
-    skipped: int = 0
-    """bytes of a header that was given before"""
-    ended: bool = False
-    """whether a line end is given after it, which it lacks"""
+    skipped: int = 0  # bytes of a repeated header
+    lacks_line_end: bool = False  # the stream adds one
 
 
 def _header_line(file: BufferedReader) -> bytes:
-    """Read the first line of a table; empty where a quote in it never closes."""
+    """Read the first line of a table; empty if a quote in it never closes."""
     header = bytearray()
     quotes = 0
     while len(header) < LARGEST_ROW:
@@ -334,31 +362,50 @@ def _header_line(file: BufferedReader) -> bytes:
 
 def number_of(name: str) -> int | None:
     """Return n of ``data_<n>``, None for another name."""
-    text = name.removeprefix(PARTITION)
-    return int(text) if name == f"{PARTITION}{text}" and text.isascii() and text.isdigit() else None
+    if not name.startswith(PARTITION):
+        return None
+    digits = name.removeprefix(PARTITION)
+    if digits.isascii() and digits.isdigit():
+        return int(digits)
+    return None
+
+
+def _place_in_order(file: Stored) -> tuple[bool, int, str]:
+    """Return the sort key of a file: numbered files first, then the others by name."""
+    number = number_of(file.name)
+    if number is None:
+        return True, 0, file.name
+    return False, number, file.name
 
 
 def taken(address: Address) -> Conflict:
-    """Return the refusal to write where something lies."""
-    return Conflict(
-        f"{address.dataset_id} exists; to replace it set overwrite (or drop): true",
-        reason="DATASET_EXISTS",
-    )
+    """Return the refusal to write to an address with files."""
+    text = f"{address.dataset_id} exists; to replace it set overwrite (or drop): true"
+    return Conflict(text, reason="DATASET_EXISTS")
 
 
 def missing(address: Address) -> NotFound:
-    """Return the refusal to read where nothing lies."""
+    """Return the refusal to read from an address without files."""
     return NotFound(f"nothing lies at {address.dataset_id} in the storage", reason="DATA_MISSING")
 
 
 def wrong_names(address: Address) -> list[Problem]:
-    """Find what forbids an address to be a folder's."""
-    folders = address.namespace.split("/") if address.in_place else [address.namespace]
-    named = (*(("namespace", folder) for folder in folders), ("name", address.name))
-    return [Problem(key, rule, text) for key, text in named if (rule := name_rule(text))]
+    """Return the rules that an address breaks as the path of a folder."""
+    folders = [address.namespace]
+    if address.in_place:
+        folders = address.namespace.split("/")
+    names = [("namespace", folder) for folder in folders]
+    names.append(("name", address.name))
+    problems = []
+    for key, name in names:
+        rule = name_rule(name)
+        if rule:
+            problems.append(Problem(key, rule, name))
+    return problems
 
 
 def check_names(address: Address) -> None:
     """Raise `Invalid` for an address that cannot be a folder's."""
-    if wrong := wrong_names(address):
-        raise Invalid(wrong, reason="NAME_NOT_ALLOWED")
+    problems = wrong_names(address)
+    if problems:
+        raise Invalid(problems, reason="NAME_NOT_ALLOWED")

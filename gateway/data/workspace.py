@@ -1,4 +1,4 @@
-"""Where a run finds its data and leaves its outputs, and the disk, which containers must not fill."""
+"""The folders and mounts of a run, and the limits of the disk that containers must not fill."""
 
 import errno
 import os
@@ -23,68 +23,22 @@ from gateway.domain.run import Address, Run
 from gateway.domain.spec import Failure
 from gateway.errors import Invalid
 
-_FOLDER, _FILE = 0o777, 0o666
-"""the next container may run as another user than the one that wrote them"""
+log = structlog.get_logger(__name__)
 
-
-def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint's files and folders, but no links, unless the target is there. Raises OSError."""
-    if target.exists():
-        return
-    part = target.with_name(f".{target.name}.part")
-    engines_files.try_to_remove(part)
-    part.mkdir(parents=True)
-    if source.is_dir() and not source.is_symlink():
-        _copy(source, part)
-    part.chmod(_FOLDER)
-    part.rename(target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    for entry in engines_files.walk(source, on_error=_stop):
-        to = target / Path(entry.path).relative_to(source)
-        if entry.is_dir(follow_symlinks=False):
-            to.mkdir()
-            to.chmod(_FOLDER)
-        elif entry.is_file(follow_symlinks=False):
-            with open(entry.path, "rb", opener=_no_link) as old, to.open("xb") as new:
-                _copy_data(old.fileno(), new.fileno())
-            to.chmod(_FILE)
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _copy_data(old: int, new: int) -> None:
-    """Copy what a file holds; its holes, which no limit of the disk has bounded, stay holes."""
-    begin, end = 0, os.fstat(old).st_size
-    os.truncate(new, end)
-    while begin < end:
-        try:
-            begin = os.lseek(old, begin, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
-                return
-            raise
-        hole = os.lseek(old, begin, os.SEEK_HOLE)
-        os.lseek(new, begin, os.SEEK_SET)
-        while begin < hole and (sent := os.sendfile(new, old, begin, hole - begin)):
-            begin += sent
-
-
-def _stop(error: OSError) -> None:
-    raise error
-
-
+# Paths in a container.
 INSIDE = "/bfia/storage"
-"""Where a container sees its part of the storage."""
-
 INSIDE_LOG = "/bfia/log"
 INSIDE_CHECKPOINT = "/bfia/checkpoint"
 
-_MOST_LOGS = 10_000
-"""files and folders of a run's own log folder that are shortened"""
+# Modes of a copied checkpoint: the next container may run as another user.
+_FOLDER_MODE = 0o777
+_FILE_MODE = 0o666
+_MAX_LOG_ENTRIES = 10_000  # files and folders of a run's log folder that are shortened
+GIB = 1024**3
+_PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
+# More than a full disk has free in blocks that are in use; a folder can be made on many a full disk.
+_SAMPLE = b"\0" * 64 * 1024
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True)
@@ -94,32 +48,34 @@ class Placement:
     storage_url: str
     log_path: str
     mounts: tuple[Mount, ...] = ()
-    checkpoint: str = ""
-    """the folder for checkpoints, as the run sees it; empty: it has none"""
-    checkpoint_at: Address | None = None
-    """where they lie at its storage elsewhere, if it has no folder for them"""
-    reach: tuple[str, ...] = ()
-    """``host:port`` of what its storage elsewhere consists of"""
-    own: tuple[str, ...] = ()
-    """folders that its engine makes for it alone, for as long as it is there"""
+    checkpoint: str = ""  # folder for checkpoints as the run sees it; empty: none
+    checkpoint_at: Address | None = None  # of checkpoints in a storage elsewhere
+    reach: tuple[str, ...] = ()  # ``host:port`` of the services of its storage elsewhere
+    private_folders: tuple[str, ...] = ()  # made by its engine, and deleted with the run
 
 
 @dataclass(frozen=True)
 class Apart:
-    """The engines, by their names, whose machines share no folder with this one."""
+    """Names of the engines whose machines share no folder with this one."""
 
-    storage: frozenset[str] = frozenset()
-    """not the storage's, so that data and checkpoints lie elsewhere"""
-    runs: frozenset[str] = frozenset()
-    """not the runs', so that log files end with the run that wrote them"""
+    storage: frozenset[str] = frozenset()  # not the storage's: data and checkpoints are elsewhere
+    runs: frozenset[str] = frozenset()  # not the runs': log files end with their run
+
+
+def _no_remote(run: Run, begins: bool) -> None:
+    """Place the data of every run in the node's folder."""
+
+
+def _copy_nothing(source: Address, target: Address) -> None:
+    """Copy nothing, for a node without storages elsewhere."""
 
 
 class Workspace:
-    """Prepares and clears the places of runs.
+    """Prepares and clears the folders of runs.
 
     Contained: the container gets its inputs read-only and its own outputs read-write, never the storage's root.
     Not contained (process engine): the run sees the root, with the gateway's own rights.
-    What lies at a storage elsewhere, a run reads and writes there itself.
+    Data in a storage elsewhere is read and written by the run itself.
     """
 
     def __init__(
@@ -129,13 +85,13 @@ class Workspace:
         *,
         contained: bool,
         log_bytes: int = 32 * 1024**2,
-        remote_of: Callable[[Run, bool], Remote | None] = lambda run, begins: None,
+        remote_of: Callable[[Run, bool], Remote | None] = _no_remote,
         apart: Apart = Apart(),
-        copy: Callable[[Address, Address], None] = lambda source, target: None,
+        copy: Callable[[Address, Address], None] = _copy_nothing,
     ) -> None:
-        """``remote_of`` returns a run's storage elsewhere as the run uses it; with True for a run that begins.
+        """``remote_of`` returns a run's storage elsewhere with the run's credentials; True: the run begins.
 
-        ``copy`` copies what lies at a storage elsewhere, unless the target is there.
+        ``copy`` copies data in a storage elsewhere unless the target exists.
         """
         self.root = root.absolute()
         self._runs = runs.absolute()
@@ -146,95 +102,139 @@ class Workspace:
         self._copy = copy
 
     def logs(self, run: Run) -> Path:
-        """Return the directory in which a run's logs are kept."""
+        """Return the directory of a run's logs."""
         return self._runs / run.name
+
+    def _log_folder(self, run: Run) -> Path:
+        return self.logs(run) / "log"
 
     def prepare(self, run: Run) -> Placement:
         """Make the run's directories; return how the run sees them."""
-        log = self.logs(run) / "log"
-        _closed(log.parent)
-        log.mkdir(exist_ok=True)
-        self._make_outputs(run, log)
-        if self._checkpoint(run) is not None and run.checkpoint is not None:
-            source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
-            copy_checkpoint(source, self._path(run.checkpoint))
-        elif run.checkpoint and run.checkpoint.storage and run.checkpoint_from:
-            self._copy(run.checkpoint_from, run.checkpoint)
+        log_folder = self._log_folder(run)
+        _make_private(log_folder.parent)
+        log_folder.mkdir(exist_ok=True)
+        self._make_outputs(run, log_folder)
+        self._prepare_checkpoint(run)
         return self.placement(run, begins=True)
 
-    def placement(self, run: Run, *, begins: bool = False) -> Placement:
-        """Return how a run sees its places; makes none of them."""
-        log = self.logs(run) / "log"
-        checkpoint = self._checkpoint(run)
-        remote = self._remote_of(run, begins)
-        elsewhere, reach = (remote.url(), remote.services) if remote else ("", ())
-        if not self._contained:
-            return Placement(
-                elsewhere or f"file://{self.root}", str(log), checkpoint=str(checkpoint or "")
-            )
-        no_logs = run.engine in self._apart.runs
-        mounts = [] if no_logs else [Mount(log, INSIDE_LOG, read_only=False)]
-        inputs = [
-            a for a in _here(run.inputs) if self._path(a).exists()
-        ]  # an output before it may be missing
-        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in inputs]
-        mounts += [
-            Mount(self._path(a), self._inside(a), read_only=False) for a in _here(run.outputs)
-        ]
-        if checkpoint is not None:
-            mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
-        inside = INSIDE_CHECKPOINT if checkpoint else ""
-        own = (INSIDE_LOG,) if no_logs else ()
-        checkpoint_at = run.checkpoint if run.checkpoint and run.checkpoint.storage else None
-        url = elsewhere or f"file://{INSIDE}"
-        return Placement(url, INSIDE_LOG, tuple(mounts), inside, checkpoint_at, reach, own)
-
-    def _checkpoint(self, run: Run) -> Path | None:
-        """Return the folder of a run's checkpoints, None where it has none."""
-        return (
-            self._path(run.checkpoint)
-            if run.checkpoint and run.engine not in self._apart.storage
-            else None
-        )
-
-    def _make_outputs(self, run: Run, log: Path) -> None:
-        outputs = [self._path(address) for address in _here(run.outputs)]
+    def _make_outputs(self, run: Run, log_folder: Path) -> None:
         if not self._contained:
             self.root.mkdir(parents=True, exist_ok=True)
             return
-        log.chmod(0o777)  # the image's own user, whoever that is, writes here
-        for path in outputs:
-            _closed(path.parent)
+        # Open to the image's user; the private folder above keeps other users of this machine out.
+        log_folder.chmod(0o777)
+        for address in _local(run.outputs):
+            path = self._path(address)
+            _make_private(path.parent)
             path.mkdir(exist_ok=True)
-            path.chmod(0o777)  # as above; the folder around it lets nobody else on this machine in
+            path.chmod(0o777)
+
+    def _prepare_checkpoint(self, run: Run) -> None:
+        """Make a run's folder for checkpoints, filled by the run that it continues."""
+        if run.checkpoint is None:
+            return
+        folder = self._checkpoint_folder(run)
+        if folder is not None:
+            source = Path(os.devnull)
+            if run.checkpoint_from:
+                source = self._path(run.checkpoint_from)
+            copy_checkpoint(source, folder)
+        elif run.checkpoint.storage and run.checkpoint_from:
+            self._copy(run.checkpoint_from, run.checkpoint)
+
+    def placement(self, run: Run, *, begins: bool = False) -> Placement:
+        """Return how a run sees its folders, without making any."""
+        remote = self._remote_of(run, begins)
+        if self._contained:
+            return self._contained_placement(run, remote)
+        url = f"file://{self.root}"
+        if remote is not None:
+            url = remote.url()
+        checkpoint = self._checkpoint_folder(run)
+        return Placement(url, str(self._log_folder(run)), checkpoint=str(checkpoint or ""))
+
+    def _contained_placement(self, run: Run, remote: Remote | None) -> Placement:
+        url = f"file://{INSIDE}"
+        reach: tuple[str, ...] = ()
+        if remote is not None:
+            url = remote.url()
+            reach = remote.services
+        checkpoint_at = None
+        if run.checkpoint is not None and run.checkpoint.storage:
+            checkpoint_at = run.checkpoint
+        return Placement(
+            storage_url=url,
+            log_path=INSIDE_LOG,
+            mounts=tuple(self._mounts(run)),
+            checkpoint=INSIDE_CHECKPOINT if self._checkpoint_folder(run) else "",
+            checkpoint_at=checkpoint_at,
+            reach=reach,
+            private_folders=() if self._shares_logs(run) else (INSIDE_LOG,),
+        )
+
+    def _mounts(self, run: Run) -> list[Mount]:
+        mounts = []
+        if self._shares_logs(run):
+            mounts.append(Mount(self._log_folder(run), INSIDE_LOG, read_only=False))
+        for address in _local(run.inputs):
+            if self._path(address).exists():  # the output of a task before it may be missing
+                mounts.append(self._mount(address, read_only=True))
+        for address in _local(run.outputs):
+            mounts.append(self._mount(address, read_only=False))
+        checkpoint = self._checkpoint_folder(run)
+        if checkpoint is not None:
+            mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
+        return mounts
+
+    def _mount(self, address: Address, *, read_only: bool) -> Mount:
+        inside = f"{INSIDE}/{address.namespace}/{address.name}"
+        return Mount(self._path(address), inside, read_only=read_only)
+
+    def _shares_logs(self, run: Run) -> bool:
+        return run.engine not in self._apart.runs
+
+    def _checkpoint_folder(self, run: Run) -> Path | None:
+        """Return the folder of a run's checkpoints, None without one."""
+        if run.checkpoint is None or run.engine in self._apart.storage:
+            return None
+        return self._path(run.checkpoint)
 
     def clear(self, run: Run) -> None:
-        """Close the run's outputs, delete the empty ones, and shorten log files that are too long."""
-        for entry in engines_files.walk(self.logs(run) / "log", _MOST_LOGS):
-            with suppress(OSError):  # what cannot be shortened stays whole
+        """Close the run's outputs, delete the empty ones, and shorten long log files."""
+        for entry in engines_files.walk(self._log_folder(run), _MAX_LOG_ENTRIES):
+            with suppress(OSError):  # a file that cannot be shortened stays
                 if entry.is_file(follow_symlinks=False):
                     engines_logs.shorten(Path(entry.path), self._log_bytes)
-        for address in _here(run.outputs):
-            path = self._path(address)
-            if self._contained and path.is_dir():
-                path.chmod(0o755)  # it is over: whoever reads it later changes nothing
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-                if path.parent != self.root and not any(path.parent.iterdir()):
-                    path.parent.rmdir()
+        for address in _local(run.outputs):
+            self._close_output(self._path(address))
 
-    def used(self, run: Run, most: int) -> DiskUse:
-        """Return what a run has written; ``most`` + 1 files are counted.
+    def _close_output(self, path: Path) -> None:
+        """Take the right to write from others, or delete an empty output."""
+        if not path.is_dir():
+            return
+        if self._contained:
+            path.chmod(0o755)
+        if any(path.iterdir()):
+            return
+        path.rmdir()
+        if path.parent != self.root and not any(path.parent.iterdir()):
+            path.parent.rmdir()
 
-        Raises `OSError` where folders are nested more deeply than a path can be long.
+    def used(self, run: Run, max_files: int) -> DiskUse:
+        """Return the size and number of a run's files; counting stops after ``max_files`` + 1.
+
+        Raises `OSError` if folders are nested more deeply than a path can be long.
         """
-        kept = [run.checkpoint] if run.checkpoint else []
-        outputs = {self._path(address) for address in (*_here(run.outputs), *kept)}
-        size = files = 0
-        for path in (*outputs, self.logs(run) / "log"):
-            more, count = engines_files.size_below(path, most - files)
-            size, files = size + more, files + count
-            if files > most:
+        paths = {self._path(address): None for address in _local(run.outputs)}
+        if run.checkpoint:
+            paths[self._path(run.checkpoint)] = None
+        size = 0
+        files = 0
+        for path in (*paths, self._log_folder(run)):
+            path_size, path_files = engines_files.size_below(path, max_files - files)
+            size += path_size
+            files += path_files
+            if files > max_files:
                 break
         return DiskUse(size, files)
 
@@ -243,36 +243,100 @@ class Workspace:
         engines_files.try_to_remove(self.logs(run))
 
     def _path(self, address: Address) -> Path:
-        check_names(address)  # also where jobs come in; a path outside the root must be impossible
+        check_names(address)  # again, as a path outside the root must be impossible
         return self.root / address.namespace / address.name
 
-    @staticmethod
-    def _inside(address: Address) -> str:
-        return f"{INSIDE}/{address.namespace}/{address.name}"
 
-
-def _closed(folder: Path) -> None:
-    """Make a folder that is the gateway's alone: a container is given what lies in it by the engine."""
+def _make_private(folder: Path) -> None:
+    """Make a folder that only the gateway may enter; engines mount its content."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
 
 
-def _here(addresses: Mapping[str, Address]) -> list[Address]:
-    return list(dict.fromkeys(address for address in addresses.values() if not address.storage))
+def _local(addresses: Mapping[str, Address]) -> list[Address]:
+    """Return the addresses in the node's folder, each once."""
+    local = [address for address in addresses.values() if not address.storage]
+    return list(dict.fromkeys(local))
 
 
-log = structlog.get_logger(__name__)
-
-GIB = 1024**3
+# ---------------------------------------------------------------- checkpoints
 
 
-_PAUSE = 20
-"""times as long as a measurement took, until the next"""
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint's files and folders, without links, unless the target exists. Raises `OSError`."""
+    if target.exists():
+        return
+    partial_copy = target.with_name(f".{target.name}.part")
+    engines_files.try_to_remove(partial_copy)
+    partial_copy.mkdir(parents=True)
+    if source.is_dir() and not source.is_symlink():
+        _copy_tree(source, partial_copy)
+    partial_copy.chmod(_FOLDER_MODE)
+    partial_copy.rename(target)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    for entry in engines_files.walk(source, on_error=_raise):
+        path = target / Path(entry.path).relative_to(source)
+        if entry.is_dir(follow_symlinks=False):
+            path.mkdir()
+            path.chmod(_FOLDER_MODE)
+        elif entry.is_file(follow_symlinks=False):
+            with open(entry.path, "rb", opener=_open_no_link) as old, path.open("xb") as new:
+                _copy_data(old.fileno(), new.fileno())
+            path.chmod(_FILE_MODE)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _copy_data(old: int, new: int) -> None:
+    """Copy a file's data; its holes stay holes, as they count for no limit of the disk."""
+    begin = 0
+    end = os.fstat(old).st_size
+    os.truncate(new, end)
+    while begin < end:
+        try:
+            begin = os.lseek(old, begin, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole remains
+                return
+            raise
+        hole = os.lseek(old, begin, os.SEEK_HOLE)
+        begin = _copy_range(old, new, begin, hole)
+
+
+def _copy_range(
+    old: int,
+    new: int,
+    begin: int,
+    end: int,
+) -> int:
+    """Copy bytes; return the position after the last one, less than ``end`` if the file became shorter."""
+    os.lseek(new, begin, os.SEEK_SET)
+    while begin < end:
+        sent = os.sendfile(new, old, begin, end - begin)
+        if not sent:
+            break
+        begin += sent
+    return begin
+
+
+# ---------------------------------------------------------------- the disk
+
+
+def _no_disk_use(name: str, max_files: int) -> DiskUse:
+    return DiskUse()
 
 
 class DiskWatch:
-    """Measures now and then what a run has written: in its mounts, and beside them in its container."""
+    """Measures regularly what a run has written, in its mounts and in the rest of its container."""
 
     def __init__(
         self,
@@ -282,20 +346,21 @@ class DiskWatch:
         *,
         files: int = 250_000,
         bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
-        written: Callable[[str, int], DiskUse] = lambda name, most: DiskUse(),
+        written: Callable[[str, int], DiskUse] = _no_disk_use,
     ) -> None:
-        """``reserve``: bytes that no container may use up; ``every``: seconds; ``files``: that a run may make."""
+        """``reserve``: bytes kept free of containers' data; ``every``: seconds; ``files``: limit of a run."""
         self._workspace = workspace
         self._reserve = reserve
         self._every = every
         self._files = files
         self.bounds = bounds
         self._written = written
-        self._next: dict[str, float] = {}
+        self._next: dict[str, float] = {}  # time of the next measurement, by run
 
     def check_room(self, run: Run) -> None:
-        """Raise `NoSpace` if the storage is nearly full, or has less left than the run was granted."""
-        reserve, granted = max(self._reserve, 0), int(run.limits.get("disk") or 0)
+        """Raise `NoSpace` if the storage is nearly full, or has less free than the run was granted."""
+        reserve = max(self._reserve, 0)
+        granted = int(run.limits.get("disk") or 0)
         if not reserve and not granted:
             return
         free = shutil.disk_usage(nearest_existing(self._workspace.root)).free
@@ -306,67 +371,78 @@ class DiskWatch:
             text += f", {run.party.label} was granted {_gib(granted)} of it (resources.disk)"
         if reserve:
             text += f", and {_gib(reserve)} are kept back (limits.storage_reserve_bytes)"
-        raise NoSpace(
-            f"{text}: delete data, {'ask for less' if free >= reserve else 'or lower the reserve'}"
-        )
+        remedy = "ask for less" if free >= reserve else "or lower the reserve"
+        raise NoSpace(f"{text}: delete data, {remedy}")
 
     def over(self, run: Run) -> Failure | None:
-        """Return why the run has to end if what it wrote takes more disk, or more files, than it may."""
-        begun = time.monotonic()
-        if begun < self._next.get(run.name, 0.0):
+        """Return the failure of a run that has written more bytes or files than allowed; None otherwise."""
+        start = time.monotonic()
+        if start < self._next.get(run.name, 0.0):
             return None
         try:
-            return self._too_much(run)
+            return self._excess(run)
         finally:
-            now = time.monotonic()
-            pause = max(self._every - (now - begun), _PAUSE * (now - begun))
-            self._next = {n: t for n, t in self._next.items() if t > now} | {run.name: now + pause}
+            self._schedule_next(run, start)
 
-    def _too_much(self, run: Run) -> Failure | None:
+    def _schedule_next(self, run: Run, start: float) -> None:
+        now = time.monotonic()
+        duration = now - start
+        pause = max(self._every - duration, _PAUSE_FACTOR * duration)
+        upcoming = {name: moment for name, moment in self._next.items() if moment > now}
+        self._next = {**upcoming, run.name: now + pause}
+
+    def _excess(self, run: Run) -> Failure | None:
         limit = self.bounds(run).get("disk")
         who = f"{run.party.label} in task {run.task_name}"
-        raised = (
-            "resources.disk"
-            if run.limits.get("disk")
-            else "it asked for none: resources.disk of the job"
-        )
-        may = (
-            "it may take any" if limit is None else f"it may take {_gib(limit)} of disk ({raised})"
-        )
+        may = _allowance(run, limit)
         try:
-            used = self._workspace.used(run, self._files)
+            in_mounts = self._workspace.used(run, self._files)
         except OSError:
-            return Failure(
-                "NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}"
-            )
-        beside = DiskUse()
+            text = f"{who} made folders in folders too deep to be measured; {may}"
+            return Failure("NO_SPACE", text)
+        in_container = self._written_in_container(run)
+        if in_mounts.files + in_container.files > self._files:
+            text = f"{who} made more than {self._files} files and folders"
+            return Failure("NO_SPACE", text)
+        size = in_mounts.size + in_container.size
+        if limit is None or size <= limit:
+            return None
+        return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {may}")
+
+    def _written_in_container(self, run: Run) -> DiskUse:
         try:
-            beside = self._written(run.name, self._files)
+            return self._written(run.name, self._files)
         except EngineError as error:
             log.warning(
                 "what a container wrote beside its mounts is not known",
                 run=run.name,
                 cause=str(error),
             )
-        if used.files + beside.files > self._files:
-            text = f"{who} made more than {self._files} files and folders"
-            return Failure("NO_SPACE", text)
-        size = used.size + beside.size
-        if limit is None or size <= limit:
-            return None
-        return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {may}")
+            return DiskUse()
+
+
+def _allowance(run: Run, limit: float | None) -> str:
+    if limit is None:
+        return "it may take any"
+    setting = "it asked for none: resources.disk of the job"
+    if run.limits.get("disk"):
+        setting = "resources.disk"
+    return f"it may take {_gib(limit)} of disk ({setting})"
 
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.3f} GiB"
 
 
-def made(
+# ---------------------------------------------------------------- the node's folders
+
+
+def make_folder(
     folder: Path,
     setting: str,
     mode: int = 0o777,
 ) -> None:
-    """Make the folder that a setting names, unless it is there. Raises `Invalid` naming the setting."""
+    """Make the folder of a setting unless it exists. Raises `Invalid` naming the setting."""
     try:
         folder.mkdir(
             parents=True,
@@ -374,27 +450,22 @@ def made(
             mode=mode,
         )
     except OSError as error:
-        there = nearest_existing(folder)
-        if there.is_dir():
-            rule = f"user {os.getuid()} cannot make it in {there}: {error.strerror}; grant that, or choose"
+        existing = nearest_existing(folder)
+        if existing.is_dir():
+            rule = f"user {os.getuid()} cannot make it in {existing}: {error.strerror}; grant that, or choose"
         else:
-            rule = f"cannot be a folder: {there} is a file; choose"
+            rule = f"cannot be a folder: {existing} is a file; choose"
         problem = Problem(setting, f"{rule} another {setting}", str(folder))
         raise Invalid([problem], reason="FOLDER_UNUSABLE") from error
 
 
-_SAMPLE = b"\0" * 64 * 1024
-"""more than a full disk has left in blocks that are in use; a folder can be made on many a full disk"""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def full(error: OSError) -> bool:
-    """Tell whether space was lacking, and not a permission."""
-    return error.errno in _FULL
+def is_disk_full(error: OSError) -> bool:
+    """Return whether an error came from lack of space, in contrast to a lack of permission."""
+    return error.errno in _NO_SPACE
 
 
 def try_to_write(folder: Path) -> None:
-    """Write some bytes that are thrown away. Raises `OSError`."""
+    """Write some bytes to a temporary file. Raises `OSError`."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(_SAMPLE)
         file.flush()

@@ -35,7 +35,7 @@ from gateway.config.schema import Settings
 from gateway.data import credentials
 from gateway.data.reading import nearest_existing
 from gateway.data.remote_storage import HDFS, S3, Remote, RemoteStorage
-from gateway.data.workspace import full, try_to_write
+from gateway.data.workspace import is_disk_full, try_to_write
 from gateway.domain.approval import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Amounts
@@ -170,7 +170,7 @@ def _writable(folder: Path) -> Step:
     try:
         try_to_write(existing)
     except OSError as error:
-        if full(error):
+        if is_disk_full(error):
             return trials.failed(
                 f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}"
             )

@@ -320,7 +320,7 @@ class Launching:
             digest=expected,  # the name may refer to another image by now
             capabilities=tuple(allowance.capabilities),
             engine=run.engine,
-            private_folders=placement.own,
+            private_folders=placement.private_folders,
             reach=placement.reach,
         )
 

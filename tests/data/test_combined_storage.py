@@ -135,10 +135,10 @@ def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
         (opendal.exceptions.PermissionDenied("no"), "STORAGE_DENIED"),
         (opendal.exceptions.Unexpected("timeout"), "STORAGE_SLOW"),
     ):
-        with pytest.raises(StorageFailed) as caught, lake._named():
+        with pytest.raises(StorageFailed) as caught, lake._storage_errors():
             raise error
         assert caught.value.reason == reason
-    with pytest.raises(PermissionError), lake._named():
+    with pytest.raises(PermissionError), lake._storage_errors():
         raise PermissionError(13, "of a file here")
 
     def failing(*_: Any) -> None:
@@ -149,9 +149,9 @@ def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
         StorageFailed("storage lake denies access"),
     ]
     monkeypatch.setattr(Remote, "client", failing)
-    lake._give_up("bank/t/")  # a bucket's own rule deletes what was not sent whole
+    lake._abort_uploads("bank/t/")  # a bucket's own rule deletes what was not sent whole
     with pytest.raises(StorageAway):
-        lake._give_up("bank/t/")
+        lake._abort_uploads("bank/t/")
 
 
 def test_a_storage_that_takes_long_for_a_sample_is_slow_until_it_is_not(
@@ -165,7 +165,7 @@ def test_a_storage_that_takes_long_for_a_sample_is_slow_until_it_is_not(
     assert caught.value.reason == "STORAGE_SLOW"
     monkeypatch.setattr(remote_storage, "SAMPLE_SECONDS", 60.0)
     lake.check_answers()  # a sample again, which goes well now
-    assert not lake._doubtful
+    assert not lake._is_doubtful
     with pytest.raises(NotFound):
         lake.write_metadata(Address("bank", "none", "lake"), b"{}")
 

@@ -175,8 +175,9 @@ class Raced(Remote):
 
 
 def test_a_change_that_is_always_taken_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "_is_denied", lambda *_: False)
-    monkeypatch.setattr(credentials, "_SETTLES", 0.0)
+    monkeypatch.setattr(credentials, "_statements", lambda *_: [])
+    monkeypatch.setattr(credentials, "_put_policy", lambda *_: None)
+    monkeypatch.setattr(credentials, "_PAUSE", 0.0)
     monkeypatch.setattr(Remote, "client", lambda *_: nullcontext())
     remote = Remote("lake", "s3", "h", 1, "joint", role="arn:aws:iam:::role/bfia-run")
     with pytest.raises(StorageAway, match="does not keep what this node adds to the policy"):
@@ -204,7 +205,7 @@ def test_what_a_busy_server_refuses_is_tried_again(status: int, again: bool) -> 
 def test_they_last_as_long_as_the_run_may_take(remote: Remote) -> None:
     request = {"RoleArn": remote.role, "RoleSessionName": "bfia-test"}
     for longest, seconds in ((60.0, 900), (1800.5, 1801), (5000.0, 3600), (43200.0, 3600)):
-        given = credentials._assumed(remote, request, longest)["Credentials"]
+        given = credentials._assume_role(remote, request, longest)["Credentials"]
         assert abs((given["Expiration"] - datetime.now(UTC)).total_seconds() - seconds) < 300
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineError, NoSpace
-from gateway.data.workspace import Apart, DiskWatch, Workspace, made
+from gateway.data.workspace import Apart, DiskWatch, Workspace, make_folder
 from gateway.domain.run import Address
 from gateway.errors import Invalid
 from tests.builders import a_run, raising
@@ -98,12 +98,12 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_setting(
     with pytest.raises(
         Invalid, match=f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"
     ):
-        made(tmp_path / "file" / "state", "state_dir")
+        make_folder(tmp_path / "file" / "state", "state_dir")
     monkeypatch.setattr(Path, "mkdir", raising(PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(
         Invalid, match=f"cannot make it in {tmp_path}: Permission denied; grant that"
     ) as caught:
-        made(tmp_path / "state", "state_dir")
+        make_folder(tmp_path / "state", "state_dir")
     assert caught.value.reason == "FOLDER_UNUSABLE" and caught.value.problems[0].path == "state_dir"
 
 
@@ -150,7 +150,7 @@ def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_end
             **places,
         )
     )
-    assert (far.mounts, far.own, far.checkpoint, far.log_path) == (
+    assert (far.mounts, far.private_folders, far.checkpoint, far.log_path) == (
         (),
         ("/bfia/log",),
         "",
@@ -167,4 +167,4 @@ def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_end
     assert [mount.target for mount in near.mounts] == [
         "/bfia/log",
         "/bfia/checkpoint",
-    ] and near.own == ()
+    ] and near.private_folders == ()
