@@ -18,7 +18,7 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, described, on, read
 from adapter.bfia.route_test import call_back
-from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
+from gateway.data.outputs import OutputCatalog, OutputMetadata, OutputQuery
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.run import Audit
@@ -236,7 +236,7 @@ def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     def metadata(
         body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller
     ) -> wire.OutputsData:
-        query = Wanted(body.job_id, body.task_name, body.role, body.output_key)
+        query = OutputQuery(body.job_id, body.task_name, body.role, body.output_key)
         outputs = facts.for_peer(query, caller.node, f"POST {SCHEDULE}{OUTPUT_METADATA}")
         return wire.OutputsData(outputs=[output.as_dict() for output in outputs])
 
@@ -284,7 +284,7 @@ def hello_router(
 _OUTPUTS = TypeAdapter(Annotated[list[OutputMetadata], Field(max_length=1000)])
 
 
-def ask_output_metadata(peer: Peer, query: Wanted) -> Sequence[OutputMetadata]:
+def ask_output_metadata(peer: Peer, query: OutputQuery) -> Sequence[OutputMetadata]:
     """Ask a peer for the metadata of outputs. Raises the peer's refusal; `NotServed` if it lacks the path."""
     body = {
         "job_id": query.job_id,

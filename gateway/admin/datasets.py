@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
@@ -34,15 +35,16 @@ from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_format import UTF8
 from gateway.data.upload import NAMED, Edit, free_meta
-from gateway.domain.datasets import Dataset
+from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
 
-_FIRST_EXPIRY, _LAST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
-_SIMILAR = 0.8
-ONE = "/datasets/{namespace}/{name}"
+_FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
+_LAST_EXPIRY = datetime(2300, 1, 1, tzinfo=UTC)
+_SIMILAR = 0.8  # similarity of node ids from which a typo is suspected
+_DATASET = "/datasets/{namespace}/{name}"
 
 
 class Granting(Why):
@@ -63,7 +65,7 @@ class Granting(Why):
     force: bool = Field(default=False, description="Also a node that has no route here.")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_exclusive(self) -> Self:
         if self.expires_at is not None and self.days is not None:
             raise ValueError("expires_at and days: give one of them")
         return self
@@ -72,7 +74,9 @@ class Granting(Why):
         """Return when the grant expires; None: never."""
         if self.expires_at is not None:
             return self.expires_at.astimezone(UTC)
-        return now + timedelta(days=self.days) if self.days is not None else None
+        if self.days is not None:
+            return now + timedelta(days=self.days)
+        return None
 
 
 class Publishing(Why):
@@ -93,12 +97,13 @@ class Registering(Registration, Why):
     """A table that is registered where it lies, and what it is to be called."""
 
 
-def _editable(one: Dataset) -> dict[str, Any]:
-    named = {key: one.meta.get(key, "") for key in NAMED}
+def _editable(dataset: Dataset) -> dict[str, Any]:
+    """Return what can be edited, for the audit."""
+    columns = {key: dataset.meta.get(key, "") for key in NAMED}
     return {
-        "description": one.description,
-        **named,
-        "meta": free_meta(one),
+        "description": dataset.description,
+        **columns,
+        "meta": free_meta(dataset),
     }
 
 
@@ -106,12 +111,42 @@ def _key(dataset: Dataset) -> tuple[str, str]:
     return dataset.namespace, dataset.name
 
 
-def _id(one: Dataset) -> Address:
-    return Address(one.namespace, one.name)
+def _id(dataset: Dataset) -> Address:
+    return Address(dataset.namespace, dataset.name)
 
 
 def _url(table: Dataset | Address) -> str:
     return f"/api/v1/datasets/{quote(table.namespace, safe='')}/{quote(table.name, safe='')}"
+
+
+def _storage_name(table: Dataset | Address) -> str:
+    return table.storage or FILE
+
+
+def _column_count(dataset: Dataset) -> int:
+    return len(dataset.columns)
+
+
+def _created_at(dataset: Dataset) -> datetime:
+    return dataset.created_at.astimezone(UTC)
+
+
+def _columns(dataset: Dataset) -> list[Column]:
+    types = dataset.types or ("",) * len(dataset.columns)
+    return [Column(name, type_) for name, type_ in zip(dataset.columns, types, strict=False)]
+
+
+def _is_in_place(dataset: Dataset) -> bool:
+    return bool(dataset.in_place)
+
+
+def _meta_value(key: str, default: str = "") -> Callable[[Dataset], str]:
+    """Return the function that reads a key of a dataset's meta."""
+
+    def read(dataset: Dataset) -> str:
+        return str(dataset.meta.get(key, default))
+
+    return read
 
 
 _COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
@@ -124,13 +159,13 @@ _brief = View(
     namespace=str,
     name=str,
     count=_COUNTED,
-    columns=(int, lambda one: len(one.columns)),
+    columns=(int, _column_count),
     partitions=int,
     size=int,
-    storage=(_STORAGE, lambda one: one.storage or FILE),
+    storage=(_STORAGE, _storage_name),
     disabled=bool,
     description=str,
-    created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),
+    created_at=(datetime, _created_at),
     url=(str, _url),
 )
 _unregistered = View(
@@ -138,7 +173,7 @@ _unregistered = View(
     dataset_id=str,
     namespace=str,
     name=str,
-    storage=(_STORAGE, lambda table: table.storage or FILE),
+    storage=(_STORAGE, _storage_name),
     url=(str, _url),
 )
 _UNREGISTERED = Annotated[
@@ -231,13 +266,25 @@ def router(
     """Return the paths. ``nodes``: ids of the nodes that have a route."""
     paths = Paths()
 
-    granted = View(
+    def state_of(grant: Grant) -> str:
+        return grant.state(clock())
+
+    def grants_of(dataset: Dataset) -> list[dict[str, Any]]:
+        return [show_grant(grant) for grant in sharing.grants.of(_id(dataset))]
+
+    def default_of(dataset: Dataset) -> str:
+        return sharing.default
+
+    def users_of(dataset: Dataset) -> list[str]:
+        return sharing.users(_id(dataset))
+
+    show_grant = View(
         "Grant",
-        dataset_id=(str, lambda grant: grant.dataset.dataset_id),
+        dataset_id=(str, attrgetter("dataset.dataset_id")),
         node=str,
         state=(
             Annotated[str, Field(description="in force, expired or revoked")],
-            lambda grant: grant.state(clock()),
+            state_of,
         ),
         granted_at=datetime,
         granted_by=str,
@@ -249,24 +296,21 @@ def router(
     described = View(
         "DescribedDataset",
         _brief,
-        columns=(
-            [Column],
-            lambda one: list(map(Column, one.columns, one.types or ("",) * len(one.columns))),
-        ),
+        columns=([Column], _columns),
         origin=str,
         checksum=str,
         format=Annotated[str, Field(description="csv or parquet")],
-        in_place=(_IN_PLACE, lambda one: bool(one.in_place)),
-        delimiter=(str, lambda one: one.meta.get("delimiter", ",")),
-        encoding=(str, lambda one: one.meta.get("encoding", UTF8)),
-        label_name=(str, lambda one: one.meta.get("label_name", "")),
-        match_id_name=(str, lambda one: one.meta.get("match_id_name", "")),
+        in_place=(_IN_PLACE, _is_in_place),
+        delimiter=(str, _meta_value("delimiter", ",")),
+        encoding=(str, _meta_value("encoding", UTF8)),
+        label_name=(str, _meta_value("label_name")),
+        match_id_name=(str, _meta_value("match_id_name")),
         meta=(Object, free_meta),
         sid=str,
-        grants=([granted.model], lambda one: list(map(granted, sharing.grants.of(_id(one))))),
+        grants=([show_grant.model], grants_of),
         published=_PUBLISHED,
-        grants_default=(str, lambda one: sharing.default),
-        used_by=(list[str], lambda one: sharing.users(_id(one))),
+        grants_default=(str, default_of),
+        used_by=(list[str], users_of),
         warnings=_ODD,
     )
     types = {
@@ -278,15 +322,19 @@ def router(
     full_model = shape("FullDataset", **types)
 
     def full(dataset: Dataset) -> dict[str, Any]:
+        changed = ""
+        exists = False
+        failure = ""
         try:
-            changed, there, away = datasets.change(dataset), storage.exists(dataset.address), ""
+            changed = datasets.change(dataset)
+            exists = storage.exists(dataset.address)
         except StorageFailed as error:
-            changed, there, away = "", False, error.message
+            failure = error.message
         return {
             **described(dataset),
             "changed": changed,
-            "there": there,
-            "away": away,
+            "there": exists,
+            "away": failure,
         }
 
     @paths(
@@ -295,7 +343,7 @@ def router(
         "Datasets of this node, by namespace and name",
         paged("datasets", _brief.model, unregistered=_UNREGISTERED, warnings=_NOTES),
     )
-    def listed(
+    def list_datasets(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         unregistered: Annotated[
             bool, Query(description="also tables that other programs left in the storages")
@@ -303,14 +351,14 @@ def router(
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
-        """The first page also has the tables in the storages that nobody uploaded or registered."""
+        """The first page also has the tables in the storages that were neither uploaded nor registered."""
         records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
         page = page_of("datasets", records, _key, after, limit, _brief)
-        found = UnregisteredTables([], [])
+        unrecorded = UnregisteredTables([], [])
         if unregistered and not after:
-            found = datasets.find_unregistered(namespace or "")
-        tables = [_unregistered(table) for table in found.tables]
-        return Reply({**page, "unregistered": tables, "warnings": found.notes})
+            unrecorded = datasets.find_unregistered(namespace or "")
+        tables = [_unregistered(table) for table in unrecorded.tables]
+        return Reply({**page, "unregistered": tables, "warnings": unrecorded.notes})
 
     @paths(
         "POST",
@@ -332,11 +380,13 @@ def router(
         warnings = [*dataset.warnings, *warnings_of(storage, dataset)]
         return Reply({**full(dataset), "warnings": warnings})
 
-    @paths("GET", ONE, "A dataset: columns, counts, origin, grants, jobs that use it", full_model)
-    def one(at: Table) -> Response:
+    @paths(
+        "GET", _DATASET, "A dataset: columns, counts, origin, grants, jobs that use it", full_model
+    )
+    def show_dataset(at: Table) -> Response:
         return Reply(full(datasets.get(at)))
 
-    @paths("PATCH", ONE, "Change the meta of an uploaded dataset", full_model)
+    @paths("PATCH", _DATASET, "Change the meta of an uploaded dataset", full_model)
     def edit(
         request: Request,
         at: Table,
@@ -347,7 +397,7 @@ def router(
         noted(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
 
-    @paths("GET", f"{ONE}/preview", "The first rows of a dataset", _PREVIEW)
+    @paths("GET", f"{_DATASET}/preview", "The first rows of a dataset", _PREVIEW)
     def preview_dataset(
         at: Table,
         rows: Annotated[
@@ -360,23 +410,23 @@ def router(
         ] = 20,
     ) -> Response:
         dataset = datasets.get(at)
-        shown = {
-            "columns": [],
-            "rows": [],
-            **preview(storage, dataset.address, rows, table=True),
-        }
-        changed = datasets.change(dataset)
+        content = preview(storage, dataset.address, rows, table=True)
         return Reply(
             {
                 "dataset_id": dataset.dataset_id,
                 "count": dataset.count,
-                "changed": changed,
-                **shown,
+                "changed": datasets.change(dataset),
+                "columns": [],
+                "rows": [],
+                **content,
             }
         )
 
     @paths(
-        "GET", f"{ONE}/download", "A dataset as it lies in the storage, with its sha256", **DOWNLOAD
+        "GET",
+        f"{_DATASET}/download",
+        "A dataset as it lies in the storage, with its sha256",
+        **DOWNLOAD,
     )
     def download_dataset(
         at: Table,
@@ -397,34 +447,35 @@ def router(
         name = f"{at.namespace}-{at.name}.{dataset.format}"
         return download(storage, dataset.address, name, range_, if_range, dataset.stored, want)
 
-    def switched(
+    def switch(
         request: Request,
         at: Address,
         why: Why,
+        *,
         disabled: bool,
     ) -> Response:
         before, after = datasets.switch(at, disabled=disabled)
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
         return Reply(_brief(after))
 
-    @paths("POST", f"{ONE}/disable", "Take a dataset out of use for jobs", _brief.model)
+    @paths("POST", f"{_DATASET}/disable", "Take a dataset out of use for jobs", _brief.model)
     def disable(
         request: Request,
         at: Table,
         body: Reason = Why(),
     ) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
-        return switched(request, at, body, True)
+        return switch(request, at, body, disabled=True)
 
-    @paths("POST", f"{ONE}/enable", "Take a disabled dataset into use again", _brief.model)
+    @paths("POST", f"{_DATASET}/enable", "Take a disabled dataset into use again", _brief.model)
     def enable(
         request: Request,
         at: Table,
         body: Reason = Why(),
     ) -> Response:
-        return switched(request, at, body, False)
+        return switch(request, at, body, disabled=False)
 
-    def published(
+    def set_published(
         request: Request,
         at: Address,
         nodes: list[str],
@@ -434,28 +485,28 @@ def router(
         noted(request, {"published": before.published}, {"published": after.published}, reason)
         return Reply(full(after))
 
-    @paths("PUT", f"{ONE}/published", "Let partners see name, columns and count", full_model)
+    @paths("PUT", f"{_DATASET}/published", "Let partners see name, columns and count", full_model)
     def publish(
         request: Request,
         at: Table,
         body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing(),
     ) -> Response:
         """Partners with a contract see it, all or those that are named, and may apply for its use. Never rows."""
-        return published(request, at, body.nodes or ["*"], body.reason)
+        return set_published(request, at, body.nodes or ["*"], body.reason)
 
-    @paths("DELETE", f"{ONE}/published", "Show a dataset to no partner any more", full_model)
+    @paths("DELETE", f"{_DATASET}/published", "Show a dataset to no partner any more", full_model)
     def unpublish(request: Request, at: Table) -> Response:
-        return published(request, at, [], "")
+        return set_published(request, at, [], "")
 
     @paths(
         "DELETE",
-        ONE,
+        _DATASET,
         "Delete a dataset and its grants, unless a job uses it",
         shape("DeletedDataset", deleted=_brief.model),
     )
     def delete(request: Request, at: Table) -> Response:
         """Of a table that was registered where it lies this deletes the entry; its files stay."""
-        grants = [granted(g) for g in sharing.grants.of(at)]
+        grants = [show_grant(grant) for grant in sharing.grants.of(at)]
         deleted = _brief(sharing.delete(at))
         noted(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
@@ -464,9 +515,9 @@ def router(
         "GET",
         "/dataset-grants",
         "Who was granted which dataset",
-        paged("grants", granted.model, default=_DEFAULT),
+        paged("grants", show_grant.model, default=_DEFAULT),
     )
-    def grants(
+    def list_grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
         dataset_id: Annotated[
             str | None, Query(description="only of this dataset, namespace#name")
@@ -475,22 +526,19 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
-        found = (g for g in sharing.grants.all(node) if dataset_id in (None, g.dataset.dataset_id))
-        page = page_of(
-            "grants",
-            found,
-            lambda g: (g.dataset.namespace, g.dataset.name, g.node),
-            after,
-            limit,
-            granted,
-        )
+        grants = [
+            grant
+            for grant in sharing.grants.all(node)
+            if dataset_id in (None, grant.dataset.dataset_id)
+        ]
+        page = page_of("grants", grants, _grant_key, after, limit, show_grant)
         return Reply({"default": sharing.default, **page})
 
     @paths(
         "PUT",
-        f"{ONE}/grants/{{node}}",
+        f"{_DATASET}/grants/{{node}}",
         "Let jobs with a partner node use a dataset",
-        shape("NewGrant", **granted.types, warnings=_NO_ROUTE),
+        shape("NewGrant", **show_grant.types, warnings=_NO_ROUTE),
     )
     def grant(
         request: Request,
@@ -502,18 +550,31 @@ def router(
 
         A node without a route here is refused, as its id may be a slip; with ``force`` it is a warning.
         """
-        warnings = _without_route(node, nodes())
-        refused = "" if body.force else "; ".join(warnings)
-        by = named(request, OPERATOR)
+        warnings = _route_warnings(node, nodes())
+
+        def refusal(_: str) -> str:
+            return "" if body.force else "; ".join(warnings)
+
         before, after = sharing.grant(
-            at, node, by, body.reason, body.until(clock()), lambda _: refused
+            at,
+            node,
+            named(request, OPERATOR),
+            body.reason,
+            body.until(clock()),
+            refusal,
         )
-        new = granted(after)
-        noted(request, before and granted(before), new, body.reason)
+        new = show_grant(after)
+        old = None
+        if before is not None:
+            old = show_grant(before)
+        noted(request, old, new, body.reason)
         return Reply({**new, "warnings": warnings})
 
     @paths(
-        "DELETE", f"{ONE}/grants/{{node}}", "Revoke a grant; nothing further starts", granted.model
+        "DELETE",
+        f"{_DATASET}/grants/{{node}}",
+        "Revoke a grant; nothing further starts",
+        show_grant.model,
     )
     def revoke(
         request: Request,
@@ -522,19 +583,25 @@ def router(
     ) -> Response:
         """It stays on record: a dataset does not become open to all by its last revocation."""
         before, after = sharing.revoke(at, node, named(request, OPERATOR))
-        noted(request, granted(before), granted(after))
-        return Reply(granted(after))
+        noted(request, show_grant(before), show_grant(after))
+        return Reply(show_grant(after))
 
     return paths.router
 
 
-def _without_route(node: str, known: Iterable[str]) -> list[str]:
-    """Return a warning for a node that has no route here."""
-    nodes = list(known)
+def _grant_key(grant: Grant) -> tuple[str, str, str]:
+    return grant.dataset.namespace, grant.dataset.name, grant.node
+
+
+def _route_warnings(node: str, nodes_with_route: Iterable[str]) -> list[str]:
+    """Return a warning for a node without a route here."""
+    nodes = list(nodes_with_route)
     if node in nodes:
         return []
-    meant = near(node, nodes, _SIMILAR)
-    hint = f"did you mean {meant}?" if meant else "bfia-gateway route list shows the known ones;"
+    hint = "bfia-gateway route list shows the known ones;"
+    similar = near(node, nodes, _SIMILAR)
+    if similar:
+        hint = f"did you mean {similar}?"
     return [
         f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or force it"
     ]

@@ -16,7 +16,7 @@ from pydantic import Field
 from gateway.admin.deps import Paths, Reply, content, shape
 from gateway.auth import Role
 from gateway.data import parquet
-from gateway.data.outputs import Output, OutputCatalog, OutputMetadata, Wanted, outputs_of
+from gateway.data.outputs import Output, OutputCatalog, OutputMetadata, OutputQuery, outputs_of
 from gateway.data.plots import names, picture
 from gateway.data.reports import Series, read_report
 from gateway.data.storage import Storage
@@ -321,12 +321,12 @@ def _wanted(
     task: str,
     party: str,
     key: str,
-) -> Wanted:
-    return Wanted(job_id, task, party, key)
+) -> OutputQuery:
+    return OutputQuery(job_id, task, party, key)
 
 
 # Only the name of an output; each path looks it up itself, so that errors of other parameters come first.
-_Wanted = Annotated[Wanted, Depends(_wanted)]
+_Wanted = Annotated[OutputQuery, Depends(_wanted)]
 
 
 def router(
@@ -338,7 +338,7 @@ def router(
     """Return the paths of the outputs and reports at this node, and of metadata, also of other nodes' outputs."""
     paths = Paths()
 
-    def find_report(wanted: Wanted) -> Output:
+    def find_report(wanted: OutputQuery) -> Output:
         output = _find(store, storage, wanted)
         if output.group != "metric":
             task = output.run.task_name
@@ -453,7 +453,7 @@ def router(
         image = picture(read_report(storage, output.address), title, series)
         return Response(image, media_type="image/svg+xml", headers=_PICTURE)
 
-    async def metadata(wanted: Wanted) -> Response:
+    async def metadata(wanted: OutputQuery) -> Response:
         outputs = await anyio.to_thread.run_sync(
             catalog.for_operators, wanted, limiter=limiters.peers
         )
@@ -474,7 +474,7 @@ def router(
 
         Where it has granted nothing it refuses (NOT_AUTHORISED).
         """
-        return await metadata(Wanted(job_id, task, party))
+        return await metadata(OutputQuery(job_id, task, party))
 
     @paths(
         "GET",
@@ -488,7 +488,7 @@ def router(
         party: _Party,
         key: str,
     ) -> Response:
-        return await metadata(Wanted(job_id, task, party, key))
+        return await metadata(OutputQuery(job_id, task, party, key))
 
     return paths.router
 
@@ -536,7 +536,7 @@ def _presence(storage: Storage, output: Output) -> dict[str, Any]:
 def _find(
     store: Store,
     storage: Storage,
-    wanted: Wanted,
+    wanted: OutputQuery,
 ) -> Output:
     """Return an output in the storage. Raises `NotFound` with the unknown part of its name."""
     output = outputs_of(store.local_jobs.get(wanted.job_id), wanted)[0]

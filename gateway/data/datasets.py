@@ -157,7 +157,7 @@ class Datasets:
             raise taken(upload.address)
 
     def _refuse_registered(self, address: Address) -> None:
-        """Raise `Conflict` if a dataset registered in place has this id or lies below its folder."""
+        """Raise `Conflict` if a dataset registered in place has this id or a place below its folder."""
         path = f"{address.namespace}/{address.name}"
         for dataset in self.list():
             if not dataset.in_place:
@@ -181,7 +181,7 @@ class Datasets:
     ) -> tuple[Dataset, Dataset | None]:
         """Record an uploaded dataset; return the record and the one it replaces.
 
-        Raises `Conflict` if another gateway recorded the same id meanwhile.
+        Raises `Conflict` if another gateway recorded the same id in the meantime.
         """
         address = Address(dataset.namespace, dataset.name)
         while True:
@@ -386,7 +386,7 @@ class Datasets:
         return UnregisteredTables(tables, notes)
 
     def _read_metadata(self, address: Address, place: Address) -> Dataset | None:
-        """Return the dataset that lies at a place; None if there is none."""
+        """Return the dataset at a place; None if there is none."""
         if not self._storage.exists(place):
             return None
         metadata: Mapping[str, Any] = {}

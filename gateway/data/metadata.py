@@ -1,4 +1,4 @@
-"""The JSON file ``metadata`` beside the partitions of a table.
+"""The JSON file ``metadata`` next to the partitions of a table.
 
 The keys of the interconnection standard are name, namespace, count, partitions, column_info,
 data_type, description, create_time, expire_time and file_type. Our own keys: ``meta`` as uploaded,

@@ -63,7 +63,7 @@ class OutputMetadata:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputQuery:
     """A request for outputs of a task, of a role (``host``) or party (``host.0``).
 
     ``key``: one output; empty: all.
@@ -108,13 +108,13 @@ class Output:
         return {**place, **self.address.as_dict()}
 
 
-def outputs_of(local: LocalJob, wanted: Wanted) -> list[Output]:
+def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
     """Return the requested outputs of a job at this node, existing or not. Raises `NotFound`."""
-    task = _task_name(local, wanted.task)
+    task = _task_name(local, query.task)
     node = local.spec.dag.get(task)
     if node is None:
-        raise _no_task(wanted, local)
-    parties = [p for p in local.spec.parties if wanted.role in (p.role, p.label)]
+        raise _no_task(query, local)
+    parties = [p for p in local.spec.parties if query.role in (p.role, p.label)]
     if all(party.node != local.node for party in parties):
         where = ", ".join(dict.fromkeys(party.node for party in parties))
         text = (
@@ -122,20 +122,20 @@ def outputs_of(local: LocalJob, wanted: Wanted) -> list[Output]:
             if where
             else f"is not a party of job {local.id}"
         )
-        raise NotFound(f"{wanted.role} {text}", reason="PARTY_UNKNOWN")
+        raise NotFound(f"{query.role} {text}", reason="PARTY_UNKNOWN")
     newest_runs = {run.party: run for run in local.standing(task) if run.party in parties}
     outputs = []
     for run in newest_runs.values():
         for key in run.output_keys:
-            if wanted.key in ("", key):
+            if query.key in ("", key):
                 outputs.append(Output(local, run, key))
     if outputs:
         return outputs
-    is_defined = wanted.key in ("", *(output.key for output in node.outputs))
+    is_defined = query.key in ("", *(output.key for output in node.outputs))
     if not newest_runs and is_defined:
-        raise NotFound(f"task {task} has not begun at {wanted.role}", reason="OUTPUT_MISSING")
-    what = f"output {wanted.key}" if wanted.key else "output"
-    raise NotFound(f"task {task} gives {wanted.role} no {what}", reason="OUTPUT_UNKNOWN")
+        raise NotFound(f"task {task} has not begun at {query.role}", reason="OUTPUT_MISSING")
+    what = f"output {query.key}" if query.key else "output"
+    raise NotFound(f"task {task} gives {query.role} no {what}", reason="OUTPUT_UNKNOWN")
 
 
 def _task_name(local: LocalJob, task: str) -> str:
@@ -148,7 +148,7 @@ def _task_name(local: LocalJob, task: str) -> str:
 
 # Requests metadata from the node that has the outputs. Raises its refusal, and `NotServed` if it
 # lacks the endpoint.
-Ask = Callable[[NodeId, Wanted], Sequence[OutputMetadata]]
+Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
 
@@ -175,7 +175,7 @@ class OutputCatalog:
 
     def for_peer(
         self,
-        wanted: Wanted,
+        query: OutputQuery,
         sender: NodeId,
         action: str,
     ) -> list[OutputMetadata]:
@@ -183,12 +183,12 @@ class OutputCatalog:
 
         Raises `NotFound`, `NotAllowed`.
         """
-        local = self._store.local_jobs.find(wanted.job_id)
+        local = self._store.local_jobs.find(query.job_id)
         if local is None or is_outside(local.spec, sender):
-            raise NotFound(f"no job {wanted.job_id} runs at {self._node}", reason="JOB_UNKNOWN")
+            raise NotFound(f"no job {query.job_id} runs at {self._node}", reason="JOB_UNKNOWN")
         granted = []
         refusals = []
-        for output in outputs_of(local, wanted):
+        for output in outputs_of(local, query):
             refusal = self._refusal(output.address, sender)
             if refusal is None:
                 granted.append(self._metadata(output))
@@ -197,35 +197,31 @@ class OutputCatalog:
         if not granted:
             raise refusals[0]
         detail = {
-            "job_id": wanted.job_id,
-            "task": wanted.task,
+            "job_id": query.job_id,
+            "task": query.task,
             "outputs": [f"{metadata.namespace}#{metadata.name}" for metadata in granted],
         }
         self._note(self._clock(), f"node {sender}", action, 200, 0, detail)
         return granted
 
-    def for_operators(self, wanted: Wanted) -> list[OutputMetadata]:
+    def for_operators(self, query: OutputQuery) -> list[OutputMetadata]:
         """Return metadata for operators; other nodes are asked for theirs. Raises `NotFound`."""
-        local = self._store.local_jobs.find(wanted.job_id)
-        record = local or self._store.jobs.find(wanted.job_id)
+        local = self._store.local_jobs.find(query.job_id)
+        record = local or self._store.jobs.find(query.job_id)
         if record is None:
-            raise NotFound(
-                f"no job {wanted.job_id} is scheduled or runs here", reason="JOB_UNKNOWN"
-            )
-        if record.spec.dag.get(wanted.task) is None:
-            raise _no_task(wanted, record)
-        parties = [p for p in record.spec.parties if wanted.role in (p.role, p.label)]
+            raise NotFound(f"no job {query.job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+        if record.spec.dag.get(query.task) is None:
+            raise _no_task(query, record)
+        parties = [p for p in record.spec.parties if query.role in (p.role, p.label)]
         nodes = list(dict.fromkeys(p.node for p in parties))
         if not nodes:
-            raise NotFound(
-                f"job {wanted.job_id} has no party {wanted.role}", reason="PARTY_UNKNOWN"
-            )
+            raise NotFound(f"job {query.job_id} has no party {query.role}", reason="PARTY_UNKNOWN")
         metadata: list[OutputMetadata] = []
         for node in nodes:
             if node != self._node:
-                metadata += self._ask(node, wanted)
+                metadata += self._ask(node, query)
             elif local is not None:
-                metadata += map(self._metadata, outputs_of(local, wanted))
+                metadata += map(self._metadata, outputs_of(local, query))
         return metadata
 
     def _refusal(self, address: Address, sender: NodeId) -> NotAllowed | None:
@@ -265,7 +261,7 @@ class OutputCatalog:
             document = self._storage.metadata(address)
         except (Invalid, TooLarge):  # then only the size of the data is known
             document = {}
-        except (GatewayError, OSError):  # broken, or deleted meanwhile: its download says which
+        except (GatewayError, OSError):  # broken, or deleted in between: its download says which
             return plain
         dataset = dataset_of(address, document)
         columns = zip(dataset.columns, dataset.types, strict=True)
@@ -290,8 +286,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _no_task(wanted: Wanted, record: Job | LocalJob) -> NotFound:
+def _no_task(query: OutputQuery, record: Job | LocalJob) -> NotFound:
     names = ", ".join(node.name for node in record.spec.dag.nodes[:20])
     return NotFound(
-        f"job {wanted.job_id} has no task {wanted.task}; its tasks: {names}", reason="TASK_UNKNOWN"
+        f"job {query.job_id} has no task {query.task}; its tasks: {names}", reason="TASK_UNKNOWN"
     )

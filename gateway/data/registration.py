@@ -1,4 +1,4 @@
-"""Finds out what a table is that is registered where it lies, in one of the node's storages: nothing is copied."""
+"""Examines tables that are registered in place, in one of the node's storages; nothing is copied."""
 
 import hashlib
 import io
@@ -43,13 +43,14 @@ from gateway.errors import Invalid, NotFound, counted
 
 FOLDER = "folder"
 CSV = "csv"
-_OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")
-"""the namespace of what a job left"""
-_IMPORTED_MODEL = re.compile(r"^model-[0-9a-f]{32}$")
-"""the namespace of a model from another node's archive"""
-_SAMPLE = 1024 * 1024
-"""bytes of the first file that show the types of columns where not all is read"""
+_SAMPLE = (
+    1024 * 1024
+)  # bytes of the first file from which column types are derived without ``count``
 _FORM = Format(UTF8, ",")
+_OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")  # namespace of a job's outputs
+_IMPORTED_MODEL = re.compile(r"^model-[0-9a-f]{32}$")  # namespace of a model from an archive
+_DATABASE_KINDS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
+_MAX_NAMES_SHOWN = 5
 
 
 class Registration(BaseModel):
@@ -77,7 +78,7 @@ class Registration(BaseModel):
 
     @property
     def address(self) -> Address:
-        """Return what names it."""
+        """Return the dataset's id as an address."""
         return Address(self.namespace, self.name)
 
     @property
@@ -93,86 +94,80 @@ def is_of_jobs(namespace: str) -> bool:
 
 def dataset_at(
     storages: Storages,
-    wanted: Registration,
+    registration: Registration,
     now: datetime,
 ) -> Dataset:
-    """Return what lies at a place. Raises `NotFound` where nothing does, `Invalid` where it is not a table."""
-    address = located(storages, wanted.place)
-    parts = _parts(storages, address, wanted.place)
-    form = PARQUET if parquet.is_parquet(storages, address, parts[0]) else CSV
-    look = _look_at_parquet if form == PARQUET else _look_at_csv
-    seen = look(storages, address, parts, wanted)
-    types = dict(zip(seen.columns, seen.types, strict=True))
-    if wanted.match_id_name:
-        types[wanted.match_id_name] = "string"  # as in what is uploaded
+    """Return the dataset of a registration. Raises `NotFound`, `Invalid` if it is not a table."""
+    address = located(storages, registration.place)
+    partitions = _partitions(storages, address, registration.place)
+    if parquet.is_parquet(storages, address, partitions[0]):
+        file_format = PARQUET
+        schema = _parquet_schema(storages, address, partitions, registration)
+    else:
+        file_format = CSV
+        schema = _csv_schema(storages, address, partitions, registration)
+    types = dict(zip(schema.columns, schema.types, strict=True))
+    if registration.match_id_name:
+        types[registration.match_id_name] = "string"  # as in an upload
     return Dataset(
-        namespace=wanted.namespace,
-        name=wanted.name,
-        columns=seen.columns,
+        namespace=registration.namespace,
+        name=registration.name,
+        columns=schema.columns,
         types=tuple(types.values()),
-        count=seen.rows,
-        partitions=len(parts),
-        meta=wanted.all_meta,
+        count=schema.rows,
+        partitions=len(partitions),
+        meta=registration.all_meta,
         checksum="",
-        size=sum(part.size for part in parts),
+        size=sum(partition.size for partition in partitions),
         created_at=now,
         origin=f"place:{shown_place(storages, address)}",
-        description=wanted.description,
+        description=registration.description,
         storage=address.storage,
         place=f"{address.namespace}/{address.name}",
         in_place=address.in_place,
-        stamp=_stamp(parts),
-        format=form,
-        warnings=seen.warnings,
+        stamp=_stamp(partitions),
+        format=file_format,
+        warnings=schema.warnings,
     )
 
 
 def change(storage: Storage, dataset: Dataset) -> str:
-    """Say what became of a registered table's files since then; empty where they are the same."""
-    parts = storage.partitions(dataset.address) if storage.exists(dataset.address) else []
-    if not parts:
+    """Describe how a registered table's files changed since its registration; empty if unchanged."""
+    partitions: list[Stored] = []
+    if storage.exists(dataset.address):
+        partitions = storage.partitions(dataset.address)
+    if not partitions:
         return "its files are gone"
-    if _stamp(parts) == dataset.stamp:
+    if _stamp(partitions) == dataset.stamp:
         return ""
-    was = f"{counted(dataset.partitions, 'file')} of {dataset.size} bytes"
-    return f"its files changed: {counted(len(parts), 'file')} of {sum(p.size for p in parts)} bytes, it had {was}"
+    size = sum(partition.size for partition in partitions)
+    before = f"{counted(dataset.partitions, 'file')} of {dataset.size} bytes"
+    return f"its files changed: {counted(len(partitions), 'file')} of {size} bytes, it had {before}"
 
 
 def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
-    """Say who may not be able to read a registered table."""
-    found = []
-    names = [part.name for part in storage.partitions(dataset.address)]
-    if dataset.in_place == FILE or names != [f"{PARTITION}{n}" for n in range(len(names))]:
-        found.append(
+    """Return the limits on who can read a registered table."""
+    warnings = []
+    names = [partition.name for partition in storage.partitions(dataset.address)]
+    standard_names = [f"{PARTITION}{number}" for number in range(len(names))]
+    if dataset.in_place == FILE or names != standard_names:
+        warnings.append(
             "a container finds it at its own place; images that look for data_0, data_1, … alone do not: "
             "call the files so where you can"
         )
     if dataset.format == PARQUET:
-        found.append(
+        warnings.append(
             "jobs may use it in components whose input lists parquet in dataFormat; others are refused"
         )
-    return found
+    return warnings
 
 
-# ---------------------------------------------------------------- where it lies
+# ---------------------------------------------------------------- its place
 
 
 def located(storages: Storages, place: str) -> Address:
     """Return the address of a place in one of the node's storages. Raises `Invalid`, `NotFound`."""
-    found = list(dict.fromkeys(_candidates(storages, place)))
-    if not found:
-        known = ", ".join(
-            [f"{name} ({_url(one.remote)})" for name, one in storages.remotes.items()]
-        )
-        rule = (
-            f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
-            f"file://{storages.root}; {_missing_storage(place)}"
-        )
-        raise Invalid([Problem("place", rule, place)], reason="STORAGE_UNKNOWN")
-    if len(found) > 1:
-        names = " or ".join(f"{storage}:{path}" for storage, path in found)
-        raise Invalid([Problem("place", f"lies in several storages: write {names}", place)])
-    storage, path = found[0]
+    storage, path = _only_candidate(storages, place)
     folder, _, name = path.strip("/").rpartition("/")
     if not folder:
         rule = "must be a file in a folder, or a folder in a folder: containers get its place in two parts"
@@ -182,13 +177,31 @@ def located(storages: Storages, place: str) -> Address:
         raise Invalid([Problem("place", rule, place)])
     for kind in (FILE, FOLDER):
         address = Address(folder, name, storage, kind)
-        if wrong := wrong_names(address):
-            raise Invalid(
-                [Problem("place", f"has a part that {one.rule}", one.got) for one in wrong]
-            )
-        if _is(storages, address):
+        _check_parts(address)
+        if _is_of_kind(storages, address):
             return address
     raise NotFound(f"nothing lies at {place}", reason="DATA_MISSING")
+
+
+def _only_candidate(storages: Storages, place: str) -> tuple[str, str]:
+    """Return the storage of a place, and its path there. Raises `Invalid`."""
+    candidates = list(dict.fromkeys(_candidates(storages, place)))
+    if not candidates:
+        raise _unknown_storage(storages, place)
+    if len(candidates) > 1:
+        names = " or ".join(f"{storage}:{path}" for storage, path in candidates)
+        raise Invalid([Problem("place", f"lies in several storages: write {names}", place)])
+    return candidates[0]
+
+
+def _unknown_storage(storages: Storages, place: str) -> Invalid:
+    remotes = [f"{name} ({_url(storage.remote)})" for name, storage in storages.remotes.items()]
+    known = ", ".join(remotes)
+    rule = (
+        f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
+        f"file://{storages.root}; {_missing_storage(place)}"
+    )
+    return Invalid([Problem("place", rule, place)], reason="STORAGE_UNKNOWN")
 
 
 def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
@@ -199,29 +212,41 @@ def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
         if colon and name in storages.remotes:
             yield name, path
         elif place.startswith("/"):
-            yield from _candidates(storages, f"file://{place}")
+            yield from _in_folder(storages, place)
+    elif kind == FILE:
+        yield from _in_folder(storages, rest)
+    else:
+        for name, storage in storages.remotes.items():
+            for path in _paths_in(storage.remote, kind, rest):
+                yield name, path
+
+
+def _in_folder(storages: Storages, path: str) -> Iterator[tuple[str, str]]:
+    normal_path = Path(os.path.normpath(path))
+    roots = (storages.root, Path(os.path.realpath(storages.root)))
+    for root in dict.fromkeys(roots):
+        if normal_path.is_relative_to(root):
+            yield "", str(normal_path.relative_to(root))
+
+
+def _paths_in(remote: Remote, kind: str, location: str) -> Iterator[str]:
+    """Yield the paths in a storage that ``kind://location`` may mean."""
+    if remote.kind != kind:
         return
-    if kind == FILE:
-        path = os.path.normpath(rest)
-        for root in dict.fromkeys((storages.root, Path(os.path.realpath(storages.root)))):
-            if Path(path).is_relative_to(root):
-                yield "", str(Path(path).relative_to(root))
+    host, _, path = location.partition("/")
+    if kind == S3 and host == remote.folder:
+        yield path
+    is_named = host in (remote.host, f"{remote.host}:{remote.port}")
+    is_default = kind == HDFS and not host
+    if not is_named and not is_default:
         return
-    host, _, path = rest.partition("/")
-    for name, one in storages.remotes.items():
-        remote = one.remote
-        if remote.kind != kind:
-            continue
-        if kind == S3 and host == remote.folder:
-            yield name, path
-        here = host in (remote.host, f"{remote.host}:{remote.port}") or (kind == HDFS and not host)
-        folder = remote.folder.strip("/")
-        if here and (not folder or f"{path}/".startswith(f"{folder}/")):
-            yield name, path.removeprefix(folder)
+    folder = remote.folder.strip("/")
+    if not folder or f"{path}/".startswith(f"{folder}/"):
+        yield path.removeprefix(folder)
 
 
 def _missing_storage(place: str) -> str:
-    """Say what makes a place one of this node's storages."""
+    """Return how to add the storage of a place to the node."""
     kind, _, rest = place.partition("://")
     host, _, path = rest.partition("/")
     if kind == S3:
@@ -232,23 +257,33 @@ def _missing_storage(place: str) -> str:
     if kind == HDFS:
         top = path.partition("/")[0]
         return f"to add it, write in node.yml storages: {{other: {{url: hdfs://{host or 'HOST:PORT'}/{top}}}}}"
-    if kind in ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"):
+    if kind in _DATABASE_KINDS:
         return "the rows of a database come by data import"
     return "of other places, s3:// and hdfs:// can be added (storages in node.yml); a file elsewhere is uploaded"
 
 
-def _is(storages: Storages, address: Address) -> bool:
-    """Tell whether a place is what its address says, a file or a folder."""
+def _check_parts(address: Address) -> None:
+    """Raise `Invalid` if a part of a place cannot be a folder's name."""
+    problems = []
+    for problem in wrong_names(address):
+        problems.append(Problem("place", f"has a part that {problem.rule}", problem.got))
+    if problems:
+        raise Invalid(problems)
+
+
+def _is_of_kind(storages: Storages, address: Address) -> bool:
+    """Return whether a place is a file or a folder, as its address says."""
     if address.storage:
         if address.in_place == FOLDER:
             return bool(storages.names(f"{address.namespace}/{address.name}", address.storage))
         return storages.taken(address)
     path = storages.path(address)
-    if os.path.realpath(path) != str(
-        Path(os.path.realpath(storages.root)) / address.namespace / address.name
-    ):
+    real_root = Path(os.path.realpath(storages.root))
+    if os.path.realpath(path) != str(real_root / address.namespace / address.name):
         raise Invalid([Problem("place", "must not lead through a symbolic link", str(path))])
-    return path.is_file() if address.in_place == FILE else path.is_dir()
+    if address.in_place == FILE:
+        return path.is_file()
+    return path.is_dir()
 
 
 def _url(remote: Remote) -> str:
@@ -256,7 +291,7 @@ def _url(remote: Remote) -> str:
 
 
 def shown_place(storages: Storages, address: Address) -> str:
-    """Return where something lies, whatever the node calls that storage; empty: not known."""
+    """Return the URL of a place, independent of the storage's name; empty for an unknown storage."""
     path = f"{address.namespace}/{address.name}"
     if not address.storage:
         return f"file://{storages.root}/{path}"
@@ -265,62 +300,77 @@ def shown_place(storages: Storages, address: Address) -> str:
     return f"{_url(storages.remotes[address.storage].remote)}/{path}"
 
 
-def overlap(one: str, other: str) -> bool:
-    """Tell whether two places are the same, or one lies in the other."""
-    return bool(one and other) and (
-        f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-    )
+def overlap(place: str, second: str) -> bool:
+    """Return whether two places are the same, or one is below the other."""
+    if not place or not second:
+        return False
+    return f"{place}/".startswith(f"{second}/") or f"{second}/".startswith(f"{place}/")
 
 
-# ---------------------------------------------------------------- what it is
+# ---------------------------------------------------------------- its content
 
 
-def _parts(
+def _partitions(
     storages: Storages,
     address: Address,
     place: str,
 ) -> list[Stored]:
     """Return the files of a table. Raises `NotFound`, `Invalid` for a folder of folders."""
-    parts = storages.partitions(address) if storages.exists(address) else []
+    partitions: list[Stored] = []
+    if storages.exists(address):
+        partitions = storages.partitions(address)
     if address.in_place == FOLDER:
-        names = storages.names(f"{address.namespace}/{address.name}", address.storage)
-        inner = [name for name in names if name[0] not in "._"]
-        if more := sorted(set(inner) - set(storages.files(address))):
-            shown_names = ", ".join(more[:5]) + (", …" if len(more) > 5 else "")
-            raise Invalid(
-                [Problem("place", f"must hold files alone, but has {shown_names}", place)]
-            )
-    if not parts:
+        _refuse_subfolders(storages, address, place)
+    if not partitions:
         raise NotFound(f"nothing lies at {place} but empty files", reason="DATA_MISSING")
-    if len(parts) > MAX_PARTITIONS:
-        raise Invalid([Problem("place", f"must have at most {MAX_PARTITIONS} files", len(parts))])
-    return parts
+    if len(partitions) > MAX_PARTITIONS:
+        rule = f"must have at most {MAX_PARTITIONS} files"
+        raise Invalid([Problem("place", rule, len(partitions))])
+    return partitions
 
 
-def _stamp(parts: Sequence[Stored]) -> str:
-    return hashlib.sha256(repr([tuple(part) for part in parts]).encode()).hexdigest()[:32]
+def _refuse_subfolders(storages: Storages, address: Address, place: str) -> None:
+    names = storages.names(f"{address.namespace}/{address.name}", address.storage)
+    visible = {name for name in names if name[0] not in "._"}
+    subfolders = sorted(visible - set(storages.files(address)))
+    if not subfolders:
+        return
+    shown_names = ", ".join(subfolders[:_MAX_NAMES_SHOWN])
+    if len(subfolders) > _MAX_NAMES_SHOWN:
+        shown_names += ", …"
+    raise Invalid([Problem("place", f"must hold files alone, but has {shown_names}", place)])
 
 
-def _look_at_parquet(
+def _stamp(partitions: Sequence[Stored]) -> str:
+    text = repr([tuple(partition) for partition in partitions])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _parquet_schema(
     storages: Storages,
     address: Address,
-    parts: Sequence[Stored],
-    wanted: Registration,
+    partitions: Sequence[Stored],
+    registration: Registration,
 ) -> Schema:
-    findings, found = Findings(), list[Schema]()
-    for part in parts:
-        with storages.open_file(address, part.name) as file:
-            found.append(parquet.schema(file, part.name))
-        if found[-1][:2] != found[0][:2]:
-            rule = f"must have the columns and types of {parts[0].name}"
-            findings.add("columns", part.name, rule, ", ".join(found[-1].columns))
-    check_header(found[0].columns, wanted.all_meta, findings)
-    if wanted.count and wanted.match_id_name and not findings:
-        cells = (row[0] for row in parquet.rows_of(storages, address, [wanted.match_id_name]))
+    """Return the schema of a table of Parquet. Raises `Invalid` if its files differ in theirs."""
+    findings = Findings()
+    schemas: list[Schema] = []
+    for partition in partitions:
+        with storages.open_file(address, partition.name) as file:
+            schemas.append(parquet.schema(file, partition.name))
+    first = schemas[0]
+    for partition, schema in zip(partitions, schemas, strict=True):
+        if (schema.columns, schema.types) != (first.columns, first.types):
+            rule = f"must have the columns and types of {partitions[0].name}"
+            findings.add("columns", partition.name, rule, ", ".join(schema.columns))
+    check_header(first.columns, registration.all_meta, findings)
+    match_id = registration.match_id_name
+    if registration.count and match_id and not findings:
+        cells = (row[0] for row in parquet.rows_of(storages, address, [match_id]))
         check_ids(storages, cells, findings)
     if findings:
         raise findings.error()
-    return Schema(found[0].columns, found[0].types, sum(one.rows or 0 for one in found))
+    return Schema(first.columns, first.types, sum(schema.rows or 0 for schema in schemas))
 
 
 def check_ids(
@@ -330,7 +380,7 @@ def check_ids(
     *,
     repeats: bool = False,
 ) -> None:
-    """Find the rows of a table whose match id is missing or another's; the first is in line 2.
+    """Find the rows of a table whose match id is missing or repeated; the first is in line 2.
 
     ``repeats``: ids may repeat, as in a table with sids.
     """
@@ -343,53 +393,87 @@ def check_ids(
         ids.finish(findings)
 
 
-def _look_at_csv(
+def _csv_schema(
     storages: Storages,
     address: Address,
-    parts: Sequence[Stored],
-    wanted: Registration,
+    partitions: Sequence[Stored],
+    registration: Registration,
 ) -> Schema:
-    """Read the header of every file and the beginning of the first, or with ``count`` all of it."""
+    """Read the header of every file and the beginning of the first, or every row to count them."""
     findings = Findings()
-    table: Table | None = None
-    count, whole = 0, True
     with storages.staging() as staging:
-        ids = IdCheck(staging.folder / "ids")
-        for part in parts:
-            with io.BufferedReader(storages.open_file(address, part.name), BLOCK) as file:
-                lines = _lines(file, part.name, findings)
-                source = rows(lines, ",", findings)
-                _, header = next(source, (0, []))
-                if table is None:
-                    check_header(header, wanted.all_meta, findings)
-                    if findings:
-                        raise findings.error()
-                    table = Table(header, _FORM, wanted.match_id_name, findings)
-                elif header != table.columns:
-                    rule = f"must begin with the header of {parts[0].name}: each file is a table of its own"
-                    findings.add("header", part.name, rule, ",".join(header))
-                elif not wanted.count:
-                    whole = False
-                    continue
-                for block in table.blocks(file, lines, source):
-                    numbers = range(
-                        count + 2, count + 2 + len(block.keys)
-                    )  # lines, as if all were one file
-                    if block.rows:
-                        ids.refuse_blank(block.keys, numbers, findings)
-                    ids.see(block.keys, numbers)
-                    count += block.row_count
-                    if lines.bytes > _SAMPLE and not wanted.count:
-                        whole = False
-                        break
-        ids.finish(findings)
-    if not count and not findings:
-        findings.add("empty", parts[0].name, "must have at least one row after the header")
+        examination = _CsvExamination(registration, IdCheck(staging.folder / "ids"), findings)
+        for partition in partitions:
+            with io.BufferedReader(storages.open_file(address, partition.name), BLOCK) as file:
+                examination.read(file, partition.name)
+        examination.ids.finish(findings)
+    table = examination.table
+    if not examination.rows and not findings:
+        findings.add("empty", partitions[0].name, "must have at least one row after the header")
     if findings or table is None:
         raise findings.error()
-    kinds = tuple(kind or "string" for kind in table.kinds)
-    warnings = table.warnings.texts(table.kinds, has_header=True, is_complete=whole)
-    return Schema(tuple(table.columns), kinds, count if whole else None, tuple(warnings))
+    types = tuple(kind or "string" for kind in table.kinds)
+    is_whole = examination.is_whole
+    warnings = table.warnings.texts(table.kinds, has_header=True, is_complete=is_whole)
+    count = examination.rows if is_whole else None
+    return Schema(tuple(table.columns), types, count, tuple(warnings))
+
+
+class _CsvExamination:
+    """Reads the files of one table in order."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        ids: IdCheck,
+        findings: Findings,
+    ) -> None:
+        self._registration = registration
+        self._findings = findings
+        self._first_file = ""
+        self.ids = ids
+        self.table: Table | None = None  # from the first file on
+        self.rows = 0  # read so far
+        self.is_whole = True  # whether every row was read
+
+    def read(self, file: "io.BufferedReader[Any]", name: str) -> None:
+        """Check a file's header, and its rows as far as they are needed. Raises `Invalid`."""
+        lines = _lines(file, name, self._findings)
+        source = rows(lines, ",", self._findings)
+        _, header = next(source, (0, []))
+        if self.table is None:
+            self.table = self._begin(header, name)
+        else:
+            self._compare(header, name)
+            if header == self.table.columns and not self._registration.count:
+                self.is_whole = False
+                return
+        for block in self.table.blocks(file, lines, source):
+            # Line numbers as if all files were one.
+            first_line = self.rows + 2
+            numbers = range(first_line, first_line + len(block.keys))
+            if block.rows:
+                self.ids.refuse_blank(block.keys, numbers, self._findings)
+            self.ids.see(block.keys, numbers)
+            self.rows += block.row_count
+            if lines.bytes > _SAMPLE and not self._registration.count:
+                self.is_whole = False
+                return
+
+    def _begin(self, header: list[str], name: str) -> Table:
+        check_header(header, self._registration.all_meta, self._findings)
+        if self._findings:
+            raise self._findings.error()
+        self._first_file = name
+        return Table(header, _FORM, self._registration.match_id_name, self._findings)
+
+    def _compare(self, header: list[str], name: str) -> None:
+        assert self.table is not None
+        if header != self.table.columns:
+            rule = (
+                f"must begin with the header of {self._first_file}: each file is a table of its own"
+            )
+            self._findings.add("header", name, rule, ",".join(header))
 
 
 def _lines(
@@ -397,8 +481,10 @@ def _lines(
     name: str,
     findings: Findings,
 ) -> Lines:
-    names = file.peek()[:BLOCK].partition(b"\n")[0]
-    form = recognise_format(file, delimiter="," if b"," in names else "")
+    """Return the lines of a file. Raises `Invalid` unless it is UTF-8 with commas."""
+    first_line = file.peek()[:BLOCK].partition(b"\n")[0]
+    delimiter = "," if b"," in first_line else ""
+    form = recognise_format(file, delimiter=delimiter)
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":
         rule = f"must be UTF-8 with commas, this is {encoding_name(form.encoding)} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"

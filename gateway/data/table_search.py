@@ -1,4 +1,4 @@
-"""A bounded search of a storage for tables, used to find the ones that nobody registered."""
+"""A bounded search of a storage for tables, used to find unregistered ones."""
 
 import time
 from collections.abc import Callable, Sequence

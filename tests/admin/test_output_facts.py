@@ -11,7 +11,7 @@ import yaml
 
 from adapter.bfia import interconn
 from gateway.bootstrap.node import Gateway
-from gateway.data.outputs import Wanted
+from gateway.data.outputs import OutputQuery
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
 from gateway.store.repositories import SqlGrants
@@ -266,5 +266,5 @@ def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
         ],
     }
     peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
-    (one,) = interconn.ask_output_metadata(peer, Wanted("job", "a", "guest"))
+    (one,) = interconn.ask_output_metadata(peer, OutputQuery("job", "a", "guest"))
     assert one.columns[0].name == "x" and SECRET not in json.dumps(one.as_dict())

@@ -16,7 +16,7 @@ from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.connections import Client, NotConnected, Request
 from adapter.bfia.peer import PROFILE_QUESTION
 from adapter.bfia.profiles import PROFILES
-from gateway.data.outputs import Wanted
+from gateway.data.outputs import OutputQuery
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, PeerUnreachable, Refused
@@ -392,7 +392,9 @@ def test_what_is_gone_at_a_peer_is_deleted(peer: ScriptedPeer, spec_peer: Client
 def test_a_description_of_outputs_that_is_none_is_named(peer: ScriptedPeer, spec_peer: Clients):
     peer.will(says(data={"outputs": [{"rows": "many"}]}))
     error = error_of(
-        lambda: interconn.ask_output_metadata(spec_peer.peer, Wanted("job-1", "a", "guest", "out"))
+        lambda: interconn.ask_output_metadata(
+            spec_peer.peer, OutputQuery("job-1", "a", "guest", "out")
+        )
     )
     assert (
         error.reason == "NO_ENVELOPE"
