@@ -307,14 +307,14 @@ class Storage(ABC):
         return metadata.get("file_type") == "csv" or bool(metadata.get("column_info"))
 
     def columns(self, address: Address) -> list[str]:
-        """Return the header of a table. Raises `NotFound`, `Invalid` if it has none or is no CSV."""
+        """Return the header of a table. Raises `NotFound`, `Invalid` if it has none or is not CSV."""
         header = next(self._records(address, self.partitions(address)[0].name), None)
         if not header:
             raise Invalid([Problem(address.dataset_id, "has no header line")], reason="DATA_BROKEN")
         return header
 
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
-        """Yield the rows of a table by partitions, without headers. Raises `NotFound`, `Invalid` if no CSV."""
+        """Yield the rows of a table by partitions, without headers. Raises `NotFound`, `Invalid` if it is not CSV."""
         header = self.columns(address)
         for partition in self.partitions(address):
             records = self._records(address, partition.name)
