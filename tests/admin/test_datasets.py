@@ -430,18 +430,20 @@ def test_a_table_that_another_program_left_is_listed(node: Gateway):
         folder.mkdir(parents=True)
         (folder / "data_0").write_bytes(b"\x1f\x8b")
     page = call(node, "GET", "/api/v1/datasets").json()
-    tables = {table["dataset_id"]: table for table in page["unregistered"]}
-    table = tables["upload#guest"]
-    assert table == {
+    url = "/api/v1/datasets/upload/guest"
+    table = {
         "dataset_id": "upload#guest",
         "namespace": "upload",
         "name": "guest",
         "storage": "file",
-        "url": "/api/v1/datasets/upload/guest",
+        "url": url,
     }
-    assert call(node, "GET", table["url"]).json()["origin"] == ""
-    assert NAME in [dataset["dataset_id"] for dataset in page["datasets"]]
-    assert tables.keys().isdisjoint({NAME, "job-1-guest-0#guest"})
+    assert table in page["unregistered"]
+    namespaces = {unregistered["namespace"] for unregistered in page["unregistered"]}
+    assert "ns" not in namespaces
+    assert "job-1-guest-0" not in namespaces
+    description = call(node, "GET", url).json()
+    assert description["origin"] == ""
     printed = cli(node, "list").stdout
     assert "left in the storage, not registered" in printed
     assert "upload#guest" in printed

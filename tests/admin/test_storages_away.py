@@ -212,8 +212,14 @@ def test_a_dataset_is_shown_and_disabled_while_its_storage_is_away(site: Site) -
 def test_a_list_names_the_storages_that_are_away(site: Site) -> None:
     site.lake.operator.write("left/t/data_0", b"x")
     page = ask(site.node, "operator", "GET", "/api/v1/datasets").json()
-    listed = {table["dataset_id"]: table["storage"] for table in page["unregistered"]}
-    assert listed["left#t"] == "lake", page["warnings"]
+    table = {
+        "dataset_id": "left#t",
+        "namespace": "left",
+        "name": "t",
+        "storage": "lake",
+        "url": "/api/v1/datasets/left/t",
+    }
+    assert table in page["unregistered"]
     assert "storage cluster (hdfs) cannot be reached" in page["warnings"]
     printed = asking("data", site.node, "list")
     assert "left#t" in printed.stdout
