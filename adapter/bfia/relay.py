@@ -254,25 +254,28 @@ class Relay:
         if transit.has_body:
             body = _bounded(self._bodies.stream(transit.request, *places), limit)
         seconds = transit.timeout(route)
-        target = f"node {_name_with_hop(route)}"
+        node = _name_with_hop(route)
         total = None if transit.by_channel else seconds  # a large message may take longer in all
         try:
             with anyio.fail_after(total):
-                return await self._request(transit, route, target, body, seconds)
+                return await self._request(transit, route, body, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise _silence(f"{target} cannot be connected to: {error}", delivered=False) from error
+            raise _silence(
+                f"node {node} cannot be connected to: {error}", delivered=False
+            ) from error
         except PeerUnreachable as error:
-            raise _silence(f"{target} is not called: {error.message}", delivered=False) from error
+            raise _silence(
+                f"node {node} is not called: {error.message}", delivered=False
+            ) from error
         except TimeoutError as error:
-            raise _silence(f"{target} gave no answer within {seconds:.1f} s") from error
+            raise _silence(f"node {node} gave no answer within {seconds:.1f} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _silence(f"{target} gave no answer: {type(error).__name__} {error}") from error
+            raise _silence(f"node {node} gave no answer: {type(error).__name__} {error}") from error
 
     async def _request(
         self,
         transit: _Transit,
         route: Route,
-        target: str,
         body: AsyncIterator[bytes] | None,
         seconds: float,
     ) -> Response:
@@ -287,7 +290,7 @@ class Relay:
             extensions=sni_extension(route.identity),
         )
         async with request as response:
-            return await _copy(response, target)
+            return await _copy(response, f"node {_name_with_hop(route)}")
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response in the form of the request: control or channel."""
