@@ -21,7 +21,7 @@ from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import Failure
 from gateway.errors import Busy, Invalid, problems_of
-from provider_registry.model import unfit
+from provider_registry.model import document_problem
 
 X = TypeVar("X")
 
@@ -197,7 +197,7 @@ def texts_of(value: Any) -> tuple[str, ...]:
 
 def within_bounds(value: X) -> X:
     """Validate free content: the depth, number of values and amount of text of descriptions."""
-    problem = unfit(value)
+    problem = document_problem(value)
     if problem:
         raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
     return value

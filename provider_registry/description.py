@@ -114,7 +114,7 @@ def _check_valid_parameters(parameters: Any, path: str) -> tuple[list[Problem], 
     if not isinstance(parameters, list):
         return problems, unclear
     for index, item in enumerate(parameters):
-        if schema.DESCRIPTION.fits(item, "inputParam"):
+        if schema.DESCRIPTION.accepts_entry(item, "inputParam"):
             item_path = join(path, "inputParam", index)
             parameter = _read_parameter(item, item_path, unclear)
             problems += parameter_contradictions(parameter, item_path)

@@ -1,8 +1,8 @@
-"""The parameters of a component as a JSON Schema: what a form shows, and what an editor or a client checks.
+"""The parameters of a component as a JSON Schema, from which a form is shown and with which values are checked.
 
-Everything in it comes from the description. What it accepts passes `values.check` without a warning, except for
-expressions that are not portable or not for text, and ranges for text. What JSON Schema cannot express is in
-``x-bfia``.
+Everything in it comes from the description. Values that the schema accepts pass `values.check` without a warning,
+except for expressions that are not portable or not for text, and ranges for text. Hints that JSON Schema cannot
+express are in ``x-bfia``.
 """
 
 import json
@@ -11,179 +11,257 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provider_registry import description
-from provider_registry.model import Component, Parameter, unfit
+from provider_registry.model import Component, Parameter, Validator, document_problem
 from provider_registry.values import ValueKind, json_of, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-PREFIX = "runtime.component.parameter."
-"""of the variable in a container's environment that holds a parameter"""
-ADVANCED = "高级分组-默认不显示"
-"""the format's group that a form keeps folded"""
+VARIABLE_PREFIX = "runtime.component.parameter."  # of a parameter in a container's environment
+ADVANCED = "高级分组-默认不显示"  # the format's group that a form keeps folded
 
-_ITEM = r"(?:[^(\\*+?{]|\\[^A-Za-z0-9]|\\[dDwWsS]|\{[0-9]{1,3}\})*"
-_PORTABLE = re.compile(rf"{_ITEM}(?:(?:[*+?]|\{{[0-9,]{{1,7}}\}}){_ITEM}){{0,2}}")
-"""expressions that mean the same to every program and are quick to match: no group, at most two repetitions"""
+# Expressions that mean the same to every program and match quickly: no groups, at most two repetitions.
+_UNREPEATED = r"(?:[^(\\*+?{]|\\[^A-Za-z0-9]|\\[dDwWsS]|\{[0-9]{1,3}\})*"
+_REPETITION = r"(?:[*+?]|\{[0-9,]{1,7}\})"
+_PORTABLE = re.compile(f"{_UNREPEATED}(?:{_REPETITION}{_UNREPEATED}){{0,2}}")
+
+_RANGED_KINDS = (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.OTHER)
+_LARGEST_WHOLE = 1e15  # above it, a float no longer shows each whole number
 
 
 def form(component: Component) -> dict[str, Any]:
-    """Return the schema of a component's parameters, in the order of the description."""
-    declared = {p.name: p for p in component.parameters}
-    labels = {
-        item["name"]: description.labels(item.get("bindingData"))
-        for item in component.document.get("inputParam") or ()
-    }
-    made: dict[str, Any] = {
+    """Return the JSON Schema of a component's parameters, in the order of the description."""
+    schema: dict[str, Any] = {
         "$schema": DIALECT,
         "title": component.title or component.name,
         "type": "object",
-        "properties": {name: _field(p, labels.get(name, {})) for name, p in declared.items()},
+        "properties": _properties(component),
     }
     if component.description:
-        made["description"] = component.description
-    choices = {p.name: _by_small_letters(p.binding or ()) for p in component.parameters}
-    shown_if = {
-        p.name: _shown_if(p, declared, choices) for p in component.parameters if not p.optional
-    }
-    if always := [name for name, alternatives in shown_if.items() if not alternatives]:
-        made["required"] = always
-    if len(always) < len(shown_if):
-        made["allOf"] = [
-            {"if": {"anyOf": alternatives}, "then": {"required": [name]}}
-            for name, alternatives in shown_if.items()
-            if alternatives
-        ]
-    made["x-bfia"] = {
+        schema["description"] = component.description
+    schema |= _requirements(component.parameters)
+    schema["x-bfia"] = {
         "provider": component.provider,
         "version": component.version,
         "componentName": component.name,
         "roleList": list(component.roles),
     }
-    return made
+    return schema
 
 
-def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
+def _properties(component: Component) -> dict[str, Any]:
+    """Return the schema of each parameter by its name."""
+    labels = {}
+    for item in component.document.get("inputParam") or ():
+        labels[item["name"]] = description.labels(item.get("bindingData"))
+    return {
+        parameter.name: _parameter_schema(parameter, labels.get(parameter.name, {}))
+        for parameter in component.parameters
+    }
+
+
+# ------------------------------------------------------------ one parameter
+
+
+def _parameter_schema(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the schema of one parameter; ``labels`` are those of its choices."""
     kind = kind_of(parameter.type)
-    made: dict[str, Any] = {"title": parameter.title or parameter.name}
+    schema: dict[str, Any] = {"title": parameter.title or parameter.name}
     if parameter.description:
-        made["description"] = parameter.description
-    if kind is not ValueKind.OTHER:
-        made["type"] = str(kind)
-    if parameter.binding is None:
-        made |= _bounds(parameter, kind)
-    else:
-        readable = all(reads_as(kind, text) for text in parameter.binding)
-        if kind is ValueKind.LIST and not readable:
-            made["items"] = {
-                "enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))
-            }
-        else:
-            made["enum"] = _once(_value(kind, text) for text in parameter.binding)
-        if not readable and kind is not ValueKind.LIST:
-            made.pop("type", None)  # the list says more than the type that it contradicts
+        schema["description"] = parameter.description
+    schema |= _accepted_values(parameter, kind)
     if parameter.default:
-        made["default"] = _value(kind, parameter.default)
+        schema["default"] = _value(kind, parameter.default)
     if parameter.ui_pattern == "readOnly":
-        made["readOnly"] = True
-    made["x-bfia"] = _hints(parameter, labels)
-    return made
+        schema["readOnly"] = True
+    schema["x-bfia"] = _hints(parameter, labels)
+    return schema
 
 
-def _bounds(parameter: Parameter, kind: ValueKind) -> dict[str, Any]:
-    """Return the check of a parameter as far as a schema can make it, and anybody can make it quickly."""
-    check = parameter.validator
-    if check is None:
+def _accepted_values(parameter: Parameter, kind: ValueKind) -> dict[str, Any]:
+    """Return the keywords that restrict a parameter's value: type, choices, range and expression."""
+    schema: dict[str, Any] = {}
+    if kind is not ValueKind.OTHER:
+        schema["type"] = str(kind)
+    choices = parameter.binding
+    if choices is None:
+        return schema | _validator_keywords(parameter.validator, kind)
+    if all(reads_as(kind, choice) for choice in choices):
+        return schema | {"enum": _unique(_value(kind, choice) for choice in choices)}
+    if kind is ValueKind.LIST:
+        return schema | {"items": {"enum": _elements(choices)}}
+    # Choices that contradict the declared type count for more than it does.
+    return {"enum": _unique(_value(kind, choice) for choice in choices)}
+
+
+def _elements(choices: Iterable[str]) -> list[Any]:
+    """Return the choices for a list's elements: each as text, and as a number if it is one."""
+    elements: list[Any] = []
+    for choice in choices:
+        elements.append(choice)
+        as_number = number(choice)
+        if as_number is not None:
+            elements.append(_json_number(as_number))
+    return _unique(elements)
+
+
+def _validator_keywords(validator: Validator | None, kind: ValueKind) -> dict[str, Any]:
+    """Return a parameter's check as keywords; empty if no schema expresses it or matching may be slow."""
+    if validator is None:
         return {}
-    if check.pattern is not None:
-        portable = kind is ValueKind.TEXT and _PORTABLE.fullmatch(check.pattern)
-        return {"pattern": f"^(?:{check.pattern})$"} if portable else {}
-    if kind not in (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.OTHER):
+    if validator.pattern is not None:
+        is_portable = _PORTABLE.fullmatch(validator.pattern) is not None
+        if kind is not ValueKind.TEXT or not is_portable:
+            return {}
+        return {"pattern": f"^(?:{validator.pattern})$"}
+    if kind not in _RANGED_KINDS:
         return {}
-    made = {}
-    if check.lower is not None:
-        made["exclusiveMinimum" if check.lower_open else "minimum"] = _short(check.lower)
-    if check.upper is not None:
-        made["exclusiveMaximum" if check.upper_open else "maximum"] = _short(check.upper)
-    return made
+    return _range_keywords(validator)
+
+
+def _range_keywords(validator: Validator) -> dict[str, Any]:
+    keywords = {}
+    if validator.lower is not None:
+        keyword = "exclusiveMinimum" if validator.lower_open else "minimum"
+        keywords[keyword] = _json_number(validator.lower)
+    if validator.upper is not None:
+        keyword = "exclusiveMaximum" if validator.upper_open else "maximum"
+        keywords[keyword] = _json_number(validator.upper)
+    return keywords
 
 
 def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a form shows, and the variable that the container finds the value in."""
-    check = parameter.validator
-    sometimes = {
-        "dependsOn": list(parameter.depends_on),
-        "labels": {text: label for text, label in labels.items() if label != text},
-        "choicesFrom": parameter.binding_function,
-        "validator": check.text if check is not None else None,
-    }
-    return {
-        "variable": PREFIX + parameter.name,
+    """Return how a form shows a parameter, and the container's variable for its value."""
+    hints = {
+        "variable": VARIABLE_PREFIX + parameter.name,
         "type": parameter.type,
         "widget": parameter.ui_type,
         "pattern": parameter.ui_pattern,
         "groups": list(parameter.groups),
         "advanced": ADVANCED in parameter.groups,
-        **{name: value for name, value in sometimes.items() if value},
     }
+    informative_labels = {choice: label for choice, label in labels.items() if label != choice}
+    if parameter.depends_on:
+        hints["dependsOn"] = list(parameter.depends_on)
+    if informative_labels:
+        hints["labels"] = informative_labels
+    if parameter.binding_function:
+        hints["choicesFrom"] = parameter.binding_function
+    if parameter.validator is not None and parameter.validator.text:
+        hints["validator"] = parameter.validator.text
+    return hints
 
 
-def _shown_if(
-    parameter: Parameter,
-    declared: Mapping[str, Parameter],
-    choices: Mapping[str, Mapping[str, list[str]]],
-) -> Sequence[dict[str, Any]]:
-    """Return when a parameter is shown, each alternative as a schema; none where it always is.
+# ------------------------------------------------------------ which parameters are required
 
-    Conditions are read as `values.check` does: one that names an unknown parameter holds.
-    """
-    found: list[dict[str, Any]] = []
-    for text in parameter.depends_on:
-        name, _, wanted = text.partition(".")
-        if text in declared:
-            found.append({"required": [text]})
-        elif name not in declared:
-            return []
+
+def _requirements(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """Return ``required`` for the parameters always shown, and ``allOf`` for those shown on a condition."""
+    conditions = _Conditions(parameters)
+    always = []
+    conditional = []
+    for parameter in parameters:
+        if parameter.optional:
+            continue
+        alternatives = conditions.alternatives(parameter)
+        if alternatives:
+            then = {"required": [parameter.name]}
+            conditional.append({"if": {"anyOf": alternatives}, "then": then})
         else:
-            other, spelled = declared[name], choices[name].get(wanted.lower(), [])
-            values = _once(
-                v for one in (*spelled, wanted) for v in (_value(kind_of(other.type), one), one)
-            )
-            given = {} if (other.default or "").lower() == wanted.lower() else {"required": [name]}
-            found.append({"properties": {name: {"enum": values}}, **given})
-    return found
+            always.append(parameter.name)
+    schema: dict[str, Any] = {}
+    if always:
+        schema["required"] = always
+    if conditional:
+        schema["allOf"] = conditional
+    return schema
 
 
-def _by_small_letters(choices: Iterable[str]) -> Mapping[str, list[str]]:
-    made: dict[str, list[str]] = {}
+class _Conditions:
+    """Translates ``dependsOn`` of a component's parameters into schemas."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._spellings = {
+            parameter.name: _by_lower_case(parameter.binding or ()) for parameter in parameters
+        }
+
+    def alternatives(self, parameter: Parameter) -> list[dict[str, Any]]:
+        """Return when a parameter is shown, each alternative as a schema; empty if it always is.
+
+        Conditions are read as in `values.check`: one on an unknown parameter always holds.
+        """
+        schemas: list[dict[str, Any]] = []
+        for condition in parameter.depends_on:
+            name, _, expected = condition.partition(".")
+            if condition in self._parameters:
+                schemas.append({"required": [condition]})
+            elif name in self._parameters:
+                schemas.append(self._has_value(self._parameters[name], expected))
+            else:
+                return []
+        return schemas
+
+    def _has_value(self, parameter: Parameter, expected: str) -> dict[str, Any]:
+        """Return the schema of a parameter with the expected value, in any case, set or by default."""
+        kind = kind_of(parameter.type)
+        spellings = [*self._spellings[parameter.name].get(expected.lower(), []), expected]
+        values: list[Any] = []
+        for spelling in spellings:
+            values += [_value(kind, spelling), spelling]
+        schema: dict[str, Any] = {"properties": {parameter.name: {"enum": _unique(values)}}}
+        default = parameter.default or ""
+        if default.lower() != expected.lower():
+            schema["required"] = [parameter.name]
+        return schema
+
+
+def _by_lower_case(choices: Iterable[str]) -> Mapping[str, list[str]]:
+    """Return the spellings of each choice by its lower case."""
+    spellings: dict[str, list[str]] = {}
     for choice in choices:
-        made.setdefault(choice.lower(), []).append(choice)
-    return made
+        spellings.setdefault(choice.lower(), []).append(choice)
+    return spellings
+
+
+# ------------------------------------------------------------ JSON values
 
 
 def _value(kind: ValueKind, text: str) -> Any:
-    """Return the value of a kind that a text spells; the text itself where it spells none."""
-    if kind in (ValueKind.TEXT, ValueKind.OTHER) or not reads_as(kind, text):
+    """Return the value of a kind that a text spells; the text itself if it spells none."""
+    if not reads_as(kind, text):
         return text
-    if kind is ValueKind.BOOLEAN:
-        return text.strip().lower() == "true"
-    if kind in (ValueKind.OBJECT, ValueKind.LIST):
-        value = json_of(text)
-        return text if unfit(value) else value
-    return next(iter(_as_number(text)), text)
+    match kind:
+        case ValueKind.TEXT | ValueKind.OTHER:
+            return text
+        case ValueKind.BOOLEAN:
+            return text.strip().lower() == "true"
+        case ValueKind.OBJECT | ValueKind.LIST:
+            return _structure(text)
+        case _:
+            as_number = number(text)
+            return text if as_number is None else _json_number(as_number)
 
 
-def _as_number(text: str) -> tuple[int | float, ...]:
-    read = number(text)
-    return () if read is None else (_short(read),)
+def _structure(text: str) -> Any:
+    """Return the object or list that a text spells; the text if the value is not usable."""
+    value = json_of(text)
+    if document_problem(value) is not None:
+        return text
+    return value
 
 
-def _short(value: float) -> int | float:
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+def _json_number(value: float) -> int | float:
+    """Return a number as JSON shows it best: without a fraction if it is a whole number."""
+    if value.is_integer() and abs(value) < _LARGEST_WHOLE:
+        return int(value)
+    return value
 
 
-def _once(values: Iterable[Any]) -> list[Any]:
-    """Leave out repeats, which a schema's list must not have; ``true`` repeats neither 1 nor its own text."""
-    return list({(type(value), _key(value)): value for value in values}.values())
-
-
-def _key(value: Any) -> Any:
-    return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else value
+def _unique(values: Iterable[Any]) -> list[Any]:
+    """Leave out repeats, which an ``enum`` must not have; ``true`` repeats neither 1 nor its own text."""
+    by_identity = {}
+    for value in values:
+        comparable = value
+        if isinstance(value, (dict, list)):
+            comparable = json.dumps(value, sort_keys=True)
+        by_identity[type(value), comparable] = value
+    return list(by_identity.values())

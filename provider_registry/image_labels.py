@@ -1,10 +1,11 @@
 """Compares an image's labels with the registered descriptions of its components.
 
-Read are the numbered names of the standard, ``component.1.name``, ``component.1.parameter.2.type``, …, as far as
-they go. Labels never refuse a registration.
+The labels have the numbered names of the standard: ``component.1.name``, ``component.1.parameter.2.type``, …
+Whatever they say, they never refuse a registration.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,19 +13,20 @@ from provider_registry.model import Problem, Provider, as_text, bounded, join, s
 from provider_registry.registry import parts
 from provider_registry.values import json_of
 
-_MOST_LABELS = 20_000
+MAX_LABELS = 20_000  # read from one image
+
+_LABEL = "component.*"  # how messages refer to the labels
 _NUMBERED = re.compile(
     r"component\.(\d{1,4})\.(?:(parameter|input|output)\.(\d{1,4})\.)?([A-Za-z_]{1,64})"
 )
-_LISTS = {
+_FIELD_OF_KIND = {
     "parameter": "inputParam",
     "input": "inputData",
     "output": "outputData",
 }
-_TOP = {"name": "componentName", "module_name": "componentName"}
-_LABEL = "component.*"
-_SPELLED_LISTS = ("roleList", "storageEngine", "dataFormat", "groupTag", "dependsOn")
-"""fields that a label can only give as one text, with commas or as JSON"""
+_FIELD_OF_LABEL = {"name": "componentName", "module_name": "componentName"}
+# Lists that a label can only give as one text, with commas or as JSON.
+_LISTS_AS_TEXT = ("roleList", "storageEngine", "dataFormat", "groupTag", "dependsOn")
 
 
 def differences(
@@ -32,8 +34,44 @@ def differences(
     provider: Provider,
     image: str,
 ) -> tuple[Problem, ...]:
-    """Return a warning for each place where an image's labels differ from what is registered."""
+    """Return a warning for each difference between an image's labels and the provider's registration."""
     return bounded(_differences(labels, provider, image))
+
+
+# ------------------------------------------------------------ labels -> descriptions
+
+
+def _read_descriptions(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Read numbered labels into descriptions by component name; entries without a name are left out."""
+    documents: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    lists: defaultdict[tuple[str, str], defaultdict[str, dict[str, str]]]
+    lists = defaultdict(lambda: defaultdict(dict))
+    for label, value in list(labels.items())[:MAX_LABELS]:
+        match = _NUMBERED.fullmatch(label)
+        if match is None:
+            continue
+        component, kind, entry, field = match.groups()
+        document = documents[component]
+        if kind is None:
+            document[_FIELD_OF_LABEL.get(field, field)] = value
+        else:
+            lists[component, _FIELD_OF_KIND[kind]][entry][field] = value
+    for (component, list_field), entries in lists.items():
+        documents[component][list_field] = _named_entries(entries)
+    return {
+        document["componentName"]: document
+        for document in documents.values()
+        if "componentName" in document
+    }
+
+
+def _named_entries(entries: Mapping[str, dict[str, str]]) -> list[dict[str, str]]:
+    """Return the entries that have a name, in the order of their numbers."""
+    in_order = [entries[entry] for entry in sorted(entries, key=int)]
+    return [entry for entry in in_order if "name" in entry]
+
+
+# ------------------------------------------------------------ comparison
 
 
 def _differences(
@@ -41,82 +79,92 @@ def _differences(
     provider: Provider,
     image: str,
 ) -> Iterator[Problem]:
-    here = {name: c for name, c in provider.components.items() if provider.image_for(name) == image}
-    labelled = _numbered(labels)
-    for name in here.keys() - labelled.keys() if labelled else ():
-        rule = f"is registered for {image}, whose label {_LABEL} does not name it"
-        yield Problem(join("components_description", name), rule, name)
+    labelled = _read_descriptions(labels)
+    if not labelled:
+        return
+    registered = {
+        name: component.document
+        for name, component in provider.components.items()
+        if provider.image_for(name) == image
+    }
+    for name in registered:
+        if name not in labelled:
+            rule = f"is registered for {image}, whose label {_LABEL} does not name it"
+            yield Problem(join("components_description", name), rule, name)
     for name, document in labelled.items():
         path = join("components_description", name)
-        if name in here:
-            yield from _compared(path, document, here[name].document, image)
+        if name in registered:
+            yield from _compare(path, document, registered[name], image)
         else:
-            yield Problem(
-                path, f"is not registered, though the label {_LABEL} of {image} names it", None
-            )
+            rule = f"is not registered, though the label {_LABEL} of {image} names it"
+            yield Problem(path, rule, None)
 
 
-def _compared(
+def _compare(
     path: str,
     labelled: Any,
     registered: Any,
     image: str,
 ) -> Iterator[Problem]:
-    """Compare what a label gives; what it leaves out is not compared, except entries of a list."""
-    there, here = parts(labelled), parts(registered)
-    if there is not None and here is not None:
-        listed = isinstance(registered, list)
-        for name, value in there.items():
-            if listed and name not in here:
-                rule = (
-                    f"has no entry {shorten(name)}, which the label {_LABEL} of {image} describes"
-                )
-                yield Problem(path, rule, None)
-            else:
-                at = f"{path}[{name}]" if listed else join(path, name)
-                yield from _compared(at, value, here.get(name), image)
-        if listed and (missing := [name for name in here if name not in there]):
-            yield Problem(
-                path, f"lists what the label {_LABEL} of {image} does not describe", missing
-            )
-        return
-    if path.rpartition(".")[2] in _SPELLED_LISTS:
-        labelled, registered = _texts(labelled), _texts(registered)
-    if _plain(labelled) != _plain(registered):
-        label, own = (as_text(shorten(value)) for value in (labelled, registered))
-        rule = f"is {own} as registered and {label} in the label {_LABEL} of {image}"
-        yield Problem(path, rule, registered)
+    """Compare the fields that a label gives, and for lists also the entries that it leaves out."""
+    labelled_parts = parts(labelled)
+    registered_parts = parts(registered)
+    if labelled_parts is None or registered_parts is None:
+        yield from _compare_values(path, labelled, registered, image)
+    elif isinstance(registered, list):
+        yield from _compare_entries(path, labelled_parts, registered_parts, image)
+    else:
+        for name, value in labelled_parts.items():
+            yield from _compare(join(path, name), value, registered_parts.get(name), image)
 
 
-def _numbered(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Read the standard's numbered names into descriptions; entries without a name are left out."""
-    tops: dict[str, dict[str, Any]] = {}
-    parts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for label, value in list(labels.items())[:_MOST_LABELS]:
-        match = _NUMBERED.fullmatch(label)
-        if match is None:
-            continue
-        component, kind, part, entry = match.groups()
-        top = tops.setdefault(component, {})
-        if kind is None:
-            top[_TOP.get(entry, entry)] = value
+def _compare_entries(
+    path: str,
+    labelled: Mapping[str, Any],
+    registered: Mapping[str, Any],
+    image: str,
+) -> Iterator[Problem]:
+    """Compare the entries of a list by their names."""
+    for name, value in labelled.items():
+        if name in registered:
+            yield from _compare(f"{path}[{name}]", value, registered[name], image)
         else:
-            parts.setdefault((component, _LISTS[kind]), {}).setdefault(part, {})[entry] = value
-    for (component, field), entries in parts.items():
-        tops[component][field] = [
-            entry
-            for _, entry in sorted(entries.items(), key=lambda e: int(e[0]))
-            if "name" in entry
-        ]
-    return {top["componentName"]: top for top in tops.values() if "componentName" in top}
+            rule = f"has no entry {shorten(name)}, which the label {_LABEL} of {image} describes"
+            yield Problem(path, rule, None)
+    missing = [name for name in registered if name not in labelled]
+    if missing:
+        rule = f"lists what the label {_LABEL} of {image} does not describe"
+        yield Problem(path, rule, missing)
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _compare_values(
+    path: str,
+    labelled: Any,
+    registered: Any,
+    image: str,
+) -> Iterator[Problem]:
+    field = path.rpartition(".")[2]
+    if field in _LISTS_AS_TEXT:
+        labelled = _list_of_texts(labelled)
+        registered = _list_of_texts(registered)
+    if _label_spelling(labelled) == _label_spelling(registered):
+        return
+    label_text = as_text(shorten(labelled))
+    registered_text = as_text(shorten(registered))
+    rule = f"is {registered_text} as registered and {label_text} in the label {_LABEL} of {image}"
+    yield Problem(path, rule, registered)
+
+
+def _list_of_texts(value: Any) -> tuple[str, ...]:
+    """Read a list, its JSON text, or its entries separated by commas."""
     if isinstance(value, str):
-        value = json_of(value) if isinstance(json_of(value), list) else value.split(",")
-    return texts([v for v in value or () if isinstance(v, str)])
+        parsed = json_of(value)
+        value = parsed if isinstance(parsed, list) else value.split(",")
+    return texts([entry for entry in value or () if isinstance(entry, str)])
 
 
-def _plain(value: Any) -> str:
+def _label_spelling(value: Any) -> str:
     """Return a value as labels spell it, so that true and "true" are the same."""
-    return "" if value is None else as_text(value).strip()
+    if value is None:
+        return ""
+    return as_text(value).strip()

@@ -116,7 +116,7 @@ def component_warnings(
         if not isinstance(items, list):
             continue
         for index, item in enumerate(items):
-            if valid or schema.DESCRIPTION.fits(item, field):
+            if valid or schema.DESCRIPTION.accepts_entry(item, field):
                 item_path = join(path, field, index)
                 yield from unknown_fields(item, known_fields, item_path)
                 yield from _ITEM_WARNINGS[field](item, item_path)

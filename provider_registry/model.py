@@ -15,12 +15,18 @@ from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import Unfit
 from gateway.domain.problems import near as near
 
-ANY = "*"
-"""as a version in a job: the newest one in use"""
+ANY = "*"  # as a version in a job: the newest one in use
+DEVICES = ("docker", "swarm", "k8s")  # accepted in registrations, in the order of preference
+STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every value
+# ``metadata.profile`` of an image:
+FATE = "fate"  # swaps namespace and name
+YACL = "yacl"  # reads ``system.storage.host.url``
+
+_DATA_WORDS = ("data", "training_set", "test_set", "validate_set", "cache")
 
 
 class InvalidDescription(Unfit):
-    """A description or a registration cannot be used; ``warnings``: what is unusual about the rest of it."""
+    """A description or a registration cannot be used; ``warnings`` are about its valid parts."""
 
     def __init__(self, problems: tuple[Problem, ...], warnings: tuple[Problem, ...] = ()) -> None:
         super().__init__(problems)
@@ -30,47 +36,48 @@ class InvalidDescription(Unfit):
 def group_of(category: str) -> str:
     """Return the group that a category or a flow's output type belongs to: data, model or metric."""
     lowered = category.lower()
-    if any(
-        word in lowered for word in ("data", "training_set", "test_set", "validate_set", "cache")
-    ):
+    if any(word in lowered for word in _DATA_WORDS):
         return "data"
-    return "model" if "model" in lowered else "metric"
+    if "model" in lowered:
+        return "model"
+    return "metric"
 
 
 @dataclass(frozen=True)
 class Validator:
-    """A check that a description asks for: a range, or a regular expression.
+    """A description's check of a parameter: a range or a regular expression."""
 
-    ``lower`` and ``upper`` are None where that side is open to infinity; a bound belongs to the range unless it is
-    ``open``. ``pattern`` is set for an expression, which a value has to match as a whole. ``text`` is the
-    description's own notation.
-    """
-
-    text: str
-    lower: float | None = None
-    upper: float | None = None
-    pattern: str | None = None
-    lower_open: bool = False
+    text: str  # the description's own notation
+    lower: float | None = None  # None: no lower bound
+    upper: float | None = None  # None: no upper bound
+    pattern: str | None = None  # the expression, which must match the whole value; None for a range
+    lower_open: bool = False  # the bound itself is excluded
     upper_open: bool = False
 
     def in_range(self, number: float) -> bool:
-        """Tell whether a number lies in the range."""
-        below = self.lower is not None and (
-            number < self.lower or (self.lower_open and number == self.lower)
-        )
-        above = self.upper is not None and (
-            number > self.upper or (self.upper_open and number == self.upper)
-        )
-        return not (below or above)
+        """Return whether a number is in the range."""
+        return not self._is_below(number) and not self._is_above(number)
+
+    def _is_below(self, number: float) -> bool:
+        if self.lower is None:
+            return False
+        if self.lower_open:
+            return number <= self.lower
+        return number < self.lower
+
+    def _is_above(self, number: float) -> bool:
+        if self.upper is None:
+            return False
+        if self.upper_open:
+            return number >= self.upper
+        return number > self.upper
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A hyper-parameter of a component.
 
-    ``default`` is None where there is none and empty where the description gives a blank. ``binding`` lists
-    the allowed values as text; None means any value. ``binding_function`` names a callback that would supply
-    them. ``depends_on`` and ``ui_*`` and ``groups`` are hints for a form and decide nothing.
+    ``depends_on``, ``ui_*`` and ``groups`` are hints for a form and decide nothing.
     """
 
     name: str
@@ -78,9 +85,9 @@ class Parameter:
     description: str
     type: str
     optional: bool
-    default: str | None = None
-    binding: tuple[str, ...] | None = None
-    binding_function: str | None = None
+    default: str | None = None  # None: no default; empty: the description gives a blank one
+    binding: tuple[str, ...] | None = None  # the allowed values as text; None: any value
+    binding_function: str | None = None  # name of a callback that would supply the allowed values
     validator: Validator | None = None
     depends_on: tuple[str, ...] = ()
     ui_pattern: str = "editable"
@@ -90,7 +97,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """An input or output of a component; the first of ``formats`` is what it writes or reads by default."""
+    """An input or output of a component; the first of ``formats`` is its default."""
 
     name: str
     description: str
@@ -99,13 +106,13 @@ class DataSpec:
 
     @property
     def group(self) -> str:
-        """Which of dataset, model and report the category is a kind of."""
+        """The group of the category: data, model or metric."""
         return group_of(self.category)
 
 
 @dataclass(frozen=True)
 class Component:
-    """One algorithm of an image. ``document`` is its description exactly as it was registered."""
+    """One algorithm of an image."""
 
     name: str
     title: str
@@ -117,42 +124,33 @@ class Component:
     parameters: tuple[Parameter, ...]
     inputs: tuple[DataSpec, ...]
     outputs: tuple[DataSpec, ...]
-    results: Mapping[str, str]
-    """result code -> what it means"""
-    document: Mapping[str, Any]
+    results: Mapping[str, str]  # result code -> its meaning
+    document: Mapping[str, Any]  # the description exactly as it was registered
 
 
-DEVICES = ("docker", "swarm", "k8s")
-"""what a job's components may be registered for; of one that is registered for several, the first is meant"""
+def component_differences(component: Component, replacement: Component) -> list[str]:
+    """Return the aspects in which a replacement does not fit the flows written for a component.
+
+    Any of ``roles``, ``inputs``, ``outputs`` and ``parameters``.
+    """
+    expected = _flow_aspects(component)
+    actual = _flow_aspects(replacement)
+    return [aspect for aspect in expected if expected[aspect] != actual[aspect]]
 
 
-def differing(one: Component, other: Component) -> list[str]:
-    """Return in which of its parts a component differs from that of another vendor, as flows use them."""
-
-    def parts(component: Component) -> dict[str, Any]:
-        return {
-            "roles": set(component.roles),
-            "inputs": [(one.name, one.group) for one in component.inputs],
-            "outputs": [(one.name, one.group) for one in component.outputs],
-            "parameters": {one.name: one.type for one in component.parameters},
-        }
-
-    theirs = parts(other)
-    return [name for name, part in parts(one).items() if part != theirs[name]]
-
-
-STRICT = "strict"  # metadata.values of a vendor whose descriptions list every value
-FATE, YACL = "fate", "yacl"
-"""``metadata.profile`` of an image that swaps namespace and name, or reads ``system.storage.host.url``"""
+def _flow_aspects(component: Component) -> dict[str, Any]:
+    """Return the parts of a component on which a flow relies."""
+    return {
+        "roles": set(component.roles),
+        "inputs": [(spec.name, spec.group) for spec in component.inputs],
+        "outputs": [(spec.name, spec.group) for spec in component.outputs],
+        "parameters": {parameter.name: parameter.type for parameter in component.parameters},
+    }
 
 
 @dataclass(frozen=True)
 class Provider:
-    """A vendor's image on one kind of device, and the components in it.
-
-    ``images`` holds the image of those components that were registered one by one with an image other than
-    the provider's. ``warnings`` are those of the registration.
-    """
+    """A vendor's image on one kind of device, and the components in it."""
 
     name: str
     version: str
@@ -162,12 +160,12 @@ class Provider:
     base_url: str
     metadata: Mapping[str, Any]
     components: Mapping[str, Component]
-    warnings: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()  # of the registration
+    # Component -> its image, for components registered one by one with an image other than the provider's.
     images: Mapping[str, str] = field(default_factory=dict)
+    # Image -> the approved digest; images without an entry may have any.
     digests: Mapping[str, str] = field(default_factory=dict)
-    """image -> the digest that was approved; an image that is not here may be any"""
-    retired: bool = False
-    """jobs under way continue with it, new ones are refused"""
+    retired: bool = False  # running jobs continue with it, new ones are refused
 
     @property
     def key(self) -> str:
@@ -176,10 +174,15 @@ class Provider:
 
     @property
     def place(self) -> str:
-        """What the provider says of its engine: its name, its daemon's address, or a device other than Docker."""
-        named = self.metadata.get("engine")
-        device = self.device if self.device in DEVICES[1:] else ""
-        return (named if isinstance(named, str) else "") or self.base_url or device
+        """The engine as the provider names it: a name, a daemon's address, or a device other than Docker."""
+        engine = self.metadata.get("engine")
+        if isinstance(engine, str) and engine:
+            return engine
+        if self.base_url:
+            return self.base_url
+        if self.device in DEVICES[1:]:
+            return self.device
+        return ""
 
     @property
     def strict_values(self) -> bool:
@@ -192,71 +195,78 @@ class Provider:
 
     def every_image(self) -> tuple[str, ...]:
         """Return each image of this provider once."""
-        return tuple(dict.fromkeys(image for image in (self.image, *self.images.values()) if image))
+        images = dict.fromkeys([self.image, *self.images.values()])
+        return tuple(image for image in images if image)
 
     def document(self) -> dict[str, Any]:
-        """Return everything as JSON values; `registration.from_document` makes the same provider of it."""
-        return {
+        """Return everything as JSON values; `registration.from_document` is the inverse."""
+        document: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
             "device": self.device,
             "protocol": self.protocol,
             "metadata": dict(self.metadata),
             "images": dict(self.images),
-            **({"digests": dict(self.digests)} if self.digests else {}),
-            **({"retired": True} if self.retired else {}),
-            "components_description": {
-                name: dict(c.document) for name, c in self.components.items()
-            },
-            "warnings": [list(w) for w in self.warnings],
         }
+        if self.digests:
+            document["digests"] = dict(self.digests)
+        if self.retired:
+            document["retired"] = True
+        document["components_description"] = {
+            name: dict(component.document) for name, component in self.components.items()
+        }
+        document["warnings"] = [list(warning) for warning in self.warnings]
+        return document
 
 
-# Bounds. Descriptions come from other institutions: a document is checked once, without recursion, before
-# anything else reads it, and problems repeat only a little of what was found.
+# Bounds. Descriptions come from other institutions: a document is checked once, without recursion, before anything
+# else reads it, and problems repeat only a little of its values.
 
 MAX_DEPTH = 24
 MAX_VALUES = 100_000
-MAX_BITS = 4096
-"""size of an integer; the interpreter refuses to write out much longer ones"""
+MAX_BITS = 4096  # size of an integer; the interpreter refuses to write out much longer ones
 MAX_COMPONENTS = 500
 MAX_PROBLEMS = 200
-MAX_QUOTE = 200
-"""characters of a found value that a problem repeats"""
+MAX_QUOTE = 200  # characters of a value that a problem repeats
 
 ROOT = "(document)"
 MORE = Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")
 _PLAIN_KEY = re.compile(r"[\w-]{1,128}")
+_LARGEST_QUOTED = 10**18  # integers from this size on are described instead of repeated
 
 
-def unfit(document: Any) -> Problem | None:
-    """Say why a value cannot be stored as JSON in UTF-8, or is too large; None if it can be used."""
+def document_problem(document: Any) -> Problem | None:
+    """Return why a value cannot be stored as JSON in UTF-8 or is too large; None if it is usable."""
     level: list[Any] = [document]
     values = 0
     for _ in range(MAX_DEPTH):
         values += len(level)
         if values > MAX_VALUES:
             return Problem(ROOT, f"must not hold more than {MAX_VALUES} values", values)
-        below: list[Any] = []
+        next_level: list[Any] = []
         for value in level:
-            if isinstance(value, str):
-                if not encodable(value):
-                    return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
-            elif isinstance(value, (list, tuple)):
-                below.extend(value)
+            if isinstance(value, (list, tuple)):
+                next_level.extend(value)
             elif isinstance(value, Mapping):
-                below.extend(value)
-                below.extend(value.values())
-            elif problem := _unfit_number(value):
-                return problem
-        if not below:
+                next_level.extend(value)
+                next_level.extend(value.values())
+            else:
+                problem = _scalar_problem(value)
+                if problem is not None:
+                    return problem
+        if not next_level:
             return None
-        level = below
+        level = next_level
     return Problem(ROOT, f"must not nest deeper than {MAX_DEPTH} levels", MAX_DEPTH + 1)
 
 
-def _unfit_number(value: Any) -> Problem | None:
+def _scalar_problem(value: Any) -> Problem | None:
+    """Return why a text, number or constant cannot be stored as JSON; None if it can."""
     match value:
+        case str():
+            if encodable(value):
+                return None
+            return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
         case int() if value.bit_length() > MAX_BITS:
             return Problem(ROOT, f"must not hold integers beyond {MAX_BITS} bits", shorten(value))
         case float() if not math.isfinite(value):
@@ -268,29 +278,43 @@ def _unfit_number(value: Any) -> Problem | None:
 
 
 def shorten(value: Any) -> Any:
-    """Return a JSON value that shows what was found, small enough to be repeated in a response."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if isinstance(value, int):
-        return value if abs(value) < 10**18 else "an integer of many digits"
-    if isinstance(value, str):
-        text = value if encodable(value) else value.encode("utf-8", "replace").decode()
-        return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"
-    if not isinstance(value, (Mapping, list, tuple)):
-        return f"a {type(value).__name__}"
-    if (
-        len(value) <= MAX_QUOTE // 2
-        and unfit(value) is None
-        and len(text := as_text(value)) <= MAX_QUOTE
-    ):
-        return json.loads(text)
-    return (
-        f"an object with {len(value)} fields"
-        if isinstance(value, Mapping)
-        else f"a list of {len(value)} values"
-    )
+    """Return a JSON value that represents another, small enough to be repeated in a response."""
+    match value:
+        case None | bool():
+            return value
+        case float():
+            return value if math.isfinite(value) else repr(value)
+        case int():
+            return value if abs(value) < _LARGEST_QUOTED else "an integer of many digits"
+        case str():
+            return _shorten_text(value)
+        case Mapping():
+            summary = f"an object with {len(value)} fields"
+            return _shorten_structure(value, summary)
+        case list() | tuple():
+            summary = f"a list of {len(value)} values"
+            return _shorten_structure(value, summary)
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _shorten_text(value: str) -> str:
+    text = value
+    if not encodable(value):
+        text = value.encode("utf-8", "replace").decode()
+    if len(text) > MAX_QUOTE:
+        return text[:MAX_QUOTE] + "…"
+    return text
+
+
+def _shorten_structure(value: Any, summary: str) -> Any:
+    """Return an object or a list as plain JSON if it is short, else its summary."""
+    if len(value) > MAX_QUOTE // 2 or document_problem(value) is not None:
+        return summary
+    text = as_text(value)
+    if len(text) > MAX_QUOTE:
+        return summary
+    return json.loads(text)
 
 
 def as_text(value: Any) -> str:
@@ -309,7 +333,8 @@ def as_text(value: Any) -> str:
 def texts(value: Any) -> tuple[str, ...]:
     """Read a list of texts, or one text for a list of one; blanks are left out."""
     values = [value] if isinstance(value, str) else value or []
-    return tuple(v.strip() for v in values if v.strip())
+    stripped = [entry.strip() for entry in values]
+    return tuple(entry for entry in stripped if entry)
 
 
 def join(path: str, *steps: str | int) -> str:
@@ -325,18 +350,17 @@ def join(path: str, *steps: str | int) -> str:
 
 
 def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems with what they found cut short, and at most MAX_PROBLEMS of them."""
-    kept = [
-        Problem(p.path, p.rule, shorten(p.got), p.suggestion)
-        for p in islice(problems, MAX_PROBLEMS + 1)
+    """Return at most MAX_PROBLEMS problems, then MORE if there are others, with their values shortened."""
+    result = [
+        problem._replace(got=shorten(problem.got)) for problem in islice(problems, MAX_PROBLEMS + 1)
     ]
-    if len(kept) > MAX_PROBLEMS:
-        kept[MAX_PROBLEMS] = MORE
-    return tuple(kept)
+    if len(result) > MAX_PROBLEMS:
+        result[MAX_PROBLEMS] = MORE
+    return tuple(result)
 
 
 def encodable(text: str) -> bool:
-    """Tell whether UTF-8 can hold a text: JSON's escapes can spell half a surrogate pair."""
+    """Return whether UTF-8 can hold a text: JSON's escapes can spell half a surrogate pair."""
     if text.isascii():
         return True
     try:

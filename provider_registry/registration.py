@@ -20,9 +20,9 @@ from provider_registry.model import (
     Problem,
     Provider,
     bounded,
+    document_problem,
     join,
     shorten,
-    unfit,
 )
 
 DEVICE = DEVICES[0]
@@ -98,7 +98,7 @@ def provider_from_request(body: Any) -> Provider:
     The outer name and version are the components' provider and version. Raises InvalidDescription
     with every problem of the body and of all descriptions in it.
     """
-    oversized = unfit(body)
+    oversized = document_problem(body)
     if oversized:
         raise InvalidDescription((oversized,))
     foreign_problems = foreign.registration_problems(body)
@@ -228,7 +228,7 @@ def provider_from_component(body: Any) -> Provider:
     of the warnings are those of the component in its provider's document. Raises InvalidDescription,
     with paths of the body.
     """
-    oversized = unfit(body)
+    oversized = document_problem(body)
     if oversized:
         raise InvalidDescription((oversized,))
     component_info = body.get("component_info") if isinstance(body, Mapping) else None

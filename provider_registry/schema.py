@@ -1,4 +1,4 @@
-"""The JSON Schemas of descriptions and registrations, with errors that a vendor can act on."""
+"""The JSON Schemas of descriptions and registrations, with problems that a vendor can act on."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,16 @@ from jsonschema.exceptions import ValidationError
 
 from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, near, shorten
 
-_WORDS = {
+_TYPE_NAMES = {
     "object": "an object",
     "array": "a list",
     "string": "text",
     "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
 }
-_WORDS |= {"integer": "a whole number", "boolean": "true or false"}
-_CERTAIN = 0.8
-"""how alike an unknown field must be to one that is missing"""
+_MISSPELLED = 0.8  # least similarity of an unknown field to the missing one that it is taken for
+_MAX_SUGGESTION = 200  # characters
 _LIMITS = {
     "maxLength": "must not be longer than {} characters",
     "maxItems": "must not list more than {} entries",
@@ -31,9 +32,8 @@ _LIMITS = {
 class Schema(NamedTuple):
     """A schema as it is shipped, for editors and other programs, and its validator."""
 
-    name: str
-    covers: str
-    """which documents it is for"""
+    name: str  # of its file
+    covers: str  # the documents that it applies to
     document: Mapping[str, Any]
     validator: Draft202012Validator
 
@@ -43,50 +43,57 @@ class Schema(NamedTuple):
         return str(self.document["title"])
 
     def problems(self, document: Any, path: str = "") -> list[Problem]:
-        """Find everything in a document that the schema forbids, up to the bound on problems, each place once."""
-        found: dict[tuple[str, str], Problem] = {}
+        """Return everything in a document that the schema forbids, each problem once, at most MAX_PROBLEMS."""
+        unique: dict[tuple[str, str], Problem] = {}
         for error in islice(self.validator.iter_errors(document), MAX_PROBLEMS + 1):
             for problem in _translate(error, join(path, *error.absolute_path)):
-                found.setdefault((problem.path, problem.rule), problem)
-        return list(found.values())
+                unique.setdefault((problem.path, problem.rule), problem)
+        return list(unique.values())
 
-    def fits(self, item: Any, name: str) -> bool:
-        """Tell whether a value may be an entry of a list at the schema's top."""
-        part: Any = self.validator.schema
-        return self.validator.evolve(schema=part["properties"][name]["items"]).is_valid(item)
+    def accepts_entry(self, entry: Any, field: str) -> bool:
+        """Return whether a value is valid as an entry of the list in a top-level field."""
+        schema: Any = self.validator.schema
+        entry_schema = schema["properties"][field]["items"]
+        return self.validator.evolve(schema=entry_schema).is_valid(entry)
 
     def fields(self, *lists: str) -> tuple[str, ...]:
-        """Return the names of the fields that the schema knows, at its top or in the entries of a list below."""
-        part: Any = self.validator.schema
-        for name in lists:
-            part = part["properties"][name]["items"]
-        return tuple(part["properties"])
+        """Return the names of the schema's fields, at its top or in the entries of nested lists."""
+        schema: Any = self.validator.schema
+        for field in lists:
+            schema = schema["properties"][field]["items"]
+        return tuple(schema["properties"])
 
 
 def _load(name: str, covers: str) -> Schema:
-    """Read a schema; its validator gets local references written out, which halves the time per document."""
+    """Read a shipped schema."""
     document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
-    definitions = document.get("$defs", {})
+    expanded = _expand(document, document.get("$defs", {}))
+    return Schema(name, covers, document, Draft202012Validator(expanded))
 
-    def expand(part: Any) -> Any:
-        if isinstance(part, list):
-            return [expand(item) for item in part]
-        if not isinstance(part, dict):
-            return part
-        own = {key: expand(value) for key, value in part.items() if key not in ("$ref", "$defs")}
-        if isinstance(own.get("type"), str):
-            own["type"] = [own["type"]]
-        return (
-            {**expand(definitions[part["$ref"].rpartition("/")[2]]), **own}
-            if "$ref" in part
-            else own
-        )
 
-    return Schema(name, covers, document, Draft202012Validator(expand(document)))
+def _expand(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """Replace local references with their definitions, which halves the time per document.
+
+    Types become lists, the form that `_wrong_type` reads.
+    """
+    if isinstance(node, list):
+        return [_expand(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    expanded: dict[str, Any] = {}
+    if "$ref" in node:
+        definition = node["$ref"].rpartition("/")[2]
+        expanded |= _expand(definitions[definition], definitions)
+    for key, value in node.items():
+        if key not in ("$ref", "$defs"):
+            expanded[key] = _expand(value, definitions)
+    if isinstance(expanded.get("type"), str):
+        expanded["type"] = [expanded["type"]]
+    return expanded
 
 
 def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
-    """Yield the problems of a validator's error in words that a vendor can act on."""
+    """Yield a validator's error as problems in our own words."""
     if error.validator == "required":
         yield from _missing_fields(error, path)
     elif error.validator == "type":
@@ -103,7 +110,7 @@ def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
     for name in required:
         if name in item:
             continue
-        misspelled = near(name, unknown, _CERTAIN)
+        misspelled = near(name, unknown, _MISSPELLED)
         suggestion = f"{name} instead of {misspelled}" if misspelled else ""
         yield Problem(join(path, name), "is missing", None, suggestion)
 
@@ -111,16 +118,16 @@ def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
 def _wrong_type(error: ValidationError, path: str) -> Problem:
     value: Any = error.instance
     types: Any = error.validator_value
-    words = " or ".join(_WORDS[name] for name in types if name != "null")
+    words = " or ".join(_TYPE_NAMES[name] for name in types if name != "null")
     suggestion = ""
     if "array" in types and isinstance(value, str):
         entries = [entry.strip() for entry in value.split(",")]
-        suggestion = json.dumps(entries)[:200]
+        suggestion = json.dumps(entries)[:_MAX_SUGGESTION]
     return Problem(path or ROOT, f"must be {words}", shorten(value), suggestion)
 
 
 def _broken_rule(error: ValidationError, path: str) -> Problem:
-    """Return the problem of any other rule: our wording of a limit, or the schema's own."""
+    """Return the problem of any other rule, in our words for limits or those of ``x-rule``."""
     rule = f"breaks the rule {error.validator!r} of the format"
     if isinstance(error.schema, Mapping):
         rule = error.schema.get("x-rule") or rule
@@ -135,5 +142,5 @@ REGISTRATION = _load("registration.json", "the body of POST /v2/provider/registe
 COMPONENT_REGISTRATION = _load(
     "component-registration.json", "the body of POST /v1/platform/schedule/component/register"
 )
+# The schemas by file name.
 FILES = {schema.name: schema for schema in (DESCRIPTION, REGISTRATION, COMPONENT_REGISTRATION)}
-"""by file name"""

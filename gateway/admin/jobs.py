@@ -57,7 +57,7 @@ from gateway.store.queries import JobCursor, JobFilter, Listed, is_known, page
 from gateway.store.repositories import SqlTemplates
 from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry
-from provider_registry.model import unfit
+from provider_registry.model import document_problem
 
 _PARTY = shape(
     "Party",
@@ -646,7 +646,7 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         name: _Name,
         body: Annotated[Kept, Body(openapi_examples=_KEPT)],
     ) -> Response:
-        problem = unfit(body.job)
+        problem = document_problem(body.job)
         if problem is not None:
             raise Invalid([Problem("job", problem.rule, problem.got)])
         before = templates.get(name)

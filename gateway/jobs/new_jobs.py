@@ -13,7 +13,7 @@ from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.errors import Invalid
 from gateway.jobs.digest import digest
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
-from provider_registry.model import ANY, differing
+from provider_registry.model import ANY, component_differences
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
@@ -120,7 +120,7 @@ class NewJobs:
                     rule = f"is not compared with {usual} here: {error.message}"
                     warnings.append(Problem(path, rule, str(ref)))
                     continue
-                differences = differing(usual_component, component)
+                differences = component_differences(usual_component, component)
                 if differences:
                     rule = (
                         f"differs from {usual} in {', '.join(differences)}: "

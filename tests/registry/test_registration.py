@@ -13,8 +13,8 @@ from provider_registry.model import (
     MAX_DEPTH,
     InvalidDescription,
     Problem,
+    document_problem,
     shorten,
-    unfit,
 )
 from provider_registry.registration import (
     MAX_BYTES,
@@ -409,5 +409,5 @@ def test_any_value_at_all_is_refused_with_its_reasons(value):
         with pytest.raises(InvalidDescription):
             reader(value)
     shown = shorten(value)
-    assert unfit(shown) is None
+    assert document_problem(shown) is None
     json.dumps(shown, allow_nan=False)
