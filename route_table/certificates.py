@@ -1,4 +1,4 @@
-"""The PEM files that routes and listeners name: whether they can be used, and until when."""
+"""The PEM files of routes and listeners: their problems, names, keys, expiry and revocation."""
 
 import logging
 import os
@@ -27,74 +27,177 @@ from route_table.model import Bearer, Identity, Problem, Unusable, read_file, sh
 
 log = logging.getLogger(__name__)
 
-_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-MAX_FILE = 1024 * 1024
-"""bytes"""
-_LEAST_RSA = 2048
-"""bits"""
+MAX_FILE = 1024 * 1024  # bytes
+MIN_RSA_KEY = 2048  # bits
+REVOCATION_CHECK = 1.0  # seconds until a change of a revocation list takes effect
+
+_REVOCATION_LIST = re.compile(
+    rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----",
+    re.DOTALL,
+)
+
+# The kinds of key with which requests are signed.
 PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey | sm2.PublicKey
-"""by which a signed request is checked"""
 
 
 class Expiry(NamedTuple):
-    """Until when a certificate that a file holds is valid; of several, the one that ends first."""
+    """The end of validity of a file's certificates: the first in a chain, the last among authorities."""
 
-    path: str
+    path: str  # of the setting or route key that names the file
     file: str
     ends: datetime
 
 
+# ------------------------------------------------------------ files of an identity
+
+
 def problems(
     identity: Identity,
-    at: str,
+    path: str,
     now: datetime,
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the files of an identity; ``at`` is the path of what names them."""
+    """Yield the problems of an identity's files; ``path`` is that of the entry which names them."""
     for key, check in (("ca", _check_authorities), ("certificate", _check_chain)):
-        if (file := getattr(identity, key)) is not None:
-            try:
-                check(certificates(file), now)
-            except Unusable as error:
-                yield Problem(f"{at}.{key}", str(error), short(file))
-    if identity.key is not None:
+        file = getattr(identity, key)
+        if file is None:
+            continue
         try:
-            private = _key(identity.key)
+            check(certificates(file), now)
         except Unusable as error:
-            yield Problem(f"{at}.key", str(error), short(identity.key))
-            return
-        if identity.certificate is not None and not _fits(private, identity.certificate):
-            rule = f"is not the key of the certificate in {short(identity.certificate)}"
-            yield Problem(f"{at}.key", rule, short(identity.key))
+            yield Problem(f"{path}.{key}", str(error), short(file))
+    if identity.key is not None:
+        rule = _key_rule(identity.key, identity.certificate)
+        if rule:
+            yield Problem(f"{path}.key", rule, short(identity.key))
 
 
-def _check_authorities(found: list[x509.Certificate], now: datetime) -> None:
-    if all(one.not_valid_after_utc <= now for one in found):
+def _check_authorities(authorities: list[x509.Certificate], now: datetime) -> None:
+    """Raise `Unusable` if all authorities have expired."""
+    if all(authority.not_valid_after_utc <= now for authority in authorities):
         raise Unusable("holds expired authorities only; get the current ones")
 
 
-def _check_chain(found: list[x509.Certificate], now: datetime) -> None:
-    _usable(found[0])
-    for one in found:
-        if one.not_valid_after_utc <= now:
-            raise Unusable(f"has expired on {one.not_valid_after_utc.date()}; renew it")
-        if one.not_valid_before_utc > now:
-            raise Unusable(f"is valid only from {one.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on")
+def _check_chain(chain: list[x509.Certificate], now: datetime) -> None:
+    """Raise `Unusable` unless all certificates are valid and TLS can use the first one's key."""
+    _check_kind_of_key(chain[0])
+    for certificate in chain:
+        ends = certificate.not_valid_after_utc
+        begins = certificate.not_valid_before_utc
+        if ends <= now:
+            raise Unusable(f"has expired on {ends.date()}; renew it")
+        if begins > now:
+            raise Unusable(f"is valid only from {begins:%Y-%m-%d %H:%M} UTC on")
+
+
+def _check_kind_of_key(certificate: x509.Certificate) -> None:
+    """Raise `Unusable` for a certificate with a kind of key that TLS does not support here, such as SM2."""
+    try:
+        certificate.public_key()
+    except (UnsupportedAlgorithm, ValueError) as error:
+        rule = "is for a key of a kind that TLS cannot use here, such as SM2; get one for an RSA or EC P-256 key"
+        raise Unusable(rule) from error
+
+
+def _key_rule(key_file: str, certificate_file: str | None) -> str:
+    """Return the rule that a private key's file breaks; empty if none."""
+    try:
+        key = _private_key(key_file)
+    except Unusable as error:
+        return str(error)
+    if certificate_file is not None and not _is_key_of(key, certificate_file):
+        return f"is not the key of the certificate in {short(certificate_file)}"
+    return ""
+
+
+def _private_key(file: str) -> PrivateKeyTypes:
+    """Read a private key in PEM form. Raises `Unusable`."""
+    content = read_file(file, MAX_FILE)
+    try:
+        return load_pem_private_key(content, None)
+    except TypeError as error:
+        rule = "is protected by a password; give a key without one, readable by this user only"
+        raise Unusable(rule) from error
+    except Exception as error:  # the library raises many kinds for content that is not a key
+        raise Unusable("holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from error
+
+
+def _is_key_of(key: PrivateKeyTypes, certificate_file: str) -> bool:
+    """Return whether a key is that of a file's first certificate.
+
+    True for an unreadable file, which is reported as a problem of the certificate.
+    """
+    try:
+        certificate = certificates(certificate_file)[0]
+        _check_kind_of_key(certificate)
+    except Unusable:
+        return True
+    return _public_bytes(certificate.public_key()) == _public_bytes(key.public_key())
+
+
+def expiries(identity: Identity, path: str) -> Iterator[Expiry]:
+    """Yield the expiry of each of an identity's files; unreadable ones are left out."""
+    for key, decisive in (("ca", max), ("certificate", min)):
+        file = getattr(identity, key)
+        if file is None:
+            continue
+        try:
+            ends = [certificate.not_valid_after_utc for certificate in certificates(file)]
+        except Unusable:
+            continue
+        yield Expiry(f"{path}.{key}", file, decisive(ends))
+
+
+def certificates(file: str) -> list[x509.Certificate]:
+    """Return the certificates in a PEM file, at least one. Raises `Unusable`."""
+    content = read_file(file, MAX_FILE)
+    try:
+        return x509.load_pem_x509_certificates(content)
+    except (ValueError, x509.InvalidVersion) as error:
+        raise Unusable("holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from error
+
+
+def stamp(file: str) -> tuple[int, int]:
+    """Return a file's modification time in nanoseconds and its size in bytes; zeros if it does not exist."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+# ------------------------------------------------------------ names and keys
 
 
 @lru_cache(maxsize=1024)
 def bearer(pem: str) -> Bearer:
-    """Return the names, key pin and serial number of a certificate in PEM form. Raises Unusable."""
+    """Return the names, key pin and serial number of a certificate in PEM form. Raises `Unusable`."""
     try:
-        found = x509.load_pem_x509_certificate(pem.encode())
-        names = {*_names(found), pin(found)}
+        certificate = x509.load_pem_x509_certificate(pem.encode())
+        names = {*_alternative_names(certificate), pin(certificate)}
     except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
         raise Unusable(f"is not a certificate that can be read: {error}") from error
-    return Bearer(frozenset(names), found.serial_number, found.issuer.public_bytes())
+    issuer = certificate.issuer.public_bytes()
+    return Bearer(frozenset(names), certificate.serial_number, issuer)
 
 
-def bears(file: str, name: str) -> bool:
-    """Tell whether a file's first certificate has a subject alternative name. Raises Unusable."""
-    return name.lower() in _names(certificates(file)[0])
+def has_name(file: str, name: str) -> bool:
+    """Return whether a file's first certificate has a subject alternative name. Raises `Unusable`."""
+    return name.lower() in _alternative_names(certificates(file)[0])
+
+
+def _alternative_names(certificate: x509.Certificate) -> set[str]:
+    """Return a certificate's subject alternative names (DNS, URI, IP) in lower case."""
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return set()
+    names = [
+        *extension.value.get_values_for_type(x509.DNSName),
+        *extension.value.get_values_for_type(x509.UniformResourceIdentifier),
+    ]
+    for address in extension.value.get_values_for_type(x509.IPAddress):
+        names.append(str(address))
+    return {name.lower() for name in names}
 
 
 def pin(certificate: x509.Certificate) -> str:
@@ -104,20 +207,21 @@ def pin(certificate: x509.Certificate) -> str:
 
 def key_pin(key: PublicKeyTypes | sm2.PublicKey) -> str:
     """Return ``sha256:`` and the hexadecimal digest of a public key (SubjectPublicKeyInfo)."""
-    return (
-        "sha256:"
-        + sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-    )
+    return f"sha256:{sha256(_public_bytes(key)).hexdigest()}"
 
 
-def written(key: PublicKeyTypes | sm2.PublicKey) -> str:
-    """Return a public key as routes hold it: base64 of its SubjectPublicKeyInfo, a PEM file without its frame."""
-    return b64encode(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).decode()
+def encode_key(key: PublicKeyTypes | sm2.PublicKey) -> str:
+    """Return a public key in the form of routes: base64 of its SubjectPublicKeyInfo."""
+    return b64encode(_public_bytes(key)).decode()
+
+
+def _public_bytes(key: PublicKeyTypes | sm2.PublicKey) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 @lru_cache(maxsize=1024)
 def public_key(text: str) -> PublicKey:
-    """Read a public key that routes hold. Raises ValueError where no request can be signed with such a one."""
+    """Read a public key in the form of routes. Raises `ValueError` if requests cannot be signed with it."""
     der = b64decode(text, validate=True)
     if sm2.is_public(der):
         return sm2.PublicKey(der)
@@ -130,12 +234,12 @@ def public_key(text: str) -> PublicKey:
 
 
 def signature_algorithm(key: object) -> str:
-    """Return how a kind of key signs in the words of RFC 9421, or ``sm2``. Raises ValueError otherwise."""
+    """Return RFC 9421's name of the algorithm for a public key, or ``sm2``. Raises `ValueError` for other keys."""
     if isinstance(key, ed25519.Ed25519PublicKey):
         return "ed25519"
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         return "ecdsa-p256-sha256"
-    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _LEAST_RSA:
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= MIN_RSA_KEY:
         return "rsa-v1_5-sha256"
     if isinstance(key, sm2.PublicKey):
         return "sm2"
@@ -144,132 +248,76 @@ def signature_algorithm(key: object) -> str:
     )
 
 
-def _names(certificate: x509.Certificate) -> set[str]:
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return set()
-    names = [
-        *found.get_values_for_type(x509.DNSName),
-        *found.get_values_for_type(x509.UniformResourceIdentifier),
-    ]
-    return {name.lower() for name in (*names, *map(str, found.get_values_for_type(x509.IPAddress)))}
+# ------------------------------------------------------------ revocation
 
 
 class RevocationList:
     """A file of certificate revocation lists (PEM, or one in DER), read again when it changes.
 
-    Lists that no authority of ``ca`` signed are not used. While a changed file cannot be read, the lists read
-    before it stay in force.
+    Every list must be signed by an authority of ``ca``. While a changed file cannot be read, the lists read before
+    it stay in force.
     """
 
     def __init__(self, file: str, ca: str) -> None:
-        """Raises Unusable where the file cannot be used."""
+        """Raises `Unusable` if the file cannot be used."""
         self._file = file
         self._ca = ca
-        self._looked = time.monotonic()
+        self._last_check = time.monotonic()
         self._stamp = stamp(file)
         self._revoked = self._read()
 
     def revokes(self, certificate: Bearer) -> bool:
-        """Tell whether a certificate is revoked; a changed file counts after a second at most."""
-        if time.monotonic() - self._looked >= 1.0:
-            self._looked = time.monotonic()
-            if (current := stamp(self._file)) != self._stamp:
-                try:
-                    self._revoked = self._read()
-                    self._stamp = current
-                except Unusable as error:
-                    log.warning(
-                        "revocation list not accepted",
-                        extra={"file": self._file, "cause": str(error)},
-                    )
+        """Return whether a certificate is revoked; changes of the file take effect within a second."""
+        if time.monotonic() - self._last_check >= REVOCATION_CHECK:
+            self._last_check = time.monotonic()
+            self._reload()
         return (certificate.issuer, certificate.serial) in self._revoked
 
+    def _reload(self) -> None:
+        """Read the file if it has changed."""
+        current = stamp(self._file)
+        if current == self._stamp:
+            return
+        try:
+            self._revoked = self._read()
+        except Unusable as error:
+            fields = {"file": self._file, "cause": str(error)}
+            log.warning("revocation list not accepted", extra=fields)
+            return
+        self._stamp = current
+
     def _read(self) -> frozenset[tuple[bytes, int]]:
-        lists = revocation_lists(self._file, self._ca)
-        return frozenset(
-            (found.issuer.public_bytes(), entry.serial_number) for found in lists for entry in found
-        )
+        """Return issuer and serial number of each revoked certificate."""
+        revoked = set()
+        for revocation_list in revocation_lists(self._file, self._ca):
+            issuer = revocation_list.issuer.public_bytes()
+            for certificate in revocation_list:
+                revoked.add((issuer, certificate.serial_number))
+        return frozenset(revoked)
 
 
 def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]:
-    """Return the lists in a file, each signed by an authority in ``ca``. Raises Unusable."""
+    """Return the lists in a file, each signed by an authority in ``ca``. Raises `Unusable`."""
     content = read_file(file, MAX_FILE)
-    parts = _LIST.findall(content)
+    in_pem = _REVOCATION_LIST.findall(content)
     try:
-        lists = [x509.load_pem_x509_crl(part) for part in parts] or [
-            x509.load_der_x509_crl(content)
-        ]
+        if in_pem:
+            lists = [x509.load_pem_x509_crl(pem) for pem in in_pem]
+        else:
+            lists = [x509.load_der_x509_crl(content)]
     except ValueError as error:
         raise Unusable("holds no certificate revocation list in PEM or DER form") from error
-    authorities = {one.subject: one for one in certificates(ca)}
-    for found in lists:
-        authority = authorities.get(found.issuer)
-        key: Any = authority.public_key() if authority else None
-        if key is None or not found.is_signature_valid(key):
+    authorities = {authority.subject: authority for authority in certificates(ca)}
+    for revocation_list in lists:
+        authority = authorities.get(revocation_list.issuer)
+        if authority is None or not _has_signed(authority, revocation_list):
             raise Unusable("holds a list that no authority of client_ca has signed")
     return lists
 
 
-def stamp(file: str) -> tuple[int, int]:
-    """Return time and size of a file, which change with its content; zeros for one that is not there."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
-
-
-def expiries(identity: Identity, at: str) -> Iterator[Expiry]:
-    """Yield until when the files of an identity are good; those that cannot be read are left out."""
-    for key in ("ca", "certificate"):
-        file = getattr(identity, key)
-        if file is not None:
-            try:
-                ends = [one.not_valid_after_utc for one in certificates(file)]
-            except Unusable:
-                continue
-            yield Expiry(f"{at}.{key}", file, max(ends) if key == "ca" else min(ends))
-
-
-def certificates(file: str) -> list[x509.Certificate]:
-    """Return the certificates in a PEM file, at least one. Raises Unusable."""
-    content = read_file(file, MAX_FILE)
-    try:
-        return x509.load_pem_x509_certificates(content)
-    except (ValueError, x509.InvalidVersion) as error:
-        raise Unusable("holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from error
-
-
-def _key(file: str) -> PrivateKeyTypes:
-    content = read_file(file, MAX_FILE)
-    try:
-        return load_pem_private_key(content, None)
-    except TypeError as error:
-        raise Unusable(
-            "is protected by a password; give a key without one, readable by this user only"
-        ) from error
-    except Exception as error:  # the library raises many kinds for what is not a key
-        raise Unusable("holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from error
-
-
-def _usable(certificate: x509.Certificate) -> None:
-    """Raise `Unusable` for a certificate whose kind of key TLS here does not know, such as SM2."""
-    try:
-        certificate.public_key()
-    except (UnsupportedAlgorithm, ValueError) as error:
-        rule = "is for a key of a kind that TLS cannot use here, such as SM2; get one for an RSA or EC P-256 key"
-        raise Unusable(rule) from error
-
-
-def _fits(private: PrivateKeyTypes, file: str) -> bool:
-    """Tell whether a key is that of a file's first certificate; unreadable files are reported elsewhere."""
-    try:
-        own = certificates(file)[0]
-        _usable(own)
-        public = own.public_key()
-    except Unusable:
-        return True
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return public.public_bytes(*form) == private.public_key().public_bytes(*form)
+def _has_signed(
+    authority: x509.Certificate,
+    revocation_list: x509.CertificateRevocationList,
+) -> bool:
+    key: Any = authority.public_key()
+    return revocation_list.is_signature_valid(key)

@@ -17,16 +17,9 @@ from threading import Lock, RLock
 from typing import Any, NamedTuple, Protocol
 
 from route_table import certificates
-from route_table.document import (
-    MAX_TEXT,
-    ROOT,
-    Change,
-    apply,
-    opened_to_all,
-    parse,
-    step,
-    with_proof_kept,
-)
+from route_table.document import MAX_TEXT, parse
+from route_table.editing import Change, apply, keep_signing, opened_routes
+from route_table.entries import ROOT
 from route_table.model import (
     Identity,
     InvalidRoutes,
@@ -35,6 +28,7 @@ from route_table.model import (
     RouteTable,
     UnknownNode,
     Unusable,
+    join,
     read_file,
 )
 
@@ -376,14 +370,14 @@ class LiveRoutes:
         routes = parse(text).routes
         former = dict(parse(before).routes)
         if source == _FILE:
-            problems = tuple(opened_to_all(routes, former))
+            problems = tuple(opened_routes(routes, former))
             if problems:
                 raise InvalidRoutes(problems)
         for node in routes.keys() - former.keys():
             last = self._last_entry(node)
             if last is not None:
                 former[node] = last
-        return with_proof_kept(text, former)
+        return keep_signing(text, former)
 
     def _last_entry(self, node: str) -> Route | None:
         """Return the last entry of a node without a present one."""
@@ -400,7 +394,7 @@ class LiveRoutes:
         """Read a table; its relative paths of files start at the route file's folder."""
         table = parse(text, number)
         folder = self._path.absolute().parent if self._path else Path.cwd()
-        routes = {node: route.beside(folder) for node, route in table.routes.items()}
+        routes = {node: route.with_paths_from(folder) for node, route in table.routes.items()}
         return replace(table, routes=routes)
 
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
@@ -415,7 +409,7 @@ class LiveRoutes:
         for node, route in table.routes.items():
             has_files = route.ca or route.certificate
             if has_files and route != before.get(node):
-                problems += self._files(route.identity, step("", node), self._clock())
+                problems += self._files(route.identity, join("", node), self._clock())
         if problems:
             raise InvalidRoutes(tuple(problems))
 

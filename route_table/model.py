@@ -1,5 +1,6 @@
-"""The values of this room: a route to one node, and the table of all of them."""
+"""The values of this package: a route to one node, and the table of all of them."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,25 +12,43 @@ from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import Unfit
 from gateway.domain.problems import near as near
 
-FATES = "fate-partner"
-PROFILES = ("spec", "fate", "kuscia", "audited", FATES)
+FATE_PARTNER = "fate-partner"  # the profile of nodes that speak FATE's own protocol
+PROFILES = ("spec", "fate", "kuscia", "audited", FATE_PARTNER)
 DEFAULT_PROFILE = "spec"
 SIGNING = ("required", "accepted", "off")
 BUNDLES = ("required", "accepted")
-DEFAULT_DEADLINE = 10.0
-DEFAULT_ENTRY = "default"
-"""the entry that serves nodes without one of their own; no node may be called so"""
-MOST_OF_NODE = 100
-NODE_ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{{0,{MOST_OF_NODE - 2}}}[A-Za-z0-9])?")
+DEFAULT_DEADLINE = 10.0  # seconds
+DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
+MAX_NODE_ID = 100  # characters
+NODE_ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{{0,{MAX_NODE_ID - 2}}}[A-Za-z0-9])?")
 NODE_RULE = (
-    f"must be a node id: letters, digits and . _ : @ - inside, at most {MOST_OF_NODE} characters"
+    f"must be a node id: letters, digits and . _ : @ - inside, at most {MAX_NODE_ID} characters"
 )
 
+_PLAIN_KEY = re.compile(r"[\w-]{1,128}")
+_FILES = ("ca", "certificate", "key")
+# What a route takes from the entry of the node that passes its requests on.
+_HOP_FIELDS = ("url", "transport", "peer_certificate", "server_name", *_FILES)
 
-def short(text: str, most: int = 128) -> str:
-    """Return text as a problem repeats it: cut, and encodable."""
-    shown = text.encode("utf-8", "replace").decode()
-    return shown if len(shown) <= most else shown[:most] + "…"
+
+# ------------------------------------------------------------ problems and files
+
+
+def short(text: str, limit: int = 128) -> str:
+    """Return text as problems repeat it: encodable, and cut after ``limit`` characters."""
+    encodable = text.encode("utf-8", "replace").decode()
+    if len(encodable) > limit:
+        return encodable[:limit] + "…"
+    return encodable
+
+
+def join(path: str, key: str) -> str:
+    """Extend a path by a key; odd keys are quoted."""
+    if not _PLAIN_KEY.fullmatch(key):
+        return f"{path}[{json.dumps(short(key), ensure_ascii=False)}]"
+    if not path:
+        return key
+    return f"{path}.{key}"
 
 
 class InvalidRoutes(Unfit):
@@ -37,7 +56,7 @@ class InvalidRoutes(Unfit):
 
 
 class UnknownNode(Exception):
-    """The table has no route to a node that may be used. The message says how to add one."""
+    """The table has no usable route to a node; the message says how to add one."""
 
     def __init__(
         self,
@@ -46,19 +65,20 @@ class UnknownNode(Exception):
         disabled: bool = False,
         via: str = "",
     ) -> None:
-        """``via`` names the next hop whose entry is the one that is disabled."""
+        """``via`` is the next hop, if its entry is the disabled one."""
         self.node = node
         self.version = version
         self.disabled = disabled
-        table, shown = f"in version {version} of the route table", short(node)
+        table = f"in version {version} of the route table"
+        quoted = short(node)
         if via:
-            text = f"the route to node {shown!r} goes via {via!r}, whose entry is disabled {table}; enable it"
+            text = f"the route to node {quoted!r} goes via {via!r}, whose entry is disabled {table}; enable it"
         elif disabled:
             text = (
-                f"the route to node {shown!r} is disabled {table}; set enabled: true in its entry"
+                f"the route to node {quoted!r} is disabled {table}; set enabled: true in its entry"
             )
         else:
-            text = f"node {shown!r} has no route {table}; add an entry under {shown!r} with its host and port"
+            text = f"node {quoted!r} has no route {table}; add an entry under {quoted!r} with its host and port"
         super().__init__(text)
 
 
@@ -66,174 +86,183 @@ class Unusable(Exception):
     """A file cannot be used; the text is the rule that it breaks."""
 
 
-def read_file(file: str | Path, most: int) -> bytes:
-    """Return the content of a regular file. Raises Unusable; a pipe is not opened, as that would wait."""
+def read_file(file: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes.
+
+    Raises `Unusable`; a pipe is refused without opening it, which would block.
+    """
     path = Path(file)
     try:
+        if not path.exists():
+            raise Unusable("does not exist")
         if not path.is_file():
-            raise Unusable("is not a file" if path.exists() else "does not exist")
+            raise Unusable("is not a file")
         with path.open("rb") as stream:
-            content = stream.read(most + 1)
+            content = stream.read(limit + 1)
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise Unusable("is not a path") from error
-    if len(content) > most:
-        raise Unusable(f"must not be larger than {most} bytes")
+    if len(content) > limit:
+        raise Unusable(f"must not be larger than {limit} bytes")
     return content
+
+
+# ------------------------------------------------------------ certificates
 
 
 @dataclass(frozen=True)
 class Bearer:
-    """The names in a certificate, by which its holder is recognised.
+    """The parts of a certificate by which its holder is recognized, or found in a revocation list."""
 
-    ``bears``: its subject alternative names (DNS, URI, IP), in lower case, and the pin of its public key,
-    ``sha256:`` and 64 hexadecimal digits. ``serial`` and ``issuer`` (DER) are what revocation lists name it by.
-    """
-
-    bears: frozenset[str]
+    # Subject alternative names (DNS, URI, IP) in lower case, and the pin of the public key: ``sha256:`` and 64
+    # hexadecimal digits.
+    names: frozenset[str]
     serial: int
-    issuer: bytes
+    issuer: bytes  # DER
 
 
 @dataclass(frozen=True)
 class Identity:
-    """How TLS with one address is done: paths of PEM files, and the name that the peer's certificate must bear.
+    """The files (PEM) and names for TLS with one address."""
 
-    Without ``ca`` the authorities are those that this machine's Python brings; ``certificate`` and ``key`` are
-    shown to a peer that asks for them; without ``server_name`` the name is the host of the address.
-    """
-
-    ca: str | None = None
-    certificate: str | None = None
+    ca: str | None = None  # None: the authorities of this machine's Python
+    certificate: str | None = None  # sent to a peer that asks for it, like ``key``
     key: str | None = None
-    server_name: str | None = None
+    server_name: str | None = (
+        None  # that the peer's certificate must bear; None: the address's host
+    )
 
 
 NO_IDENTITY = Identity()
 
 
-_FILES = ("ca", "certificate", "key")
-_OF_HOP = ("url", "transport", "peer_certificate", "server_name", *_FILES)
-"""how the node is called that passes requests on"""
+# ------------------------------------------------------------ routes
 
 
 @dataclass(frozen=True)
 class Route:
-    """How one node is reached.
-
-    ``url`` is scheme, host, port unless it is the scheme's own, and path prefix, without a slash at its end; it is
-    empty where ``via`` names the node that requests are handed to, to be passed on. ``transport`` is the same for
-    the messages of containers, where that is another address.
-    ``profile`` names the peer's dialect, ``institution`` its owner where that is known. ``deadline`` is the
-    time in seconds that one call may take. A disabled route is kept, but not used. ``relay``: this node passes on
-    what comes from that node or is for it, where the other end's route says so too.
-    ``ca`` to ``server_name`` are an `Identity`. ``components`` are patterns of those that the node may have run
-    here, in which ``*`` stands for anything; none: all of them. ``peer_certificate`` says what the certificate
-    that the node shows when it connects must bear (`bound_to`); none: the node's id. ``keys`` are the public keys
-    that sign the node's requests (base64 of SubjectPublicKeyInfo), ``signing`` one of `SIGNING` (`signed`),
-    ``bundles`` one of `BUNDLES`: whether the jobs that it initiates or schedules have to be signed.
-    """
+    """How one node is reached, and how it proves who it is."""
 
     node: str
+    # Scheme, host, port unless it is the scheme's default, and path prefix, without a final slash. Empty in a table's
+    # route with ``via``.
     url: str
-    profile: str = DEFAULT_PROFILE
-    institution: str | None = None
-    deadline: float = DEFAULT_DEADLINE
-    enabled: bool = True
-    via: str | None = None
-    relay: bool = False
-    ca: str | None = None
+    profile: str = DEFAULT_PROFILE  # the peer's dialect
+    institution: str | None = None  # the node's owner, if known
+    deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
+    enabled: bool = True  # a disabled route is stored but not used
+    via: str | None = None  # the node that passes requests on
+    relay: bool = (
+        False  # this node passes requests between that node and others whose routes have it too
+    )
+    ca: str | None = None  # this and the next three: see `Identity`
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
+    # Patterns, with ``*`` for anything, of the components that the node may have run here; empty: all.
     components: tuple[str, ...] = ()
+    # Names or key pins, one of which the node's client certificate must bear; empty: the node's id.
     peer_certificate: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    signing: str | None = None
-    bundles: str = BUNDLES[1]
-    transport: str | None = None
+    keys: tuple[
+        str, ...
+    ] = ()  # public keys that sign the node's requests, base64 of SubjectPublicKeyInfo
+    signing: str | None = None  # one of `SIGNING`; None: see `signing_mode`
+    bundles: str = BUNDLES[
+        1
+    ]  # one of `BUNDLES`: whether jobs that it initiates or schedules must be signed
+    transport: str | None = (
+        None  # like ``url``, for containers' messages if they have another address
+    )
 
     @property
     def channel(self) -> "Route":
         """The route of containers' messages."""
-        return self if self.transport is None else replace(self, url=self.transport)
-
-    def beside(self, folder: Path) -> "Route":
-        """Return the route with the whole path of each file that is named from a folder."""
-        files: dict[str, Any] = {
-            key: str(folder / name) for key in _FILES if (name := getattr(self, key))
-        }
-        return replace(self, **files) if files else self
+        if self.transport is None:
+            return self
+        return replace(self, url=self.transport)
 
     @property
-    def signed(self) -> str:
-        """Whether requests are signed, both ways: where it is not said, ``required`` if there are keys."""
-        return self.signing or ("required" if self.keys else "accepted")
-
-    def bound_to(self, certificate: Bearer) -> bool:
-        """Tell whether a client certificate is that of the node that is called on this route.
-
-        It is where it bears one of ``peer_certificate``, a subject alternative name or the pin of its key, or, if
-        there are none, the node's id as a subject alternative name.
-        """
-        return not certificate.bears.isdisjoint(
-            self.peer_certificate or {(self.via or self.node).lower()}
-        )
-
-    def may_run(self, component: str) -> bool:
-        """Tell whether the node may have a component, ``provider/name``, run here."""
-        return not self.components or any(
-            fnmatchcase(component, pattern) for pattern in self.components
-        )
+    def signing_mode(self) -> str:
+        """One of `SIGNING`, for requests in both directions; ``required`` by default if there are keys."""
+        if self.signing:
+            return self.signing
+        return "required" if self.keys else "accepted"
 
     @property
     def identity(self) -> Identity:
-        """The TLS files and names by which this node and that one know each other."""
+        """The TLS files and names by which this node and that one recognize each other."""
         return Identity(self.ca, self.certificate, self.key, self.server_name)
+
+    def with_paths_from(self, folder: Path) -> "Route":
+        """Return the route with the full path of each file, which the table names relative to a folder."""
+        paths: dict[str, Any] = {}
+        for key in _FILES:
+            name = getattr(self, key)
+            if name:
+                paths[key] = str(folder / name)
+        return replace(self, **paths)
+
+    def bound_to(self, certificate: Bearer) -> bool:
+        """Return whether a client certificate belongs to the node that is called on this route.
+
+        It must bear one of ``peer_certificate`` or, if there are none, the node's id.
+        """
+        expected = self.peer_certificate or [(self.via or self.node).lower()]
+        return not certificate.names.isdisjoint(expected)
+
+    def may_run(self, component: str) -> bool:
+        """Return whether the node may have a component, ``provider/name``, run here."""
+        if not self.components:
+            return True
+        return any(fnmatchcase(component, pattern) for pattern in self.components)
 
 
 @dataclass(frozen=True)
 class RouteTable:
-    """One version of all routes, by node id. Version 0 is the table before anything was read.
+    """One version of all routes, by node id. Version 0 is the empty table before the first one was read.
 
-    That ``via`` leads to an entry with an address, and not in a circle, is checked where a table is read.
+    Reading a table ensures that every ``via`` leads to an entry with an address.
     """
 
     version: int = 0
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node, with the address and identity of who is called for it.
+        """Return the route to a node, with the address and identity of the node that is called for it.
 
-        Where that is another node, ``via`` names it: the last of a chain of next hops, or `DEFAULT_ENTRY` where
-        the default route has an address of its own. Raises UnknownNode if there is no route, or it is disabled.
+        If that is another node, ``via`` names it: the last of a chain of next hops, or `DEFAULT_ENTRY` if the default
+        route has an address. Raises `UnknownNode` if there is no route, or it is disabled.
         """
         route = self.routes.get(node)
         if route is None or node == DEFAULT_ENTRY:
             return self._by_default(node)
         if not route.enabled:
             raise UnknownNode(node, self.version, disabled=True)
-        return route if route.via is None else self._through(route)
+        if route.via is None:
+            return route
+        return self._through_hops(route)
 
     def knows(self, node: str) -> bool:
-        """Tell whether a node has an enabled route of its own; the default route makes nobody known."""
+        """Return whether a node has an enabled entry of its own; the default route does not count."""
         route = self.routes.get(node)
         return route is not None and route.enabled and node != DEFAULT_ENTRY
 
     def _by_default(self, node: str) -> Route:
-        route = self.routes.get(DEFAULT_ENTRY)
-        if route is None or not route.enabled or node == DEFAULT_ENTRY:
+        """Return the default route with a node's id. Raises `UnknownNode` if there is none."""
+        default = self.routes.get(DEFAULT_ENTRY)
+        if default is None or not default.enabled or node == DEFAULT_ENTRY:
             raise UnknownNode(node, self.version)
-        if route.via is None:
-            return replace(route, node=node, via=DEFAULT_ENTRY)
-        return self._through(replace(route, node=node))
+        if default.via is None:
+            return replace(default, node=node, via=DEFAULT_ENTRY)
+        return self._through_hops(replace(default, node=node))
 
-    def _through(self, route: Route) -> Route:
+    def _through_hops(self, route: Route) -> Route:
+        """Return a route with the address and identity of its last hop. Raises `UnknownNode` if a hop is disabled."""
         hop = self.routes[route.via or ""]
         while hop.enabled and hop.via is not None:
             hop = self.routes[hop.via]
         if not hop.enabled:
             raise UnknownNode(route.node, self.version, disabled=True, via=hop.node)
-        reached: dict[str, Any] = {name: getattr(hop, name) for name in _OF_HOP}
-        return replace(route, via=hop.node, **reached)
+        hop_values: dict[str, Any] = {name: getattr(hop, name) for name in _HOP_FIELDS}
+        return replace(route, via=hop.node, **hop_values)

@@ -1,7 +1,7 @@
 """SM2 signatures with SM3 (GB/T 32918.2), by the OpenSSL 3 that Python's own ssl module is linked to.
 
-`cryptography`, which reads and uses all other keys, has no SM2. The two classes have those methods of its keys
-that signing needs. The signer's id is the usual one, ``1234567812345678``.
+`cryptography`, used for all other keys, has no SM2. The two classes here have the methods of its keys that signing
+needs. The signer's id is the standard's default.
 """
 
 import _ssl
@@ -31,14 +31,17 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     encode_dss_signature,
 )
 
-_ID = b"1234567812345678"
-_SPKI = bytes.fromhex("3059301306072a8648ce3d020106082a811ccf5501822d034200")
-"""SubjectPublicKeyInfo of this curve, before the point"""
-_SIZE = 32
-"""bytes of each of the two numbers of a signature"""
-_LONGEST_SIGNATURE = 72
-_BEGIN, _END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+_SIGNER_ID = b"1234567812345678"
+_SPKI = bytes.fromhex(
+    "3059301306072a8648ce3d020106082a811ccf5501822d034200"
+)  # header before the point
+_SIZE = 32  # bytes of each of the two numbers of a signature
+_MAX_DER_SIGNATURE = 72  # bytes
+_BEGIN = "-----BEGIN PRIVATE KEY-----"
+_END = "-----END PRIVATE KEY-----"
+_PEM_WIDTH = 64
 _POINTER = POINTER(c_void_p)
+# Function of OpenSSL -> its result and its arguments.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "ERR_clear_error": (None,),
     "EVP_sm3": (c_void_p,),
@@ -58,152 +61,162 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "EVP_DigestSign": (c_int, c_void_p, c_char_p, POINTER(c_size_t), c_char_p, c_size_t),
     "EVP_DigestVerify": (c_int, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t),
 }
-"""function of OpenSSL -> its result, and its arguments"""
 
 
-class Lacking(ValueError):
-    """There is no SM2 on this machine."""
+class Sm2Unavailable(ValueError):
+    """Python's OpenSSL has no SM2."""
 
 
 class PublicKey:
-    """A point of the curve."""
+    """A public key, with the interface of `cryptography`'s keys."""
 
     def __init__(self, spki: bytes) -> None:
-        """Raises ValueError for what is no such key."""
+        """Read SubjectPublicKeyInfo in DER. Raises `ValueError` if it is not a valid key for SM2."""
         if not is_public(spki):
             raise ValueError("is not a key for SM2")
         self._spki = spki
-        with _read("d2i_PUBKEY", spki):
-            pass
+        with _key_from_der("d2i_PUBKEY", spki):
+            pass  # only to check the point
 
     def public_bytes(self, *_: object) -> bytes:
         """Return SubjectPublicKeyInfo in DER."""
         return self._spki
 
     def verify(self, signature: bytes, content: bytes) -> None:
-        """Raise `InvalidSignature` unless content was signed so with this key."""
+        """Raise `InvalidSignature` unless the signature, two numbers in 64 bytes, is the key's for the content."""
         if len(signature) != 2 * _SIZE:
             raise InvalidSignature
-        r, s = (int.from_bytes(half, "big") for half in (signature[:_SIZE], signature[_SIZE:]))
+        r = int.from_bytes(signature[:_SIZE], "big")
+        s = int.from_bytes(signature[_SIZE:], "big")
         der = encode_dss_signature(r, s)
         with (
-            _read("d2i_PUBKEY", self._spki) as key,
-            _context("EVP_DigestVerifyInit", key) as context,
+            _key_from_der("d2i_PUBKEY", self._spki) as key,
+            _digest_context("EVP_DigestVerifyInit", key) as context,
         ):
             try:
-                _called("EVP_DigestVerify", context, der, len(der), content, len(content))
+                _call("EVP_DigestVerify", context, der, len(der), content, len(content))
             except ValueError as error:
                 raise InvalidSignature from error
 
 
 class PrivateKey:
-    """A key that signs."""
+    """A private key, with the interface of `cryptography`'s keys."""
 
     def __init__(self, pkcs8: bytes) -> None:
-        """Raises ValueError for what is no such key."""
+        """Read PKCS #8 in DER. Raises `ValueError` if it is not a valid key for SM2."""
         self._pkcs8 = pkcs8
-        with _read("d2i_AutoPrivateKey", pkcs8) as key:
+        with _key_from_der("d2i_AutoPrivateKey", pkcs8) as key:
             self._public = PublicKey(_der("i2d_PUBKEY", key))
 
     @classmethod
     def generate(cls) -> "PrivateKey":
-        """Make a key."""
+        """Generate a key. Raises `Sm2Unavailable`."""
         with (
-            _freed("EVP_PKEY_free", _called("EVP_PKEY_Q_keygen", None, None, b"SM2")) as key,
-            _freed("PKCS8_PRIV_KEY_INFO_free", _called("EVP_PKEY2PKCS8", key)) as plain,
+            _freeing("EVP_PKEY_free", _call("EVP_PKEY_Q_keygen", None, None, b"SM2")) as key,
+            _freeing("PKCS8_PRIV_KEY_INFO_free", _call("EVP_PKEY2PKCS8", key)) as unencrypted,
         ):
-            return cls(_der("i2d_PKCS8_PRIV_KEY_INFO", plain))
+            return cls(_der("i2d_PKCS8_PRIV_KEY_INFO", unencrypted))
 
     @classmethod
     def from_pem(cls, pem: bytes) -> "PrivateKey":
-        """Read a key in PKCS #8. Raises ValueError."""
-        return cls(b64decode(pem.decode("latin-1").partition(_BEGIN)[2].partition(_END)[0]))
+        """Read PKCS #8 in PEM form, without a password. Raises `ValueError`."""
+        _, _, after_begin = pem.decode("latin-1").partition(_BEGIN)
+        body, _, _ = after_begin.partition(_END)
+        return cls(b64decode(body))
 
     def public_key(self) -> PublicKey:
-        """Return the key that others check with."""
+        """Return the public key of the pair."""
         return self._public
 
     def private_bytes(self, *_: object) -> bytes:
         """Return PKCS #8 in PEM form, without a password."""
-        return "\n".join([_BEGIN, *wrap(b64encode(self._pkcs8).decode(), 64), _END, ""]).encode()
+        body = wrap(b64encode(self._pkcs8).decode(), _PEM_WIDTH)
+        return "\n".join([_BEGIN, *body, _END, ""]).encode()
 
     def sign(self, content: bytes) -> bytes:
-        """Return both numbers of a signature, one after the other."""
-        der, size = create_string_buffer(_LONGEST_SIGNATURE), c_size_t(_LONGEST_SIGNATURE)
+        """Return a signature: its two numbers, 32 bytes each."""
+        der = create_string_buffer(_MAX_DER_SIGNATURE)
+        size = c_size_t(_MAX_DER_SIGNATURE)
         with (
-            _read("d2i_AutoPrivateKey", self._pkcs8) as key,
-            _context("EVP_DigestSignInit", key) as context,
+            _key_from_der("d2i_AutoPrivateKey", self._pkcs8) as key,
+            _digest_context("EVP_DigestSignInit", key) as context,
         ):
-            _called("EVP_DigestSign", context, der, byref(size), content, len(content))
-        return b"".join(
-            number.to_bytes(_SIZE, "big") for number in decode_dss_signature(der.raw[: size.value])
-        )
+            _call("EVP_DigestSign", context, der, byref(size), content, len(content))
+        r, s = decode_dss_signature(der.raw[: size.value])
+        return r.to_bytes(_SIZE, "big") + s.to_bytes(_SIZE, "big")
 
 
 def is_public(spki: bytes) -> bool:
-    """Tell whether a SubjectPublicKeyInfo is that of a key on this curve."""
+    """Return whether a SubjectPublicKeyInfo is that of a key on this curve."""
     return spki.startswith(_SPKI) and len(spki) == len(_SPKI) + 1 + 2 * _SIZE
+
+
+# ------------------------------------------------------------ OpenSSL
 
 
 @cache
 def _library() -> CDLL:
-    """Return OpenSSL with its functions declared. Raises `Lacking`."""
-    lacking = Lacking(
+    """Return OpenSSL with its functions declared. Raises `Sm2Unavailable`."""
+    unavailable = Sm2Unavailable(
         f"SM2 needs a Python that is linked to OpenSSL 3 with SM2, not to {ssl.OPENSSL_VERSION}"
     )
     try:
-        found = CDLL(
-            getattr(_ssl, "__file__", None)
-        )  # names are looked up in the libraries that it is linked to
+        # Names are looked up in the libraries that Python's ssl module is linked to.
+        library = CDLL(getattr(_ssl, "__file__", None))
         for name, (result, *arguments) in _CALLS.items():
-            function = getattr(found, name)
-            function.restype, function.argtypes = result, arguments
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
     except (AttributeError, OSError) as error:
-        raise lacking from error
-    key = found.EVP_PKEY_Q_keygen(None, None, b"SM2")
-    found.EVP_PKEY_free(key)
-    found.ERR_clear_error()
+        raise unavailable from error
+    key = library.EVP_PKEY_Q_keygen(None, None, b"SM2")
+    library.EVP_PKEY_free(key)
+    library.ERR_clear_error()
     if not key:
-        raise lacking
-    return found
+        raise unavailable
+    return library
 
 
-def _called(name: str, *arguments: Any) -> int:
-    """Return what a function of OpenSSL returns. Raises ValueError where that is a failure."""
+def _call(name: str, *arguments: Any) -> int:
+    """Call a function of OpenSSL and return its result. Raises `ValueError` if it reports a failure."""
     library = _library()
-    found: int | None = getattr(library, name)(*arguments)
-    if not found or found < 0:
+    result: int | None = getattr(library, name)(*arguments)
+    if not result or result < 0:
         library.ERR_clear_error()  # else Python's ssl takes it for an error of its next connection
         raise ValueError("is not a key or a signature for SM2")
-    return found
+    return result
 
 
-def _der(name: str, what: int) -> bytes:
-    """Return what a function of OpenSSL writes in DER."""
-    out = create_string_buffer(_called(name, what, None))
-    _called(name, what, byref(c_void_p(addressof(out))))
-    return out.raw
+def _der(encode: str, value: int) -> bytes:
+    """Return a value's DER form, written by an ``i2d`` function of OpenSSL."""
+    size = _call(encode, value, None)
+    buffer = create_string_buffer(size)
+    _call(encode, value, byref(c_void_p(addressof(buffer))))
+    return buffer.raw
 
 
 @contextmanager
-def _freed(by: str, what: int) -> Iterator[int]:
+def _freeing(free: str, value: int) -> Iterator[int]:
+    """Free a value of OpenSSL with one of its functions on leaving."""
     try:
-        yield what
+        yield value
     finally:
-        getattr(_library(), by)(what)
+        getattr(_library(), free)(value)
 
 
 @contextmanager
-def _read(name: str, der: bytes) -> Iterator[int]:
-    with _freed("EVP_PKEY_free", _called(name, None, byref(c_char_p(der)), len(der))) as key:
+def _key_from_der(decode: str, der: bytes) -> Iterator[int]:
+    """Give a key for OpenSSL, read by one of its ``d2i`` functions."""
+    key = _call(decode, None, byref(c_char_p(der)), len(der))
+    with _freeing("EVP_PKEY_free", key):
         yield key
 
 
 @contextmanager
-def _context(init: str, key: int) -> Iterator[int]:
-    """Give what signs or checks with a key."""
-    with _freed("EVP_MD_CTX_free", _called("EVP_MD_CTX_new")) as context:
-        of_key = c_void_p()
-        _called(init, context, byref(of_key), _called("EVP_sm3"), None, key)
-        _called("EVP_PKEY_CTX_set1_id", of_key, _ID, len(_ID))
+def _digest_context(initialize: str, key: int) -> Iterator[int]:
+    """Give OpenSSL's context for signing or verifying with a key, with SM3 and the signer's id."""
+    with _freeing("EVP_MD_CTX_free", _call("EVP_MD_CTX_new")) as context:
+        key_context = c_void_p()
+        _call(initialize, context, byref(key_context), _call("EVP_sm3"), None, key)
+        _call("EVP_PKEY_CTX_set1_id", key_context, _SIGNER_ID, len(_SIGNER_ID))
         yield context

@@ -166,7 +166,7 @@ class _Call:
     @property
     def must_be_proven(self) -> bool:
         """True if an unsigned response cannot be the peer's."""
-        return self.route.signed == "required" and self.path not in NEVER_SIGNED
+        return self.route.signing_mode == "required" and self.path not in NEVER_SIGNED
 
 
 class Peer:
@@ -202,7 +202,7 @@ class Peer:
     @property
     def takes_bundles(self) -> bool:
         """Whether the peer gets the signed bundles of jobs: it has exchanged keys with this node."""
-        return bool(self._route.keys) and self._route.signed != "off"
+        return bool(self._route.keys) and self._route.signing_mode != "off"
 
     @property
     def profile(self) -> Profile:
@@ -298,7 +298,7 @@ class Peer:
         content = json.dumps(body, ensure_ascii=False).encode()
         signable = Signable(method, path, query, digest(content), self._me, self.node)
         pair = None
-        if route.signed != "off":
+        if route.signing_mode != "off":
             pair = self._key()
         if pair is not None:
             seconds = int(headers["x-timestamp"]) // 1000
@@ -375,7 +375,7 @@ class Peer:
         """Raise `PeerUnreachable` if the response is not proven to be the peer's, as its route demands."""
         keys = call.route.keys
         signature = response.headers.get("x-auth-sign", "")
-        may_be_proven = call.route.signed == "accepted" and keys and signature
+        may_be_proven = call.route.signing_mode == "accepted" and keys and signature
         if not call.must_be_proven and not may_be_proven:
             return
         signed = SignedAnswer(response.status, digest(response.body), call.signable)

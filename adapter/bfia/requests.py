@@ -320,9 +320,9 @@ def signed(
             return
         route = entry_of(sender.source)
         value = _signature(request)
-        if route is None or route.signed == "off":
+        if route is None or route.signing_mode == "off":
             return
-        if route.signed == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
+        if route.signing_mode == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
             scope.setdefault("state", {})[_ANSWERED] = True
             return
         signable = _signable(request)
@@ -404,7 +404,7 @@ def signing_answers(
 
     def has_route(request: Request) -> bool:
         route = entry_of(incoming(request).source)
-        return route is not None and route.signed != "off"
+        return route is not None and route.signing_mode != "off"
 
     return serve
 

@@ -34,9 +34,19 @@ from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import numbered_page, page_of
 from gateway.runtime.trials import Step, good
-from route_table.document import KEYS, Change, parse, step, without_components
+from route_table.document import parse
+from route_table.editing import Change, missing_components
+from route_table.entries import KEYS
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
-from route_table.model import DEFAULT_ENTRY, FATES, InvalidRoutes, Route, RouteTable, UnknownNode
+from route_table.model import (
+    DEFAULT_ENTRY,
+    FATE_PARTNER,
+    InvalidRoutes,
+    Route,
+    RouteTable,
+    UnknownNode,
+    join,
+)
 
 _LONGEST_TEST = 120.0
 """seconds"""
@@ -141,12 +151,12 @@ def router(
         """Return a new entry that takes no unproven request, unless it says so itself. Raises `Invalid`."""
         if node in (me, DEFAULT_ENTRY) or entry.get("signing"):
             return entry
-        if entry.get("profile") != FATES:
+        if entry.get("profile") != FATE_PARTNER:
             return {**entry, "signing": "required"}
         if signs_as_fate(node):
             return entry
         rule = "is missing: fate.sites expects no signature of this node; say off if its requests need no proof"
-        raise Invalid([Problem(step(step("", node), "signing"), rule)], reason="ROUTE_INVALID")
+        raise Invalid([Problem(join(join("", node), "signing"), rule)], reason="ROUTE_INVALID")
 
     def edited(
         request: Request,
@@ -165,7 +175,7 @@ def router(
         before = routes.table.routes.get(change.node)
         lists_components = before is not None and bool(before.components)
         if lists_components and entry is not None and not entry.get("components"):
-            raise Invalid([without_components(change.node)], reason="ROUTE_INVALID")
+            raise Invalid([missing_components(change.node)], reason="ROUTE_INVALID")
         author = named(request, edit.author)
         return _changed(request, routes, lambda: routes.edit(change, author, edit.reason, expected))
 
@@ -212,7 +222,7 @@ def router(
     ) -> Response:
         values = edit.route.model_dump(exclude_unset=True)
         entry = {**asdict(known(node)), **values}
-        return edited(request, Change(node, values, whole=False), edit, expected, entry)
+        return edited(request, Change(node, values, replaces=False), edit, expected, entry)
 
     @paths("DELETE", "/routes/{node}", "Remove a route", _NEW_VERSION)
     def remove(

@@ -349,7 +349,7 @@ def verify(
     from gateway.identity.keys import Keyring
     from gateway.identity.statements import verify_log
     from gateway.store.audit import SqlAudit
-    from route_table.document import public_keys
+    from route_table.entries import public_keys
 
     try:
         if keys is None:

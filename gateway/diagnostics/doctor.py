@@ -681,7 +681,7 @@ def _certificate_risks(
     own_files = dict.fromkeys(identity.certificate for identity in identities)
     without_id = []
     for file in own_files:
-        if file and not certificates.bears(file, settings.node.id):
+        if file and not certificates.has_name(file, settings.node.id):
             without_id.append(file)
     if without_id:
         yield _Risk(
@@ -740,7 +740,7 @@ def signing_of(settings: Settings) -> Step:
     except Invalid as error:
         remedy = "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
         return trials.failed(error.message, f"{remedy}: bfia-gateway identity rotate")
-    required = [route for route in routes if route.signed == "required"]
+    required = [route for route in routes if route.signing_mode == "required"]
     key = "this node has no key pair and signs nothing"
     if pair:
         key = f"this node signs with {pair.id}"
@@ -750,7 +750,7 @@ def signing_of(settings: Settings) -> Step:
         remedy = "accept their invitations (bfia-gateway partner accept), or give each route keys"
         cause = f"signing: required and no key, so nothing is taken from {', '.join(without_keys)}"
         return trials.warning(cause, f"{remedy}: see docs/signing.md", text)
-    unsigned = [route.node for route in routes if route.signed == "off"]
+    unsigned = [route.node for route in routes if route.signing_mode == "off"]
     if unsigned:
         remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
         cause = f"signing: off, so nothing is signed either way: {', '.join(unsigned)}"

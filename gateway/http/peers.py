@@ -170,7 +170,7 @@ class PeerIdentity:
             raise NotAllowed(text, reason="CERTIFICATE_MISMATCH")
 
     def _is_own(self, certificate: Bearer) -> bool:
-        return not certificate.bears.isdisjoint(self.own | {self.node.lower()})
+        return not certificate.names.isdisjoint(self.own | {self.node.lower()})
 
     def _unproven(self, claims: set[str], certificate: Bearer) -> list[str]:
         """Return the claimed nodes that a certificate does not prove; without claims, it must prove any node."""

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from route_table import sm2
-from route_table.certificates import PublicKey, key_pin, signature_algorithm, stamp, written
+from route_table.certificates import PublicKey, encode_key, key_pin, signature_algorithm, stamp
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class KeyPair:
     @cached_property
     def public(self) -> str:
         """The public key as routes hold it: base64 of its SubjectPublicKeyInfo."""
-        return written(self.private.public_key())
+        return encode_key(self.private.public_key())
 
     def sign(self, content: bytes) -> bytes:
         """Return the signature in the form of RFC 9421: of ECDSA and SM2 both numbers, one after the other."""
@@ -205,7 +205,7 @@ class Keyring:
         use = "next" if self.files["signing"].exists() else "signing"
         try:
             pair = KeyPair(MAKERS[algorithm]())
-        except sm2.Lacking as error:
+        except sm2.Sm2Unavailable as error:
             raise Invalid([Problem("algorithm", str(error), algorithm)]) from error
         content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for folder in (self.folder.parent, self.folder):
@@ -254,7 +254,7 @@ class Keyring:
             raise Invalid(
                 [Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE"
             ) from error
-        except sm2.Lacking as error:
+        except sm2.Sm2Unavailable as error:
             raise Invalid(
                 [Problem(str(self.files[use]), str(error))], reason="IDENTITY_UNUSABLE"
             ) from error

@@ -13,7 +13,8 @@ from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotAllowed
 from gateway.jobs.applications import Effect, Note
 from route_table.certificates import key_pin, public_key
-from route_table.document import Change, parse
+from route_table.document import parse
+from route_table.editing import Change
 from route_table.live import LiveRoutes, StaleVersion, Version, changes
 from route_table.model import InvalidRoutes, Route, RouteTable
 
@@ -132,7 +133,7 @@ class ContractRoutes(Effect):
     ) -> None:
         """Change the route; write a change that no person here decided into the audit."""
         before = self._routes.table
-        change = Change(application.partner, values, whole=False)
+        change = Change(application.partner, values, replaces=False)
         try:
             version = self._routes.edit(change, by or "contract", reason, expected, source)
         except InvalidRoutes as error:

@@ -18,7 +18,7 @@ from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotAllowed, Refused
 from provider_registry.registration import provider_from_request
-from route_table.document import Change
+from route_table.editing import Change
 from tests.builders import a_spec
 from tests.contracts.apis import (
     IMAGE,
@@ -267,15 +267,15 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(
 ):
     policy(mode=Mode.OFF)
     api, routes = world.me.participant, world.me.routes
-    routes.edit(Change(PEER, {"components": "other/*, vendor/Th*"}, whole=False), "ann")
+    routes.edit(Change(PEER, {"components": "other/*, vendor/Th*"}, replaces=False), "ann")
     assert api.create_job(a_spec("a", ROLES, job_id="job-may"), PEER).waits is False
-    routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann", "contract ended")
+    routes.edit(Change(PEER, {"components": "other/*"}, replaces=False), "ann", "contract ended")
     not_started(world, "job-may", "allows other/*, not vendor/Thing")
     with pytest.raises(GatewayError, match="not vendor/Thing") as caught:
         api.create_job(a_spec("a", ROLES, job_id="job-late"), PEER)
     assert caught.value.reason == "NOT_AUTHORISED"
     assert world.me.store.local_jobs.find("job-late") is None
-    routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
+    routes.edit(Change(PEER, {"components": None}, replaces=False), "ann")
     apart = NotAllowed("no contract is in force", reason="NO_CONTRACT")
     with monkeypatch.context() as patch:
         patch.setattr(world.me.trust, "without_contract", lambda spec: apart)
@@ -299,7 +299,7 @@ def test_who_is_locked_out_begins_no_job_while_another_of_its_goes_on(
     new = replace(running, job_id=f"{running.job_id}-new")
     audited = replace(running, job_id=f"{running.job_id}-audited")
     job_audits(world.me).apply(audited, Audit(f"q-{running.job_id}"), PEER)
-    routes.edit(Change(PEER, change, whole=False), "ann", "incident")
+    routes.edit(Change(PEER, change, replaces=False), "ann", "incident")
     try:
         with pytest.raises(NotAllowed, match=f"node {PEER} has no enabled route here"):
             api.create_job(audited, PEER)
@@ -331,14 +331,14 @@ def test_an_initiator_is_bound_by_its_own_rules_whoever_asks(world: World, polic
     assert world.me.admission.judge(spec, THIRD)[0] is Verdict.ASK
     policy(mode=Mode.RULES, rules=(Rule(Verdict.APPROVE, source=THIRD),))
     assert world.me.admission.judge(spec, THIRD) == (Verdict.APPROVE, "")
-    routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann")
+    routes.edit(Change(PEER, {"components": "other/*"}, replaces=False), "ann")
     try:
         with pytest.raises(
             NotAllowed, match=f"the route of {PEER} allows other/\\*, not vendor/Thing"
         ):
             api.create_job(spec, THIRD)
     finally:
-        routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
+        routes.edit(Change(PEER, {"components": None}, replaces=False), "ann")
 
 
 # ---------------------------------------------------------------- asked before the creation: the job audit
@@ -350,7 +350,7 @@ def audited(world: World, spec: JobSpec) -> Iterator[JobSpec]:
 
     def profiles(of_me: str, of_peer: str) -> None:
         for node, other, profile in ((world.peer, ME, of_me), (world.me, PEER, of_peer)):
-            node.routes.edit(Change(other, {"profile": profile}, whole=False), "ann")
+            node.routes.edit(Change(other, {"profile": profile}, replaces=False), "ann")
             node.routes.reload()
 
     profiles("audited", "fate")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from route_table import sm2
 from route_table.certificates import bearer, expiries, pin, public_key
-from route_table.document import Change
+from route_table.editing import Change
 from route_table.live import LiveRoutes, MemoryVersions
 from route_table.model import Identity, InvalidRoutes, Unusable, read_file
 from tests.certificates import Authority
@@ -129,7 +129,7 @@ def test_a_certificate_that_has_expired_since_blocks_no_other_edit(
     times.clear()
     assert live.edit(Change("JG2", {"url": "http://other"}), "ann").number == 2
     with pytest.raises(InvalidRoutes):
-        live.edit(Change("JG1", {"deadline": 3}, whole=False), "ann")
+        live.edit(Change("JG1", {"deadline": 3}, replaces=False), "ann")
 
 
 def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(
@@ -160,13 +160,13 @@ def test_a_file_is_named_from_the_folder_of_the_route_file(authority: Authority,
     versions = MemoryVersions()
     live = LiveRoutes(file, versions)
     assert live.problems == () and live.table.routes["A"].ca == str(tmp_path / "tls" / "ca.pem")
-    live.edit(Change("A", {"deadline": 5}, whole=False), "ann")
+    live.edit(Change("A", {"deadline": 5}, replaces=False), "ann")
     assert "ca: tls/ca.pem" in file.read_text() and live.table.routes["A"].ca == str(
         tmp_path / "tls" / "ca.pem"
     )
     assert LiveRoutes(file, versions).table.routes == live.table.routes
     with pytest.raises(InvalidRoutes, match="nowhere"):
-        live.edit(Change("A", {"ca": "nowhere.pem"}, whole=False), "ann")
+        live.edit(Change("A", {"ca": "nowhere.pem"}, replaces=False), "ann")
 
 
 def test_what_is_not_valid_yet_is_refused_and_what_is_gone_has_no_end(
@@ -196,7 +196,7 @@ def test_a_file_that_may_not_be_read_is_named(
 
 def test_a_certificate_without_other_names_bears_its_key_alone(files: dict[str, str]):
     pem = Path(files["ca"]).read_text()
-    assert bearer(pem).bears == {pin(x509.load_pem_x509_certificate(pem.encode()))}
+    assert bearer(pem).names == {pin(x509.load_pem_x509_certificate(pem.encode()))}
     for other in ("sm2", "v2", "text"):
         with pytest.raises(Unusable, match="is not a certificate that can be read"):
             bearer(Path(files[other]).read_text())
@@ -212,7 +212,7 @@ def test_a_key_of_an_unknown_curve_signs_nothing(files: dict[str, str]):
 def test_a_python_without_sm2_says_so(monkeypatch: pytest.MonkeyPatch):
     lacks = SimpleNamespace(**{name: Mock(return_value=None) for name in sm2._CALLS})
     monkeypatch.setattr(sm2, "CDLL", lambda _: lacks)
-    with pytest.raises(sm2.Lacking, match="SM2 needs a Python"):
+    with pytest.raises(sm2.Sm2Unavailable, match="SM2 needs a Python"):
         sm2._library.__wrapped__()
     with pytest.raises(ValueError, match="is not a key for SM2"):
         sm2.PublicKey(b"")

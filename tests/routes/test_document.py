@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from route_table.document import KEYS, MAX_PROBLEMS, MAX_TEXT, parse
+from route_table.document import MAX_PROBLEMS, MAX_TEXT, parse
+from route_table.entries import KEYS
 from route_table.model import PROFILES, InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
 
@@ -49,7 +50,7 @@ def test_every_key_of_an_entry_is_read():
 def test_keys_are_read_in_each_form_and_require_signatures_by_default(given, signed):
     route = the_route(yaml.safe_dump({"A": {"url": "http://h"} | given}))
     assert (
-        route.signed == signed
+        route.signing_mode == signed
         and set(route.keys) <= {KEY}
         and bool(route.keys) is ("keys" in given)
     )

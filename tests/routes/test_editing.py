@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from route_table.document import Change, apply, parse
+from route_table.document import parse
+from route_table.editing import Change, apply
 from route_table.live import LiveRoutes, MemoryVersions, StaleVersion, UnknownVersion, Version
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump, entry_of
@@ -33,7 +34,7 @@ JG03 = FILE.splitlines(keepends=True)[-1]
 
 def edit(node: str, **values: Any) -> Change:
     """Return a change of some keys of an entry."""
-    return Change(node, values, whole=False)
+    return Change(node, values, replaces=False)
 
 
 @pytest.fixture

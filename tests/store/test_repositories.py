@@ -41,7 +41,7 @@ from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Action, Registry, Repository, Revision, Stale
-from route_table.document import Change
+from route_table.editing import Change
 from route_table.live import LiveRoutes, Version
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at, raising
 from tests.contracts.databases import a_store, careless_database

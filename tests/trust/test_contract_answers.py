@@ -158,7 +158,7 @@ def test_a_stranger_neither_learns_a_contracts_id_nor_answers_it(
         route = me.routes.table.routes[PEER]
         assert (
             route.keys == (peer.card.credentials()["auth_credential"],)
-            and route.signed == "required"
+            and route.signing_mode == "required"
         )
         for body in (
             {

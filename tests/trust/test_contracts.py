@@ -23,7 +23,8 @@ from gateway.jobs import contract_inbox, contract_routes
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
 from route_table.certificates import key_pin, public_key
-from route_table.document import Change, parse
+from route_table.document import parse
+from route_table.editing import Change
 from route_table.model import InvalidRoutes, RouteTable
 from tests.builders import a_local_job, a_spec, raising
 from tests.certificates import Authority
@@ -72,7 +73,7 @@ def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes: Node
     mine, theirs = contract(me, peer)
     for node, other in ((me, PEER), (peer, ME)):
         entry = node.routes.table.routes[other]
-        assert entry.enabled and entry.signed == "required" and len(entry.keys) == 1
+        assert entry.enabled and entry.signing_mode == "required" and len(entry.keys) == 1
         assert {s.name: s.result for s in node.protocol.try_route(other)}["way back"] is Result.OK
     person(me, "POST", f"/applications/{mine}/terminate", {"reason": "over"})
     becomes(peer, theirs, "TERMINATED")

@@ -13,7 +13,7 @@ from gateway.config.schema import FateApp, FateSite
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.runtime.trials import Result
-from route_table.document import Change
+from route_table.editing import Change
 from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World

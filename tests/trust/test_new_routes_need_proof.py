@@ -52,7 +52,7 @@ def test_the_route_in_the_first_nodes_page_needs_a_signature(page: str):
     text = (ROOT / page).read_text(encoding="utf-8")
     (example,) = (block for block in text.split("```yaml\n")[1:] if block.startswith("JG"))
     (entry,) = parse(example.partition("```")[0]).routes.values()
-    assert entry.keys and entry.signed == "required"
+    assert entry.keys and entry.signing_mode == "required"
     commands = [line for line in text.splitlines() if "`bfia-gateway route add" in line]
     assert commands and all("--keys" in line or "--signing off" in line for line in commands)
 

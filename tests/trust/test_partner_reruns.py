@@ -13,7 +13,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError
 from gateway.identity.keys import Keyring
-from route_table.document import Change
+from route_table.editing import Change
 from tests.builders import a_spec
 from tests.contracts.apis import World, two_nodes
 from tests.inprocess import ME, PEER, ask, uploaded
@@ -84,7 +84,7 @@ def test_what_refuses_a_partners_job_refuses_its_rerun_of_ours(
     with two_nodes(tmp_path, me=settings) as world:
         contract(world.peer, world.me)
         spec = our_job(world)
-        world.me.routes.edit(Change(PEER, entry, whole=False), "ann", "a test")
+        world.me.routes.edit(Change(PEER, entry, replaces=False), "ann", "a test")
         with pytest.raises(GatewayError) as refused:
             rerun(world, spec)
         assert refused.value.reason == reason

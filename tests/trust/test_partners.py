@@ -63,7 +63,7 @@ def test_two_invitations_make_two_partners_that_sign(
         shown.append(json.loads(done.stdout[done.stdout.index("{\n") :])["words"])
     assert shown[0] == shown[1] and len(shown[0].split()) == 6
     for (_, gateway), other in zip(nodes, (PEER, ME), strict=True):
-        assert gateway.routes.table.routes[other].signed == "required"
+        assert gateway.routes.table.routes[other].signing_mode == "required"
         assert {s.name: s.result for s in gateway.protocol.try_route(other)}[
             "way back"
         ] is Result.OK

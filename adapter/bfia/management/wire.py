@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia.wire import Body, Id, Object, Response, Text
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
-from route_table.certificates import written
-from route_table.document import public_keys
+from route_table.certificates import encode_key
+from route_table.entries import public_keys
 from route_table.model import NODE_ID, NODE_RULE
 
 _MILLISECONDS = (
@@ -74,7 +74,9 @@ def key_of(credential: str) -> str:
     """Return the public key, in the form of routes, of a key or certificate in PEM or base64. Raises ValueError."""
     if "BEGIN CERTIFICATE" in credential:
         try:
-            credential = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
+            credential = encode_key(
+                x509.load_pem_x509_certificate(credential.encode()).public_key()
+            )
         except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise ValueError from error
     [key] = public_keys(credential)

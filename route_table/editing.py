@@ -1,0 +1,229 @@
+"""Edits the YAML text of a route table, with the comments in it, and keeps edits from weakening a route."""
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.tokens import CommentToken
+
+from route_table.document import parse
+from route_table.entries import ADDRESS_KEYS, TLS_KEYS, refusal
+from route_table.model import Problem, Route, join
+
+_LINE_WIDTH = 4096  # characters; longer values would be folded
+_DEFAULT_INDENT = 2
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one node's entry."""
+
+    node: str
+    values: Mapping[str, Any] | None  # None: the entry is removed; a value of None removes the key
+    replaces: bool = True  # False: keys that are not in ``values`` stay as they are
+
+
+# ------------------------------------------------------------ changes of one entry
+
+
+def apply(text: str, change: Change) -> str:
+    """Return the text with one entry changed; unchanged if the routes are the same.
+
+    Raises `InvalidRoutes` if the result is not a valid route table.
+    """
+    yaml = _yaml(text)
+    try:
+        document: CommentedMap = yaml.load(text)
+    except (YAMLError, ValueError) as error:
+        raise refusal(f"cannot be edited; correct it in the file: {error}") from error
+    if change.values is None:
+        _remove(document, change.node)
+    elif change.node in document:
+        comment = _take_comment_below(document, change.node)
+        _update(document[change.node], change)
+        _put_comment_below(document, change.node, comment)
+    else:
+        if not document:
+            document.fa.set_block_style()  # the table was {}
+        document[change.node] = CommentedMap(_spell(change.values))
+    out = io.StringIO()
+    yaml.dump(document, out)
+    edited = out.getvalue()
+    if parse(edited).routes == parse(text).routes:
+        return text
+    return edited
+
+
+def _update(entry: CommentedMap, change: Change) -> None:
+    """Set and remove an entry's keys."""
+    values = dict(change.values or {})
+    if not change.replaces:
+        values |= dict.fromkeys(_replaced_keys(values))
+    entry.update(_spell(values))
+    for key in list(entry):
+        is_changed = change.replaces or key in values
+        if is_changed and values.get(key) is None:
+            del entry[key]
+            entry.ca.items.pop(key, None)
+
+
+def _replaced_keys(values: Mapping[str, Any]) -> set[str]:
+    """Return the keys that another kind of address replaces."""
+    present = {key for key, value in values.items() if value is not None}
+    if "via" in present:
+        return {"url", "transport", *ADDRESS_KEYS, *TLS_KEYS} - present
+    if "url" in present:
+        return {"via", *ADDRESS_KEYS}
+    if present.intersection(ADDRESS_KEYS):
+        return {"via", "url"}
+    return set()
+
+
+def _spell(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as the file spells them, without those of None."""
+    spellings = {}
+    for key, value in values.items():
+        if isinstance(value, bool):
+            spellings[key] = str(value).lower()
+        elif value is not None:
+            spellings[key] = str(value)
+    return spellings
+
+
+def _remove(document: CommentedMap, node: str) -> None:
+    """Remove an entry but not the comment lines below it, which belong to the next entry."""
+    if node not in document:
+        return
+    comment = _take_comment_below(document, node)
+    position = list(document).index(node)
+    del document[node]
+    document.ca.items.pop(node, None)
+    if position:
+        _put_comment_below(document, list(document)[position - 1], comment)
+    elif comment:
+        _append_to_heading(document, comment)
+
+
+# ------------------------------------------------------------ ruamel's comments
+
+
+def _append_to_heading(document: CommentedMap, comment: str) -> None:
+    """Add a comment to those before the first entry."""
+    _, heading = document.ca.comment or (None, None)
+    token = CommentToken(comment, CommentMark(0), None)
+    document.ca.comment = [None, [*(heading or []), token]]
+
+
+def _take_comment_below(document: CommentedMap, node: str) -> str:
+    """Remove and return the comment lines between an entry and the next one."""
+    holder, key = _last_value(document, node)
+    slots = holder.ca.items.get(key)
+    if not slots or not slots[2]:
+        return ""
+    same_line, _, below = slots[2].value.partition("\n")
+    token = None
+    if same_line:
+        token = CommentToken(f"{same_line}\n", slots[2].start_mark, None)
+    slots[2] = token
+    return str(below)
+
+
+def _put_comment_below(
+    document: CommentedMap,
+    node: str,
+    comment: str,
+) -> None:
+    """Add comment lines after an entry."""
+    if not comment:
+        return
+    holder, key = _last_value(document, node)
+    slots = holder.ca.items.setdefault(key, [None, None, None, None])
+    same_line = slots[2]
+    if same_line:
+        token = CommentToken(same_line.value + comment, same_line.start_mark, None)
+    else:
+        token = CommentToken("\n" + comment, CommentMark(0), None)
+    slots[2] = token
+
+
+def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
+    """Return the mapping and key to which the comment after an entry is attached.
+
+    That is the last key of a block, and otherwise the node itself.
+    """
+    entry = document[node]
+    if isinstance(entry, CommentedMap) and entry and not entry.fa.flow_style():
+        return entry, list(entry)[-1]
+    return document, node
+
+
+class _TextResolver(VersionedResolver):
+    """Reads every plain value as text, so that ``0123`` and ``no`` are written back as they are."""
+
+    def resolve(
+        self,
+        kind: Any,
+        value: Any,
+        implicit: Any,
+    ) -> Any:
+        if kind is ScalarNode and implicit[0]:
+            return self.DEFAULT_SCALAR_TAG
+        return super().resolve(kind, value, implicit)
+
+
+def _yaml(text: str) -> YAML:
+    """Return a parser and writer that keeps the quotes and the indentation of a text."""
+    yaml = YAML()
+    yaml.Resolver = _TextResolver
+    yaml.preserve_quotes = True
+    yaml.width = _LINE_WIDTH
+    yaml.indent(mapping=_indent_of(text))
+    return yaml
+
+
+def _indent_of(text: str) -> int:
+    """Return the indentation of the first indented line that is neither blank nor a comment."""
+    for line in text.splitlines():
+        content = line.lstrip(" ")
+        indent = len(line) - len(content)
+        if indent and content.strip() and not content.startswith("#"):
+            return indent
+    return _DEFAULT_INDENT
+
+
+# ------------------------------------------------------------ edits that would weaken a route
+
+
+def keep_signing(text: str, before: Mapping[str, Route]) -> str:
+    """Return the text with ``signing: required`` for each route that lost its last key.
+
+    ``before`` are the routes that the text replaces. Otherwise a route without keys would accept anyone's requests;
+    with the key word, it accepts none until it has a key again.
+    """
+    for node, route in parse(text).routes.items():
+        former = before.get(node)
+        if former is None or former.signing_mode != "required":
+            continue
+        if not route.keys and route.signing is None:
+            text = apply(text, Change(node, {"signing": "required"}, replaces=False))
+    return text
+
+
+def opened_routes(routes: Mapping[str, Route], before: Mapping[str, Route]) -> Iterator[Problem]:
+    """Yield a problem for each route that has lost its list of components, and so would allow every one."""
+    for node, route in routes.items():
+        former = before.get(node)
+        if former is not None and former.components and not route.components:
+            yield missing_components(node)
+
+
+def missing_components(node: str) -> Problem:
+    """Return the problem of removing a route's list of components."""
+    rule = "must not be removed, which would allow every component: say * for all, or disable the route"
+    return Problem(join(join("", node), "components"), rule)
