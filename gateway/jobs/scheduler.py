@@ -79,11 +79,15 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         until: Callable[[Job], bool],
         timeout: float,
     ) -> Job:
-        """Wait at most ``timeout`` seconds for the condition, and return the job."""
+        """Wait at most ``timeout`` seconds for the condition, and return the job.
+
+        Until then, other work of this process has one thread per lane.
+        """
         news: SimpleQueue[Job] = SimpleQueue()
         self._waiting[news] = job_id, until
         try:
-            return self._wait(job_id, until, timeout, news)
+            with self._lanes.submission():
+                return self._wait(job_id, until, timeout, news)
         finally:
             del self._waiting[news]
 

@@ -2,7 +2,8 @@
 
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +22,9 @@ class Lanes:
     Within a lane jobs take turns, higher priorities first, and no job occupies more than half of
     the threads: a job with a thousand calls hardly delays another. Calls for new jobs get at most
     every second turn, so that a burst of new jobs and the jobs under way cannot starve each other.
+
+    While jobs are being submitted, other work has one thread per lane: clients wait for their
+    responses, and the jobs under way still go on.
     """
 
     def __init__(self, threads: int = 8, own_lane: str = "") -> None:
@@ -29,7 +33,18 @@ class Lanes:
         self._own_lane = own_lane
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
+        self._submissions = _Submissions()
         self._closed = False
+
+    @contextmanager
+    def submission(self) -> Iterator[None]:
+        """Limit other work to one thread per lane until this job has been submitted."""
+        self._submissions.begin()
+        try:
+            yield
+        finally:
+            if self._submissions.end():
+                self._wake_all()
 
     def submit(
         self,
@@ -43,7 +58,7 @@ class Lanes:
             if self._closed:
                 return
             if lane not in self._lanes:
-                self._lanes[lane] = _Lane(lane, self._threads_of(lane))
+                self._lanes[lane] = _Lane(lane, self._threads_of(lane), self._submissions)
             target = self._lanes[lane]
         target.put(job, work, priority)
 
@@ -68,6 +83,34 @@ class Lanes:
         for lane in lanes:
             lane.close(wait)
 
+    def _wake_all(self) -> None:
+        with self._lock:
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.wake()
+
+
+class _Submissions:
+    """Counts the jobs that are being submitted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            self._count += 1
+
+    def end(self) -> bool:
+        """Count one less; return whether it was the last."""
+        with self._lock:
+            self._count -= 1
+            return self._count == 0
+
+    @property
+    def under_way(self) -> bool:
+        return self._count > 0
+
 
 @dataclass(frozen=True)
 class _Turn:
@@ -75,17 +118,20 @@ class _Turn:
 
     job: str
     work: Work
+    is_for_new_job: bool
 
 
 class _Lane:
-    def __init__(self, name: str, max_threads: int) -> None:
+    def __init__(self, name: str, max_threads: int, submissions: _Submissions) -> None:
         self._name = name
+        self._submissions = submissions
         self._max_threads = max_threads
         self._share = max(max_threads // 2, 1)  # threads that one job may occupy
         self._condition = threading.Condition()
         self._queues: dict[int, OrderedDict[str, deque[Work]]] = {}  # by priority and job
         self._queued = 0
         self._running: Counter[str] = Counter()  # works by job
+        self._running_others = 0  # works that are not for new jobs
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
         self._last_priority = 0
@@ -117,6 +163,11 @@ class _Lane:
         with self._condition:
             return sum(len(jobs.get(job, ())) for jobs in self._queues.values())
 
+    def wake(self) -> None:
+        """Let idle threads look again for work that may begin."""
+        with self._condition:
+            self._condition.notify_all()
+
     def close(self, wait: bool) -> None:
         with self._condition:
             self._closed = True
@@ -139,6 +190,8 @@ class _Lane:
                 log.exception("work in a lane failed", lane=self._name)
             with self._condition:
                 self._running -= Counter({turn.job: 1})  # keeps only positive counts
+                if not turn.is_for_new_job:
+                    self._running_others -= 1
 
     def _wait_for_turn(self) -> _Turn | None:
         """Wait for work and take it; return None once the lane is closed."""
@@ -155,12 +208,19 @@ class _Lane:
                 self._idle_threads -= 1
 
     def _take_next(self) -> _Turn | None:
-        """Take the next work; None if every job with queued work occupies its share of the threads."""
+        """Take the next work; None if none may begin now.
+
+        That is if every job with queued work occupies its share of the threads, or if jobs are being
+        submitted and other work has its one thread.
+        """
         for priority in sorted(self._queues, key=self._rank, reverse=True):
             job = self._first_below_share(self._queues[priority])
-            if job is not None:
-                self._last_priority = priority
-                return self._take(priority, job)
+            if job is None:
+                continue
+            if priority != FIRST and self._running_others and self._submissions.under_way:
+                continue
+            self._last_priority = priority
+            return self._take(priority, job)
         return None
 
     def _rank(self, priority: int) -> int:
@@ -178,9 +238,11 @@ class _Lane:
     def _take(self, priority: int, job: str) -> _Turn:
         jobs = self._queues[priority]
         works = jobs[job]
-        turn = _Turn(job, works.popleft())
+        turn = _Turn(job, works.popleft(), is_for_new_job=priority == FIRST)
         self._queued -= 1
         self._running[job] += 1
+        if not turn.is_for_new_job:
+            self._running_others += 1
         if works:
             jobs.move_to_end(job)  # the other jobs have their turns first
         else:

@@ -212,6 +212,26 @@ def test_new_jobs_and_jobs_under_way_do_not_starve_each_other():
     assert order[:100] == ["new", "under way"] * 50
 
 
+def test_while_a_job_is_submitted_other_work_has_one_thread_of_a_lane():
+    lanes, go = Lanes(threads=4), threading.Event()
+    begun = [threading.Event() for _ in range(2)]
+    new_job = threading.Event()
+
+    def hang(event: threading.Event) -> None:
+        event.set()
+        go.wait(30)
+
+    with lanes.submission():
+        for job, event in enumerate(begun):
+            lanes.submit("peer", partial(hang, event), f"under way {job}")
+        lanes.submit("peer", new_job.set, "new", FIRST)
+        assert new_job.wait(30)
+        assert sum(event.is_set() for event in begun) <= 1
+    assert all(event.wait(30) for event in begun)
+    go.set()
+    lanes.close()
+
+
 # ------------------------------------------------------------ turns
 
 Record = tuple[str, ...]
