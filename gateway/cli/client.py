@@ -12,7 +12,7 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import urlsplit
 
-from bfia_gateway_client.calls import completed, each
+from bfia_gateway_client.bridge import iterate_blocking, run_blocking
 from bfia_gateway_client.errors import MAYBE_DONE, GatewayError, NoAnswer
 from bfia_gateway_client.errors import Invalid as BadInput
 from gateway.cli.language import spoken
@@ -81,7 +81,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        completed(self.wire.close())
+        run_blocking(self.wire.close())
 
     def get(self, path: str, **query: Any) -> Any:
         """Get JSON; parameters that are None, False or empty are left out."""
@@ -130,17 +130,17 @@ class Client:
     def lines(self, path: str, **query: Any) -> Iterator[str]:
         """Yield the lines of a streamed response, such as a log."""
         with self._reported():
-            yield from each(self.wire.lines(path, query))
+            yield from iterate_blocking(self.wire.lines(path, query))
 
     def events(self, path: str, **query: Any) -> Iterator[tuple[str, str]]:
         """Yield the kind and the line of each event of a response."""
         with self._reported():
-            yield from each(self.wire.events(path, query))
+            yield from iterate_blocking(self.wire.events(path, query))
 
     def done(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call of the Python client."""
         with self._reported():
-            return completed(work)
+            return run_blocking(work)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

@@ -687,6 +687,6 @@ def save(
     """Download into a new file, and print its name and size."""
     new_file(target, force)
     with Progress(f"fetching {target.name}") as progress:
-        length = node.download(path, target, progress.moved, **query)
+        length = node.download(path, target, progress.advance, **query)
     yield {"file": str(target), "bytes": length}
     say(f"wrote {target} ({amount(length)})")

@@ -105,12 +105,12 @@ def upload(
     **table: Any,
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
-    from bfia_gateway_client.transfers import Watched
+    from bfia_gateway_client.transfers import ReportingFile
 
     encoding = "" if encoding == "auto" else encoding
     sent_as = "stdin.csv" if str(file) == "-" else file.name
     with opened(file) as source, Progress(f"sending {sent_as}", translate=t) as progress:
-        watched = Watched(source, progress.moved)
+        watched = ReportingFile(source, progress.advance)
         fields = table | {"head": head}
         stored = _send_table(node, sent_as, watched, fields, delimiter, encoding)
     yield stored

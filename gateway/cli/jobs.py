@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import each, next_step_of, path_of
+from bfia_gateway_client.bridge import iterate_blocking
+from bfia_gateway_client.calls import next_step_of, path_of
 from bfia_gateway_client.errors import harmless
 from bfia_gateway_client.progress import OVER, watch_job
 from gateway.cli import options
@@ -660,7 +661,7 @@ def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]
     def print_notice(text: str) -> None:
         say(text, err=True)
 
-    return each(watch_job(look, node.wire.sleep, notice=print_notice))
+    return iterate_blocking(watch_job(look, node.wire.sleep, notice=print_notice))
 
 
 # ---------------------------------------------------------------- one job

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from bfia_gateway_client import AsyncClient, Client
-from bfia_gateway_client.calls import call, stream
+from bfia_gateway_client.bridge import call, stream
 from bfia_gateway_client.types import Job
 from tools.docs import client_types
 from tools.docs.endpoints import described

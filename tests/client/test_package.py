@@ -13,7 +13,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 import bfia_gateway_client
 from bfia_gateway_client import Client, Damaged
-from bfia_gateway_client.calls import completed
+from bfia_gateway_client.bridge import run_blocking
 from gateway.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ def test_help_loads_no_library_and_no_command_that_it_does_not_show():
 
 def test_a_blocking_call_that_would_wait_for_a_loop_is_an_error():
     with pytest.raises(RuntimeError, match="must not wait"):
-        completed(asyncio.sleep(0))
+        run_blocking(asyncio.sleep(0))
 
 
 def test_a_download_that_is_not_what_the_node_sent_leaves_nothing(tmp_path: Path):

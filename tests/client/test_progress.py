@@ -85,9 +85,9 @@ def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():
     cell = Cell()
     with Progress("<b>", page=cell, screen=Screen()) as shown:
         shown.show(None, "waiting")
-        shown.moved(2**20, 4 * 2**20)
-        shown.moved(3 * 2**20, 4 * 2**20)
-        shown.moved(0, 4 * 2**20)
+        shown.advance(2**20, 4 * 2**20)
+        shown.advance(3 * 2**20, 4 * 2**20)
+        shown.advance(0, 4 * 2**20)
     assert cell.shown == [
         "<div>&lt;b&gt; <progress></progress> waiting</div>",
         '<div>&lt;b&gt; <progress value="0.250"></progress> 1.0 MiB / 4.0 MiB</div>',
@@ -98,6 +98,6 @@ def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():
 
 @pytest.mark.parametrize(("shown", "screen"), [(True, io.StringIO()), (False, Screen())])
 def test_nothing_is_shown_in_a_pipe_or_where_nobody_asked(shown: bool, screen: io.StringIO):
-    with Progress("job-1", shown=shown, screen=screen) as progress:
+    with Progress("job-1", enabled=shown, screen=screen) as progress:
         progress.show(0.5, "RUNNING")
     assert screen.getvalue() == ""

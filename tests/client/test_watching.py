@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bfia_gateway_client.calls import each
+from bfia_gateway_client.bridge import iterate_blocking
 from bfia_gateway_client.errors import GatewayError, NoAnswer, Refused
 from bfia_gateway_client.progress import SILENT_SECONDS, watch_job
 
@@ -33,7 +33,9 @@ def watched(
     async def sleep(seconds: float) -> None:
         """Sleep never."""
 
-    for job, trouble in each(watch_job(look, sleep, now=lambda: clock[0], notice=said.append)):
+    for job, trouble in iterate_blocking(
+        watch_job(look, sleep, now=lambda: clock[0], notice=said.append)
+    ):
         yield job["status"], bool(trouble)
 
 

@@ -1,24 +1,10 @@
-"""Calls are coroutines, each written once; `call` and `stream` make methods of both clients of them.
-
-Over a `wire.AsyncWire` such a method is the coroutine itself. Over a `wire.BlockingWire` nothing in it ever
-suspends, so that one step runs it to its end, without an event loop.
-"""
+"""What the calls of every subject share: their base class, paths of the API, and names that people write."""
 
 import difflib
 import re
 import shlex
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-)
-from functools import update_wrapper, wraps
-from types import MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 from bfia_gateway_client.errors import Invalid, Problem, Refused, invalid
@@ -26,15 +12,15 @@ from bfia_gateway_client.errors import Invalid, Problem, Refused, invalid
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from bfia_gateway_client.wire import AsyncWire, BlockingWire, Wire
+    from bfia_gateway_client.wire import Wire
 
-P = ParamSpec("P")
-T = TypeVar("T")
 W = TypeVar("W", bound="Wire")
 M = TypeVar("M", bound="BaseModel")
-_PAGE = 1000
-Entries = list
-"""a list, in classes with a method of that name"""
+
+Entries = list  # the type, for classes that have a method called ``list``
+MAX_PAGE_SIZE = 1000  # entries that a node returns at most per request
+# Placeholders for names in the next step of a failure.
+_PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
 
 
 class Group(Generic[W]):
@@ -51,7 +37,9 @@ class Group(Generic[W]):
         body: Any = None,
         **options: Any,
     ) -> M:
-        return model.model_validate(await self._wire.call(method, path, body, **options))
+        """Send a request and return its response as a model. ``options``: as in `Wire.call`."""
+        response = await self._wire.call(method, path, body, **options)
+        return model.model_validate(response)
 
     async def _list(
         self,
@@ -61,108 +49,35 @@ class Group(Generic[W]):
         limit: int,
         query: Mapping[str, Any] | None = None,
     ) -> list[M]:
-        """Return up to ``limit`` entries of a list, over all its pages."""
+        """Return up to ``limit`` entries of a list, page by page. ``key``: the list's key in a response."""
         if limit < 1:
             raise invalid(Problem("limit", "must be 1 or more", limit))
-        found: list[M] = []
-        after = ""
-        while limit > len(found) and after is not None:
-            page = {
-                **(query or {}),
-                "limit": min(limit - len(found), _PAGE),
-                "after": after,
-            }
-            answer = await self._wire.call("GET", path, query=page)
-            found += map(model.model_validate, answer[key])
-            after = answer.get("next")
-        return found
+        entries: list[M] = []
+        after: str | None = ""
+        while after is not None and len(entries) < limit:
+            page_size = min(limit - len(entries), MAX_PAGE_SIZE)
+            page = {**(query or {}), "limit": page_size, "after": after}
+            response = await self._wire.call("GET", path, query=page)
+            entries += [model.model_validate(entry) for entry in response[key]]
+            after = response.get("next")
+        return entries
 
 
-class call(Generic[P, T]):
-    """Decorates a coroutine as a method: it returns the result, or over an `AsyncWire` what is awaited for it."""
-
-    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
-        self.function = function
-        update_wrapper(cast(Any, self), function)
-
-    @overload
-    def __get__(self, obj: None, owner: Any) -> "call[P, T]": ...
-    @overload
-    def __get__(self, obj: "Group[BlockingWire]", owner: Any) -> Callable[P, T]: ...
-    @overload
-    def __get__(
-        self, obj: "Group[AsyncWire]", owner: Any
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, obj: Any, owner: Any) -> Any:
-        return self if obj is None else _bound(self.function, obj, completed)
-
-
-class stream(Generic[P, T]):
-    """Decorates an asynchronous generator as a method: it returns an iterator, or over an `AsyncWire` itself."""
-
-    def __init__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
-        self.function = function
-        update_wrapper(cast(Any, self), function)
-
-    @overload
-    def __get__(self, obj: None, owner: Any) -> "stream[P, T]": ...
-    @overload
-    def __get__(self, obj: "Group[BlockingWire]", owner: Any) -> Callable[P, Iterator[T]]: ...
-    @overload
-    def __get__(self, obj: "Group[AsyncWire]", owner: Any) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, obj: Any, owner: Any) -> Any:
-        return self if obj is None else _bound(self.function, obj, each)
-
-
-def _bound(
-    function: Callable[..., Any],
-    obj: Any,
-    run: Callable[[Any], Any],
-) -> Callable[..., Any]:
-    """Return a method of a client; where its wire blocks, one that runs to its end."""
-    method: Callable[..., Any] = MethodType(function, obj)
-    if not obj._wire.blocks:
-        return method
-
-    @wraps(method)
-    def blocking(*given: Any, **named: Any) -> Any:
-        return run(method(*given, **named))
-
-    return blocking
-
-
-def completed(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run what never suspends; return its result."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        found: T = done.value
-        return found
-    coroutine.close()
-    raise RuntimeError("a call over a BlockingWire must not wait for an event loop")
-
-
-def each(values: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield what an asynchronous generator that never suspends yields."""
-    try:
-        while True:
-            try:
-                value = completed(values.__anext__())
-            except StopAsyncIteration:
-                return
-            yield value
-    finally:
-        completed(values.aclose())
+# ------------------------------------------------------------ paths
 
 
 def path_of(kind: str, *parts: str) -> str:
-    """Return a path of the node's API: names are parts of it, whatever characters they have."""
-    return "/".join(["/api/v1", kind, *map(segment, parts)])
+    """Return a path of the node's API. Each part may hold any characters."""
+    segments = [segment(part) for part in parts]
+    return "/".join(["/api/v1", kind, *segments])
 
 
 def segment(name: str) -> str:
-    """Return a name as one part of a path."""
+    """Return a name as one segment of a path."""
     return quote(name, safe="")
+
+
+# ------------------------------------------------------------ providers
 
 
 async def provider_named(
@@ -171,37 +86,51 @@ async def provider_named(
     *,
     retired: bool = False,
 ) -> str:
-    """Return the full name, name:version@device, of the one provider that a name, perhaps in part, stands for.
+    """Return the full name, name:version@device, of the provider that a full or partial name denotes.
 
-    Where several have it, those in use count; ``retired``: the others.
-    Raises `Invalid` (PROVIDER_AMBIGUOUS) where that is not clear, `Refused` (PROVIDER_UNKNOWN) for an unknown one.
+    If several providers match, active ones win, or retired ones with ``retired``. Raises `Invalid`
+    (PROVIDER_AMBIGUOUS) if several remain, and `Refused` (PROVIDER_UNKNOWN) if none matches.
     """
     if ":" in name and "@" in name:
         return name
-    found = await wire.call(
-        "GET", path_of("providers"), query={"provider_name": name, "limit": 1000}
+    matches = await _list_providers(wire, provider_name=name)
+    preferred = [provider for provider in matches if provider["retired"] == retired]
+    full_names = [str(provider["provider_name"]) for provider in preferred or matches]
+    if len(full_names) == 1:
+        return full_names[0]
+    if full_names:
+        raise _ambiguous_provider(name, full_names)
+    raise await _unknown_provider(wire, name)
+
+
+async def _list_providers(wire: "Wire", **query: str) -> list[dict[str, Any]]:
+    page = {**query, "limit": MAX_PAGE_SIZE}
+    response = await wire.call("GET", path_of("providers"), query=page)
+    providers: list[dict[str, Any]] = response["providers"]
+    return providers
+
+
+def _ambiguous_provider(name: str, full_names: list[str]) -> Invalid:
+    choices = ", ".join(full_names)
+    return Invalid(
+        f"{name} may be any of {choices}: name version and device, too",
+        reason="PROVIDER_AMBIGUOUS",
+        next_step="Name version and device: name:version@device.",
     )
-    every = found["providers"]
-    keys = [
-        str(one["provider_name"]) for one in every if one["retired"] == retired or len(every) == 1
-    ]
-    keys = keys or [str(one["provider_name"]) for one in every]
-    if len(keys) == 1:
-        return keys[0]
-    if keys:
-        text = f"{name} may be any of {', '.join(keys)}: name version and device, too"
-        raise Invalid(
-            text,
-            reason="PROVIDER_AMBIGUOUS",
-            next_step="Name version and device: name:version@device.",
-        )
-    every = await wire.call("GET", path_of("providers"), query={"limit": 1000})
-    meant = near(name.partition(":")[0], (one["name"] for one in every["providers"]))
-    text = f"no provider {name} is registered" + (f"; did you mean {meant}?" if meant else "")
-    raise Refused(text, reason="PROVIDER_UNKNOWN")
 
 
-_PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
+async def _unknown_provider(wire: "Wire", name: str) -> Refused:
+    """Return the error for a name without a provider, with the registered name that resembles it."""
+    providers = await _list_providers(wire)
+    names = [str(provider["name"]) for provider in providers]
+    suggestion = near(name.partition(":")[0], names)
+    text = f"no provider {name} is registered"
+    if suggestion:
+        text += f"; did you mean {suggestion}?"
+    return Refused(text, reason="PROVIDER_UNKNOWN")
+
+
+# ------------------------------------------------------------ texts
 
 
 def next_step_of(
@@ -209,26 +138,39 @@ def next_step_of(
     job: Mapping[str, Any],
     failure: Mapping[str, Any],
 ) -> str:
-    """Return what to do about a job's failure, with the names of job, task, party and node in their places."""
-    at = (failure.get("role"), failure.get("node"))
-    parties = [f"{p['role']}.{p['index']}" for p in job["parties"] if (p["role"], p["node"]) == at]
+    """Return the next step after a job's failure, with the names of job, task, party and node filled in.
+
+    ``step`` is the explanation of the failure's reason; a placeholder without a known name stays.
+    """
     node = failure.get("node")
     names = {
         "JOB": job["job_id"],
         "T": failure.get("task"),
-        "P": parties[0] if parties else "",
+        "P": _failed_party(job, failure),
         "N": node,
         "NODE": node,
     }
 
-    def name_for(found: re.Match[str]) -> str:
-        return shlex.quote(names[found[0]] or found[0])
+    def fill_in(placeholder: re.Match[str]) -> str:
+        word = placeholder[0]
+        return shlex.quote(names[word] or word)
 
-    return _PLACEHOLDER.sub(name_for, step)
+    return _PLACEHOLDER.sub(fill_in, step)
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """Return which of the known words was meant; empty where that is not clear."""
-    by_lower = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(word[:64].lower(), list(by_lower), n=1)
-    return by_lower[found[0]] if found else ""
+def _failed_party(job: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+    """Return the label of the first party with the failure's role and node; empty without one."""
+    for party in job["parties"]:
+        same_role = party["role"] == failure.get("role")
+        if same_role and party["node"] == failure.get("node"):
+            return f"{party['role']}.{party['index']}"
+    return ""
+
+
+def near(word: str, choices: Iterable[str]) -> str:
+    """Return the choice that a misspelt word resembles, ignoring case; empty without one."""
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(word[:64].lower(), list(by_lower_case), n=1)
+    if not matches:
+        return ""
+    return by_lower_case[matches[0]]

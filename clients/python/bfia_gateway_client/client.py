@@ -1,4 +1,4 @@
-"""The two clients: the same calls, blocking or to be awaited."""
+"""The two clients: the same calls, blocking or asynchronous."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -6,7 +6,8 @@ from os import PathLike
 from typing import Any, Generic, Self
 
 from bfia_gateway_client import types
-from bfia_gateway_client.calls import Group, W, call, completed, path_of
+from bfia_gateway_client.bridge import call, run_blocking
+from bfia_gateway_client.calls import Group, W, path_of
 from bfia_gateway_client.data import Data
 from bfia_gateway_client.jobs import Jobs
 from bfia_gateway_client.models import Models
@@ -14,14 +15,14 @@ from bfia_gateway_client.providers import Providers
 from bfia_gateway_client.routes import Routes
 from bfia_gateway_client.wire import AsyncWire, BlockingWire
 
-URL = "BFIA_GATEWAY_URL"
-TOKEN = "BFIA_GATEWAY_TOKEN"
+URL = "BFIA_GATEWAY_URL"  # environment variable with the default address
+TOKEN = "BFIA_GATEWAY_TOKEN"  # environment variable with the default token
 
 
-class _Calls(Group[W], Generic[W]):
+class _BaseClient(Group[W], Generic[W]):
     """All calls of a client, by subject."""
 
-    _makes: Callable[..., W]
+    _make_wire: Callable[..., W]
 
     def __init__(
         self,
@@ -34,11 +35,12 @@ class _Calls(Group[W], Generic[W]):
         """``url``: address of the node's operator listener; default: the variable BFIA_GATEWAY_URL.
 
         ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate authority of an
-        https address; default: those of this machine. ``language``: of its answers, ``en`` or ``zh``. Raises
-        `Invalid`.
+        https address; default: the authorities of this machine. ``language``: of its responses, ``en`` or ``zh``.
+        Raises `Invalid`.
         """
-        at, word = url or os.environ.get(URL, ""), (token or os.environ.get(TOKEN, "")).strip()
-        wire: W = self._makes(at, word, ca=ca, language=language)
+        address = url or os.environ.get(URL, "")
+        secret = token or os.environ.get(TOKEN, "")
+        wire: W = self._make_wire(address, secret.strip(), ca=ca, language=language)
         super().__init__(wire)
         self.jobs = Jobs(wire)
         self.data = Data(wire)
@@ -56,7 +58,7 @@ class _Calls(Group[W], Generic[W]):
 
     @call
     async def session(self) -> types.Session:
-        """Return which node this is, and for whom and in which role it takes the token."""
+        """Return the node's identity, and the holder and role of the token."""
         return await self._ask(types.Session, "GET", path_of("session"))
 
     @call
@@ -76,14 +78,14 @@ class _Calls(Group[W], Generic[W]):
         return await self._wire.call(method, path, body, query=query, timeout=seconds)
 
 
-class Client(_Calls[BlockingWire]):
+class Client(_BaseClient[BlockingWire]):
     """A node's API; calls block. Use it as a context, or `close` it. Threads may share it."""
 
-    _makes = BlockingWire
+    _make_wire = BlockingWire
 
     def close(self) -> None:
         """Close the connections to the node."""
-        completed(self._wire.close())
+        run_blocking(self._wire.close())
 
     def __enter__(self) -> Self:
         return self
@@ -92,10 +94,10 @@ class Client(_Calls[BlockingWire]):
         self.close()
 
 
-class AsyncClient(_Calls[AsyncWire]):
+class AsyncClient(_BaseClient[AsyncWire]):
     """A node's API; calls are awaited, logs and states iterated with ``async for``. For one event loop."""
 
-    _makes = AsyncWire
+    _make_wire = AsyncWire
 
     async def close(self) -> None:
         """Close the connections to the node."""

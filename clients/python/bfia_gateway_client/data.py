@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bfia_gateway_client import types
-from bfia_gateway_client.calls import Entries, Group, W, call, path_of
+from bfia_gateway_client.bridge import call
+from bfia_gateway_client.calls import Entries, Group, W, path_of
 from bfia_gateway_client.errors import Problem, invalid
-from bfia_gateway_client.frames import Reading, of_points, text_columns
+from bfia_gateway_client.frames import FrameReader, frame_of_rows, text_columns
 from bfia_gateway_client.progress import Progress
-from bfia_gateway_client.transfers import Watched, download, opened, send_table
+from bfia_gateway_client.transfers import (
+    ReportingFile,
+    download,
+    open_for_upload,
+    send_table,
+)
 
 
 class Data(Group[W]):
@@ -33,20 +39,21 @@ class Data(Group[W]):
         storage: str = "",
         progress: bool = True,
     ) -> types.Stored:
-        """Send a CSV file, by its path or as an open binary file; an upload that is refused leaves nothing there.
+        """Upload a CSV file, by its path or as an open binary file; a refused upload leaves nothing at the node.
 
-        ``match_id``: the column with the ids to match with other parties; ``label``: that with the label.
-        ``partitions``: into how many files it is divided, by match id. ``delimiter``, ``encoding``: recognised
-        where they are not given. ``storage``: which of the node's storages. Raises `Invalid` with the line of each
-        mistake, and `Refused` (DATASET_EXISTS) without ``overwrite``.
+        ``match_id``: the column with the ids to match with other parties; ``label``: the column with the label.
+        ``partitions``: the number of files into which the table is divided by match id. ``delimiter``, ``encoding``:
+        detected by default. ``storage``: one of the node's storages. Raises `Invalid` with the line of each mistake,
+        and `Refused` (DATASET_EXISTS) without ``overwrite``.
         """
         fields = {
             "namespace": namespace,
             "name": name,
             "description": description,
             "storage": storage,
+            "partitions": str(partitions),
+            "overwrite": str(bool(overwrite)).lower(),
         }
-        options = {"partitions": str(partitions), "overwrite": "true" if overwrite else "false"}
         meta = {
             "delimiter": delimiter,
             "encoding": encoding,
@@ -54,12 +61,12 @@ class Data(Group[W]):
             "label_name": label,
         }
         with (
-            opened(table) as (file, sent_as),
-            Progress(f"sending {sent_as}", shown=progress) as shown,
+            open_for_upload(table) as (file, file_name),
+            Progress(f"sending {file_name}", enabled=progress) as bar,
         ):
-            watched: Any = Watched(file, shown.moved)
-            found = await send_table(self._wire, sent_as, watched, {**fields, **options}, meta)
-        return types.Stored.model_validate(found)
+            reporting: Any = ReportingFile(file, bar.advance)
+            stored = await send_table(self._wire, file_name, reporting, fields, meta)
+        return types.Stored.model_validate(stored)
 
     @call
     async def register(
@@ -75,23 +82,21 @@ class Data(Group[W]):
         overwrite: bool = False,
         reason: str = "",
     ) -> types.RegisteredDataset:
-        """Register a table where it lies, such as ``s3://bucket/path``; nothing is copied.
+        """Register a table in its present location, such as ``s3://bucket/path``; nothing is copied.
 
-        ``count``: read all of it, count its rows, and check that no id repeats.
+        ``count``: read the entire table, count its rows, and check that no id repeats.
         """
-        body: dict[str, Any] = {
+        body = {
             "place": place,
             "namespace": namespace,
             "name": name,
             "match_id_name": match_id,
-        }
-        body |= {
             "label_name": label,
             "description": description,
             "overwrite": overwrite,
             "count": count,
+            "reason": reason,
         }
-        body |= {"reason": reason}
         return await self._ask(
             types.RegisteredDataset, "POST", path_of("datasets"), body, timeout=None
         )
@@ -99,21 +104,12 @@ class Data(Group[W]):
     @call
     async def list(self, *, namespace: str = "", limit: int = 100) -> Entries[types.Dataset]:
         """Return datasets, at most ``limit``, by their ids."""
-        query = {
-            "namespace": namespace,
-            "unregistered": "false",
-        }
-        return await self._list(
-            types.Dataset,
-            path_of("datasets"),
-            "datasets",
-            limit,
-            query,
-        )
+        query = {"namespace": namespace, "unregistered": "false"}
+        return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, query)
 
     @call
     async def show(self, dataset: str) -> types.FullDataset:
-        """Return a dataset: its columns, where it came from, who may use it, which jobs do."""
+        """Return a dataset with its columns, its origin, its grants and the jobs that use it."""
         return await self._ask(types.FullDataset, "GET", _path(dataset))
 
     @call
@@ -125,8 +121,9 @@ class Data(Group[W]):
         to: str = "",
     ) -> Any:
         """Return the first rows, at most 100, as a frame; every cell is text. ``to``: pandas or polars."""
-        found = await self._wire.call("GET", _path(dataset, "preview"), query={"rows": rows})
-        return of_points(found["columns"], found["rows"], to)
+        path = _path(dataset, "preview")
+        preview = await self._wire.call("GET", path, query={"rows": rows})
+        return frame_of_rows(preview["columns"], preview["rows"], to)
 
     @call
     async def table(
@@ -137,16 +134,15 @@ class Data(Group[W]):
         text: Sequence[str] = (),
         progress: bool = True,
     ) -> Any:
-        """Return all of a dataset as a frame of pandas or polars (``to``; default: the one that is installed).
+        """Return an entire dataset as a frame of pandas or polars (``to``; default: the installed one).
 
-        Match ids, columns of text, and those that ``text`` names are kept as text.
+        Match ids, text columns and the columns in ``text`` are kept as text.
         """
-        with Reading(to) as reading, Progress(f"fetching {dataset}", shown=progress) as shown:
+        with FrameReader(to) as reader, Progress(f"fetching {dataset}", enabled=progress) as bar:
             about = await self._wire.call("GET", _path(dataset))
-            await download(self._wire, _path(dataset, "download"), reading.file, shown.moved)
-            return reading.frame(
-                [*text, *text_columns(about["columns"], about["match_id_name"], about["sid"])]
-            )
+            declared = text_columns(about["columns"], about["match_id_name"], about["sid"])
+            await download(self._wire, _path(dataset, "download"), reader.file, bar.advance)
+            return reader.frame([*text, *declared])
 
     @call
     async def download(
@@ -156,16 +152,16 @@ class Data(Group[W]):
         *,
         progress: bool = True,
     ) -> Path:
-        """Write a dataset as it is stored into a file, and return its path; default: its name with an extension.
+        """Write a dataset in its stored form into a file (default: its name with an extension); return the path.
 
-        An existing file is replaced once the new one is whole and has the checksum that the node names. Raises
-        `Damaged` where it has not.
+        An existing file is replaced after the download is complete and its checksum matches. Raises `Damaged` if
+        it does not.
         """
         if not file:
             about = await self._wire.call("GET", _path(dataset))
             file = f"{about['name']}.{about['format']}"
-        with Progress(f"fetching {dataset}", shown=progress) as shown:
-            await download(self._wire, _path(dataset, "download"), Path(file), shown.moved)
+        with Progress(f"fetching {dataset}", enabled=progress) as bar:
+            await download(self._wire, _path(dataset, "download"), Path(file), bar.advance)
         return Path(file)
 
     @call
@@ -179,23 +175,20 @@ class Data(Group[W]):
         force: bool = False,
         reason: str = "",
     ) -> types.NewGrant:
-        """Let jobs with a partner node use a dataset: for so many days, until a time, or until it is revoked.
+        """Let jobs with a partner node use a dataset: for some days, until a time, or until it is revoked.
 
-        ``expires_at`` has a zone. ``force``: also a node without a route here.
+        ``expires_at`` has a time zone. ``force``: accept a node without a route.
         """
-        until = expires_at.isoformat() if expires_at else None
-        given = {
-            "days": days,
-            "expires_at": until,
-            "force": force,
-            "reason": reason,
-        }
-        body = {key: value for key, value in given.items() if value is not None}
+        body: dict[str, Any] = {"force": force, "reason": reason}
+        if days is not None:
+            body["days"] = days
+        if expires_at is not None:
+            body["expires_at"] = expires_at.isoformat()
         return await self._ask(types.NewGrant, "PUT", _path(dataset, "grants", node), body)
 
     @call
     async def revoke(self, dataset: str, node: str) -> types.Grant:
-        """Revoke a grant; nothing further starts."""
+        """Revoke a grant; no further run with the dataset starts."""
         return await self._ask(types.Grant, "DELETE", _path(dataset, "grants", node))
 
     @call
@@ -206,32 +199,32 @@ class Data(Group[W]):
         node: str = "",
         limit: int = 100,
     ) -> Entries[types.Grant]:
-        """Return who was granted which dataset, at most ``limit`` entries."""
-        narrow = {"dataset_id": dataset, "node": node}
-        return await self._list(types.Grant, path_of("dataset-grants"), "grants", limit, narrow)
+        """Return the grants of all datasets, or of one, or to one node; at most ``limit``."""
+        query = {"dataset_id": dataset, "node": node}
+        return await self._list(types.Grant, path_of("dataset-grants"), "grants", limit, query)
 
     @call
     async def disable(self, dataset: str, *, reason: str = "") -> types.Dataset:
-        """Take a dataset out of use: jobs that name it are refused, nothing further of those here starts."""
+        """Disable a dataset: new jobs with it are refused, and no further run of present jobs starts."""
         return await self._ask(types.Dataset, "POST", _path(dataset, "disable"), {"reason": reason})
 
     @call
     async def enable(self, dataset: str, *, reason: str = "") -> types.Dataset:
-        """Take a disabled dataset into use again."""
+        """Enable a disabled dataset."""
         return await self._ask(types.Dataset, "POST", _path(dataset, "enable"), {"reason": reason})
 
     @call
     async def delete(self, dataset: str) -> types.DeletedDataset:
-        """Delete a dataset and its grants; the files of one that was registered where it lies stay.
+        """Delete a dataset and its grants; the files of a registered table stay.
 
-        Raises `Refused` (DATASET_IN_USE) while a job that is not over uses it.
+        Raises `Refused` (DATASET_IN_USE) while a running job uses it.
         """
         return await self._ask(types.DeletedDataset, "DELETE", _path(dataset))
 
 
 def _path(dataset: str, *parts: str) -> str:
-    """Return the path of a dataset. Raises `Invalid`."""
+    """Return the path of a dataset in the API. Raises `Invalid` for an id of another form."""
     namespace, _, name = dataset.partition("#")
-    if not (namespace and name):
+    if not namespace or not name:
         raise invalid(Problem("dataset", "must be namespace#name", dataset))
     return path_of("datasets", namespace, name, *parts)

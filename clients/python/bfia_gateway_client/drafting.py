@@ -174,30 +174,45 @@ def job(
     flow: str,
 ) -> dict[str, Any]:
     """Return a job, ready to be submitted. Raises `Invalid` with everything that is missing or unknown."""
-    components = [task.component for task in tasks]
-    roles = roles_of(components)
-    problems = list(_problems(tasks, roles, parties, data, parameters))
+    roles = roles_of([task.component for task in tasks])
+    problems = [
+        *_role_problems(tasks, roles, parties, data),
+        *_parameter_problems(tasks, parameters),
+    ]
     if problems:
         raise invalid(*problems)
-    task_params: dict[str, Any] = {"common": {}}
-    for task in tasks:
-        values = _preset(task, tasks) | dict(parameters.get(task.name, {}))
-        task_params["common"][task.name] = values
-    for role in roles:
-        tables = {task.name: {"dataset_id": data[role]} for task in readers_of(tasks, role)}
-        if tables:
-            task_params[role] = {"0": tables}
+    initiator = roles[0]
     return {
         "flow_id": flow,
         "dag": {"version": "2.0", "components": [_entry(task) for task in tasks]},
         "config": {
             "version": "2.0.0",
-            "initiator": {"role": roles[0], "node_id": parties[roles[0]]},
+            "initiator": {"role": initiator, "node_id": parties[initiator]},
             "role": {role: [parties[role]] for role in roles},
             "job_params": {"common": {"sync_type": "callback"}},
-            "task_params": task_params,
+            "task_params": _task_params(tasks, roles, data, parameters),
         },
     }
+
+
+def _task_params(
+    tasks: Sequence[Task],
+    roles: Sequence[str],
+    data: Mapping[str, str],
+    parameters: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the parameters common to all parties, and the dataset that each party's tasks read."""
+    common = {}
+    for task in tasks:
+        common[task.name] = _preset(task, tasks) | dict(parameters.get(task.name, {}))
+    task_params: dict[str, Any] = {"common": common}
+    for role in roles:
+        datasets = {}
+        for task in readers_of(tasks, role):
+            datasets[task.name] = {"dataset_id": data[role]}
+        if datasets:
+            task_params[role] = {"0": datasets}
+    return task_params
 
 
 def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
@@ -233,22 +248,28 @@ def _entry(task: Task) -> dict[str, Any]:
     }
 
 
-def _problems(
+def _role_problems(
     tasks: Sequence[Task],
     roles: Sequence[str],
     parties: Mapping[str, str],
     data: Mapping[str, str],
-    parameters: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Problem]:
+    """Yield the roles without a node or dataset, and the names that are not roles of the components."""
     for role in roles:
         if not parties.get(role):
             yield Problem(f"parties.{role}", "is missing: the id of the node that plays it")
         if readers_of(tasks, role) and not data.get(role):
             yield Problem(f"data.{role}", "is missing: a dataset of that node, namespace#name")
+    text = f"is not a role of these components; they are {', '.join(roles)}"
     for path, by_role in (("parties", parties), ("data", data)):
         for role in by_role.keys() - {*roles}:
-            text = f"is not a role of these components; they are {', '.join(roles)}"
             yield Problem(f"{path}.{role}", text, None, near(role, roles))
+
+
+def _parameter_problems(
+    tasks: Sequence[Task], parameters: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Problem]:
+    """Yield the names that are not tasks, or not parameters of the task's component."""
     fields = {task.name: task.component.form["properties"] for task in tasks}
     for name, values in parameters.items():
         if name not in fields:

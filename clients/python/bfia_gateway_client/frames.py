@@ -1,4 +1,4 @@
-"""Tables as data frames of pandas or polars, whichever is installed; neither is needed for anything else."""
+"""Tables as data frames of pandas or polars, whichever is installed; no other call needs either."""
 
 import importlib
 import sys
@@ -10,91 +10,118 @@ from typing import Any
 
 from bfia_gateway_client.errors import Problem, invalid
 
-KNOWN = ("pandas", "polars")
-_TEXT = ("string", "str", "text", "varchar", "char")
+LIBRARIES = ("pandas", "polars")  # in the order of preference
+PARQUET_MAGIC = b"PAR1"  # the first bytes of a Parquet file
+TEXT_TYPES = ("string", "str", "text", "varchar", "char")  # of columns, in lower case
 
 
-def library(name: str = "") -> ModuleType:
-    """Return pandas or polars; without a name the one that is in use, else pandas. Raises `Invalid`."""
-    if name and name not in KNOWN:
-        raise invalid(Problem("to", f"must be one of {', '.join(KNOWN)}", name))
-    wanted = [name] if name else sorted(KNOWN, key=lambda one: one not in sys.modules)
-    for one in wanted:
+def import_library(name: str = "") -> ModuleType:
+    """Import pandas or polars; without a name the one already imported, else the one installed.
+
+    Raises `Invalid` for another name, and if neither can be imported.
+    """
+    if name and name not in LIBRARIES:
+        raise invalid(Problem("to", f"must be one of {', '.join(LIBRARIES)}", name))
+    candidates = _candidates(name)
+    for candidate in candidates:
         try:
-            return importlib.import_module(one)
+            return importlib.import_module(candidate)
         except ImportError:
             continue
-    text = f"needs {' or '.join(wanted)}: pip install {wanted[0]}; or download the table as a file"
+    libraries = " or ".join(candidates)
+    text = f"needs {libraries}: pip install {candidates[0]}; or download the table as a file"
     raise invalid(Problem("to", text))
 
 
-class Reading:
-    """A folder for a table on its way into a frame. Use as a context."""
+def _candidates(name: str) -> list[str]:
+    """Return the named library, or both with the imported ones first."""
+    if name:
+        return [name]
+    imported = [name for name in LIBRARIES if name in sys.modules]
+    return list(dict.fromkeys([*imported, *LIBRARIES]))
+
+
+class FrameReader:
+    """A temporary file for a table, and the library that reads it as a frame. Use as a context."""
 
     def __init__(self, to: str) -> None:
-        self._frames = library(to)  # before anything is downloaded
+        """``to``: pandas, polars, or empty for either. Raises `Invalid` before anything is downloaded."""
+        self._library: Any = import_library(to)
         self._folder = TemporaryDirectory(prefix="bfia-")
         self.file = Path(self._folder.name, "table")
 
-    def __enter__(self) -> "Reading":
+    def __enter__(self) -> "FrameReader":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
     def frame(self, text: Sequence[str] = ()) -> Any:
-        """Return the table in the file as a frame. ``text``: columns of text, whatever they look like."""
+        """Return the file's table, Parquet or CSV, as a frame. Raises `Invalid` for a file without a table.
+
+        ``text``: columns of a CSV file to keep as text, even if they look like numbers.
+        """
+        if self._is_parquet():
+            return self._library.read_parquet(self.file)
+        if self._library.__name__ == "polars":
+            return self._polars_frame(text)
+        return self._pandas_frame(text)
+
+    def _is_parquet(self) -> bool:
         with self.file.open("rb") as file:
-            parquet = file.read(4) == b"PAR1"
-        frames: Any = self._frames
-        is_polars = frames.__name__ == "polars"
-        broken = frames.exceptions.PolarsError if is_polars else ValueError
-        if parquet:
-            return frames.read_parquet(self.file)
+            return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+
+    def _polars_frame(self, text: Sequence[str]) -> Any:
+        polars = self._library
+        types = dict.fromkeys(text, polars.String)
         try:
-            if is_polars:
-                kinds = dict.fromkeys(text, frames.String)
-                return frames.read_csv(self.file, schema_overrides=kinds, infer_schema_length=None)
-            table = frames.read_csv(self.file, dtype=dict.fromkeys(text, str))
-            own = {
-                "usecols": lambda name: name in text,
-                "dtype": str,
-                "keep_default_na": False,
-                "na_values": [""],
-            }
-            texts = frames.read_csv(self.file, **own)  # there "NA" and "None" are words
-            table[texts.columns] = texts
-            return table
-        except (ValueError, broken) as error:
+            return polars.read_csv(self.file, schema_overrides=types, infer_schema_length=None)
+        except (ValueError, polars.exceptions.PolarsError) as error:
             raise invalid(Problem("key", f"is not a table: {error}")) from error
 
+    def _pandas_frame(self, text: Sequence[str]) -> Any:
+        """Read the table twice: pandas takes "NA" and "None" as missing values in all columns or in none."""
+        pandas = self._library
 
-def of_points(
+        def is_text(name: str) -> bool:
+            return name in text
+
+        try:
+            frame = pandas.read_csv(self.file, dtype=dict.fromkeys(text, str))
+            text_frame = pandas.read_csv(
+                self.file, usecols=is_text, dtype=str, keep_default_na=False, na_values=[""]
+            )
+        except ValueError as error:
+            raise invalid(Problem("key", f"is not a table: {error}")) from error
+        frame[text_frame.columns] = text_frame
+        return frame
+
+
+def frame_of_rows(
     columns: Sequence[str],
-    points: Sequence[Sequence[Any]],
+    rows: Sequence[Sequence[Any]],
     to: str = "",
 ) -> Any:
-    """Return rows as a frame."""
-    frames: Any = library(to)
+    """Return rows as a frame. ``to``: pandas, polars, or empty for either. Raises `Invalid`."""
+    frames: Any = import_library(to)
     if frames.__name__ == "polars":
-        return frames.DataFrame(
-            points,
-            schema=list(columns),
-            orient="row",
-            infer_schema_length=None,
-        )
-    return frames.DataFrame(points, columns=list(columns))
+        return frames.DataFrame(rows, schema=list(columns), orient="row", infer_schema_length=None)
+    return frames.DataFrame(rows, columns=list(columns))
 
 
-def text_columns(columns: Sequence[Mapping[str, Any]], *ids: str) -> list[str]:
-    """Return which columns hold text: by their declared type, and those with ids."""
-    names = [str(one["name"]) for one in columns]
-    declared = [str(one["name"]) for one in columns if str(one.get("type", "")).lower() in _TEXT]
-    return list(dict.fromkeys([*declared, *(one for one in ids if one in names)]))
+def text_columns(columns: Sequence[Mapping[str, Any]], *id_columns: str) -> list[str]:
+    """Return the names of the columns with text: by their declared type, then the columns with ids."""
+    names = [str(column["name"]) for column in columns]
+    text = []
+    for column in columns:
+        if str(column.get("type", "")).lower() in TEXT_TYPES:
+            text.append(str(column["name"]))
+    ids = [name for name in id_columns if name in names]
+    return list(dict.fromkeys([*text, *ids]))
 
 
 class Picture:
-    """A picture as SVG, which a notebook shows by itself."""
+    """A picture as SVG, which notebooks display."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -103,10 +130,9 @@ class Picture:
         return self.svg
 
     def save(self, file: str | Path) -> None:
-        """Write it into a file, which browsers show."""
+        """Write the picture into a file, which browsers display."""
         Path(file).write_text(self.svg, encoding="utf-8")
 
     def __repr__(self) -> str:
-        return (
-            f"<Picture of {len(self.svg)} bytes of SVG; a notebook shows it, save(file) writes it>"
-        )
+        size = len(self.svg)
+        return f"<Picture of {size} bytes of SVG; a notebook shows it, save(file) writes it>"

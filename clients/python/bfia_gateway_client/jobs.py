@@ -1,4 +1,4 @@
-"""``client.jobs``: draft, plan, submit and watch a job; read what its runs here wrote, left and reported."""
+"""``client.jobs``: draft, plan, submit and watch jobs; read the logs, outputs and reports of their runs here."""
 
 import math
 import time
@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bfia_gateway_client import drafting, types
+from bfia_gateway_client.bridge import call, stream
 from bfia_gateway_client.calls import (
     Entries,
     Group,
     W,
-    call,
     next_step_of,
     path_of,
     provider_named,
     segment,
-    stream,
 )
 from bfia_gateway_client.errors import (
     GatewayError,
@@ -27,11 +26,11 @@ from bfia_gateway_client.errors import (
     harmless,
     invalid,
 )
-from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
+from bfia_gateway_client.frames import FrameReader, Picture, frame_of_rows, text_columns
 from bfia_gateway_client.progress import OVER, Progress, watch_job
 from bfia_gateway_client.transfers import download
 
-_SCHEDULE = "/v1/platform/schedule/job"
+SCHEDULE_PATH = "/v1/platform/schedule/job"
 
 
 class Jobs(Group[W]):
@@ -47,17 +46,18 @@ class Jobs(Group[W]):
         parameters: Mapping[str, Mapping[str, Any]] | None = None,
         flow: str = "draft",
     ) -> dict[str, Any]:
-        """Return a job of components in their order, each reading what those before it wrote; creates nothing.
+        """Return a job of components in sequence, each reading the table of its predecessor; creates nothing.
 
         ``components``: PROVIDER/COMPONENT, as in ``reference/HeteroLR``; the tasks are named after them in lower
         case. ``parties``: role -> node. ``data``: role -> dataset of that node. ``parameters``: task -> values;
-        what is left out is the component's default. The result may be changed before `plan` and `submit`. Raises
-        `Invalid` with everything that is missing or unknown.
+        omitted ones have the component's default. The result may be changed before `plan` and `submit`. Raises
+        `Invalid` with everything missing or unknown.
         """
         described = [await self._component(reference) for reference in components]
         return drafting.job(drafting.chained(described), parties, data, parameters or {}, flow)
 
     async def _component(self, reference: str) -> drafting.Component:
+        """Load a component by its reference, PROVIDER/COMPONENT. Raises `Invalid` for an unknown one."""
         provider_name, _, name = reference.rpartition("/")
         if not provider_name or not name:
             text = "must read PROVIDER/COMPONENT, such as reference/HeteroLR"
@@ -73,22 +73,21 @@ class Jobs(Group[W]):
 
     @call
     async def plan(self, job: Mapping[str, Any]) -> types.Plan:
-        """Ask every party what would happen to a job, and create nothing; ``good``: no obstacle is known.
+        """Ask every party whether a job could run, and create nothing; ``good``: no obstacle is known.
 
-        Checked are images, data and grants, resources now, routes in both directions, and who has to approve.
+        Checks images, data and grants, present resources, routes in both directions, and required approvals.
         """
-        return await self._ask(
-            types.Plan, "POST", path_of("jobs", "plan"), _body_of(job), timeout=120
-        )
+        path = path_of("jobs", "plan")
+        return await self._ask(types.Plan, "POST", path, _body_of(job), timeout=120)
 
     @call
     async def submit(self, job: Mapping[str, Any]) -> str:
-        """Submit a job, and return its id when every node of it has accepted it.
+        """Submit a job, and return its id after every participating node has accepted it.
 
-        Raises `Invalid` with every mistake and its path, and `Refused`; where the job is kept all the same, its id
-        is ``data["job_id"]`` of the error.
+        Raises `Invalid` with the path of every mistake, and `Refused`; if the job is kept in spite of that, its id is
+        ``data["job_id"]`` of the error.
         """
-        response = await self._wire.call("POST", f"{_SCHEDULE}/create_all", _body_of(job))
+        response = await self._wire.call("POST", f"{SCHEDULE_PATH}/create_all", _body_of(job))
         return str(response["data"]["job_id"])
 
     @call
@@ -119,7 +118,7 @@ class Jobs(Group[W]):
 
     @call
     async def show(self, job_id: str) -> types.Job:
-        """Return a job: its tasks at each party, why it failed or what it waits for, its parameters."""
+        """Return a job: its parameters, its tasks at each party, and the reason why it failed or waits."""
         return await self._ask(types.Job, "GET", path_of("jobs", job_id))
 
     @call
@@ -133,15 +132,15 @@ class Jobs(Group[W]):
     ) -> types.Job:
         """Wait until a job is over, also through a restart of the node, and return it.
 
-        A progress bar stands in the notebook or on the terminal meanwhile. Raises `JobFailed` where it did not
-        succeed, unless ``check`` is False; `NoAnswer` where the node is silent for five minutes, `StillRunning`
-        where the job is not over after ``timeout`` seconds.
+        Shows a progress bar in the notebook or on the terminal. Raises `JobFailed` if the job did not succeed, unless
+        ``check`` is False; `NoAnswer` if the node is silent for five minutes; `StillRunning` if the job is not over
+        after ``timeout`` seconds.
         """
         job: dict[str, Any] = {}
         deadline = math.inf
         if timeout is not None:
             deadline = time.monotonic() + timeout
-        with Progress(job_id, shown=progress) as bar:
+        with Progress(job_id, enabled=progress) as bar:
             async for job, trouble in self._states(job_id):
                 bar.show(job["progress"] / 100, trouble or _state_line(job))
                 if job["status"] not in OVER and time.monotonic() >= deadline:
@@ -151,15 +150,17 @@ class Jobs(Group[W]):
         return types.Job.model_validate(job)
 
     async def _failure_of(self, job: Mapping[str, Any]) -> JobFailed:
+        """Return the error for a job without success, with the next step that its node advises."""
         failure = job["failure"] or {"reason": job["outcome"], "message": ""}
         reason = failure["reason"]
         places = [f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)]
-        words = (job["outcome"], reason, " ".join(places), failure.get("message", ""))
+        parts = (job["outcome"], reason, " ".join(places), failure.get("message", ""))
+        summary = ": ".join(filter(None, dict.fromkeys(parts)))
         explanation = {}
         with suppress(GatewayError):  # a partner's own reasons are not explained
             explanation = await self._wire.call("GET", path_of("reasons", reason))
         return JobFailed(
-            f"{job['job_id']} {': '.join(filter(None, dict.fromkeys(words)))}",
+            f"{job['job_id']} {summary}",
             reason=reason,
             next_step=next_step_of(explanation.get("next_step", ""), job, failure),
             data=failure,
@@ -172,6 +173,8 @@ class Jobs(Group[W]):
             yield types.Job.model_validate(job)
 
     def _states(self, job_id: str) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
+        """Yield a job until it is over, with a notice while its node is silent."""
+
         async def fetch() -> dict[str, Any]:
             return await self._fetch(job_id)
 
@@ -192,10 +195,22 @@ class Jobs(Group[W]):
         level: str = "debug",
         follow: bool = False,
     ) -> AsyncIterator[str]:
-        """Yield the lines that a run here wrote, control characters as ``?``; with ``follow`` until it is over.
+        """Yield the log of a run here, control characters as ``?``; with ``follow`` until the run is over.
 
-        ``tail``: only so many at the end, 0: all. ``level``: debug (all), info or error, and worse.
+        ``tail``: only that number of lines at the end, 0: all. ``level``: debug (all), info or error, and worse.
         """
+        path = await self._log_path(job_id, task, party)
+        query = {"tail": tail or None, "level": level, "follow": follow}
+        if follow:
+            async for event, line in self._wire.events(path, query):
+                if event != "end":
+                    yield harmless(line)
+        else:
+            async for line in self._wire.lines(path, query):
+                yield harmless(line)
+
+    async def _log_path(self, job_id: str, task: str, party: str) -> str:
+        """Return the path of the log of a task's latest run. Raises `Invalid` for none and for several."""
         job = await self._fetch(job_id)
         runs = []
         for run in job["runs"]:
@@ -205,19 +220,13 @@ class Jobs(Group[W]):
         for run in runs:
             if task in ("", run["task"]) and party in ("", run["party"]):
                 matches.append(run)
-        newest = max(_of_one_party("run", matches, runs), key=lambda run: int(run["attempt"]))
-        query = {"tail": tail or None, "level": level, "follow": follow}
-        if follow:
-            async for event, line in self._wire.events(newest["log"], query):
-                if event != "end":
-                    yield harmless(line)
-        else:
-            async for line in self._wire.lines(newest["log"], query):
-                yield harmless(line)
+        attempts = _of_one_party("run", matches, runs)
+        latest = max(attempts, key=_attempt)
+        return str(latest["log"])
 
     @call
     async def timeline(self, job_id: str) -> Entries[types.TimelineEntry]:
-        """Return all that happened to a job here, in its order."""
+        """Return the events of a job at this node, in order."""
         response = await self._wire.call("GET", path_of("jobs", job_id, "timeline"))
         return types.Timeline.model_validate(response).timeline
 
@@ -239,12 +248,12 @@ class Jobs(Group[W]):
         text: Sequence[str] = (),
         progress: bool = True,
     ) -> Any:
-        """Return a table that a run left as a frame of pandas or polars (``to``; default: what is installed).
+        """Return an output table as a frame of pandas or polars (``to``; default: the installed one).
 
-        Columns that the run declares as text, its ids, and those that ``text`` names are kept as text. Raises
-        `Invalid` for another kind of output, and where neither library is installed.
+        Columns that the run declares as text, ids and the columns in ``text`` are kept as text. Raises `Invalid` for
+        another kind of output, and if neither library is installed.
         """
-        with Reading(to) as reading, Progress(f"fetching {key}", shown=progress) as bar:
+        with FrameReader(to) as reader, Progress(f"fetching {key}", enabled=progress) as bar:
             party = party or await self._party(job_id, "outputs", task, key)
             path = path_of("jobs", job_id, "metadata", task, party, key)
             metadata = await self._wire.call("GET", path)
@@ -253,8 +262,9 @@ class Jobs(Group[W]):
                 problem = f"is a {output['type']}, not a table; there is download"
                 raise invalid(Problem("key", problem, key))
             path = await self._path(job_id, "outputs", task, key, party)
-            await download(self._wire, f"{path}/download", reading.file, bar.moved)
-            return reading.frame([*text, *text_columns(output["columns"], output["id_column"])])
+            await download(self._wire, f"{path}/download", reader.file, bar.advance)
+            declared = text_columns(output["columns"], output["id_column"])
+            return reader.frame([*text, *declared])
 
     @call
     async def download(
@@ -267,16 +277,16 @@ class Jobs(Group[W]):
         file: str | Path = "",
         progress: bool = True,
     ) -> Path:
-        """Write an output as it lies in the storage into a file (default: the key), and return its path."""
+        """Write an output in its stored form into a file (default: the key), and return the path."""
         target = Path(file or key)
-        with Progress(f"fetching {key}", shown=progress) as bar:
+        with Progress(f"fetching {key}", enabled=progress) as bar:
             path = await self._path(job_id, "outputs", task, key, party)
-            await download(self._wire, f"{path}/download", target, bar.moved)
+            await download(self._wire, f"{path}/download", target, bar.advance)
         return target
 
     @call
     async def reports(self, job_id: str) -> types.Reports:
-        """Return which reports the runs here wrote, and warnings about what they left."""
+        """Return the reports of the runs here, and warnings about their outputs."""
         return await self._ask(types.Reports, "GET", path_of("jobs", job_id, "reports"))
 
     @call
@@ -288,9 +298,8 @@ class Jobs(Group[W]):
         party: str = "",
     ) -> types.Report:
         """Return a report: single ``values`` by their path, and ``series``, tables with columns and points."""
-        return await self._ask(
-            types.Report, "GET", await self._path(job_id, "reports", task, key, party)
-        )
+        path = await self._path(job_id, "reports", task, key, party)
+        return await self._ask(types.Report, "GET", path)
 
     @call
     async def curve(
@@ -304,13 +313,14 @@ class Jobs(Group[W]):
         to: str = "",
     ) -> Any:
         """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
-        report = await self._wire.call("GET", await self._path(job_id, "reports", task, key, party))
+        path = await self._path(job_id, "reports", task, key, party)
+        report = await self._wire.call("GET", path)
         if not report["series"]:
             text = "this report has no tables: report() returns its values"
             raise invalid(Problem("key", text, key))
         for table in report["series"]:
             if series in ("", table["name"]):
-                return of_points(table["columns"], table["points"], to)
+                return frame_of_rows(table["columns"], table["points"], to)
         names = ", ".join(table["name"] for table in report["series"])
         text = f"is not a table of this report; there are: {names}"
         raise invalid(Problem("series", text, series))
@@ -325,11 +335,11 @@ class Jobs(Group[W]):
         *,
         series: str = "",
     ) -> Picture:
-        """Return a report as a picture, which a notebook shows; ``series``: one of its ``plots``."""
+        """Return a report as a picture, which notebooks display; ``series``: one of its ``plots``."""
         svg = bytearray()
 
-        def receive(piece: bytes, total: int | None) -> None:
-            svg.extend(piece)
+        def receive(chunk: bytes, total: int | None) -> None:
+            svg.extend(chunk)
 
         path = await self._path(job_id, "reports", task, key, party)
         await self._wire.fetch(f"{path}/plot", receive, {"series": series})
@@ -361,12 +371,12 @@ class Jobs(Group[W]):
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:
-        """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
+        """Stop a job at every node, or one task with its successors. A second stop changes nothing."""
         if task:
             body = {"job_id": job_id, "task_name": task}
-            await self._wire.call("POST", f"{_SCHEDULE}/stop_task", body)
+            await self._wire.call("POST", f"{SCHEDULE_PATH}/stop_task", body)
         else:
-            await self._wire.call("POST", f"{_SCHEDULE}/stop_all", {"job_id": job_id})
+            await self._wire.call("POST", f"{SCHEDULE_PATH}/stop_all", {"job_id": job_id})
 
     @call
     async def rerun(
@@ -376,26 +386,24 @@ class Jobs(Group[W]):
         *,
         parameters: Mapping[str, Any] | None = None,
     ) -> types.Rerun:
-        """Run an ended job again from a task on, as a new job; what was finished before is taken over.
+        """Run an ended job again from a task on, as a new job that reuses the outputs of earlier tasks.
 
-        ``start``: default the first task that has not succeeded. ``parameters``: as in ``task_params`` of a job.
+        ``start``: default the first task without success. ``parameters``: as in ``task_params`` of a job.
         """
         body = {"from": start, "parameters": {**(parameters or {})}}
         return await self._ask(types.Rerun, "POST", path_of("jobs", job_id, "rerun"), body)
 
     @call
     async def approve(self, job_id: str, *, reason: str = "") -> types.Decided:
-        """Agree to a job at this node."""
-        return await self._ask(
-            types.Decided, "POST", path_of("jobs", job_id, "approve"), {"reason": reason}
-        )
+        """Approve a job at this node."""
+        path = path_of("jobs", job_id, "approve")
+        return await self._ask(types.Decided, "POST", path, {"reason": reason})
 
     @call
     async def reject(self, job_id: str, *, reason: str = "") -> types.Decided:
-        """Refuse a job at this node; it is then rejected at every node, and the reason goes there."""
-        return await self._ask(
-            types.Decided, "POST", path_of("jobs", job_id, "reject"), {"reason": reason}
-        )
+        """Reject a job at this node; every node then rejects it and receives the reason."""
+        path = path_of("jobs", job_id, "reject")
+        return await self._ask(types.Decided, "POST", path, {"reason": reason})
 
     @call
     async def delete(
@@ -405,11 +413,15 @@ class Jobs(Group[W]):
         here: bool = False,
         reason: str = "",
     ) -> types.Deleted:
-        """Delete an ended job with its logs and outputs here, and unless ``here`` its outputs at other nodes."""
+        """Delete an ended job with its logs and outputs here; unless ``here``, also its outputs at other nodes."""
         query = {"here": here, "reason": reason}
         return await self._ask(
             types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120
         )
+
+
+def _attempt(run: Mapping[str, Any]) -> int:
+    return int(run["attempt"])
 
 
 def _of_one_party(
@@ -436,6 +448,7 @@ def _state_line(job: Mapping[str, Any]) -> str:
 
 
 def _body_of(job: Any) -> dict[str, Any]:
+    """Return a job as the body of a request. Raises `Invalid` for anything but a mapping."""
     if not isinstance(job, Mapping):
         text = "must be a mapping, such as json.load or jobs.draft returns"
         raise invalid(Problem("job", text, job))

@@ -1,4 +1,4 @@
-"""A job as it goes on, also through a restart of its node; a progress bar in a notebook or on a terminal."""
+"""The states of a job, even across a restart of its node; a progress bar in a notebook or on a terminal."""
 
 import html
 import sys
@@ -8,11 +8,15 @@ from typing import Any, TextIO
 
 from bfia_gateway_client.errors import GatewayError, NoAnswer
 
-_WIDTH = 30  # characters of the bar on a terminal
-SILENT_SECONDS = 300.0  # of a node that has responded before, such as during an upgrade
-STARTING_SECONDS = 30.0  # of a node that has not: it has just been started, or its address is wrong
+OVER = ("FINISHED", "REJECTED")  # the final statuses of a job
+SILENT_SECONDS = (
+    300.0  # silence tolerated of a node that has responded before, such as during an upgrade
+)
+STARTING_SECONDS = (
+    30.0  # silence tolerated of a node that has not: it is starting, or the address is wrong
+)
 PAUSE = 0.3  # seconds between two requests
-OVER = ("FINISHED", "REJECTED")
+BAR_WIDTH = 30  # characters of the bar on a terminal
 
 
 class Progress:
@@ -22,7 +26,7 @@ class Progress:
         self,
         title: str,
         *,
-        shown: bool = True,
+        enabled: bool = True,
         screen: TextIO | None = None,
         page: Any = None,
         translate: Callable[[str], str] = str,
@@ -32,9 +36,9 @@ class Progress:
         self._translate = translate
         self._screen = screen or sys.stderr
         self._page: Any = None
-        if shown:
+        if enabled:
             self._page = page or _notebook()
-        self._on_screen = shown and self._page is None and self._screen.isatty()
+        self._on_screen = enabled and self._page is None and self._screen.isatty()
         self._handle: Any = None
         self._last = ""
         self._done = 0
@@ -47,10 +51,10 @@ class Progress:
             self._screen.write("\n")
             self._screen.flush()
 
-    def moved(self, length: int, total: int | None) -> None:
-        """Show that so many more bytes of a total were moved.
+    def advance(self, length: int, total: int | None) -> None:
+        """Show that further bytes of a total were transferred.
 
-        A length of 0 means that all bytes are sent, and the node checks them.
+        A length of 0 means that all bytes are sent and the node checks them.
         """
         self._done += length
         text = _amount(self._done)
@@ -63,7 +67,7 @@ class Progress:
         self.show(part, text)
 
     def show(self, part: float | None, text: str) -> None:
-        """Show the done part, from 0 to 1 or None if it is not known, and a text beside it."""
+        """Show the progress, from 0 to 1 or None if unknown, and a text next to it."""
         line = text
         if part is not None:
             line = f"{part:.3f} {text}"
@@ -92,8 +96,8 @@ class Progress:
 def _bar(part: float | None) -> str:
     if part is None:
         return ""
-    filled = round(_WIDTH * min(part, 1))
-    return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {part:4.0%} "
+    filled = round(BAR_WIDTH * min(part, 1))
+    return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {part:4.0%} "
 
 
 def _harmless(text: str) -> str:
@@ -109,11 +113,12 @@ def _amount(count: int) -> str:
 class _Html:
     """HTML for a notebook, with a plain text for everything else."""
 
-    def __init__(self, text: str, plain: str) -> None:
-        self._text, self._plain = text, plain
+    def __init__(self, markup: str, plain: str) -> None:
+        self._markup = markup
+        self._plain = plain
 
     def _repr_html_(self) -> str:
-        return self._text
+        return self._markup
 
     def __repr__(self) -> str:
         return self._plain
@@ -122,7 +127,9 @@ class _Html:
 def _notebook() -> Any:
     """Return IPython's ``display`` in a notebook; None elsewhere, also in IPython's terminal."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
+    if not ipython:
+        return None
+    shell = ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return None
     return sys.modules["IPython.display"].display
@@ -139,29 +146,21 @@ async def watch_job(
     now: Callable[[], float] = time.monotonic,
     notice: Callable[[str], None] = _ignore,
 ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-    """Yield the job until it is over; while the node is silent, its last known state and a notice.
+    """Yield the job until it is over, each time with a notice, which is empty unless the node is silent.
 
-    ``notice`` gets the first notice if no state is known yet. Raises `GatewayError` for a refusal and for a long
-    silence.
+    During a silence the last known state is repeated. Before the first state, ``notice`` receives the first notice
+    instead. Raises `GatewayError` for a refusal, and after a silence of `SILENT_SECONDS` or `STARTING_SECONDS`.
     """
     job: dict[str, Any] = {}
-    silent_since: float | None = None
+    silence = _Silence(now)
     while job.get("status") not in OVER:
         trouble = ""
         try:
             job = await fetch()
-            silent_since = None
+            silence.end()
         except GatewayError as error:
-            if not _is_silence(error):
-                raise
-            first = silent_since is None
-            if silent_since is None:
-                silent_since = now()
-            limit = SILENT_SECONDS if job else STARTING_SECONDS
-            if now() - silent_since >= limit:
-                raise
-            trouble = f"{error.message}; retrying for up to {limit:g} s"
-            if first and not job:
+            trouble = silence.trouble(error, has_responded=bool(job))
+            if silence.is_new and not job:
                 notice(trouble)
         if job:
             yield job, trouble
@@ -169,5 +168,28 @@ async def watch_job(
             await sleep(PAUSE)
 
 
-def _is_silence(error: GatewayError) -> bool:
-    return isinstance(error, NoAnswer) or error.reason == "DATABASE_AWAY"
+class _Silence:
+    """Measures how long a node has been silent."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since: float | None = None
+        self.is_new = False  # True if the last failure began the silence
+
+    def end(self) -> None:
+        """Note a response of the node."""
+        self._since = None
+
+    def trouble(self, error: GatewayError, *, has_responded: bool) -> str:
+        """Return the notice for a failed request. Raises the error if it is a refusal or the silence is too long."""
+        if not isinstance(error, NoAnswer) and error.reason != "DATABASE_AWAY":
+            raise error
+        self.is_new = self._since is None
+        if self._since is None:
+            self._since = self._now()
+        limit = STARTING_SECONDS
+        if has_responded:
+            limit = SILENT_SECONDS
+        if self._now() - self._since >= limit:
+            raise error
+        return f"{error.message}; retrying for up to {limit:g} s"

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bfia_gateway_client import types
-from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment
+from bfia_gateway_client.bridge import call
+from bfia_gateway_client.calls import Entries, Group, W, path_of, provider_named, segment
 
 if TYPE_CHECKING:
     from bfia_gateway_client.wire import Wire
 
 
 class Providers(Group[W]):
-    """Providers. A full name is ``name:version@device``; parts may be left out where that is clear."""
+    """Providers. A full name is ``name:version@device``; version and device may be omitted if the rest is unique."""
 
     @call
     async def register(
@@ -24,13 +25,15 @@ class Providers(Group[W]):
     ) -> types.ProviderChanged:
         """Register an image with the descriptions of its components, or replace its registration.
 
-        ``strict``: refuse an image that cannot be inspected. Raises `Invalid` with every problem of a description
-        and its path; nothing is stored then. ``warnings`` of the result are what the check found beyond that.
+        ``strict``: refuse an image that cannot be inspected. Raises `Invalid` with the path of every mistake in a
+        description; nothing is stored then. Minor findings are the ``warnings`` of the result.
         """
-        query = {"strict": "true" if strict else None, "reason": reason}
-        path = path_of("providers")
+        query = {"reason": reason}
+        if strict:
+            query["strict"] = "true"
+        body = {**registration}
         return await self._ask(
-            types.ProviderChanged, "POST", path, {**registration}, query=query, timeout=180
+            types.ProviderChanged, "POST", path_of("providers"), body, query=query, timeout=180
         )
 
     @call
@@ -44,36 +47,37 @@ class Providers(Group[W]):
         in_use: bool = False,
         limit: int = 100,
     ) -> Entries[types.Provider]:
-        """Return what is registered, at most ``limit``; ``in_use``: without what is retired."""
-        narrow = {
+        """Return registered providers, at most ``limit``; ``in_use``: without retired ones."""
+        query = {
             "name": name,
             "version": version,
             "component": component,
             "owner": owner,
         }
-        query = {**narrow, "retired": "false" if in_use else None}
+        if in_use:
+            query["retired"] = "false"
         return await self._list(types.Provider, path_of("providers"), "providers", limit, query)
 
     @call
     async def show(self, name: str) -> types.FullProvider:
-        """Return a provider: images and digests, components, the jobs that use it, and what its check found."""
-        return await self._ask(types.FullProvider, "GET", await _path(self._wire, name))
+        """Return a provider: images and digests, components, jobs that use it, and the findings of its check."""
+        path = await _path(self._wire, name)
+        return await self._ask(types.FullProvider, "GET", path)
 
     @call
     async def parameters(self, name: str, component: str) -> dict[str, Any]:
         """Return a component's parameters as a JSON Schema: types, defaults, choices, meanings."""
         path = await _path(self._wire, name)
-        found: dict[str, Any] = await self._wire.call(
+        schema: dict[str, Any] = await self._wire.call(
             "GET", f"{path}/components/{segment(component)}/parameters"
         )
-        return found
+        return schema
 
     @call
     async def history(self, name: str, *, limit: int = 20) -> Entries[types.Revision]:
-        """Return who changed a provider, when and why; the newest first."""
-        return await self._list(
-            types.Revision, f"{await _path(self._wire, name)}/history", "history", limit
-        )
+        """Return the changes of a provider with author, time and reason; the newest first."""
+        path = await _path(self._wire, name)
+        return await self._list(types.Revision, f"{path}/history", "history", limit)
 
     @call
     async def approve(
@@ -83,12 +87,12 @@ class Providers(Group[W]):
         image: str = "",
         reason: str = "",
     ) -> types.ProviderChanged:
-        """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration."""
+        """Pin the present digests of the images: after DIGEST_CHANGED, or if an image was missing at registration."""
         return await self._change(name, "approve", {"image": image, "reason": reason})
 
     @call
     async def retire(self, name: str, *, reason: str = "") -> types.ProviderChanged:
-        """Retire a provider: new jobs cannot use it, those under way go on."""
+        """Retire a provider: new jobs cannot use it, running ones continue."""
         return await self._change(name, "retire", {"reason": reason})
 
     @call
@@ -99,11 +103,11 @@ class Providers(Group[W]):
     async def _change(
         self,
         name: str,
-        what: str,
-        body: Mapping[str, str],
+        action: str,
+        body: dict[str, str],
     ) -> types.ProviderChanged:
-        path = f"{await _path(self._wire, name, retired=what == 'unretire')}/{what}"
-        return await self._ask(types.ProviderChanged, "POST", path, {**body}, timeout=180)
+        path = await _path(self._wire, name, retired=action == "unretire")
+        return await self._ask(types.ProviderChanged, "POST", f"{path}/{action}", body, timeout=180)
 
 
 async def _path(
@@ -112,4 +116,6 @@ async def _path(
     *,
     retired: bool = False,
 ) -> str:
-    return f"{path_of('providers')}/{quote(await provider_named(wire, name, retired=retired), safe=':@')}"
+    """Return the path of a provider in the API. Raises `Invalid` or `Refused` as `provider_named`."""
+    full_name = await provider_named(wire, name, retired=retired)
+    return f"{path_of('providers')}/{quote(full_name, safe=':@')}"

@@ -1,13 +1,14 @@
-"""``client.routes``: which nodes there are, how to reach them, and whether that works."""
+"""``client.routes``: the routes to other nodes, their tests and their versions."""
 
 from typing import Any
 
 from bfia_gateway_client import types
-from bfia_gateway_client.calls import Entries, Group, W, call, path_of
+from bfia_gateway_client.bridge import call
+from bfia_gateway_client.calls import Entries, Group, W, path_of
 
 
 class Routes(Group[W]):
-    """Routes. Every change is a version, which can be rolled back."""
+    """Routes. Every change makes a version, which can be rolled back."""
 
     @call
     async def list(self, *, limit: int = 100) -> Entries[types.Route]:
@@ -17,8 +18,8 @@ class Routes(Group[W]):
     @call
     async def show(self, node: str) -> types.Route:
         """Return the route to a node."""
-        found = await self._wire.call("GET", path_of("routes", node))
-        return types.Route.model_validate(found["route"])
+        response = await self._wire.call("GET", path_of("routes", node))
+        return types.Route.model_validate(response["route"])
 
     @call
     async def add(
@@ -29,7 +30,7 @@ class Routes(Group[W]):
         reason: str = "",
         **entry: Any,
     ) -> types.NewRouteVersion:
-        """Add a route, or write its entry anew, such as ``url="https://gw.example:7380"`` or ``via="JG…"``.
+        """Add a route, or replace its entry, such as ``url="https://gw.example:7380"`` or ``via="JG…"``.
 
         ``entry``: the keys of the route file. Raises `Invalid` (ROUTE_INVALID) with every mistake.
         """
@@ -56,24 +57,24 @@ class Routes(Group[W]):
 
     @call
     async def test(self, node: str) -> types.RouteTest:
-        """Test a route in both directions, step by step; ``good`` says whether every step worked."""
+        """Test a route in both directions, step by step; ``good`` is True if every step worked."""
         path = path_of("routes", node, "test")
         return await self._ask(types.RouteTest, "POST", path, {}, timeout=150)
 
     @call
     async def history(self, *, limit: int = 20) -> Entries[types.RouteVersion]:
-        """Return who changed the routes, when and why; the newest first."""
+        """Return the versions with author, time and reason; the newest first."""
         return await self._list(types.RouteVersion, path_of("route-versions"), "versions", limit)
 
     @call
     async def version(self, number: int, *, since: int | None = None) -> types.FullRouteVersion:
-        """Return one version, with what differs from another one (``since``; default: the one before)."""
+        """Return a version and its differences from an earlier one (``since``; default: the previous)."""
         path = path_of("route-versions", str(number))
         return await self._ask(types.FullRouteVersion, "GET", path, query={"since": since})
 
     @call
     async def rollback(self, version: int, *, reason: str = "") -> types.NewRouteVersion:
-        """Make the routes what they were at a version, as a new version, which can be rolled back too."""
+        """Restore the routes of an earlier version, as a new version, which can be rolled back too."""
         path = path_of("route-versions", str(version), "rollback")
         return await self._ask(types.NewRouteVersion, "POST", path, {"reason": reason})
 

@@ -1,4 +1,4 @@
-"""Files that are sent and received: whole or not at all, with their checksums."""
+"""Uploads, and downloads that leave either a complete file with the right checksum or nothing."""
 
 import hashlib
 import io
@@ -11,42 +11,31 @@ from typing import Any, BinaryIO
 from bfia_gateway_client.errors import Damaged, Problem, invalid
 from bfia_gateway_client.wire import File, Wire
 
-Moved = Callable[[int, int | None], None]
-"""gets the bytes that were moved since it was called last, and those of the whole, if known"""
+UPLOAD_PATH = "/v2/component/upload/file"
+
+# Receives the bytes moved since the last report, and the total in bytes if known.
+Report = Callable[[int, int | None], None]
 
 
-def unseen(length: int, total: int | None) -> None:
-    """Show nothing of a transfer."""
+def no_report(length: int, total: int | None) -> None:
+    """Ignore the progress of a transfer."""
 
 
 async def download(
     wire: Wire,
     path: str,
     target: Path,
-    moved: Moved = unseen,
+    report: Report = no_report,
     query: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a response's body into a file; return its length in bytes.
 
-    The file appears only when it is whole and has the checksum that the node names.
+    The target changes only after the download is complete and its checksum matches. Raises `Damaged` if it does not,
+    and `Invalid` if the file cannot be written.
     """
     part = target.with_name(target.name + ".part")
-    digest = hashlib.sha256()
     try:
-        with part.open("wb") as file:
-
-            def piece(content: bytes, total: int | None) -> None:
-                file.write(content)
-                digest.update(content)
-                moved(len(content), total)
-
-            headers = await wire.fetch(path, piece, query)
-            size, wanted = file.tell(), headers.get("x-checksum-sha256", "")
-        if wanted and wanted != digest.hexdigest():
-            text = (
-                f"received sha256 {digest.hexdigest()}, the node names {wanted}; nothing was kept"
-            )
-            raise Damaged(text)
+        size = await _download_part(wire, path, part, report, query)
         part.replace(target)
     except OSError as error:
         raise invalid(Problem(str(target), f"cannot be written: {error.strerror}")) from error
@@ -56,50 +45,81 @@ async def download(
     return size
 
 
+async def _download_part(
+    wire: Wire,
+    path: str,
+    part: Path,
+    report: Report,
+    query: Mapping[str, Any] | None,
+) -> int:
+    """Write a response's body into a file and check it; return its length. Raises `Damaged`."""
+    digest = hashlib.sha256()
+    with part.open("wb") as file:
+
+        def receive(chunk: bytes, total: int | None) -> None:
+            file.write(chunk)
+            digest.update(chunk)
+            report(len(chunk), total)
+
+        headers = await wire.fetch(path, receive, query)
+        size = file.tell()
+    expected = headers.get("x-checksum-sha256", "")
+    actual = digest.hexdigest()
+    if expected and expected != actual:
+        text = f"received sha256 {actual}, the node names {expected}; nothing was kept"
+        raise Damaged(text)
+    return size
+
+
 async def send_table(
     wire: Wire,
-    sent_as: str,
+    file_name: str,
     table: BinaryIO,
     fields: Mapping[str, Any],
     meta: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Send a table in pieces; return what the node stored."""
-    given = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
-    form = {**fields, "meta": given}
-    path = "/v2/component/upload/file"
-    found = await wire.call(
+    """Send a table as a form; return the node's description of the dataset.
+
+    ``fields``: the form's fields. ``meta``: how to read the table; empty values are left out.
+    """
+    present = {key: value for key, value in meta.items() if value}
+    form = {**fields, "meta": json.dumps(present, ensure_ascii=False)}
+    response = await wire.call(
         "POST",
-        path,
+        UPLOAD_PATH,
         form=form,
-        file=File(sent_as, table),
+        file=File(file_name, table),
         timeout=None,
     )
-    return dict(found["data"])
+    return dict(response["data"])
 
 
-class Watched:
-    """A file that reports what is read of it."""
+class ReportingFile:
+    """A file that reports each read."""
 
-    def __init__(self, file: BinaryIO, moved: Moved) -> None:
-        self._file, self._moved = file, moved
-        self._total = file.seek(0, io.SEEK_END) - file.seek(0)
+    def __init__(self, file: BinaryIO, report: Report) -> None:
+        self._file = file
+        self._report = report
+        self._total = file.seek(0, io.SEEK_END)
+        file.seek(0)
 
     def __getattr__(self, name: str) -> Any:
-        """Be sought in, and have a length, as the file."""
+        """Delegate everything else, such as ``seek``, to the file."""
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """Return some bytes of it."""
-        found = self._file.read(size)
-        self._moved(len(found), self._total)
-        return found
+        """Read bytes from the file and report their number."""
+        content = self._file.read(size)
+        self._report(len(content), self._total)
+        return content
 
 
 @contextmanager
-def opened(file: str | Path | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
-    """Give an open file and its name; one that is opened here is closed afterwards. Raises `Invalid`."""
+def open_for_upload(file: str | Path | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
+    """Give an open file and its name. Closes only a file that was given by its path. Raises `Invalid`."""
     if not isinstance(file, str | Path):
-        yield file, Path(str(getattr(file, "name", "") or "table.csv")).name
+        path = str(getattr(file, "name", "") or "table.csv")
+        yield file, Path(path).name
         return
     try:
         source = Path(file).open("rb")  # noqa: SIM115 (closed below)

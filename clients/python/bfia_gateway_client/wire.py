@@ -1,16 +1,22 @@
-"""The one place that sends requests, blocking or with asyncio, and reads responses."""
+"""Requests to a node and its responses, over httpx: blocking or with asyncio.
+
+`Wire` builds requests and reads responses. Its two subclasses send them: `BlockingWire` by httpx.Client, `AsyncWire`
+by httpx.AsyncClient. Both have the same coroutines; a `BlockingWire` never suspends them (see `bridge`).
+"""
 
 import asyncio
-import inspect
 import json
 import re
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 from urllib.parse import urlsplit
+
+import httpx
 
 from bfia_gateway_client.calls import path_of
 from bfia_gateway_client.errors import (
@@ -23,37 +29,39 @@ from bfia_gateway_client.errors import (
     invalid,
 )
 
-if TYPE_CHECKING:  # importing it takes longer than most commands
-    import httpx
-
+# Seconds to connect, read, write and get a connection, for requests that a node works on before its first byte.
 SLOW = (60.0, None, 60.0, 60.0)
-"""seconds to connect, read, write and get a connection, for requests that a node works on before its first byte"""
-_PIECE = 1024 * 1024
-"""bytes"""
-_HARMLESS = path_of("jobs", "plan")
-"""what changes nothing, though its method says so"""
-_WANTED = {"want-repr-digest": "sha-256=1"}
+CHUNK_SIZE = 1024 * 1024  # bytes of a file that are sent or received together
+BAD_INPUT_CODES = (400, 422)
+# Requests that change nothing although they are not sent by GET.
+READING_PATHS = (path_of("jobs", "plan"),)
+# Header that asks for the checksum of a download (RFC 9530).
+DIGEST_REQUEST = {"want-repr-digest": "sha-256=1"}
+# Failures that happen before the request leaves this machine.
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+# Receives a chunk of a download, and the download's size in bytes if the node names it.
+Receiver = Callable[[bytes, int | None], None]
 
 
 @dataclass(frozen=True)
 class File:
-    """What is sent in pieces."""
+    """A file to send in chunks."""
 
     name: str
     content: BinaryIO
     media_type: str = "application/octet-stream"
 
-    def pieces(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[bytes]:
         """Yield the content."""
-        while piece := self.content.read(_PIECE):
-            yield piece
+        while chunk := self.content.read(CHUNK_SIZE):
+            yield chunk
 
 
 class Wire:
     """Requests to one node. Every method raises `GatewayError`."""
 
-    blocks: bool
-    """whether a request blocks, so that nothing here ever suspends"""
+    blocks: ClassVar[bool]  # True if requests block, so that coroutines never suspend
 
     def __init__(
         self,
@@ -62,60 +70,56 @@ class Wire:
         *,
         ca: str | PathLike[str] | None = None,
         language: str = "",
-    ):
-        """``ca``: a file with the certificate authority of an https address; default: those of this machine."""
-        import httpx
-
+    ) -> None:
+        """``ca``: a file with the certificate authority of an https address; default: the machine's."""
         self.url = url.rstrip("/")
         self._token = token
-        self._broken = httpx.HTTPError
-        if not url:
-            raise invalid(Problem("url", "is missing: give it, or set BFIA_GATEWAY_URL"))
-        try:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("expected http://host:port")
-            httpx.URL(self.url)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise invalid(
-                Problem("url", f"is not a valid address of a node: {error}", url)
-            ) from None
-        if any(not "!" <= letter <= "~" for letter in token):
-            raise invalid(
-                Problem("token", "holds characters that no token has; copy the token again")
-            )
-        headers = {"accept-language": language} if language else {}
-        headers |= {"authorization": f"Bearer {token}"} if token else {}
-        secure: Any = (
-            parts.scheme == "https"
-        )  # reading the certificate authorities takes longer than a request
-        if secure and ca is not None:
-            import ssl
-
-            try:
-                secure = ssl.create_default_context(cafile=ca)
-            except OSError as error:
-                raise invalid(
-                    Problem("ca", f"is not a readable file of certificates: {error}", str(ca))
-                ) from None
-        self.options = {
+        _check_url(url)
+        _check_token(token)
+        headers = {}
+        if language:
+            headers["accept-language"] = language
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        # The arguments of the httpx client; tests replace its transport.
+        self.options: dict[str, Any] = {
             "base_url": self.url,
             "headers": headers,
             "trust_env": False,
-            "verify": secure,
+            "verify": _verification(url, ca),
         }
-        self._http: Any = (httpx.Client if self.blocks else httpx.AsyncClient)(**self.options)
+
+    # -------------------------------------------------------- sent by the subclasses
 
     async def close(self) -> None:
         """Close the connections."""
-        await _done(self._http.close() if self.blocks else self._http.aclose())
+        raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        if self.blocks:
-            time.sleep(seconds)
-        else:
-            await asyncio.sleep(seconds)
+        """Wait for some seconds."""
+        raise NotImplementedError
+
+    async def _send(self, request: Mapping[str, Any]) -> httpx.Response:
+        """Send a request and return the response with its body."""
+        raise NotImplementedError
+
+    def _stream(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[httpx.Response]:
+        """Send a request and give the response before its body is read."""
+        raise NotImplementedError
+
+    async def _read_body(self, response: httpx.Response) -> None:
+        """Read the body of a streamed response."""
+        raise NotImplementedError
+
+    def _chunks(self, response: httpx.Response, size: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the body of a streamed response, in chunks of ``size`` bytes or as they arrive."""
+        raise NotImplementedError
+
+    def _content(self, file: File) -> Any:
+        """Return a file as the httpx client takes the content of a request."""
+        raise NotImplementedError
+
+    # -------------------------------------------------------- requests
 
     async def call(
         self,
@@ -130,50 +134,47 @@ class Wire:
     ) -> Any:
         """Send a request; return the response's JSON. An envelope's error code fails at any HTTP status.
 
-        ``query``: what is None, False or empty is left out. ``form`` has its ``file`` as a part; without a form
-        the file is the body. ``timeout`` is in seconds; None: `SLOW`.
+        ``query``: parameters that are None, False or empty are left out. ``form`` carries the ``file`` as a part;
+        without a form the file is the body. ``timeout`` is in seconds; None: `SLOW`.
         """
-        sent: dict[str, Any] = {
+        _check_path(path)
+        request = {
             "method": method,
             "url": path,
-            "params": _given(query or {}),
+            "params": _query_parameters(query or {}),
+            "timeout": SLOW if timeout is None else timeout,
+            **self._body_arguments(body, form, file),
         }
-        sent["timeout"] = SLOW if timeout is None else timeout
-        if form is not None:
-            sent["data"] = form
-            sent["files"] = {"file": (file.name, file.content, file.media_type)} if file else None
-        elif file is not None:
-            pieces = file.pieces() if self.blocks else _each(file.pieces())
-            sent |= {"content": pieces, "headers": {"content-type": file.media_type}}
-        elif body is not None:
-            sent |= {"content": _json(body), "headers": {"content-type": "application/json"}}
-        _check(path)
-        with self._reached(changing=method != "GET" and path != _HARMLESS):
-            response = await _done(self._http.request(**sent))
-        return self._read(response)
+        changes = method != "GET" and path not in READING_PATHS
+        with self._report_silence(changes=changes):
+            response = await self._send(request)
+        return self._read_json(response)
 
     async def fetch(
         self,
         path: str,
-        piece: Callable[[bytes, int | None], None],
+        receive: Receiver,
         query: Mapping[str, Any] | None = None,
     ) -> Mapping[str, str]:
-        """Get a response, and return its headers; ``piece`` gets each part, and the bytes of all if known."""
-        async with self._streamed(path, query) as response:
-            text = response.headers.get("content-length", "")
-            async for part in self._pieces(response, _PIECE):
-                piece(part, int(text) if text.isdecimal() else None)
+        """Download a response: call ``receive`` for each chunk, and return the headers."""
+        async with self._open(path, query) as response:
+            length = response.headers.get("content-length", "")
+            total = None
+            if length.isdecimal():
+                total = int(length)
+            async for chunk in self._chunks(response, CHUNK_SIZE):
+                receive(chunk, total)
             return response.headers
 
     async def lines(
         self, path: str, query: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[str, None]:
-        """Yield the lines of a response, such as a log or events, as they come; only a line feed ends one."""
+        """Yield the lines of a response, such as a log or events, as they arrive; only a line feed ends one."""
         rest = b""
-        async with self._streamed(path, query) as response:
-            async for piece in self._pieces(response):
-                *whole, rest = (rest + piece).split(b"\n")
-                for line in whole:
+        async with self._open(path, query) as response:
+            async for chunk in self._chunks(response):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
                     yield line.decode(errors="replace")
         if rest:
             yield rest.decode(errors="replace")
@@ -181,7 +182,7 @@ class Wire:
     async def events(
         self, path: str, query: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[tuple[str, str], None]:
-        """Yield the kind and the line of each event of a response."""
+        """Yield the kind and the data of each server-sent event of a response."""
         kind = ""
         async for line in self.lines(path, query):
             if line.startswith("event: "):
@@ -189,127 +190,236 @@ class Wire:
             elif line.startswith("data: "):
                 yield kind, line.removeprefix("data: ")
 
-    def _pieces(self, response: "httpx.Response", size: int | None = None) -> AsyncIterator[bytes]:
-        return _each(response.iter_bytes(size) if self.blocks else response.aiter_bytes(size))
+    def _body_arguments(
+        self, body: Any, form: Mapping[str, Any] | None, file: File | None
+    ) -> dict[str, Any]:
+        """Return the arguments of an httpx request for its body."""
+        if form is not None:
+            files = None
+            if file is not None:
+                files = {"file": (file.name, file.content, file.media_type)}
+            return {"data": form, "files": files}
+        if file is not None:
+            return {"content": self._content(file), "headers": {"content-type": file.media_type}}
+        if body is not None:
+            return {"content": _json(body), "headers": {"content-type": "application/json"}}
+        return {}
 
     @asynccontextmanager
-    async def _streamed(
+    async def _open(
         self, path: str, query: Mapping[str, Any] | None
-    ) -> "AsyncIterator[httpx.Response]":
-        _check(path)
-        sent = {
+    ) -> AsyncIterator[httpx.Response]:
+        """Give the response to a GET request, to be read in chunks. Raises `GatewayError` for a refusal."""
+        _check_path(path)
+        request = {
             "method": "GET",
             "url": path,
-            "params": _given(query or {}),
-            "headers": _WANTED,
+            "params": _query_parameters(query or {}),
+            "headers": DIGEST_REQUEST,
             "timeout": SLOW,
         }
-        with self._reached():
-            async with _entered(self._http.stream(**sent), blocks=self.blocks) as response:
+        with self._report_silence():
+            async with self._stream(request) as response:
                 if response.status_code >= 400:
-                    await _done(response.read() if self.blocks else response.aread())
-                    self._read(response)
+                    await self._read_body(response)
+                    self._read_json(response)
                 yield response
 
     @contextmanager
-    def _reached(self, *, changing: bool = False) -> Iterator[None]:
-        import httpx
-
+    def _report_silence(self, *, changes: bool = False) -> Iterator[None]:
+        """Turn a failed connection into `NoAnswer`. ``changes``: the request changes something at the node."""
         try:
             yield
-        except self._broken as error:
-            unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
-            step = MAYBE_DONE if changing and not isinstance(error, unsent) else ""
-            cause = re.sub(r"\[Errno -?\d+\] ", "", f"{type(error).__name__} {error}").strip()
-            cause = cause.replace(self._token, "…") if self._token else cause
+        except httpx.HTTPError as error:
+            step = ""
+            if changes and not isinstance(error, UNSENT):
+                step = MAYBE_DONE
+            description = f"{type(error).__name__} {error}"
+            cause = re.sub(r"\[Errno -?\d+\] ", "", description).strip()
+            if self._token:
+                cause = cause.replace(self._token, "…")
             raise NoAnswer(f"no response from {self.url}: {cause}", next_step=step) from error
 
-    def _read(self, response: "httpx.Response") -> Any:
+    def _read_json(self, response: httpx.Response) -> Any:
+        """Return the JSON of a response. Raises `NotANode`, `Invalid` or `Refused`."""
+        status = response.status_code
         try:
             body = response.json()
         except ValueError:
             body = None
-        code = body.get("code", 0) if isinstance(body, Mapping) else 0
-        status = response.status_code
+        code = 0
+        if isinstance(body, Mapping):
+            code = body.get("code", 0)
         if status < 400 and body is not None and code in (0, 200):
             return body
-        if not isinstance(body, Mapping):
-            raise NotANode(
-                f"HTTP {status} without JSON: is {self.url} a node's operator listener?",
-                status=status,
-            )
-        data = body["data"] if isinstance(body.get("data"), Mapping) else {}
-        bad_input = (
-            status in (400, 422) or code in (400, 422) or data.get("reason") == Invalid.reason
-        )
-        raise (Invalid if bad_input else Refused)(
-            str(body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"),
-            reason=str(data.get("reason") or ""),
-            next_step=str(data.get("next_step") or ""),
-            problems=map(_problem, data.get("problems") or ()),
-            data=data,
+        if isinstance(body, Mapping):
+            raise _refusal(status, body)
+        raise NotANode(
+            f"HTTP {status} without JSON: is {self.url} a node's operator listener?",
             status=status,
         )
 
 
-def _problem(one: Mapping[str, Any]) -> Problem:
-    return Problem(
-        str(one.get("path")), str(one.get("rule")), one.get("got"), str(one.get("suggestion") or "")
-    )
+class BlockingWire(Wire):
+    """Requests that block the calling thread. Threads may share it."""
+
+    blocks = True
+
+    def __init__(self, url: str, token: str = "", **options: Any) -> None:
+        super().__init__(url, token, **options)
+        self._http = httpx.Client(**self.options)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    async def sleep(self, seconds: float) -> None:
+        """Block for some seconds."""
+        time.sleep(seconds)
+
+    async def _send(self, request: Mapping[str, Any]) -> httpx.Response:
+        return self._http.request(**request)
+
+    @asynccontextmanager
+    async def _stream(self, request: Mapping[str, Any]) -> AsyncIterator[httpx.Response]:
+        with self._http.stream(**request) as response:
+            yield response
+
+    async def _read_body(self, response: httpx.Response) -> None:
+        response.read()
+
+    async def _chunks(
+        self, response: httpx.Response, size: int | None = None
+    ) -> AsyncIterator[bytes]:
+        for chunk in response.iter_bytes(size):
+            yield chunk
+
+    def _content(self, file: File) -> Iterator[bytes]:
+        return file.chunks()
 
 
-def _check(path: str) -> None:
-    """Raise `Invalid` where a name in a path is empty: it would be another path."""
+class AsyncWire(Wire):
+    """Requests that are awaited in one event loop."""
+
+    blocks = False
+
+    def __init__(self, url: str, token: str = "", **options: Any) -> None:
+        super().__init__(url, token, **options)
+        self._http = httpx.AsyncClient(**self.options)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        await asyncio.sleep(seconds)
+
+    async def _send(self, request: Mapping[str, Any]) -> httpx.Response:
+        return await self._http.request(**request)
+
+    def _stream(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[httpx.Response]:
+        return self._http.stream(**request)
+
+    async def _read_body(self, response: httpx.Response) -> None:
+        await response.aread()
+
+    def _chunks(self, response: httpx.Response, size: int | None = None) -> AsyncIterator[bytes]:
+        return response.aiter_bytes(size)
+
+    async def _content(self, file: File) -> AsyncIterator[bytes]:
+        for chunk in file.chunks():
+            yield chunk
+
+
+# ------------------------------------------------------------ checks before a request
+
+
+def _check_url(url: str) -> None:
+    """Raise `Invalid` unless this is an address of a node."""
+    if not url:
+        raise invalid(Problem("url", "is missing: give it, or set BFIA_GATEWAY_URL"))
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("expected http://host:port")
+        httpx.URL(url.rstrip("/"))
+    except (httpx.InvalidURL, ValueError) as error:
+        text = f"is not a valid address of a node: {error}"
+        raise invalid(Problem("url", text, url)) from None
+
+
+def _check_token(token: str) -> None:
+    """Raise `Invalid` for characters outside printable ASCII, without repeating the token."""
+    if any(not "!" <= letter <= "~" for letter in token):
+        text = "holds characters that no token has; copy the token again"
+        raise invalid(Problem("token", text))
+
+
+def _check_path(path: str) -> None:
+    """Raise `Invalid` for an empty name in a path, which would make it another path."""
     if "//" in path or path.endswith("/"):
         raise invalid(Problem("name", "must not be empty", ""))
 
 
+def _verification(url: str, ca: str | PathLike[str] | None) -> ssl.SSLContext | bool:
+    """Return how to verify the certificate of an address. Raises `Invalid` for an unreadable ``ca``."""
+    if urlsplit(url).scheme != "https":
+        return False  # loading the certificate authorities takes longer than a request
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        text = f"is not a readable file of certificates: {error}"
+        raise invalid(Problem("ca", text, str(ca))) from None
+
+
+# ------------------------------------------------------------ bodies
+
+
+def _query_parameters(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a query without values that are None, False or empty; True becomes 1."""
+    parameters: dict[str, Any] = {}
+    for name, value in query.items():
+        if value is True:
+            parameters[name] = "1"
+        elif value is not None and value is not False and value != "":
+            parameters[name] = value
+    return parameters
+
+
 def _json(body: Any) -> bytes:
-    """Return a body as JSON. Raises `Invalid` for what JSON cannot express, such as NaN or a number of numpy's."""
+    """Return a body as JSON. Raises `Invalid` for values without a JSON form, such as NaN or numpy's numbers."""
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise invalid(Problem("body", f"holds what JSON cannot express: {error}")) from None
 
 
-def _given(query: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        k: ("1" if v is True else v)
-        for k, v in query.items()
-        if v is not None and v is not False and v != ""
-    }
+def _refusal(status: int, body: Mapping[str, Any]) -> Refused:
+    """Return the error for a response in which a node refuses: `Invalid` for bad input, else `Refused`."""
+    data = body.get("data")
+    if not isinstance(data, Mapping):
+        data = {}
+    codes = (status, body.get("code"))
+    is_bad_input = any(code in BAD_INPUT_CODES for code in codes)
+    kind = Refused
+    if is_bad_input or data.get("reason") == Invalid.reason:
+        kind = Invalid
+    text = body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"
+    return kind(
+        str(text),
+        reason=str(data.get("reason") or ""),
+        next_step=str(data.get("next_step") or ""),
+        problems=[_problem(entry) for entry in data.get("problems") or ()],
+        data=data,
+        status=status,
+    )
 
 
-class BlockingWire(Wire):
-    """Blocks until the response is there. Threads may share it."""
-
-    blocks = True
-
-
-class AsyncWire(Wire):
-    """Awaits the response. One event loop uses it."""
-
-    blocks = False
-
-
-async def _done(found: Any) -> Any:
-    return await found if inspect.isawaitable(found) else found
-
-
-@asynccontextmanager
-async def _entered(context: Any, *, blocks: bool) -> AsyncIterator[Any]:
-    if blocks:
-        with context as found:
-            yield found
-    else:
-        async with context as found:
-            yield found
-
-
-async def _each(pieces: Any) -> AsyncIterator[bytes]:
-    if isinstance(pieces, AsyncIterator):
-        async for piece in pieces:
-            yield piece
-    else:
-        for piece in pieces:
-            yield piece
+def _problem(entry: Mapping[str, Any]) -> Problem:
+    suggestion = entry.get("suggestion") or ""
+    return Problem(
+        str(entry.get("path")), str(entry.get("rule")), entry.get("got"), str(suggestion)
+    )
