@@ -301,7 +301,7 @@ class ComponentRef(Response):
 
 
 class Address(Response):
-    """Where a table, model or report lies in a node's storage."""
+    """The place of a table, model or report in a node's storage."""
 
     namespace: str = ""
     name: str = ""
@@ -321,7 +321,7 @@ class Exit(Response):
 
 
 class FileSum(Response):
-    """A file of an output, as it lay in the storage when its run had succeeded."""
+    """A file of an output in the storage, when its run had succeeded."""
 
     name: str = ""
     size: int = 0
@@ -388,7 +388,7 @@ class DagInput(Response):
 
 
 class DagOutput(Response):
-    """An output of a task: what kind it is, and the key by which others name it."""
+    """An output of a task: its type, and its key for other tasks."""
 
     type: str = ""
     key: str = ""
@@ -696,11 +696,11 @@ class Route(Response):
 
 
 Result = str
-"""How a step ended; a warning does not make the trial a failed one. One of ok, warning, failed, skipped."""
+"""The result of a step; a warning does not make the trial fail. One of ok, warning, failed, skipped."""
 
 
 class Step(Response):
-    """One step of a trial."""
+    """One step of a trial; ``cause`` and ``remedy`` are empty for a step that went well."""
 
     name: str = ""
     result: Result
