@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound="Wire")
 M = TypeVar("M", bound="BaseModel")
 
+Json = Mapping[str, Any]  # a JSON object
 Entries = list  # the type, for classes that have a method called ``list``
 MAX_PAGE_SIZE = 1000  # entries that a node returns at most per request
 # Placeholders for names in the next step of a failure.
@@ -47,7 +48,7 @@ class Group(Generic[W]):
         path: str,
         key: str,
         limit: int,
-        query: Mapping[str, Any] | None = None,
+        query: Json | None = None,
     ) -> list[M]:
         """Return up to ``limit`` entries of a list, page by page. ``key``: the list's key in a response."""
         if limit < 1:
@@ -135,8 +136,8 @@ async def _unknown_provider(wire: "Wire", name: str) -> Refused:
 
 def next_step_of(
     step: str,
-    job: Mapping[str, Any],
-    failure: Mapping[str, Any],
+    job: Json,
+    failure: Json,
 ) -> str:
     """Return the next step after a job's failure, with the names of job, task, party and node filled in.
 
@@ -158,7 +159,7 @@ def next_step_of(
     return _PLACEHOLDER.sub(fill_in, step)
 
 
-def _failed_party(job: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+def _failed_party(job: Json, failure: Json) -> str:
     """Return the label of the first party with the failure's role and node; empty without one."""
     for party in job["parties"]:
         same_role = party["role"] == failure.get("role")

@@ -1,13 +1,13 @@
 """The two clients: the same calls, blocking or asynchronous."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from os import PathLike
 from typing import Any, Generic, Self
 
 from bfia_gateway_client import types
 from bfia_gateway_client.bridge import call, run_blocking
-from bfia_gateway_client.calls import Group, W, path_of
+from bfia_gateway_client.calls import Group, Json, W, path_of
 from bfia_gateway_client.data import Data
 from bfia_gateway_client.jobs import Jobs
 from bfia_gateway_client.models import Models
@@ -68,7 +68,7 @@ class _BaseClient(Group[W], Generic[W]):
         path: str,
         body: Any = None,
         *,
-        query: Mapping[str, Any] | None = None,
+        query: Json | None = None,
         seconds: float = 60,
     ) -> Any:
         """Send any request that docs/endpoints.md names; return the response's JSON.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bfia_gateway_client.calls import near
+from bfia_gateway_client.calls import Json, near
 from bfia_gateway_client.errors import Problem, invalid
 
 ORDER = ("guest", "host", "arbiter")
@@ -47,7 +47,7 @@ class Component:
     roles: Sequence[str]
     inputs: Sequence[Port]
     outputs: Sequence[Port]
-    form: Mapping[str, Any]
+    form: Json
 
     @property
     def input_table(self) -> Port | None:
@@ -68,9 +68,9 @@ def _first_table(ports: Sequence[Port]) -> Port | None:
 
 
 def of_description(
-    provider: Mapping[str, Any],
+    provider: Json,
     name: str,
-    form: Mapping[str, Any],
+    form: Json,
 ) -> Component:
     """Return a component of a provider from the node's description of both."""
     description = provider["components_description"][name]
@@ -85,7 +85,7 @@ def of_description(
     )
 
 
-def _ports(described: Sequence[Mapping[str, Any]]) -> tuple[Port, ...]:
+def _ports(described: Sequence[Json]) -> tuple[Port, ...]:
     return tuple(Port(str(port["name"]), str(port["category"])) for port in described)
 
 
@@ -152,14 +152,14 @@ def reader_of(task: Task, tasks: Sequence[Task]) -> str:
 
 def switched_off(
     name: str,
-    field: Mapping[str, Any],
+    field: Json,
     reader: str,
 ) -> bool:
     """True for a parameter whose default would keep columns from the task that reads the table."""
     return bool(reader) and name in _IDS_ONLY and field.get("default") is not False
 
 
-def first_value(field: Mapping[str, Any]) -> Any:
+def first_value(field: Json) -> Any:
     """Return a required parameter's initial value: its default, else its first choice, else None."""
     if "default" in field:
         return field["default"]
@@ -170,7 +170,7 @@ def job(
     tasks: Sequence[Task],
     parties: Mapping[str, str],
     data: Mapping[str, str],
-    parameters: Mapping[str, Mapping[str, Any]],
+    parameters: Mapping[str, Json],
     flow: str,
 ) -> dict[str, Any]:
     """Return a job, ready to be submitted. Raises `Invalid` with everything that is missing or unknown."""
@@ -199,7 +199,7 @@ def _task_params(
     tasks: Sequence[Task],
     roles: Sequence[str],
     data: Mapping[str, str],
-    parameters: Mapping[str, Mapping[str, Any]],
+    parameters: Mapping[str, Json],
 ) -> dict[str, Any]:
     """Return the parameters common to all parties, and the dataset that each party's tasks read."""
     common = {}
@@ -266,9 +266,7 @@ def _role_problems(
             yield Problem(f"{path}.{role}", text, None, near(role, roles))
 
 
-def _parameter_problems(
-    tasks: Sequence[Task], parameters: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Problem]:
+def _parameter_problems(tasks: Sequence[Task], parameters: Mapping[str, Json]) -> Iterator[Problem]:
     """Yield the names that are not tasks, or not parameters of the task's component."""
     fields = {task.name: task.component.form["properties"] for task in tasks}
     for name, values in parameters.items():

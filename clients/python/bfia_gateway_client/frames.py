@@ -2,12 +2,13 @@
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+from bfia_gateway_client.calls import Json
 from bfia_gateway_client.errors import Problem, invalid
 
 LIBRARIES = ("pandas", "polars")  # in the order of preference
@@ -109,7 +110,7 @@ def frame_of_rows(
     return frames.DataFrame(rows, columns=list(columns))
 
 
-def text_columns(columns: Sequence[Mapping[str, Any]], *id_columns: str) -> list[str]:
+def text_columns(columns: Sequence[Json], *id_columns: str) -> list[str]:
     """Return the names of the columns with text: by their declared type, then the columns with ids."""
     names = [str(column["name"]) for column in columns]
     text = []

@@ -12,6 +12,7 @@ from bfia_gateway_client.bridge import call, stream
 from bfia_gateway_client.calls import (
     Entries,
     Group,
+    Json,
     W,
     next_step_of,
     path_of,
@@ -43,7 +44,7 @@ class Jobs(Group[W]):
         parties: Mapping[str, str],
         data: Mapping[str, str],
         *,
-        parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        parameters: Mapping[str, Json] | None = None,
         flow: str = "draft",
     ) -> dict[str, Any]:
         """Return a job of components in sequence, each reading the table of its predecessor; creates nothing.
@@ -72,7 +73,7 @@ class Jobs(Group[W]):
         return drafting.of_description(provider, name, form)
 
     @call
-    async def plan(self, job: Mapping[str, Any]) -> types.Plan:
+    async def plan(self, job: Json) -> types.Plan:
         """Ask every party whether a job could run, and create nothing; ``good``: no obstacle is known.
 
         Checks images, data and grants, present resources, routes in both directions, and required approvals.
@@ -81,7 +82,7 @@ class Jobs(Group[W]):
         return await self._ask(types.Plan, "POST", path, _body_of(job), timeout=120)
 
     @call
-    async def submit(self, job: Mapping[str, Any]) -> str:
+    async def submit(self, job: Json) -> str:
         """Submit a job, and return its id after every participating node has accepted it.
 
         Raises `Invalid` with the path of every mistake, and `Refused`; if the job is kept in spite of that, its id is
@@ -149,7 +150,7 @@ class Jobs(Group[W]):
             raise await self._failure_of(job)
         return types.Job.model_validate(job)
 
-    async def _failure_of(self, job: Mapping[str, Any]) -> JobFailed:
+    async def _failure_of(self, job: Json) -> JobFailed:
         """Return the error for a job without success, with the next step that its node advises."""
         failure = job["failure"] or {"reason": job["outcome"], "message": ""}
         reason = failure["reason"]
@@ -384,7 +385,7 @@ class Jobs(Group[W]):
         job_id: str,
         start: str = "",
         *,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Json | None = None,
     ) -> types.Rerun:
         """Run an ended job again from a task on, as a new job that reuses the outputs of earlier tasks.
 
@@ -420,15 +421,15 @@ class Jobs(Group[W]):
         )
 
 
-def _attempt(run: Mapping[str, Any]) -> int:
+def _attempt(run: Json) -> int:
     return int(run["attempt"])
 
 
 def _of_one_party(
     kind: str,
-    matches: Sequence[Mapping[str, Any]],
-    entries: Sequence[Mapping[str, Any]],
-) -> Sequence[Mapping[str, Any]]:
+    matches: Sequence[Json],
+    entries: Sequence[Json],
+) -> Sequence[Json]:
     """Return the matching entries, all of one task and party. Raises `Invalid` for none and for several."""
     if len({(entry["task"], entry["party"]) for entry in matches}) == 1:
         return matches
@@ -440,7 +441,7 @@ def _of_one_party(
     raise invalid(Problem("task", f"no {kind} here matches; there are: {choices}"))
 
 
-def _state_line(job: Mapping[str, Any]) -> str:
+def _state_line(job: Json) -> str:
     """Return a job's state with its running tasks, else with the reason why it waits."""
     running = ", ".join(task["name"] for task in job["tasks"] if task["status"] == "RUNNING")
     waiting = (job["waiting"] or {}).get("message", "")

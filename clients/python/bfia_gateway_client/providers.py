@@ -1,12 +1,11 @@
 """``client.providers``: algorithm images, and the components in them."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bfia_gateway_client import types
 from bfia_gateway_client.bridge import call
-from bfia_gateway_client.calls import Entries, Group, W, path_of, provider_named, segment
+from bfia_gateway_client.calls import Entries, Group, Json, W, path_of, provider_named, segment
 
 if TYPE_CHECKING:
     from bfia_gateway_client.wire import Wire
@@ -18,7 +17,7 @@ class Providers(Group[W]):
     @call
     async def register(
         self,
-        registration: Mapping[str, Any],
+        registration: Json,
         *,
         strict: bool = False,
         reason: str = "",

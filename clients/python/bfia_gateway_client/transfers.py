@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from bfia_gateway_client.calls import Json
 from bfia_gateway_client.errors import Damaged, Problem, invalid
 from bfia_gateway_client.wire import File, Wire
 
@@ -26,7 +27,7 @@ async def download(
     path: str,
     target: Path,
     report: Report = no_report,
-    query: Mapping[str, Any] | None = None,
+    query: Json | None = None,
 ) -> int:
     """Write a response's body into a file; return its length in bytes.
 
@@ -50,7 +51,7 @@ async def _download_part(
     path: str,
     part: Path,
     report: Report,
-    query: Mapping[str, Any] | None,
+    query: Json | None,
 ) -> int:
     """Write a response's body into a file and check it; return its length. Raises `Damaged`."""
     digest = hashlib.sha256()
@@ -75,7 +76,7 @@ async def send_table(
     wire: Wire,
     file_name: str,
     table: BinaryIO,
-    fields: Mapping[str, Any],
+    fields: Json,
     meta: Mapping[str, str],
 ) -> dict[str, Any]:
     """Send a table as a form; return the node's description of the dataset.

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from bfia_gateway_client.calls import path_of
+from bfia_gateway_client.calls import Json, path_of
 from bfia_gateway_client.errors import (
     MAYBE_DONE,
     Invalid,
@@ -39,6 +39,9 @@ READING_PATHS = (path_of("jobs", "plan"),)
 DIGEST_REQUEST = {"want-repr-digest": "sha-256=1"}
 # Failures that happen before the request leaves this machine.
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+Arguments = Mapping[str, Any]  # of an httpx request
+Query = Mapping[str, Any]  # parameters by name
 
 # Receives a chunk of a download, and the download's size in bytes if the node names it.
 Receiver = Callable[[bytes, int | None], None]
@@ -99,11 +102,11 @@ class Wire:
         """Wait for some seconds."""
         raise NotImplementedError
 
-    async def _send(self, request: Mapping[str, Any]) -> httpx.Response:
+    async def _send(self, request: Arguments) -> httpx.Response:
         """Send a request and return the response with its body."""
         raise NotImplementedError
 
-    def _stream(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[httpx.Response]:
+    def _stream(self, request: Arguments) -> AbstractAsyncContextManager[httpx.Response]:
         """Send a request and give the response before its body is read."""
         raise NotImplementedError
 
@@ -127,8 +130,8 @@ class Wire:
         path: str,
         body: Any = None,
         *,
-        query: Mapping[str, Any] | None = None,
-        form: Mapping[str, Any] | None = None,
+        query: Query | None = None,
+        form: Json | None = None,
         file: File | None = None,
         timeout: float | None = 60.0,
     ) -> Any:
@@ -154,7 +157,7 @@ class Wire:
         self,
         path: str,
         receive: Receiver,
-        query: Mapping[str, Any] | None = None,
+        query: Query | None = None,
     ) -> Mapping[str, str]:
         """Download a response: call ``receive`` for each chunk, and return the headers."""
         async with self._open(path, query) as response:
@@ -166,9 +169,7 @@ class Wire:
                 receive(chunk, total)
             return response.headers
 
-    async def lines(
-        self, path: str, query: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[str, None]:
+    async def lines(self, path: str, query: Query | None = None) -> AsyncGenerator[str, None]:
         """Yield the lines of a response, such as a log or events, as they arrive; only a line feed ends one."""
         rest = b""
         async with self._open(path, query) as response:
@@ -180,7 +181,7 @@ class Wire:
             yield rest.decode(errors="replace")
 
     async def events(
-        self, path: str, query: Mapping[str, Any] | None = None
+        self, path: str, query: Query | None = None
     ) -> AsyncGenerator[tuple[str, str], None]:
         """Yield the kind and the data of each server-sent event of a response."""
         kind = ""
@@ -190,9 +191,7 @@ class Wire:
             elif line.startswith("data: "):
                 yield kind, line.removeprefix("data: ")
 
-    def _body_arguments(
-        self, body: Any, form: Mapping[str, Any] | None, file: File | None
-    ) -> dict[str, Any]:
+    def _body_arguments(self, body: Any, form: Json | None, file: File | None) -> dict[str, Any]:
         """Return the arguments of an httpx request for its body."""
         if form is not None:
             files = None
@@ -206,9 +205,7 @@ class Wire:
         return {}
 
     @asynccontextmanager
-    async def _open(
-        self, path: str, query: Mapping[str, Any] | None
-    ) -> AsyncIterator[httpx.Response]:
+    async def _open(self, path: str, query: Query | None) -> AsyncIterator[httpx.Response]:
         """Give the response to a GET request, to be read in chunks. Raises `GatewayError` for a refusal."""
         _check_path(path)
         request = {
@@ -277,11 +274,11 @@ class BlockingWire(Wire):
         """Block for some seconds."""
         time.sleep(seconds)
 
-    async def _send(self, request: Mapping[str, Any]) -> httpx.Response:
+    async def _send(self, request: Arguments) -> httpx.Response:
         return self._http.request(**request)
 
     @asynccontextmanager
-    async def _stream(self, request: Mapping[str, Any]) -> AsyncIterator[httpx.Response]:
+    async def _stream(self, request: Arguments) -> AsyncIterator[httpx.Response]:
         with self._http.stream(**request) as response:
             yield response
 
@@ -315,10 +312,10 @@ class AsyncWire(Wire):
         """Wait for some seconds."""
         await asyncio.sleep(seconds)
 
-    async def _send(self, request: Mapping[str, Any]) -> httpx.Response:
+    async def _send(self, request: Arguments) -> httpx.Response:
         return await self._http.request(**request)
 
-    def _stream(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[httpx.Response]:
+    def _stream(self, request: Arguments) -> AbstractAsyncContextManager[httpx.Response]:
         return self._http.stream(**request)
 
     async def _read_body(self, response: httpx.Response) -> None:
@@ -378,7 +375,7 @@ def _verification(url: str, ca: str | PathLike[str] | None) -> ssl.SSLContext | 
 # ------------------------------------------------------------ bodies
 
 
-def _query_parameters(query: Mapping[str, Any]) -> dict[str, Any]:
+def _query_parameters(query: Query) -> dict[str, Any]:
     """Return the parameters of a query without values that are None, False or empty; True becomes 1."""
     parameters: dict[str, Any] = {}
     for name, value in query.items():
@@ -397,7 +394,7 @@ def _json(body: Any) -> bytes:
         raise invalid(Problem("body", f"holds what JSON cannot express: {error}")) from None
 
 
-def _refusal(status: int, body: Mapping[str, Any]) -> Refused:
+def _refusal(status: int, body: Json) -> Refused:
     """Return the error for a response in which a node refuses: `Invalid` for bad input, else `Refused`."""
     data = body.get("data")
     if not isinstance(data, Mapping):
@@ -418,7 +415,7 @@ def _refusal(status: int, body: Mapping[str, Any]) -> Refused:
     )
 
 
-def _problem(entry: Mapping[str, Any]) -> Problem:
+def _problem(entry: Json) -> Problem:
     suggestion = entry.get("suggestion") or ""
     return Problem(
         str(entry.get("path")), str(entry.get("rule")), entry.get("got"), str(suggestion)
