@@ -221,7 +221,7 @@ def await_person(
     """Return a new job as one that waits for a person."""
     until = at + timedelta(seconds=policy.deadline)
     local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
-    return local.noted(at, "approval asked", until=until.isoformat(), message=explanation)
+    return local.with_note(at, "approval asked", until=until.isoformat(), message=explanation)
 
 
 def record_decision(
@@ -247,7 +247,7 @@ def record_decision(
     decision = replace(local.approval, by=by, decided_at=at, until=until)
     local = replace(local, approval=decision, preparation=replace(preparation, agreed=True))
     event = "approved, its images are still being fetched"
-    return local.noted(at, event, by, message=comment)
+    return local.with_note(at, event, by, message=comment)
 
 
 def _conclude(
@@ -282,7 +282,7 @@ def _conclude(
         approval=decision,
         ended_at=ended_at,
     )
-    return local.noted(at, event, by, message=comment).noted(at, f"job {status} here")
+    return local.with_note(at, event, by, message=comment).with_note(at, f"job {status} here")
 
 
 def awaits_person(local: LocalJob) -> bool:
@@ -348,7 +348,7 @@ def open_audit(
 ) -> LocalJob:
     """Return a new job as one under audit, decided on immediately if the rules do so."""
     local = replace(local, audit=audit)
-    local = local.noted(at, "asked before creation", local.spec.scheduler, audit=audit.id)
+    local = local.with_note(at, "asked before creation", local.spec.scheduler, audit=audit.id)
     local = await_person(local, policy, explanation, at)
     match verdict:
         case Verdict.APPROVE:
@@ -369,7 +369,7 @@ def audit_existing(
     """Return a job that was created before its audit: the decision on it is reported to the audit."""
     approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
     local = replace(local, audit=replace(audit, created=True), approval=approval)
-    return local.noted(at, "asked after creation", local.spec.scheduler, audit=audit.id)
+    return local.with_note(at, "asked after creation", local.spec.scheduler, audit=audit.id)
 
 
 def is_unused(local: LocalJob) -> bool:
@@ -398,7 +398,7 @@ def record_creation(
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
     local = replace(local, audit=replace(local.audit, created=True), last_contact=at)
-    return local.noted(at, f"job {local.status} here", by)
+    return local.with_note(at, f"job {local.status} here", by)
 
 
 def withdrawal(
@@ -485,7 +485,7 @@ def await_images(
     local = replace(local, preparation=preparation)
     if not needs_person:
         local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
-    return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
+    return local.with_note(at, "images are fetched", images=sorted(images), until=until.isoformat())
 
 
 def pending_preparation(local: LocalJob) -> Preparation | None:
@@ -511,12 +511,12 @@ def record_preparation(
     fetch = replace(preparation.fetch, state=state, due_at=None)
     local = replace(local, preparation=replace(preparation, fetch=fetch))
     if failure is not None:
-        local = local.noted(at, "images not fetched", **failure.as_dict())
+        local = local.with_note(at, "images not fetched", **failure.as_dict())
         failure = replace(failure, node=local.node)
         comment = failure.message
         return _conclude(local, "not ready to take part", at, failure, comment=comment)
     seconds = (at - preparation.since).total_seconds()
-    local = local.noted(at, "images fetched", seconds=round(seconds, 1))
+    local = local.with_note(at, "images fetched", seconds=round(seconds, 1))
     if not preparation.agreed:
         return local  # a person has still to decide
     by = local.approval.by if local.approval else ""
@@ -570,8 +570,8 @@ def record_condition(
     until = consent.decides_by.isoformat()
     if acceptance.waits_for:
         text = acceptance.waits_for
-        return job.noted(at, "waits for a node to be ready", node, until=until, message=text)
-    return job.noted(at, "waits for approval", node, until=until)
+        return job.with_note(at, "waits for a node to be ready", node, until=until, message=text)
+    return job.with_note(at, "waits for approval", node, until=until)
 
 
 def _consent(acceptance: Acceptance, at: datetime) -> Consent:
@@ -595,7 +595,7 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
         return job
     is_decided = consent.status is not JobStatus.PENDING
     if is_decided or job.status is not JobStatus.PENDING or job.ending is not None:
-        return job.noted(event.at, "late response ignored", event.node, status=event.status)
+        return job.with_note(event.at, "late response ignored", event.node, status=event.status)
     consent = replace(consent, status=event.status)
     record = replace(record, consent=consent, unreachable_since=None)
     failure = event.failure
@@ -607,10 +607,10 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
             message=failure.message,
         )
         job = job.with_node(replace(record, create=create))
-        return job.noted(event.at, "rejected", event.node, **failure.as_dict())
+        return job.with_note(event.at, "rejected", event.node, **failure.as_dict())
     if consent.asked_only:  # it is created there only now
         record = replace(record, consent=replace(consent, asked_only=False), create=Call())
-    return job.with_node(record).noted(event.at, "approved", event.node)
+    return job.with_node(record).with_note(event.at, "approved", event.node)
 
 
 def contradicts(job: Job, event: ApprovalReported) -> str:
@@ -642,4 +642,4 @@ def record_silence(
         # The node has accepted the job, so the call stays successful and a stop is sent.
         create=replace(record.create, reason=TIMEOUT, message=text),
     )
-    return job.with_node(record).noted(now, "approval timed out", node, message=text)
+    return job.with_node(record).with_note(now, "approval timed out", node, message=text)

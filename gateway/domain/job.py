@@ -253,7 +253,7 @@ class Job:
                 failures.append(Failure(reason, message, node.node))
         return failures
 
-    def noted(
+    def with_note(
         self,
         at: datetime,
         event: str,

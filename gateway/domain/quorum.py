@@ -94,7 +94,7 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
         nodes[active.node] = replace(active, start=Call())
     nodes[node] = replace(job.nodes[node], excluded=failure)
     job = replace(job, nodes=nodes, tasks=tasks)
-    return job.noted(at, "continues without", node, **failure.as_dict())
+    return job.with_note(at, "continues without", node, **failure.as_dict())
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:
@@ -127,7 +127,7 @@ def tolerated(
     dependent_tasks = downstream(job.spec.dag, [task.name]) - {task.name}
     job = job.with_task(replace(task, ending=Ending(Outcome.FAILED, at, failure)))
     job, _ = retries.with_endings(job, dependent_tasks, Ending(Outcome.FAILED, at, skipped))
-    return job.noted(
+    return job.with_note(
         at,
         "failure tolerated",
         task=task.name,

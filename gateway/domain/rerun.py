@@ -178,7 +178,7 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
         detail = {}
         if task.lineage is not None:
             detail = {"from_job": task.lineage.job_id, "from_task_id": task.lineage.task_id}
-        job = job.noted(at, event, task=name, **detail)
+        job = job.with_note(at, event, task=name, **detail)
     return job
 
 

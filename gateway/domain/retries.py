@@ -157,7 +157,7 @@ def set_back(
         "attempt": task.attempt,
     }
     job = job.with_task(replace(task, again_from=at, failure=failure))
-    return job.noted(at, "attempt failed, another follows", **detail)
+    return job.with_note(at, "attempt failed, another follows", **detail)
 
 
 def timed_out(
@@ -213,7 +213,7 @@ def begun_again(
     task = job.tasks[name]
     if task.reported is TaskStatus.SUCCESS:
         job = job.with_task(replace(task, again_from=None, failure=None))
-        return job.noted(at, "success after all", task=name)
+        return job.with_note(at, "success after all", task=name)
     failure = task.failure or Failure("FAILED", task=name)
     past = Attempt(task.attempt, task.task_id, failure, task.started_at, task.again_from)
     attempt = task.attempt + 1
@@ -232,7 +232,7 @@ def begun_again(
     )
     job = job.with_task(next_task)
     task_id = next_task.task_id
-    return job.noted(at, "next attempt", task=name, task_id=task_id, attempt=attempt)
+    return job.with_note(at, "next attempt", task=name, task_id=task_id, attempt=attempt)
 
 
 # ---------------------------------------------------------------- stops
@@ -268,7 +268,7 @@ def stop(
     failure = Failure("STOPPED", message or f"stopped by {by}", task=name)
     ending = Ending(Outcome.STOPPED, at, failure, by)
     job, names = with_endings(job, downstream(job.spec.dag, [name]), ending)
-    return job.noted(at, "task stop asked", by, task=name, tasks=names)
+    return job.with_note(at, "task stop asked", by, task=name, tasks=names)
 
 
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:

@@ -285,7 +285,7 @@ class LocalJob:
             return False
         return self.inquiry.state is not CallState.OK or self.inquiry.message != ""
 
-    def noted(
+    def with_note(
         self,
         at: datetime,
         event: str,

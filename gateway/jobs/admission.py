@@ -202,7 +202,7 @@ class Admission:
         now = self._context.clock()
 
         def add_note(current: LocalJob) -> LocalJob:
-            return current.noted(now, "start not allowed", sender, message=refusal.words)
+            return current.with_note(now, "start not allowed", sender, message=refusal.words)
 
         self._context.store.local_jobs.update(local.id, add_note)
         detail = {"reason": refusal.error.reason, "message": refusal.words}
@@ -413,13 +413,13 @@ class Admission:
             raise NotAllowed(f"node {node} does not take part: {words}")
         if verdict is Verdict.APPROVE or draft.existing is not None:
             detail = {"checks": dict(checks)} if checks else {}
-            return local.noted(now, f"job {status} here", draft.sender, **detail)
+            return local.with_note(now, f"job {status} here", draft.sender, **detail)
         if not self._takes_confirm(scheduler):
             text = f"a person at {node} has to agree ({words}), which {scheduler} does not wait for"
             raise Refused(
                 f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED"
             )
-        pending = local.noted(now, "job PENDING here", draft.sender)
+        pending = local.with_note(now, "job PENDING here", draft.sender)
         return approval.await_person(pending, self._rules.policy, words, now)
 
     def _takes_confirm(self, scheduler: NodeId) -> bool:

@@ -68,7 +68,7 @@ class NewJobs:
             digest=checked.digest,
             user=acting_user(),
         )
-        return job.noted(self._clock(), "job PENDING", spec.initiator, **by_user())
+        return job.with_note(self._clock(), "job PENDING", spec.initiator, **by_user())
 
     # ---------------------------------------------------------------- checks
 

@@ -226,7 +226,7 @@ class Participant:
             if ended(JOB, local.status):
                 raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
             local = replace(local, status=move(JOB, local.status, JobStatus.RUNNING))
-            return local.noted(self._clock(), "job RUNNING here", sender)
+            return local.with_note(self._clock(), "job RUNNING here", sender)
 
         self._store.local_jobs.update(job_id, start)
 
@@ -238,7 +238,7 @@ class Participant:
             return local
         _check_can_exclude(local, left_out)
         local = replace(local, excluded=(*local.excluded, *left_out))
-        return local.noted(self._clock(), "continues without", sender, parties=left_out)
+        return local.with_note(self._clock(), "continues without", sender, parties=left_out)
 
     # ---------------------------------------------------------------- new parameters
 
@@ -283,7 +283,7 @@ class Participant:
             raise Invalid([Problem("parameters", rule, size)], reason=TooLarge.reason)
         new_warnings = [text for text in warnings if text not in local.warnings]
         local = replace(local, offered=tuple(offers), warnings=(*local.warnings, *new_warnings))
-        return local.noted(
+        return local.with_note(
             self._clock(),
             "new parameters offered",
             offer.by,
@@ -361,10 +361,12 @@ class Participant:
             amendments=amendments,
         )
         task_name = runs[0].task_name
-        local = local.noted(now, "task accepted", sender, task=task_name, task_id=runs[0].task_id)
+        local = local.with_note(
+            now, "task accepted", sender, task=task_name, task_id=runs[0].task_id
+        )
         for run in owned:
             for message in run.warnings:
-                local = local.noted(now, "input missing", task=task_name, message=message)
+                local = local.with_note(now, "input missing", task=task_name, message=message)
         return local
 
     def poll_task(

@@ -212,7 +212,7 @@ class Resources:
         """Add an event to the job's timeline if its record can be read."""
         with suppress(Unreadable, NotFound):
             self._store.local_jobs.update(
-                job_id, lambda local: local.noted(self._clock(), event, **detail)
+                job_id, lambda local: local.with_note(self._clock(), event, **detail)
             )
 
     def look_again(self) -> None:

@@ -45,7 +45,7 @@ def store(tmp_path: Path):
 
 
 def test_each_note_is_one_line_with_its_main_fields(store: Store):
-    local = a_local_job(a_run()).noted(T0, "job READY here", "n2")
+    local = a_local_job(a_run()).with_note(T0, "job READY here", "n2")
     with capture_logs() as lines:
         store.local_jobs.add(local, "flow")
         store.jobs.add(a_job(), "flow")
@@ -55,7 +55,7 @@ def test_each_note_is_one_line_with_its_main_fields(store: Store):
             "exit_code": 1,
         }
         store.jobs.update(
-            "job-1", lambda j: j.noted(T0, "ending as FAILED", "n1", failure=failure, other="x")
+            "job-1", lambda j: j.with_note(T0, "ending as FAILED", "n1", failure=failure, other="x")
         )
     assert lines[0] == {
         "event": "job READY here",
@@ -75,7 +75,7 @@ def test_a_runs_token_is_not_in_the_log(store: Store, token: str):
     store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
     with capture_logs() as lines:
         store.local_jobs.update(
-            "job-1", lambda j: j.noted(T0, "run FAILED", message=f"at /cb?run={token}: no")
+            "job-1", lambda j: j.with_note(T0, "run FAILED", message=f"at /cb?run={token}: no")
         )
     assert lines[0]["message"] == "at /cb?run=***: no"
     assert token in store.timeline("job-1")[0].detail["message"]

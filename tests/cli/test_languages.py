@@ -937,7 +937,7 @@ _STATES = {
 }
 _REQUESTS = ("accepted", "refused", "not answered")
 _EVENTS = {
-    "noted": 1,
+    "with_note": 1,
     "Note": 1,
     "_conclude": 1,
     "_return": 2,

@@ -496,7 +496,9 @@ def test_a_log_that_cannot_be_written_takes_nothing_back(
 ):
     monkeypatch.setattr(timeline.log, "info", raising(OSError(28, "No space left on device")))
     job = replace(
-        a_job(spec=a_spec("a", job_id="job-quiet")).noted(at(1), "job PENDING"), nodes={}, tasks={}
+        a_job(spec=a_spec("a", job_id="job-quiet")).with_note(at(1), "job PENDING"),
+        nodes={},
+        tasks={},
     )
     assert store.jobs.add(job, "") and [e.event for e in store.timeline("job-quiet")] == [
         "job PENDING"

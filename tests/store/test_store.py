@@ -191,8 +191,8 @@ def test_a_stored_record_leaves_out_defaults_and_nothing_else():
 
 
 def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store: Store):
-    store.jobs.add(a_job().noted(NOW, "first", "me", text="值"), "flow")
-    store.jobs.update("job-1", lambda job: job.noted(NOW, "second").noted(NOW, "third"))
+    store.jobs.add(a_job().with_note(NOW, "first", "me", text="值"), "flow")
+    store.jobs.update("job-1", lambda job: job.with_note(NOW, "second").with_note(NOW, "third"))
     assert [(e.event, e.by) for e in store.timeline("job-1")] == [
         ("first", "me"),
         ("second", ""),
@@ -200,7 +200,9 @@ def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store
     ]
     assert store.timeline("job-1")[0].detail == {"text": "值"}
     assert store.timeline("job-1")[0].at == NOW
-    store.jobs.update("job-1", lambda job: job.noted(NOW - timedelta(seconds=1), "written late"))
+    store.jobs.update(
+        "job-1", lambda job: job.with_note(NOW - timedelta(seconds=1), "written late")
+    )
     assert store.timeline("job-1")[-1].event == "written late"
     assert store.jobs.get("job-1").notes == ()
 

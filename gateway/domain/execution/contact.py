@@ -56,7 +56,7 @@ def record_contact(local: LocalJob, at: datetime) -> LocalJob:
     local = replace(local, last_contact=at, ask=query)
     if not was_silent:
         return local
-    return local.noted(at, "scheduling node responds", local.spec.scheduler)
+    return local.with_note(at, "scheduling node responds", local.spec.scheduler)
 
 
 def record_query(
@@ -78,7 +78,7 @@ def record_query(
         query = Call(due_at=due)
     local = replace(local, ask=query)
     scheduler = local.spec.scheduler
-    return local.noted(
+    return local.with_note(
         event.at, "scheduling node does not respond", scheduler, message=event.message
     )
 

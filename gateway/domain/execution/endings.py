@@ -22,7 +22,7 @@ def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
         stopped = _stop_runs(local, event.tasks, event.at)
         if stopped.runs == local.runs:
             return stopped
-        return stopped.noted(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
+        return stopped.with_note(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
     stopped = _stop_runs(local, frozenset(run.task_name for run in local.runs), event.at)
     if ended(JOB, local.status):
         return _explain(stopped, event)
@@ -44,7 +44,7 @@ def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     else:
         stopped = keep_models(stopped, event.at)
     outcome = ending.outcome if ending else ""
-    return stopped.noted(event.at, f"job {status} here", event.by, outcome=outcome)
+    return stopped.with_note(event.at, f"job {status} here", event.by, outcome=outcome)
 
 
 def _stop_runs(
@@ -68,7 +68,7 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
         return local
     name = models.named(local.spec)
     local = replace(local, model_saved=True)
-    return local.noted(at, "model saved", model_id=name.model_id, version=name.version)
+    return local.with_note(at, "model saved", model_id=name.model_id, version=name.version)
 
 
 # ---------------------------------------------------------------- decisions of this node
@@ -139,7 +139,7 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
         local = keep_models(local, event.at)
     if not is_news:
         return local
-    return local.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
+    return local.with_note(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
 def may_explain(

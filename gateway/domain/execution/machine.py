@@ -182,11 +182,11 @@ def _with_run_event(
         return local
     run = _run_of(local, event.run)
     if run is None:
-        return local.noted(event.at, "engine message", message=event.engine_message)
+        return local.with_note(event.at, "engine message", message=event.engine_message)
     if not run.over:  # it is launched again
         return local
     detail = {"task": run.task_name, "role": run.party.label, "message": event.engine_message}
-    return local.noted(event.at, "engine message", **detail)
+    return local.with_note(event.at, "engine message", **detail)
 
 
 def _run_of(local: LocalJob, run_id: str | None) -> Run | None:
@@ -208,7 +208,7 @@ def _warn_of_report(local: LocalJob, event: messages.Misreported) -> LocalJob:
         return local
     local = replace(local, warnings=(*local.warnings, text))
     detail = {"task": run.task_name, "role": run.party.label, "message": text}
-    return local.noted(event.at, "report refused", **detail)
+    return local.with_note(event.at, "report refused", **detail)
 
 
 # ---------------------------------------------------------------- the end of an action
@@ -256,9 +256,9 @@ def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
                 return endings.keep_models(local, event.at)
         case messages.AskStop() if event.final:
             scheduler = local.spec.scheduler
-            return local.noted(event.at, "stop reported", scheduler, message=event.message)
+            return local.with_note(event.at, "stop reported", scheduler, message=event.message)
         case messages.Confirm() if event.final:
-            return local.noted(event.at, "decision reported", message=event.message)
+            return local.with_note(event.at, "decision reported", message=event.message)
         case messages.Collect(run_id) | messages.StopRun(run_id) if event.warnings:
             return runs.with_run(local, run_id, lambda run: runs.with_warnings(run, event.warnings))
     return local
@@ -278,7 +278,7 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
     detail = {"message": event.message}
     if run is not None:
         detail |= {"task": run.task_name, "role": run.party.label}
-    return local.noted(event.at, f"{cleanup} failed", **detail)
+    return local.with_note(event.at, f"{cleanup} failed", **detail)
 
 
 # ---------------------------------------------------------------- a gateway that restarts, or is lost

@@ -82,7 +82,7 @@ def with_run(
         moved_at = at or new.ended_at or new.launch.sent_at or new.created_at
         detail = new.failure.as_dict() if new.failure else {}
         detail |= {"task": new.task_name, "role": new.party.label, "attempt": new.attempt}
-        return local.noted(moved_at, f"run {new.status}", **detail)
+        return local.with_note(moved_at, f"run {new.status}", **detail)
     return local
 
 

@@ -114,7 +114,7 @@ def apply(
     """Return the job after the event. A late, repeated or unknown one changes only the timeline."""
     if isinstance(event, messages.Response) and not responses.is_awaited(job, event):
         request = event.request
-        job = job.noted(event.at, "late response ignored", request.node, request=str(request))
+        job = job.with_note(event.at, "late response ignored", request.node, request=str(request))
     else:
         job = _with_event(job, event, timing)
     return advance(job, event.at)
@@ -161,7 +161,7 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
     node = reservations.freed(job, event.node, event.at)
     if node is None:
         return job
-    return job.with_node(node).noted(event.at, "resources free", event.node)
+    return job.with_node(node).with_note(event.at, "resources free", event.node)
 
 
 def _stop(job: Job, event: messages.StopRequested) -> Job:
@@ -181,8 +181,8 @@ def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
         return job
     if event.on:
         job = replace(job, suspended=Suspension(event.by, event.at))
-        return job.noted(event.at, "suspended", event.by)
-    return replace(job, suspended=None).noted(event.at, "resumed", event.by)
+        return job.with_note(event.at, "suspended", event.by)
+    return replace(job, suspended=None).with_note(event.at, "resumed", event.by)
 
 
 def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
@@ -193,7 +193,7 @@ def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
     if not all(job.tasks[name].amendable for name in amendment.tasks):
         return job
     job = replace(job, amendments=(*job.amendments, amendment))
-    return job.noted(
+    return job.with_note(
         amendment.at,
         "new parameters",
         amendment.by,

@@ -42,7 +42,7 @@ def end_job(job: Job, ending: Ending) -> Job:
     """Record the decision that the job ends; its stops are due from then on."""
     detail = ending.failure.as_dict() if ending.failure else {}
     job = replace(job, ending=ending)
-    return job.noted(ending.at, f"ending as {ending.outcome}", ending.by, failure=detail)
+    return job.with_note(ending.at, f"ending as {ending.outcome}", ending.by, failure=detail)
 
 
 def go_on_without(
@@ -98,7 +98,7 @@ def _advance_task(
     task = _with_status(job, task, status, at)
     detail = task.failure.as_dict() if task.failure else {}
     detail["task"] = task.name
-    job = job.with_task(task).noted(at, f"task {status}", **detail)
+    job = job.with_task(task).with_note(at, f"task {status}", **detail)
     if status is TaskStatus.FAILED and job.ending is None and task.ending is None:
         return _after_failure(job, task, at)
     return job
@@ -150,7 +150,7 @@ def _advance_job(job: Job, at: datetime) -> Job:
             return job
     if job.status is JobStatus.READY and all(_has_started(node) for node in job.active):
         status = move(JOB, job.status, JobStatus.RUNNING)
-        job = replace(job, status=status, started_at=at).noted(at, "job RUNNING")
+        job = replace(job, status=status, started_at=at).with_note(at, "job RUNNING")
     ending = retries.ending_by_tasks(job, at)
     if ending is None:
         return job
@@ -176,7 +176,7 @@ def _make_ready(job: Job, at: datetime) -> Job:
         if not ended(TASK, task.status):
             tasks[name] = replace(task, status=move(TASK, task.status, TaskStatus.READY))
     job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks)
-    return job.noted(at, "job READY")
+    return job.with_note(at, "job READY")
 
 
 def _denial(node: NodeJob) -> Failure | None:
@@ -219,4 +219,4 @@ def _conclude(
         tasks={name: retries.closed(job, task, at) for name, task in job.tasks.items()},
         ended_at=at,
     )
-    return job.noted(at, f"job {status}", outcome=outcome)
+    return job.with_note(at, f"job {status}", outcome=outcome)

@@ -21,24 +21,24 @@ def report_status(
     part = task.nodes[event.node] if task is not None else None
     if task is None or part is None or (role and role not in part.roles) or not part.start.tries:
         detail = {"task": event.task_id, "role": event.role}
-        return job.noted(event.at, "report ignored", event.node, **detail)
+        return job.with_note(event.at, "report ignored", event.node, **detail)
     job = mark_reached(job, event.node)
     if event.pushed and not job.nodes[event.node].pushes:
         job = job.with_node(replace(job.nodes[event.node], pushes=True))
     late = {"task": task.name, "status": event.status}
     if ended(JOB, job.status):
-        return job.noted(event.at, "late report ignored", event.node, **late)
+        return job.with_note(event.at, "late report ignored", event.node, **late)
     roles = dict(part.roles)
     for name in [role] if role else part.roles:
         if may(TASK, roles[name], event.status):
             roles[name] = event.status
         elif roles[name] is not event.status:
-            job = job.noted(event.at, "late report ignored", event.node, **late)
+            job = job.with_note(event.at, "late report ignored", event.node, **late)
     if roles == part.roles:
         return job
     job = job.with_part(task.name, _with_roles(job, part, roles, event.at, timing))
     detail = {"task": task.name, "role": role, "status": event.status}
-    job = job.noted(event.at, "status reported", event.node, **detail)
+    job = job.with_note(event.at, "status reported", event.node, **detail)
     if event.status is not TaskStatus.FAILED:
         return job
     failure = event.failure
@@ -59,7 +59,9 @@ def remove_role(job: Job, event: messages.RoleNotPlayed) -> Job:
         return job
     roles = {role: status for role, status in part.roles.items() if role != event.role}
     job = job.with_part(task.name, replace(part, roles=roles))
-    return job.noted(event.at, "role not in this task", event.node, task=task.name, role=event.role)
+    return job.with_note(
+        event.at, "role not in this task", event.node, task=task.name, role=event.role
+    )
 
 
 def poll_pause(

@@ -89,7 +89,7 @@ def accept(
                     job = approval.record_condition(job, request.node, acceptance, event.at)
                 if acceptance.checks:
                     detail["checks"] = dict(acceptance.checks)
-    return job.noted(event.at, request.name + " accepted", request.node, **detail)
+    return job.with_note(event.at, request.name + " accepted", request.node, **detail)
 
 
 def _with_poll_answered(
@@ -169,7 +169,7 @@ def _note_refusal(
         if not reservations.worth_noting(call, failure, timing):
             return job
         detail["tries"] = call.tries
-    return job.noted(event.at, request.name + " refused", request.node, **detail)
+    return job.with_note(event.at, request.name + " refused", request.node, **detail)
 
 
 def _poll_refused(
@@ -217,10 +217,10 @@ def lose(
     is_silence_new = node.unreachable_since is None
     if is_silence_new and (job.ending is not None or has_due_request(job, node)):
         job = job.with_node(replace(node, unreachable_since=event.at))
-        job = job.noted(event.at, "unreachable", request.node, message=event.message)
+        job = job.with_note(event.at, "unreachable", request.node, message=event.message)
     if isinstance(request, messages.CreateAt | messages.StartAt) and job.ending is None:
         detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
-        job = job.noted(event.at, request.name + " not answered", request.node, **detail)
+        job = job.with_note(event.at, request.name + " not answered", request.node, **detail)
     return job
 
 
@@ -261,7 +261,7 @@ def start_again(job: Job, event: messages.TaskUnknown) -> Job:
     start = replace(part.start, state=CallState.IDLE, due_at=event.at)
     job = job.with_part(task.name, replace(part, start=start, poll=Call()))
     detail = {"task": task.name, "message": event.message}
-    return job.noted(event.at, "task unknown there, starting again", request.node, **detail)
+    return job.with_note(event.at, "task unknown there, starting again", request.node, **detail)
 
 
 # ---------------------------------------------------------------- a node without a role in a task
@@ -278,7 +278,7 @@ def exclude(
     """
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
-        return job.noted(at, "late response ignored", request.node, request=str(request))
+        return job.with_note(at, "late response ignored", request.node, request=str(request))
     nodes = {node: part for node, part in task.nodes.items() if node != request.node}
     job = mark_reached(job, request.node).with_task(replace(task, nodes=nodes))
     if not nodes:
@@ -288,4 +288,6 @@ def exclude(
         job = job.with_task(failed_task)
         if job.ending is None and task.ending is None:
             job = end_job(job, Ending(Outcome.FAILED, at, failure))
-    return advance(job.noted(at, "task start not for this node", request.node, task=task.name), at)
+    return advance(
+        job.with_note(at, "task start not for this node", request.node, task=task.name), at
+    )
