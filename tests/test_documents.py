@@ -137,3 +137,14 @@ def test_the_first_pages_have_short_lines(page: str):
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     long_lines = [line for line in lines if len(line) >= 120 and not line.startswith(("|", "  "))]
     assert long_lines == []
+
+
+def test_the_name_of_a_test_is_a_short_sentence():
+    too_long = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in re.findall(
+            r"^ *(?:async )?def (test_\w{66,})\(", path.read_text(encoding="utf-8"), re.M
+        )
+    ]
+    assert too_long == [], "at most 70 characters"

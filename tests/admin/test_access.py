@@ -480,7 +480,7 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
     assert send(node, "POST", "/api/v1/jobs/plan", content=many).status_code == 400
 
 
-def test_refusals_are_counted_to_a_bound_and_stand_while_the_database_is_away(
+def test_counted_refusals_are_bounded_and_survive_a_database_outage(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(guards, "_MOST_COUNTED", 2)

@@ -120,7 +120,7 @@ def by_peer(
     return answer.json()
 
 
-def test_without_a_grant_nothing_is_told_and_the_refusal_says_how_to_get_one(
+def test_without_a_grant_the_refusal_only_says_how_to_get_one(
     nodes: tuple[Gateway, Gateway],
 ):
     here, there = nodes
@@ -135,7 +135,7 @@ def test_without_a_grant_nothing_is_told_and_the_refusal_says_how_to_get_one(
     assert refused.who == f"node {PEER}" and refused.status == 403
 
 
-def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(
+def test_a_grant_reveals_columns_and_count_and_is_recorded(
     nodes: tuple[Gateway, Gateway],
 ):
     here, there = nodes
@@ -166,7 +166,7 @@ def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(
     )
 
 
-def test_of_a_task_what_is_granted_is_told_and_what_no_task_described_stays_empty(
+def test_a_task_reveals_what_is_granted_and_nothing_undescribed(
     nodes: tuple[Gateway, Gateway],
 ):
     here, there = nodes

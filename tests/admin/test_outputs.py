@@ -121,9 +121,7 @@ def test_no_more_than_a_bound_is_read_of_a_table(node: Gateway):
     assert str(MOST_BYTES) in seen["left_out"] and seen["bytes"] == 5 + 50 * len(wide)
 
 
-def test_parquet_that_a_run_left_is_not_read_as_it_may_expand_without_bound(
-    node: Gateway, monkeypatch
-):
+def test_parquet_left_by_a_run_is_not_read(node: Gateway, monkeypatch):
     file = io.BytesIO()
     pq.write_table(pa.table({"x": ["A" * 2**24]}), file, compression="zstd", use_dictionary=False)
     monkeypatch.setattr(pq, "ParquetFile", None)
@@ -235,9 +233,7 @@ def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(
     assert (job["runs"], job["parameters"]) == ([], {})
 
 
-def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_log(
-    node: Gateway, monkeypatch
-):
+def test_defaults_show_their_origin_and_runs_their_log_path(node: Gateway, monkeypatch):
     optional = [
         a_parameter(name, defaultValue=value)
         for name, value in (("set", "1"), ("open", "2"), ("blank", ""))

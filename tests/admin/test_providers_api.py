@@ -172,7 +172,7 @@ def test_a_name_without_version_or_device_shows_the_newest_in_use(
 
 
 @pytest.mark.parametrize("name", ["changed", "changed:1.0.0", "changed@docker"])
-def test_a_change_of_a_provider_without_version_or_device_names_those_there_are(
+def test_a_change_without_version_or_device_lists_the_existing_ones(
     as_: Callable[[str], Send], name: str
 ):
     root = as_("root")

@@ -153,7 +153,7 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     )
 
 
-def test_what_lies_in_another_storage_than_a_component_lists_is_said_with_what_to_do(
+def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(
     site: Site,
 ) -> None:
     node = site.node

@@ -238,7 +238,7 @@ async def test_what_a_crash_left_of_messages_goes_unless_they_go_on(opened, loop
 @pytest.mark.parametrize(
     "left", [b"0123456789abcdef", b""], ids=["as it became whole", "as it began"]
 )
-async def test_a_message_whose_file_a_kill_left_without_its_count_is_brought_again(opened, left):
+async def test_a_message_whose_file_lost_its_count_is_delivered_again(opened, left):
     await begun(opened(), "a")
     broker = opened()
     (file,) = opened.root.glob("*/*.part")
@@ -249,7 +249,7 @@ async def test_a_message_whose_file_a_kill_left_without_its_count_is_brought_aga
     assert await read(broker) == b"0123456789abcdef"
 
 
-async def test_a_part_comes_while_another_waits_for_capacity_and_the_session_ends(opened):
+async def test_a_part_arrives_while_another_waits_and_the_session_ends(opened):
     broker = opened(session_bytes=16)
     await broker.push("s", "t", "n", b"x" * 16)
     first = await waiting(asyncio.create_task(begun(broker, "a")))

@@ -70,7 +70,7 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
             assert lines and lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
 
 
-def test_an_archive_of_a_job_elsewhere_and_of_one_that_its_scheduling_node_forgot(
+def test_a_job_elsewhere_and_one_its_scheduler_forgot_can_be_archived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     refuses = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))

@@ -69,7 +69,7 @@ def test_a_deleted_job_is_gone_here_and_its_outputs_everywhere(tmp_path: Path):
             assert list(node.storage.root.glob(f"{job_id}*")) == []
 
 
-def test_neither_a_dry_run_nor_a_delete_while_a_node_is_away_deletes_anything(node: Gateway):
+def test_neither_a_dry_run_nor_an_unreachable_node_deletes_anything(node: Gateway):
     run = left_behind(node, "job-dry", 5).runs[0]
     listed = delete(node, "job-dry", here=1, dry_run=1)
     assert listed["nodes"] is None and {i["removed"] for i in listed["items"]} == {False}
@@ -207,7 +207,7 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node: Gateway):
     delete(node, "job-t/tasks/none/outputs", 404)
 
 
-def test_a_job_that_was_submitted_to_a_silent_node_is_known_and_deleted_there_first(
+def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(
     node: Gateway, monkeypatch: pytest.MonkeyPatch
 ):
     sent = a_spec_of("job-sent", scheduler=PEER)

@@ -101,7 +101,7 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
         alive.close()
 
 
-def test_checkpoints_are_removed_with_the_outputs_unless_a_later_job_resumes_from_them(
+def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(
     tmp_path: Path,
 ):
     with running(tmp_path, **with_policy(outputs_seconds=100)) as node:
@@ -149,7 +149,7 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
         assert not node.storage.exists(read)
 
 
-def test_leftover_containers_are_removed_at_once_and_unknown_ones_only_on_request(tmp_path: Path):
+def test_leftover_containers_are_removed_and_unknown_ones_on_request(tmp_path: Path):
     with running(tmp_path, **with_policy()) as node:
         stray = left_behind(node, "job-stray", 5).runs[0].name
         launch(node, stray, "job-stray")
@@ -168,7 +168,7 @@ def test_leftover_containers_are_removed_at_once_and_unknown_ones_only_on_reques
                 node.engine.remove(name)
 
 
-def test_by_default_mailboxes_are_removed_at_the_end_logs_after_thirty_days_and_the_rest_is_kept(
+def test_by_default_mailboxes_go_at_the_end_and_logs_after_thirty_days(
     tmp_path: Path,
 ):
     with running(tmp_path, **with_policy()) as node:
@@ -202,7 +202,7 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
         assert not logs_of(node, local.runs[0]).exists()
 
 
-def test_logs_that_belong_to_nothing_go_after_the_longest_time_or_on_request_while_the_engine_is_away_too(
+def test_orphaned_logs_go_after_the_longest_time_or_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with (

@@ -68,7 +68,7 @@ def test_every_command_shows_an_example():
     )
 
 
-def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_path: Path):
+def test_the_version_is_shown_and_an_uncallable_node_refused(tmp_path: Path):
     assert call("--version").stdout != ""
     file = tmp_path / "node.yml"
     for name in ("JG 01/x", "", "-JG", "JG/..", "j" * 101, "节点"):
@@ -182,7 +182,7 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
 
 
-def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong_listener(
+def test_an_absent_node_differs_from_a_wrong_setting_or_listener(
     tmp_path: Path,
 ):
     silent = call("gc", "--url", NOBODY, "--json")
@@ -345,7 +345,7 @@ def test_of_a_wide_list_what_can_be_spared_is_left_out(
         assert shown.err == (f"and {more} more: --json has all\n" if more else "")
 
 
-def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_itself(
+def test_a_wide_table_shows_the_columns_that_fit_or_one_row_each(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     columns, id_ = [*(f"area_error_{n}" for n in range(10)), "id", "y"], "JG0100001100000010"

@@ -78,7 +78,7 @@ def environments(node: Gateway, job: str) -> list[dict[str, str]]:
     return [{k: v for k, v in one.items() if k.startswith(start)} for one in of_job()]
 
 
-def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_environment(
+def test_a_changed_description_changes_form_draft_check_and_environment(
     node: Gateway,
 ):
     described(

@@ -248,7 +248,7 @@ def test_what_is_wrong_with_the_database_decides_what_to_do(config: Path):
         )
 
 
-def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(config: Path):
+def test_missing_packet_filter_rules_are_fine_before_the_first_start(config: Path):
     class Unmade(MemoryEngine):
         gaps = (f"open: iptables has no rules for them; {MADE_AT_START}",)
 
@@ -552,7 +552,7 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert (code, failed(steps)) == (1, ["ports"])
 
 
-def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(config: Path):
+def test_all_daemons_are_checked_and_each_image_where_it_runs(config: Path):
     worlds = {name: MemoryWorld() for name in ("", FAR, GONE)}
     worlds[GONE].down = True
 

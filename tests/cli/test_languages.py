@@ -406,7 +406,7 @@ def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english: s
     assert catalogue.translate(english, "zh") == chinese
 
 
-def test_the_chinese_pages_have_one_word_per_term_and_name_steps_as_the_screen_does():
+def test_chinese_pages_use_one_word_per_term_and_the_screens_step_names():
     pages = [
         file
         for folder in ("", "docs", "compose", "examples")
@@ -428,7 +428,7 @@ def test_the_chinese_pages_have_one_word_per_term_and_name_steps_as_the_screen_d
     assert not any(said.values()), said
 
 
-def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_chinese():
+def test_check_results_advice_and_empty_lists_exist_in_chinese():
     seen = re.findall(
         r'\b(?:ok|not_shown)\("([^"]{4,})"',
         (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8"),
@@ -848,7 +848,7 @@ def test_a_refusal_is_not_partly_english(english: str):
     )
 
 
-def test_the_comments_of_a_new_configuration_are_in_chinese_and_it_is_the_same(tmp_path: Path):
+def test_a_new_configuration_has_chinese_comments_and_equal_settings(tmp_path: Path):
     for language in ("en", "zh"):
         file = tmp_path / language / "node.yml"
         made = run(

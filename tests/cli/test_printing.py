@@ -142,7 +142,7 @@ def test_a_prediction_shows_what_differs_from_the_training(answers: dict[str, An
     assert wrong.exit_code == EXIT_BAD_INPUT and "must be PARTY=NAMESPACE#NAME" in wrong.stderr
 
 
-def test_resources_of_an_engine_that_is_away_and_what_was_put_right_are_said(
+def test_an_absent_engines_resources_and_later_fixes_are_shown(
     answers: dict[str, Any],
 ):
     first = {
@@ -349,7 +349,7 @@ def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers
     assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in said
 
 
-def test_a_new_job_that_cannot_be_looked_at_and_one_that_is_continued_are_named_all_the_same(
+def test_unreadable_new_jobs_and_continued_ones_are_still_named(
     answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ):
     answers["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
@@ -360,7 +360,7 @@ def test_a_new_job_that_cannot_be_looked_at_and_one_that_is_continued_are_named_
     ]
 
 
-def test_a_drain_that_another_one_cancels_and_a_dataset_that_is_kept_after_all(
+def test_a_drain_cancelled_by_another_and_a_dataset_that_stays(
     answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cli_node.time, "sleep", lambda seconds: None)
@@ -478,7 +478,7 @@ def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]
     assert "not there" in listed("job", "metadata", "job-0123", "a", "guest.0")
 
 
-def test_many_changes_of_a_provider_are_cut_and_a_file_that_would_be_refused_is_said(
+def test_many_provider_changes_are_cut_and_a_refused_file_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     changes = [

@@ -297,7 +297,7 @@ def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
     assert english_in(one.findings[0][1].seen) == []
 
 
-def test_a_component_that_fails_is_tried_with_its_known_parameters_and_then_with_all() -> None:
+def test_a_failing_component_is_tried_with_known_then_all_parameters() -> None:
     scripted = Scripted(2 * [FAILING, FAILING, WELL], [])
     assert (
         "works only with the defaults of greeting"
@@ -443,7 +443,7 @@ def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path:
     assert _topic("push", b"", headers, "application/json") == "rows"
 
 
-def test_a_component_without_inputs_outputs_or_choices_does_not_show_how_it_treats_them() -> None:
+def test_a_bare_component_leaves_clauses_on_inputs_and_choices_unshown() -> None:
     bare = count(
         inputParam=[],
         inputData=[],

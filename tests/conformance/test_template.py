@@ -122,7 +122,7 @@ def test_a_component_is_called_as_is_asked_for_everywhere(tmp_path: Path) -> Non
     assert refused.exit_code == 2 and "cannot name a component" in refused.stderr
 
 
-def test_the_sample_repeats_what_a_gateway_that_is_restarted_does_not_answer(
+def test_the_sample_retries_while_its_gateway_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ):
     answers = [

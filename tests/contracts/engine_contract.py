@@ -170,7 +170,7 @@ class EngineContract:
         assert exit_.finished_at is not None and exit_.finished_at.tzinfo is UTC
         assert exit_.started_at <= exit_.finished_at
 
-    def test_what_is_over_is_not_started_again_and_its_logs_are_saved_before_it_is_forgotten(
+    def test_ended_runs_are_not_restarted_and_their_logs_are_saved_first(
         self,
         harness: Harness,
         engine: Engine,
@@ -358,7 +358,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ watching
 
-    def test_a_failing_subscriber_is_told_the_next_exit_and_one_that_is_gone_none(
+    def test_a_failing_subscriber_gets_the_next_exit_and_a_closed_one_none(
         self, engine: Engine, run: Launch
     ) -> None:
         heard, gone = Heard(), Heard()

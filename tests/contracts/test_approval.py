@@ -199,7 +199,7 @@ def test_silence_rejects_the_job_at_the_deadline(
     assert world.local(spec.job_id).status is JobStatus.REJECTED
 
 
-def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_is_back(
+def test_a_decision_survives_a_restart_and_is_reported_once(
     tmp_path: Path,
 ):
     """The scheduling node is away when the person decides; the other is restarted before it is back."""
@@ -404,9 +404,7 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, audited: 
         assert events.index(before) < events.index(then)
 
 
-def test_a_question_that_comes_again_is_the_same_unless_it_differs_or_the_job_has_ended(
-    world: World, spec: JobSpec
-):
+def test_a_repeated_question_is_the_same_unless_changed_or_too_late(world: World, spec: JobSpec):
     audits = job_audits(world.me)
     apply = partial(audits.apply, sender=PEER)
     for audit in ("q-1", "q-1"):

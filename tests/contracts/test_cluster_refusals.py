@@ -91,7 +91,7 @@ def found(*pages: Served) -> Any:
         return RegistryImages(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
 
 
-def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_at(
+def test_of_a_multi_platform_image_this_platforms_one_is_inspected(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("engines.kubernetes.images.platform.machine", lambda: "x86_64")
@@ -371,7 +371,7 @@ def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
         (CreateFailed("no room"), CreateFailed, ["bfia-run"]),
     ],
 )
-def test_a_run_is_removed_for_what_is_known_of_it_and_not_for_a_question_that_failed(
+def test_a_run_is_removed_by_known_facts_and_not_after_a_failed_query(
     error: EngineError,
     raised: type[EngineError],
     removed: list[str],

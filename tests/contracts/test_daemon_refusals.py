@@ -256,7 +256,7 @@ def test_a_network_that_another_gateway_is_just_creating_is_waited_for(
         assert caught.value is refused
 
 
-def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_taken():
+def test_a_recreated_network_gets_other_addresses_if_its_own_are_taken():
     seen = {**NET, "IPAM": POOL}
     made = {
         "create_network": [says(403), {"Id": "new"}],
@@ -268,7 +268,7 @@ def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_tak
     assert found.ensure() == "new" and asked.asked.count("create_network") == 2
 
 
-def test_a_network_that_is_in_use_stays_and_one_without_addresses_is_of_no_use():
+def test_a_used_network_stays_and_one_without_addresses_is_useless():
     ours = {
         **NET,
         "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge},
@@ -409,7 +409,7 @@ def test_a_sandboxes_image_is_made_where_it_is_missing():
         pool.prepare("net")
 
 
-def test_a_sandbox_that_does_not_start_is_removed_and_one_of_another_network_is_not_used():
+def test_dead_sandboxes_are_removed_and_those_of_other_networks_unused():
     pool, daemon = sandboxes(
         inspect_image=[{}],
         start=[says(500)],
@@ -469,7 +469,7 @@ def test_a_machine_that_left_the_swarm_is_gone():
     assert a_swarm(inspect_node=[says(404, "no", NotFound)])[0]._is_gone("m")
 
 
-def test_the_network_of_a_run_is_kept_if_it_is_there_and_removed_once_it_is_not_in_use(
+def test_a_runs_network_is_kept_while_used_and_then_removed(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(swarm, "_PAUSE", 0.0)

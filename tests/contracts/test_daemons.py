@@ -122,7 +122,7 @@ def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorl
         engine.launch(launch("near:1", "elsewhere"))
 
 
-def test_an_image_is_looked_at_where_it_is_and_asked_about_at_the_main_engine(
+def test_an_image_is_inspected_where_it_is_and_queried_at_the_main_engine(
     worlds: tuple[MemoryWorld, MemoryWorld],
 ):
     engine = both(worlds)
@@ -337,7 +337,7 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
 
 
-def test_gpus_are_those_of_the_engine_where_a_task_runs_and_more_are_refused_with_the_numbers(
+def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(
     node: Gateway,
 ):
     with pytest.raises(

@@ -310,7 +310,7 @@ def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, v
     assert output_of(harness, engine, shell("cat /in/text"), mounts=copied) == b"text"
 
 
-def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their_own(
+def test_containers_reach_the_host_at_the_gateway_and_are_identified(
     harness: DockerHarness, engine: ContainerdEngine
 ) -> None:
     with socket.create_server((engine.gateway_address(), 0)) as server:

@@ -238,7 +238,7 @@ def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
     ]
 
 
-def test_data_that_breaks_is_a_problem_and_so_is_a_person_whom_the_scheduling_node_does_not_wait_for(
+def test_broken_data_and_unawaited_approvals_are_problems_of_the_plan(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = world.me.storage.root / "space" / "broken"
@@ -262,7 +262,7 @@ def test_data_that_breaks_is_a_problem_and_so_is_a_person_whom_the_scheduling_no
     )
 
 
-def test_a_node_that_cannot_be_reached_or_refuses_and_a_version_that_nobody_has_are_problems(
+def test_unreachable_nodes_and_unknown_versions_are_problems_of_the_plan(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = world.me.dry_run.plan(a_job(roles=ROLES | {"arbiter": (THIRD,)}))

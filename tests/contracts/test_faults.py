@@ -183,7 +183,7 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
     assert "start refused" in events(world.me, spec)
 
 
-def test_a_job_without_resources_too_often_ends_with_its_history_at_every_node(
+def test_a_job_that_never_fits_ends_with_its_history_at_every_node(
     world: World, scratch: list[str]
 ):
     """Each attempt is told with its reason, and nothing of the job is left."""
@@ -298,7 +298,7 @@ def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_asks")
-def test_a_local_stop_works_while_the_scheduling_node_is_silent_and_is_reported_later(
+def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(
     world: World, scratch: list[str]
 ):
     spec = a_job_of(scratch, TWO)

@@ -64,7 +64,7 @@ def card_of(engine: Engine, name: str) -> str:
     return told["NVIDIA_VISIBLE_DEVICES"]
 
 
-def test_each_run_gets_a_device_of_its_own_and_one_more_is_refused_with_who_holds_them(
+def test_each_run_gets_its_own_device_and_one_more_names_the_holders(
     harness: OwnHarness, api: docker.DockerClient
 ) -> None:
     engine = harness.engine()
@@ -107,7 +107,7 @@ def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness: 
     assert (card_of(slow, first.name), card_of(quick, second.name)) == (CARDS[1], CARDS[0])
 
 
-def test_a_swarm_counts_the_devices_of_its_machines_and_refuses_more_in_its_own_words(
+def test_a_swarm_counts_its_devices_and_refuses_more_in_its_own_words(
     harness: OwnHarness,
     api: docker.DockerClient,
     daemon: OwnDocker,

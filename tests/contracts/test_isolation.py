@@ -291,7 +291,7 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         )
 
 
-def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
+def test_a_service_is_found_by_name_and_lost_rules_are_restored(
     harness: DockerHarness,
     engine: ContainerdEngine,
     daemon: docker.DockerClient,
@@ -389,7 +389,7 @@ def test_the_way_stays_closed_while_docker_makes_a_network(
             assert ours(here, there, reach=(here,)) == {here: True, there: False}
 
 
-def test_what_another_container_publishes_stays_closed_while_docker_makes_a_network(
+def test_published_ports_stay_closed_while_docker_makes_a_network(
     harness: DockerHarness,
     daemon: docker.DockerClient,
     engine: ContainerdEngine,

@@ -456,7 +456,7 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
     assert replace(shipped.capacity(), others=None) == Capacity(8, 1 << 30)
 
 
-def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own(
+def test_gpus_are_those_of_ready_machines_within_the_quota(
     harness: KubernetesHarness,
     admin: Client,
     space: str,
@@ -504,7 +504,7 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
         advertise(None)
 
 
-def test_a_watch_goes_on_where_it_was_and_begins_anew_where_the_cluster_has_forgotten(
+def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(
     harness: KubernetesHarness,
 ) -> None:
     engine, heard = harness.engine(), Heard()

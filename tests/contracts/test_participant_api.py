@@ -290,7 +290,7 @@ def test_unknown_ids(api: ParticipantApi):
         assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
 
 
-def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
+def test_an_id_of_another_task_and_foreign_components_are_refused(
     api: ParticipantApi,
     world: World,
     scratch: list[str],
@@ -315,9 +315,7 @@ def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
     assert {run.task_name for run in world.local(second.job_id).runs} == {"a"}
 
 
-def test_what_a_container_reports_of_a_run_that_is_gone_or_with_a_code_that_nobody_described(
-    world: World, job: JobSpec
-):
+def test_reports_of_absent_runs_and_undescribed_codes_are_handled(world: World, job: JobSpec):
     started(world.me.participant, world, job)
     callback = world.me.participant.callback
     assert refusal(callback, Callback(SUCCESS, run_id="0" * 64)) == ("RUN_UNKNOWN", 404)

@@ -318,7 +318,7 @@ def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
         ("neither a script nor a program", 0o755, CreateFailed),
     ],
 )
-def test_a_program_starts_at_the_folder_of_the_gateway_and_one_that_cannot_leaves_nothing(
+def test_a_program_starts_in_its_folder_and_a_failed_start_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     text: str,

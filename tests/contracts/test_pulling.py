@@ -213,7 +213,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_silent_registry_takes_the_deadline_and_the_callback_may_abort_earlier(
+def test_a_silent_registry_takes_the_deadline_unless_aborted_earlier(
     harness: DockerHarness, silent: str
 ) -> None:
     began = time.monotonic()

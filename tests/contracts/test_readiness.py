@@ -118,9 +118,7 @@ def test_a_disk_without_room_takes_no_job_though_it_takes_folders(
 
 
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED", EngineDown.reason])
-def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(
-    world: World, reason: str
-):
+def test_containers_cut_off_from_the_gateway_mean_a_transport_failure(world: World, reason: str):
     def way() -> object:
         raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
 
@@ -168,7 +166,7 @@ def a_far_job(world: World, fetch: Callable[[Callable[[str], None]], Image]) -> 
     return replace(spec, dag=dag)
 
 
-def test_a_job_is_ready_once_the_image_is_here_and_shows_the_progress_of_the_pull(world: World):
+def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world: World):
     shop = Shop()
     spec = a_far_job(world, shop)
     world.peer.coordinator.submit_job(spec, PEER)

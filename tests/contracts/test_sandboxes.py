@@ -97,7 +97,7 @@ def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
     assert engine.probe(spec.name) == Missing()
 
 
-def test_a_dead_sandbox_costs_a_start_nothing_and_a_run_is_told_that_it_is_cut_off(
+def test_a_dead_sandbox_delays_no_start_and_a_cut_off_run_is_told(
     harness: DockerHarness,
     daemon: docker.DockerClient,
     sandboxes: Callable[[], list[str]],

@@ -294,7 +294,7 @@ class Agreeing:
         return TaskNews(RUNNING)
 
 
-def test_parameters_of_a_task_that_begins_while_the_nodes_agree_on_them_change_nothing(
+def test_agreeing_on_parameters_of_a_task_that_begins_changes_nothing(
     world: World,
     scratch: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -379,7 +379,7 @@ def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
     assert world.me.scheduler._mark_reached(job, "JG404") is job
 
 
-def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(
+def test_a_node_shows_what_it_knows_while_its_scheduler_is_unreachable(
     world: World, scratch: list[str]
 ):
     """How far the job was stays, and that nobody answers is said; afterwards also of a job forgotten there."""
@@ -447,7 +447,7 @@ def test_a_reported_failure_ends_the_job(
     assert job.tasks["a"].failure == why
 
 
-def test_repeated_older_and_foreign_reports_are_accepted_and_change_nothing(
+def test_repeated_older_and_foreign_reports_change_nothing(
     api: SchedulerApi,
     world: World,
     spec: JobSpec,

@@ -84,7 +84,7 @@ def reason(
 
 
 @pytest.mark.registry
-def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
+def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(
     shop: str,
     key: Any,
     signed_by: Callable[..., Signatures],

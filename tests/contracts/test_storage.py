@@ -450,7 +450,7 @@ def fails(act: Callable[[], Any], reason: str) -> bool:
 
 
 @pytest.mark.s3
-def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
+def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data_and_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_storage, "_SECONDS", 1.0)

@@ -305,7 +305,7 @@ def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: Swarm
 
 
 @pytest.mark.s3
-def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(
+def test_the_documented_rules_leave_a_run_only_gateway_and_storage(
     third: SwarmHarness,
 ) -> None:
     """The block of docs/swarm.md, word for word but for its addresses, at the machine's own packet filter."""

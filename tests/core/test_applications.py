@@ -103,7 +103,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(SqlApplications(store))
 
 
-def test_an_application_that_comes_again_is_the_same_and_another_under_its_id_is_refused(
+def test_a_repeated_application_is_the_same_and_a_changed_one_refused(
     site: Site,
 ):
     known = site.applications.receive(an_application())
@@ -112,7 +112,7 @@ def test_an_application_that_comes_again_is_the_same_and_another_under_its_id_is
         site.applications.receive(replace(an_application(), request={"dataset_id": "ns#other"}))
 
 
-def test_a_decision_that_was_taken_already_is_not_taken_again_and_nothing_follows(site: Site):
+def test_a_decision_is_taken_once_and_has_no_effect_a_second_time(site: Site):
     known = site.has(an_application(status=APPROVED))
     with pytest.raises(
         Conflict, match=f"application {known.number} is APPROVED: APPROVED -> REJECTED"
@@ -121,7 +121,7 @@ def test_a_decision_that_was_taken_already_is_not_taken_again_and_nothing_follow
     assert site.partner.begun == []
 
 
-def test_a_contract_that_was_never_decided_on_leaves_nothing_when_its_node_takes_it_back(
+def test_a_withdrawn_undecided_contract_leaves_nothing(
     site: Site,
 ):
     known = site.has(CONTRACT)
@@ -151,7 +151,7 @@ def test_a_partner_that_this_node_applied_with_moves_and_keeps_its_key(site: Sit
     assert [one.url for one in site.partner.begun] == ["https://b:2"]
 
 
-def test_the_route_that_a_contract_writes_goes_on_by_another_node_and_is_refused_where_it_cannot_be(
+def test_a_contracts_route_may_use_a_relay_and_is_refused_otherwise(
     tmp_path: Path,
 ):
     file = tmp_path / "routes.yml"
@@ -204,7 +204,7 @@ def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):
         ),
     ],
 )
-def test_a_partner_that_does_not_take_a_notice_gets_it_again_unless_it_refuses_it(
+def test_a_refused_notice_is_not_repeated_and_a_lost_one_is(
     site: Site,
     known: Application,
     error: GatewayError,

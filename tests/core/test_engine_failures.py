@@ -83,7 +83,7 @@ def played(node: Gateway, **more: float) -> Any:
 
 
 @pytest.mark.parametrize("error", [None, PullDenied("not allowed")])
-def test_an_image_is_fetched_before_its_first_start_and_what_that_fails_on_is_the_jobs_reason(
+def test_an_image_is_fetched_first_and_its_failure_is_the_jobs_reason(
     node: Gateway, error: EngineError | None
 ) -> None:
     def fetch(told: Callable[[str], None]) -> Script:

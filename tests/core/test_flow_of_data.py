@@ -129,7 +129,7 @@ def test_a_forgotten_dataset_is_warned_of_and_refused_in_a_strict_job(world: Wor
     assert warnings(world, a_job(strict=True, **OWN)) == []
 
 
-def test_a_dataset_of_a_task_that_reads_the_flow_is_warned_of_and_refused_in_a_strict_job(
+def test_a_flow_dataset_on_a_task_warns_and_a_strict_job_refuses_it(
     world: World,
 ):
     both = {"a": {"dataset_id": "space#mine"}, "b": {"dataset_id": "space#mine"}}

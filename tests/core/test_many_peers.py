@@ -55,7 +55,7 @@ def asked(peer: ScriptedPeer, words: str) -> bool:
     return any(words in a.target for a in peer.asked)
 
 
-def test_ten_peers_are_asked_at_once_and_a_hung_one_keeps_no_stop_from_the_others(tmp_path: Path):
+def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(tmp_path: Path):
     with node_and_peers(tmp_path) as (node, peers):
         create, start, task, stop = together(10), together(10), together(10), together(9)
         poll = says(data={"status": "RUNNING"})

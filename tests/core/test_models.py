@@ -97,7 +97,7 @@ def test_a_version_is_made_once(node: Gateway):
     assert refused.value.reason == "MODEL_VERSION_TAKEN"
 
 
-def test_the_models_address_goes_to_the_model_input_or_the_one_named_like_the_output(node: Gateway):
+def test_the_models_address_goes_to_the_model_input_or_its_namesake(node: Gateway):
     spec = predicts()
     trees = FLOW.nodes[0]
 

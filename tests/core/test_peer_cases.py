@@ -212,7 +212,7 @@ def test_a_run_whose_launch_waits_behind_those_of_others_says_so(site: Site):
     over(site, spec.job_id)
 
 
-def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_container_is_gone(
+def test_a_rarely_probed_run_is_inspected_without_a_write(
     site: Site,
 ):
     executor, jobs, engine = site.node.executor, site.node.store.local_jobs, site.node.engine
@@ -241,7 +241,7 @@ def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_cont
     over(site, spec.job_id)
 
 
-def test_an_engine_that_is_silent_keeps_no_run_of_another_from_being_probed(
+def test_a_silent_engine_does_not_stop_probes_of_another(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ):
     executor, engine = site.node.executor, site.node.engine

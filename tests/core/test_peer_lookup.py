@@ -97,7 +97,7 @@ def test_a_request_has_few_nodes_asked_about_and_each_once(
         ),
     ],
 )
-def test_while_the_database_is_away_an_unknown_node_gets_that_for_an_answer(
+def test_while_the_database_is_away_unknown_nodes_are_told_so(
     node: Gateway,
     monkeypatch: pytest.MonkeyPatch,
     method: str,

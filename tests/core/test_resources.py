@@ -340,7 +340,7 @@ def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
     nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned at the end")
 
 
-def test_a_waiting_job_that_missed_the_notice_of_free_resources_gets_it_again(tmp_path: Path):
+def test_a_waiting_job_gets_a_missed_notice_of_free_resources_again(tmp_path: Path):
     patient = {"limits": {"schedule_pause_seconds": 600, "schedule_longest_pause_seconds": 600}}
     with three_nodes(tmp_path, **{A: patient}) as nodes:
         holder = nodes.submit(guest=24)

@@ -75,7 +75,7 @@ def test_a_busy_worker_leaves_what_is_due_next_to_another():
         release.set()
 
 
-def test_a_key_is_never_advanced_by_two_workers_and_a_wake_meanwhile_is_kept():
+def test_no_key_has_two_workers_and_a_wake_during_work_is_kept():
     inside, most, times = 0, 0, 0
     lock, done = threading.Lock(), threading.Event()
 
@@ -258,7 +258,7 @@ class Shelf:
         return self.record, decided
 
 
-def test_writes_that_arrive_during_a_write_are_batched_and_failing_ones_left_out():
+def test_writes_during_a_write_are_batched_without_the_failing_ones():
     shelf = Shelf()
 
     def change(word: str) -> Record:
@@ -331,7 +331,7 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
     )
 
 
-def test_a_report_that_did_not_arrive_is_due_when_the_scheduling_node_is_back():
+def test_a_lost_report_is_due_when_the_scheduling_node_is_back():
     run = a_run("a", RunStatus.SUCCESS, reporting=Reporting(TaskStatus.RUNNING, LOST), collect=OK)
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
@@ -489,7 +489,7 @@ def test_a_gateway_that_was_frozen_itself_gives_no_node_up(store: Store):
     assert [job for job, _ in mine.told] == ["job-1"]
 
 
-def test_a_job_of_a_lost_gateway_without_runs_under_way_is_taken_over_too_and_once(store: Store):
+def test_a_lost_gateways_job_without_runs_is_taken_over_once(store: Store):
     over = replace(a_run(status=RunStatus.SUCCESS, owner="other"), collect=OK)
     store.local_jobs.add(
         replace(a_local_job(over, status=JobStatus.FINISHED), home="other"), "flow"

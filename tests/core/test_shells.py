@@ -195,7 +195,7 @@ def test_of_consecutive_internal_errors_only_the_first_is_noted():
     assert told == ["a", "b", "a"] and len(counted) == 5
 
 
-def test_a_deleted_job_cannot_be_continued_and_other_problems_are_still_reported(
+def test_a_deleted_job_cannot_be_continued_and_other_problems_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def lacking(*args: Any) -> Any:
@@ -393,7 +393,7 @@ def test_a_job_is_ended_by_one_of_many_threads(
     assert ended.outcome is expected and (ended.progress == 100) is (expected is Outcome.SUCCEEDED)
 
 
-def test_a_creation_that_a_frozen_gateway_takes_up_after_the_jobs_end_is_not_sent(
+def test_a_frozen_gateway_sends_no_creation_after_the_jobs_end(
     gateways: tuple[list[Scheduler], list[Store], Told],
 ):
     (frozen, other), stores, _ = gateways

@@ -75,7 +75,7 @@ def test_the_first_storage_that_a_component_lists_serves_it(
     assert at(tmp_path, *remotes, stand_in=stand_in).serving(listed) == serving
 
 
-def test_what_a_component_cannot_have_here_is_said_once_at_its_registration(tmp_path: Path) -> None:
+def test_what_a_component_cannot_get_here_is_said_at_registration(tmp_path: Path) -> None:
     assert at(tmp_path).at_registration(["file"]) == at(tmp_path).at_registration([]) == ""
     assert at(tmp_path, LAKE).at_registration(["s3"]) == ""
     assert "data in the node's folder alone" in at(tmp_path).at_registration(["s3", "hdfs"])
@@ -170,7 +170,7 @@ def test_a_storage_that_takes_long_for_a_sample_is_slow_until_it_is_not(
         lake.write_metadata(Address("bank", "none", "lake"), b"{}")
 
 
-def test_a_table_is_not_uploaded_over_one_in_another_storage_and_one_that_is_gone_leaves_nothing_to_delete(
+def test_a_table_is_not_uploaded_over_one_in_another_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = at(tmp_path, LAKE)

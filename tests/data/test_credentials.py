@@ -252,7 +252,7 @@ def test_a_role_that_may_not_be_assumed_is_named(remote: Remote) -> None:
     assert denied.value.reason == "STORAGE_DENIED" and remote.password not in denied.value.message
 
 
-def test_a_policy_fits_into_what_servers_take_and_a_node_without_role_shares_its_key() -> None:
+def test_a_policy_fits_the_servers_limits_and_no_role_shares_the_key() -> None:
     assert "bank/a${*}/*" in str(policy("joint", replace(RUN, inputs={"x": Address("bank", "a*")})))
     many = {f"output{n}": Address(OWN, f"task_20260101_{n}-output{n}", "lake") for n in range(4)}
     assert (

@@ -419,7 +419,7 @@ def test_a_broken_table_is_refused_with_its_line(
     assert any(p == path and word in rule for p, rule in found), found
 
 
-def test_files_with_byte_order_marks_that_were_put_together_are_read_row_by_row() -> None:
+def test_concatenated_files_with_byte_order_marks_are_read_row_by_row() -> None:
     """Each mark at the beginning of a line goes; a block that is stored as it came would keep it."""
     form = Format(UTF8_BOM, ",")
     blocks = PlainBlocks(form, None)

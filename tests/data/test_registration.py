@@ -271,7 +271,7 @@ def test_what_is_no_table_is_refused(case: str, here: Site) -> None:
     assert here.tables.list() == []
 
 
-def test_a_folder_of_too_many_files_is_refused_and_one_whose_files_go_lacks_them(
+def test_too_many_files_are_refused_and_vanished_ones_are_missing(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.write("in/t/a.csv", "id\n1\n")

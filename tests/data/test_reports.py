@@ -130,7 +130,7 @@ def run_with(
     return storage, replace(run, outputs=outputs, output_keys={"d": "data", "r": "report"})
 
 
-def test_outputs_as_declared_are_nothing_odd_and_a_flood_of_warnings_is_cut(tmp_path: Path):
+def test_declared_outputs_are_unremarkable_and_many_warnings_are_cut(tmp_path: Path):
     storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
     assert output_warnings(storage, a_spec(FLOW), run) == ()
     for number in range(100):

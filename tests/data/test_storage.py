@@ -155,7 +155,7 @@ def test_what_is_not_a_file_in_place_of_data_is_not_read(
         assert caught.value.reason == "DATA_MISSING"
 
 
-def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(
+def test_a_write_is_atomic_and_readable_by_any_user_of_the_folder(
     storage: FileStorage,
 ) -> None:
     old = os.umask(0o077)

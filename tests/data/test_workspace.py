@@ -17,7 +17,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_what_a_container_writes_is_open_only_while_it_runs_and_only_by_its_mount(tmp_path: Path):
+def test_a_containers_writes_stay_in_its_mount_while_it_runs(tmp_path: Path):
     storage, runs = tmp_path / "storage", tmp_path / "runs"
     storage.mkdir(mode=0o755)  # made by somebody else, and readable for all
     workspace = Workspace(storage, runs, contained=True)
@@ -115,7 +115,7 @@ def test_an_input_that_was_never_written_is_not_mounted(tmp_path: Path):
     assert [mount.source.name for mount in mounts] == ["log", "task-out"]
 
 
-def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tmp_path: Path):
+def test_a_table_registered_in_place_is_mounted_at_its_own_path(tmp_path: Path):
     workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
     (tmp_path / "storage" / "warehouse" / "2026").mkdir(parents=True)
     (tmp_path / "storage" / "warehouse" / "2026" / "c.csv").write_text("id\n1\n")
@@ -128,7 +128,7 @@ def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tm
         )
 
 
-def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_ends_with_the_run(
+def test_an_engine_without_shared_folder_gets_a_temporary_log_folder(
     tmp_path: Path,
 ):
     copied: list[tuple[Address, Address]] = []

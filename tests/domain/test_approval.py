@@ -192,7 +192,7 @@ def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
     assert not approval.is_same(AUDITED, replace(SPEC, version="9"))
 
 
-def test_a_node_that_heard_of_a_job_before_the_audit_request_answers_it_too():
+def test_a_node_that_knew_the_job_before_the_audit_answers_it_too():
     job = approval.audit_existing(NEW, Audit("q-1"), at(3))
     assert Confirm() in due(job, 3) and approval.audit_status(job) is AuditStatus.APPROVED
     waits = approval.audit_existing(ASKED, Audit("q-1"), at(3))

@@ -139,14 +139,14 @@ def test_an_end_is_known_within_a_poll(roles: Roles, pushes: frozenset[str]):
     assert seconds(job) < 3.5 + 33 + (1 if pushes else 2) + 1
 
 
-def test_a_node_that_is_silent_while_a_job_is_created_ends_it_within_its_deadline():
+def test_a_node_that_is_silent_at_creation_ends_the_job_in_time():
     away = (Outage("n3", 0, 300),)
     world, job = played(Plot(a_spec("a", THREE), outages=away))
     assert job.outcome is Outcome.REJECTED
     assert all(stopped_at(world, node) < 10 + 12 + 5 for node in ("n1", "n2"))
 
 
-def test_a_dead_node_delays_no_stop_of_the_others_and_is_stopped_when_it_is_back():
+def test_a_dead_node_delays_no_other_stop_and_is_stopped_on_return():
     dead = Plot(
         a_spec("a", THREE),
         fates=LONG,

@@ -32,7 +32,7 @@ def test_equal_ranks_keep_the_order_of_the_flow():
 
 @given(dags())
 @REPEATABLE
-def test_a_flow_without_a_cycle_is_sound_and_its_order_puts_upstreams_first(dag):
+def test_an_acyclic_flow_is_sound_and_sorted_upstream_first(dag):
     assert check(dag) == []
     names = order(dag)
     assert sorted(names) == sorted(node.name for node in dag.nodes)

@@ -791,7 +791,7 @@ def test_what_a_silent_scheduling_node_brings(
             )
 
 
-def test_a_local_stop_is_reported_to_a_silent_scheduling_node_before_the_states_of_the_runs():
+def test_a_local_stop_is_reported_before_the_states_of_the_runs():
     running = replace(WATCHED, status=JobStatus.RUNNING, runs=(UP,))
     stopped_here = after(running, StoppedHere(at(1), "cannot connect"))
     assert stopped_here.ending is not None and stopped_here.ending.outcome is Outcome.STOPPED
@@ -823,7 +823,7 @@ def test_news_of_the_scheduling_node_is_kept_coarsely():
 # ---------------------------------------------------------------- several gateways
 
 
-def test_runs_of_a_lost_gateway_fail_with_its_name_unless_they_had_not_started():
+def test_runs_of_a_lost_gateway_fail_unless_they_had_not_started():
     waiting, running = a_run("a", owner="lost"), a_run("b", RUNNING, owner="lost")
     stopping = a_run("c", STOPPING, owner="lost", stop_at=at(0))
     over, mine = a_run("d", SUCCESS, owner="lost"), a_run("e", RUNNING, owner="me")
@@ -835,7 +835,7 @@ def test_runs_of_a_lost_gateway_fail_with_its_name_unless_they_had_not_started()
     assert after(local, OwnerLost("lost", "me", at(6))) == local
 
 
-def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it_left_behind():
+def test_only_the_home_gateway_closes_a_job_without_its_containers():
     left = a_run("a", FAILED, owner="lost", launch=OK)
     local = a_local_job(left, status=JobStatus.FINISHED, home="me")
     assert Close() in machine.plan(local, at(9), owner="me")

@@ -254,7 +254,7 @@ def test_a_job_without_priority_has_priority_0():
     assert order == ["above", "none", "empty", "below"]
 
 
-def test_a_large_job_starts_within_the_ageing_bound_although_small_ones_never_cease():
+def test_a_large_job_starts_within_the_ageing_bound_despite_small_ones():
     rules = QueueRules(ageing=60.0)
     running = [(float(end), f"first-{end}") for end in (3, 6, 9)]
     ledger, _ = played(NODE, *(asks(0, job, 4) for _, job in running))

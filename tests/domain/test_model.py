@@ -19,7 +19,7 @@ RUNNING, SUCCESS = TaskStatus.RUNNING, TaskStatus.SUCCESS
     st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=6), st.sampled_from([None, *Outcome])
 )
 @REPEATABLE
-def test_progress_is_the_share_of_successes_and_whole_only_for_a_succeeded_job(statuses, outcome):
+def test_progress_is_the_share_of_successes_and_full_only_on_success(statuses, outcome):
     names = [f"t{i}" for i in range(len(statuses))]
     job = a_job("; ".join(names), JobStatus.RUNNING, **dict(zip(names, statuses, strict=True)))
     job = replace(job, outcome=outcome)

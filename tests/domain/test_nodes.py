@@ -255,7 +255,7 @@ def test_a_node_that_would_ask_a_person_when_the_job_is_over_is_stopped():
 # ---------------------------------------------------------------- reservations
 
 
-def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_small_ones_of_its_own():
+def test_a_job_of_two_busy_nodes_starts_within_its_ageing_bound():
     """They last longer than a node keeps a place for who does not ask: n2 did not, while n1 was waited for."""
     rules, timing, large = QueueRules(ageing=60.0), Timing(ageing=60.0), holding("n1", "n2")
     ledgers = {node: Ledger(Amounts.of(2), node=node) for node in ("n1", "n2")}
@@ -300,7 +300,7 @@ def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_sma
     assert 60 < now < 60 + 2 * 150 + 2 * timing.hold_most
 
 
-def test_a_node_that_did_not_answer_once_is_not_silent_while_the_job_waits_for_another():
+def test_one_missed_response_is_no_silence_while_the_job_waits():
     job = after(holding("n1", "n2"), *granted(R1), 2, lost(R2, 3), 3, ok(G1, 3.1))
     assert job.nodes["n2"].unreachable_since == at(3), "it is asked again after n1"
     job = after(job, 5, no(R1, 5, BUSY))  # somebody else was faster, and takes an hour
@@ -328,7 +328,7 @@ def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
     assert begun(replace(done, spec=bound)) == {"c"} and begun(replace(done, nodes=small)) == set()
 
 
-def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it(tmp_path: Path):
+def test_the_settings_bound_pauses_from_ten_seconds_to_ten_minutes(tmp_path: Path):
     limits = {
         "schedule_pause_seconds": 10,
         "schedule_longest_pause_seconds": 600,
@@ -353,7 +353,7 @@ def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it
     )  # the place is kept that long, for three of the longest
 
 
-def test_without_such_a_number_it_waits_on_and_repeats_itself_ever_more_rarely():
+def test_without_a_limit_it_waits_on_and_repeats_ever_more_rarely():
     job = holding("n2")
     for moment in range(0, 6000, 30):
         job, requests = machine.step(job, at(moment))

@@ -145,7 +145,7 @@ def test_a_third_party_gets_a_redacted_message(said: str, told: str):
     assert without_others(SPEC, ARBITER, said) == told
 
 
-def test_a_failure_is_redacted_only_for_nodes_that_neither_failed_nor_submitted_the_job():
+def test_a_failure_is_redacted_for_nodes_that_neither_failed_nor_submitted():
     text = "dataset bank#loans is not granted (got 'bank#loans')"
     failure = Failure("NOT_AUTHORISED", text, HOST)
     job = replace(a_job(spec=SPEC), ending=Ending(Outcome.REJECTED, T0, failure))

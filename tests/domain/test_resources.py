@@ -336,7 +336,7 @@ def test_an_engine_that_has_nothing_for_any_run_is_named(
 
 @given(dags(), st.randoms())
 @settings(REPEATABLE, max_examples=60)
-def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag, random):
+def test_the_breadth_is_that_of_the_largest_parallel_set_of_tasks(dag, random):
     names = {node.name for node in dag.nodes if random.random() < 0.7}
     together: list[str] = []
     for name in sorted(names, key=lambda _: random.random()):
@@ -347,7 +347,7 @@ def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag,
 
 @given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
 @settings(REPEATABLE, max_examples=60)
-def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into_the_node(
+def test_running_tasks_fit_the_jobs_claim_and_the_claim_fits_the_node(
     dag,
     random,
     cpu,

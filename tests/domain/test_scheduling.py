@@ -176,7 +176,7 @@ def test_what_is_due(
     assert {seconds: due(job, seconds) for seconds in expected} == expected
 
 
-def test_a_node_that_never_reports_is_asked_as_often_by_callback_as_by_poll():
+def test_a_node_without_callbacks_is_polled_like_any_other():
     polled, called_back = (
         after(running(job_params={"common": {"sync_type": mode}}), AllAnswer(0))
         for mode in ("poll", "callback")
@@ -373,7 +373,7 @@ def test_a_lost_create_is_repeated_after_growing_pauses():
     assert pauses == [0.2, 0.4, 0.8, 1.6]
 
 
-def test_what_failed_together_is_not_tried_again_together_and_never_later_than_the_pause(
+def test_joint_failures_are_not_retried_together_nor_after_the_pause(
     tmp_path: Path,
 ):
     timing = Timing(jitter=0.25)
@@ -466,7 +466,7 @@ def test_what_waited_until_the_job_was_stopped_is_not_sent(request_of):
 # ---------------------------------------------------------------- which tasks, and which roles
 
 
-def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_flows_order():
+def test_tasks_of_a_job_are_limited_and_follow_in_the_flows_order():
     timing = replace(Timing(), abreast=2)
     job, requests = step(running("a; b; c; d"), at(0), timing)
     assert {r.task for r in requests} == {"a", "b"}
@@ -508,7 +508,7 @@ def test_a_report_may_name_the_role_with_its_index_or_not_at_all(role):
 
 
 @pytest.mark.parametrize("status", TaskStatus)
-def test_a_report_before_the_job_was_accepted_everywhere_does_not_hinder_it(status):
+def test_an_early_report_does_not_hinder_the_job(status):
     job = after(a_job(), 0, reported(status, seconds=0), ok(C1, 1))
     assert job.status is JobStatus.PENDING
     job = after(job, ok(C2, 1))

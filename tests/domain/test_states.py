@@ -145,7 +145,7 @@ def test_what_a_job_is_follows_from_its_tasks(states: tuple[TaskStatus, ...]):
 
 
 @pytest.mark.parametrize("states", [m for m in MULTISETS if wanted(m)[1]], ids="+".join)
-def test_the_end_and_full_progress_come_in_one_step_once_every_node_was_notified(
+def test_the_end_and_full_progress_come_once_every_node_was_notified(
     states: tuple[TaskStatus, ...],
 ):
     job = played(states, stops_answered=False)
@@ -157,7 +157,7 @@ PARTIES = ("n1", "n2", "n3")
 
 
 @pytest.mark.parametrize("states", list(product(TaskStatus, repeat=3)), ids="+".join)
-def test_the_state_of_a_task_follows_from_its_parties_in_whatever_order_they_report(
+def test_a_tasks_state_follows_from_its_parties_in_any_report_order(
     states: tuple[TaskStatus, ...],
 ):
     merged = merge(states)

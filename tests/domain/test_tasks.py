@@ -326,7 +326,7 @@ NO_TASKS = """
 """reasons of those groups for which no task fails"""
 
 
-def test_of_every_reason_of_a_task_it_is_decided_whether_another_attempt_may_help():
+def test_every_reason_of_a_task_decides_on_another_attempt():
     titles = ("Jobs", "Containers", "Channel", "Data and outputs")
     found = {one.name for group in groups() if group.title["en"] in titles for one in group.reasons}
     decided = [{*MAY_HELP.split()}, {*NO_TASKS.split()}, retries.NOT_WORTH_IT]
@@ -418,7 +418,7 @@ def test_new_parameters_hold_unless_others_came_first_or_a_task_has_begun():
 
 
 @pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])
-def test_a_task_that_its_only_node_does_not_know_has_failed_if_it_was_accepted_there(start, status):
+def test_a_task_that_its_only_node_forgot_after_acceptance_has_failed(start, status):
     job = a_job(
         "a; c",
         JobStatus.RUNNING,
@@ -433,7 +433,7 @@ def test_a_task_that_its_only_node_does_not_know_has_failed_if_it_was_accepted_t
     assert [c for c in due(job, 500) if isinstance(c, StartTaskAt)] == []
 
 
-def test_nodes_without_a_role_leave_a_task_that_stops_without_failing_the_job():
+def test_nodes_without_a_role_leave_a_stopping_task_without_failure():
     job = after(BEGINS, 0, STOP_A)
     for node in ("n1", "n2"):
         job = exclude(job, StartTaskAt(node, "a"), at(2))
@@ -441,7 +441,7 @@ def test_nodes_without_a_role_leave_a_task_that_stops_without_failing_the_job():
     assert due(job, 500) == []
 
 
-def test_a_stop_of_a_task_that_gets_no_answer_of_a_gateway_is_repeated_for_a_while():
+def test_an_unanswered_stop_of_a_task_is_repeated_for_a_while():
     job, now, asked = after(running(), STOP_A, 1, ok(T2, 1)), 1.0, 1
     while T1 in due(job := after(job, no(T1, now, Failure("NO_ENVELOPE", "<html>"))), now + 20):
         now += 20

@@ -105,7 +105,7 @@ def test_success_is_reported_only_once_the_model_is_sealed():
     assert after(job, Sealed(run, (), at(3))).runs[0].files == FILES  # a repeat changes nothing
 
 
-def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warning():
+def test_unreadable_files_are_retried_then_skipped_with_a_warning():
     job = local(trees())
     run = job.runs[0].run_id
     now = 0.0
@@ -136,7 +136,7 @@ def test_a_model_is_not_read_any_more_once_its_task_is_stopped(tasks):
     assert after(job, Sealed(run, FILES, at(3))).runs[0].files == ()
 
 
-def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_ran_itself():
+def test_an_inherited_tasks_model_is_the_new_jobs_unless_it_ran_itself():
     node = DagNode("after", REF)
     spec = a_spec(Dag((TREES, node)))
     taken = replace(
@@ -156,7 +156,7 @@ def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_r
 
 
 @pytest.mark.parametrize("dies_at", [None, *range(0, 40, 3)])
-def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_reported_and_saved_once(
+def test_a_model_is_sealed_before_success_is_reported_despite_crashes(
     dies_at,
 ):
     run = replace(trees(RunStatus.WAITING), launch=a_run("trees").launch)
@@ -232,7 +232,7 @@ def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
     assert part.parameters == {"num_trees": 2}
 
 
-def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_component():
+def test_a_part_goes_to_its_namesake_or_to_the_only_component_like_it():
     model = left()
     assert (
         models.part_for(model, TREES)
@@ -268,7 +268,7 @@ def ending_job(spec=None):
     return after(a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec), 9, 9)
 
 
-def test_success_is_reported_once_every_participant_has_confirmed_and_saved():
+def test_success_is_reported_once_all_have_confirmed_and_saved():
     job = after(ending_job(), TOLD, LOST)
     assert job.status is JobStatus.RUNNING
     assert after(job, ok(X2, 12)).outcome is Outcome.SUCCEEDED

@@ -524,7 +524,7 @@ def roles_of(_: DagNode) -> tuple[str, ...]:
     return ("guest", "host", "arbiter")
 
 
-def test_what_no_task_gets_is_refused_where_the_job_is_submitted_and_a_warning_elsewhere():
+def test_unused_settings_are_refused_at_submission_and_warned_elsewhere():
     params = {"common": {"tranin": {}}, "host": {"0": {"a": {}, "trian": {"x": 1}}}}
     spec = a_spec("a -> train", task_params=params)
     problems, warnings = check(spec, roles_of)

@@ -100,7 +100,7 @@ def test_a_planner_may_die_at_every_single_pause():
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_node_that_is_gone_for_long_fails_the_job_and_is_stopped_when_it_is_back(hangs):
+def test_a_node_absent_for_long_fails_the_job_and_is_stopped_on_return(hangs):
     slow = {("a", "n2", "host"): Fate(ends=2000)}
     plot = replace(SMALL, outages=(Outage("n2", 5, 905, hangs),), fates=slow)
     world = World(plot)

@@ -56,7 +56,7 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path,
         assert call("audit", "verify", *config).exit_code == 0
 
 
-def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off_is_repeated(
+def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(
     tmp_path: Path,
 ):
     def init(name: str, node: str) -> list[str]:

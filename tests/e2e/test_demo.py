@@ -172,7 +172,7 @@ def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path):
     assert [p.name for p in home.iterdir()] == ["bank"]
 
 
-def test_a_demo_that_cannot_start_says_why_and_replaces_only_what_a_demo_made(tmp_path: Path):
+def test_a_demo_that_cannot_start_says_why_and_replaces_only_demos(tmp_path: Path):
     home = tmp_path / "demo"
     (home / "bank").mkdir(parents=True)
     for name in (MARKER, "notes", "bank/old"):
@@ -188,7 +188,7 @@ def test_a_demo_that_cannot_start_says_why_and_replaces_only_what_a_demo_made(tm
 
 
 @pytest.mark.slow
-def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_then_refused(
+def test_a_demo_shows_its_result_and_can_keep_its_nodes(
     tmp_path: Path,
 ):
     home = tmp_path / "demo"

@@ -290,7 +290,7 @@ def counting(**own: Any) -> Any:
     return body
 
 
-def test_a_task_starts_from_the_cache_of_an_earlier_job_where_its_party_names_it(two: Federation):
+def test_a_task_starts_from_an_earlier_jobs_cache_if_its_party_says_so(two: Federation):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     body = counting()
     plan = guest.post("/api/v1/jobs/plan", body)

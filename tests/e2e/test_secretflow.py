@@ -58,7 +58,7 @@ def image(tmp_path: Path) -> Iterator[str]:
         yield name
 
 
-def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(
+def test_secretflow_computes_over_a_bad_link_and_a_killed_gateway(
     image: str, tmp_path: Path
 ) -> None:
     """It intersects two nodes' tables in two ways and multiplies in secret shares, at one by Docker."""

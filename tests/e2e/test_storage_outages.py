@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(made[jobs.GUEST], way, place, full, going)
 
 
-def test_a_job_outlives_an_outage_of_its_storage_which_is_slow_before_and_after(site: Site) -> None:
+def test_a_job_outlives_an_outage_of_its_slow_storage(site: Site) -> None:
     node = site.node
     site.way.turn("slow", share=0.4)
     job_id = node.submit(jobs.limited(jobs.align_job(jobs.GUEST, jobs.GUEST), auto_retries=2))

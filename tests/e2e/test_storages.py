@@ -154,7 +154,7 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
 
 @pytest.mark.docker
 @DOCKER
-def test_containers_of_images_with_different_forms_read_and_write_wherever_data_lies(
+def test_images_of_different_forms_read_and_write_in_every_storage(
     two: Federation, places: tuple[real.Place, real.Place]
 ) -> None:
     test_a_job_reads_and_writes_where_each_partys_data_lies(two, places, ("cluster", "lake"))
@@ -211,7 +211,7 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
 
 
 @PROCESS
-def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(
+def test_a_component_that_lacks_its_datas_storage_kind_is_refused(
     two: Federation,
 ) -> None:
     jobs.upload(two[jobs.GUEST], "guest", storage="lake", overwrite=True)
@@ -233,7 +233,7 @@ def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.docker
-def test_what_a_container_tries_with_its_runs_credentials_the_server_denies(
+def test_the_server_denies_what_a_containers_credentials_exclude(
     thief: str, tmp_path: Path
 ) -> None:
     """Its own input and output it reads and writes; those of a run that has ended open nothing any more."""

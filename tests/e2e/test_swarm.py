@@ -195,5 +195,5 @@ def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site: Sit
     )
 
 
-def test_a_component_that_wants_the_nodes_folder_is_refused_before_it_starts(site: Site) -> None:
+def test_a_component_that_needs_the_nodes_folder_is_refused_early(site: Site) -> None:
     assert "does not see the node's folder" in jobs.refusal_with(site.node, "9.9.8", "file")

@@ -251,7 +251,7 @@ def test_a_prediction_needs_the_models_id_and_tables_only(
         }  # it leaves none itself
 
 
-def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_different_reasons(
+def test_missing_foreign_and_undeployed_models_have_different_reasons(
     three: Federation, version: str
 ):
     body = jobs.predict_job(jobs.GUEST, jobs.HOST, version)

@@ -76,7 +76,7 @@ def _asked(
     return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
 
-def test_messages_pass_once_and_in_order_while_the_gateway_with_the_session_dies(shared: Shared):
+def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared: Shared):
     """The partner's messages come to the gateway without the session."""
     other, holder, host = shared
     body = jobs.echo_job(rounds=120)

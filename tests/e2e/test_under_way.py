@@ -90,7 +90,7 @@ def stopped_everywhere(two: Federation, job_id: str) -> dict[str, Any]:
     return one
 
 
-def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_not_end(
+def test_either_platform_stops_a_job_whose_containers_do_not_end(
     two: Federation,
     guest: Node,
     register: Path,
@@ -123,7 +123,7 @@ def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_no
     nothing_runs(register)
 
 
-def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
+def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(
     two: Federation,
     guest: Node,
     host: Node,
@@ -162,7 +162,7 @@ def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
     nothing_runs(register)
 
 
-def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
+def test_a_job_stopped_by_the_partner_while_waiting_starts_nothing(
     guest: Node,
     host: Node,
     register: Path,
@@ -506,9 +506,7 @@ def test_an_exit_code_counts_and_a_silent_success_too(guest: Node, register: Pat
     assert "last words" in log["data"]["data"]
 
 
-def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(
-    guest: Node, register: Path
-):
+def test_containers_that_end_during_an_outage_keep_their_results(guest: Node, register: Path):
     down = register.with_name("down")
     good = guest.submit(quiet(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(down)))
     bad = guest.submit(quiet(register, {"c": 0}, code=3, until=str(down)))

@@ -62,7 +62,7 @@ def events(response: httpx.Response) -> list[dict[str, str]]:
     return found
 
 
-def test_a_log_is_readable_while_the_run_goes_on_and_after_its_container_is_gone(talk: Stage):
+def test_a_log_is_readable_during_the_run_and_after_its_container(talk: Stage):
     job = talk.submit("guest", "host")
     task = talk.task(job)
     assert talk.number(task, "debug") == 0

@@ -298,7 +298,7 @@ def test_lines_keep_their_numbers_when_the_engine_drops_the_oldest(node: Node):
     assert node.all() == first + then
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_what_was_copied_is_served(
+def test_an_unwritable_folder_is_named_and_copied_logs_are_served(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ):
     node.write(b"one\n")

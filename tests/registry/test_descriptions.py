@@ -290,7 +290,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", schema.FILES)
 @given(data=st.data())
-def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(
+def test_a_document_has_problems_exactly_where_the_schema_finds_them(
     name: str, data: st.DataObject
 ):
     document: Any = GOOD[name]

@@ -146,7 +146,7 @@ def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
         providers.delete(ADMIN)
 
 
-def test_an_engine_that_fails_or_is_not_allowed_is_the_reason_of_each_image():
+def test_a_failing_or_forbidden_engine_is_the_reason_of_each_image():
     (down,) = Images(raising(EngineDown("no daemon answers")), 0.0).look(["a:1"], "far")
     assert (down.reason, down.message) == ("ENGINE_DOWN", "no daemon answers")
     (closed,) = Images(lambda place: None, 0.0).look(["a:1"], "far")

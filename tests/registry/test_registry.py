@@ -372,7 +372,7 @@ def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
     assert (provider.image_for("A"), provider.image_for("B")) == ("a:1", "b:1")
 
 
-def test_a_value_of_another_type_is_a_change_and_nameless_entries_are_compared_as_a_whole():
+def test_a_value_of_another_type_is_a_change_and_nameless_ones_compare():
     assert str(Change("p", 1, "1")) == '~ p: 1 → "1"'
     assert parts([{"a": 1}]) is None and list(parts([{"name": "x"}])) == ["x"]
 
@@ -382,7 +382,7 @@ def test_problems_without_end_are_cut():
     assert len(found) == MAX_PROBLEMS + 1 and found[-1] == MORE
 
 
-def test_what_is_not_registered_has_no_revision_and_is_neither_pinned_nor_retired(registry):
+def test_an_unregistered_provider_has_no_revision_to_pin_or_retire(registry):
     assert registry.pin("acme", "1.0.0", "image", "sha256:1") == "sha256:1"
     with pytest.raises(Unknown):
         registry.retire("acme:1.0.0@docker")

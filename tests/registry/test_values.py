@@ -179,7 +179,7 @@ def test_what_was_meant_is_said_of_a_parameter_and_of_a_choice():
     assert [p.suggestion for p in given_already.warnings] == [""]
 
 
-def test_a_missing_required_parameter_refuses_the_job_also_where_it_has_a_default():
+def test_a_missing_required_parameter_is_refused_even_with_a_default():
     component = a_component(
         a_parameter("a", optional="false"),
         a_parameter("b", optional=False, defaultValue="1"),
@@ -372,7 +372,7 @@ def test_what_the_schema_accepts_the_check_accepts_without_a_warning(
             assert [rule for rule in rules if not rule.startswith(known)] == [], value
 
 
-def test_what_is_demanded_only_sometimes_is_demanded_by_the_schema_as_by_the_check():
+def test_schema_and_check_agree_on_conditional_requirements():
     component = a_component(
         a_parameter("mode", bindingData=["raw", "rsa"], defaultValue="raw"),
         a_parameter("deep", type="boolean"),

@@ -14,13 +14,15 @@ def dump(table: RouteTable) -> str:
 
 def entry_of(route: Route) -> dict[str, Any]:
     """Return the keys and values of the entry that `parse` reads into a route, defaults left out."""
-    entry = {f.name: getattr(route, f.name) for f in fields(Route)[1:]}
-    return {
-        f.name: _text(entry[f.name])
-        for f in fields(Route)[1:]
-        if entry[f.name] not in (f.default, "")
-    }
+    entry = {}
+    for field in fields(Route)[1:]:
+        value = getattr(route, field.name)
+        if value not in (field.default, ""):
+            entry[field.name] = _text(value)
+    return entry
 
 
 def _text(value: Any) -> Any:
-    return ", ".join(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return value

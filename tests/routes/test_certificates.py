@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_used_is_refused_where_it_is_named(
     assert not live.table.routes and not live.history()
 
 
-def test_all_unusable_files_are_reported_together_also_for_an_edit_of_the_file(
+def test_all_unusable_files_are_reported_together_after_an_edit_too(
     files: dict[str, str], tmp_path: Path
 ):
     file = tmp_path / "routes.yml"
@@ -105,7 +105,7 @@ def test_all_unusable_files_are_reported_together_also_for_an_edit_of_the_file(
     assert not live.table.routes
 
 
-def test_a_file_that_comes_after_the_route_that_names_it_is_found_without_an_edit(
+def test_a_file_that_appears_after_its_route_is_found_without_an_edit(
     files: dict[str, str], tmp_path: Path
 ):
     file, late = tmp_path / "routes.yml", tmp_path / "late.pem"

@@ -224,7 +224,7 @@ def test_isolation_that_cannot_be_checked_keeps_no_gateway_from_its_start(
     assert [line["event"] for line in said] == ["isolation of containers cannot be checked"]
 
 
-def test_a_database_file_that_cannot_be_made_and_a_library_that_is_missing_are_named(
+def test_an_unusable_database_file_and_a_missing_library_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").write_text("")

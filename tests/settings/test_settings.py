@@ -228,7 +228,7 @@ def test_no_password_is_ever_shown(around: str):
 @pytest.mark.parametrize(
     ("name", "path"), [("AUTHTOKEN", "BFIA_GATEWAY__AUTHTOKEN"), ("DATABASE", "database")]
 )
-def test_a_variable_that_is_misspelt_or_no_section_is_refused_without_its_value(
+def test_a_misspelt_variable_is_refused_without_its_value(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     path: str,
@@ -555,7 +555,7 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     }
 
 
-def test_a_file_that_an_earlier_version_wrote_is_read_and_what_was_changed_in_it_is_named(
+def test_a_file_of_an_earlier_version_is_read_with_its_changes_named(
     tmp_path: Path,
 ):
     file = tmp_path / "node.yml"

@@ -178,7 +178,7 @@ def a_far_job(
     return replace(local, pool=Pool(Amounts.of(main), 1, {FAR: Amounts.of(far)}))
 
 
-def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(
+def test_claims_on_a_further_engine_survive_a_restart_with_new_totals(
     stores: tuple[Store, Store],
 ):
     store, other = stores
@@ -279,7 +279,7 @@ def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store
     assert cores(an_engine(1, down=True), "second") == min(this_machine().cpu, 20) * 2
 
 
-def test_gpus_are_held_whoever_counts_them_and_claims_from_before_they_were_counted_hold_none(
+def test_gpus_are_held_however_counted_and_older_claims_hold_none(
     stores: tuple[Store, Store],
 ):
     engine = MemoryEngine(
@@ -334,7 +334,7 @@ def test_no_request_waits_long_for_an_engine_that_hangs(store: Store):
     assert (found.by_engine()[FAR].total, found.by_engine()[FAR].away) == (Amounts.of(4, GIB), "")
 
 
-def test_what_an_ended_job_still_holds_is_released_within_a_minute_logged_and_counted(store: Store):
+def test_claims_of_ended_jobs_are_released_within_a_minute_and_logged(store: Store):
     now = [0.0]
     found = Resources(lambda: MEANS, store, lambda: at(now[0]), lambda jobs: None)
     job = a_job_that_needs(3, 1)

@@ -214,7 +214,7 @@ def test_concurrent_registrations_each_get_a_revision(providers: Repository):
 # ---------------------------------------------------------------- datasets
 
 
-def test_datasets_are_put_replaced_listed_and_deleted_whole_also_by_many_at_once(
+def test_datasets_are_stored_and_deleted_atomically_by_many_writers(
     datasets: DatasetRepository,
 ):
     dataset, newer = a_dataset(), a_dataset(count=4, disabled=True)
@@ -246,9 +246,7 @@ def test_datasets_are_put_replaced_listed_and_deleted_whole_also_by_many_at_once
 TABLE = Address("ns", "t")
 
 
-def test_the_route_files_of_two_gateways_are_kept_in_step_unless_they_differ_at_the_start(
-    store: Store, tmp_path: Path
-):
+def test_two_gateways_keep_their_route_files_in_step(store: Store, tmp_path: Path):
     files = [tmp_path / "first.yml", tmp_path / "second.yml"]
     for number, file in enumerate(files):
         file.write_text(f"JG0100001100000010: {{host: h, port: 1{number}}}\n")

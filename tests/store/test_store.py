@@ -265,9 +265,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_whether_a_node_has_a_running_job_is_found_without_reading_other_jobs(
-    store: Store, read: list[str]
-):
+def test_a_nodes_running_job_is_found_without_reading_other_jobs(store: Store, read: list[str]):
     parties = (Party("guest", 0, "A"), Party("host", 0, 'B"1\\余'))
     for i in range(3):
         job = a_job(f"job-{i}")

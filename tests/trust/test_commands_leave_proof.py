@@ -159,7 +159,7 @@ def test_a_flood_of_unknown_nodes_hides_no_refusal_of_a_partner(world: World):
 
 
 @pytest.mark.parametrize("proof", ["key", "fingerprint"])
-def test_neither_claims_in_its_name_nor_another_partner_hide_a_refusal_of_a_partner(proof: str):
+def test_false_claims_and_other_partners_hide_no_refusal_of_a_partner(proof: str):
     written: list[tuple[str, str]] = []
 
     def add(

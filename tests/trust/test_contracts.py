@@ -85,7 +85,7 @@ def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes: Node
     becomes(me, mine, "TERMINATED")
 
 
-def test_a_rejected_application_is_rejected_at_both_nodes_and_may_be_repeated(nodes: Nodes):
+def test_a_rejected_application_ends_at_both_nodes_and_can_be_repeated(nodes: Nodes):
     me, peer = nodes
     mine = applied(me, "contract", peer)
     person(peer, "POST", f"/applications/{waiting(peer)}/reject", {"reason": "unknown"})
@@ -279,7 +279,7 @@ def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Pat
         assert state(me, pending) == "APPLIED" and PEER not in me.routes.table.routes
 
 
-def test_a_lock_out_holds_whatever_its_reason_says_and_however_long_ago_it_was(
+def test_a_lock_out_holds_whatever_its_reason_and_age(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
     me, peer = nodes
@@ -308,7 +308,7 @@ def test_a_lock_out_holds_whatever_its_reason_says_and_however_long_ago_it_was(
     assert state(me, pending) == "APPLIED" and not me.routes.table.knows(PEER)
 
 
-def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_reaches(
+def test_a_partner_cannot_aim_this_node_at_itself_or_its_loopback(
     nodes: Nodes,
 ):
     me, peer = nodes
@@ -338,7 +338,7 @@ def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_
     assert update(me, mine, address="https://192.0.2.8:7380") == ""
 
 
-def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures(
+def test_every_address_of_a_name_counts_without_blocking_signatures(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
     at = [(socket.AF_INET, None, None, "", (ip, 1)) for ip in ("255.255.255.255", "127.0.0.1")]

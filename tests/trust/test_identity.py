@@ -132,7 +132,7 @@ def test_init_makes_a_key_that_is_closed_to_others_and_stays(config: Path):
     assert key["id"] in again.stdout and run(config, "show") == [key]
 
 
-def test_both_keys_are_exported_during_a_rotation_and_the_old_one_signs_until_its_end(config: Path):
+def test_a_rotation_exports_both_keys_and_the_old_one_signs_until_its_end(config: Path):
     (old,) = run(config, "show")
     ring = Keyring(config.parent / "var")
     assert call("identity", "rotate", "--finish", "--config", str(config)).exit_code == 1

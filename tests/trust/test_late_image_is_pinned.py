@@ -18,7 +18,7 @@ class Replaced(MemoryEngine):
         return f"{super().image_digest(image)}, {self.edition}"
 
 
-def test_an_image_that_was_not_there_at_the_registration_is_pinned_by_its_first_start(
+def test_an_image_absent_at_registration_is_pinned_at_its_first_start(
     tmp_path: Path,
 ):
     with running(tmp_path, make_engine=Replaced.making({})) as gateway:

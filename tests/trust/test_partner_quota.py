@@ -123,7 +123,7 @@ def test_a_partners_task_that_requests_nothing_leaves_cores_to_others(tmp_path: 
         assert cores[PEER] == 0.75 * cores[ME] > 0
 
 
-def test_a_partner_that_has_too_many_jobs_under_way_is_refused_and_no_other(tmp_path: Path):
+def test_only_a_partner_with_too_many_jobs_is_refused(tmp_path: Path):
     with two_nodes(tmp_path, me={"limits": {"partner_jobs": 2}}) as world:
 
         def created(number: int, sender: str) -> tuple[int, str]:

@@ -156,7 +156,7 @@ def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World
     ended(world, mine, theirs)
 
 
-def test_of_jobs_that_are_created_together_no_more_than_allowed_use_a_permit(
+def test_concurrent_jobs_use_a_permit_no_more_often_than_allowed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     mine, theirs = permitted(world, jobs=2)

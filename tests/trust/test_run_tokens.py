@@ -69,7 +69,7 @@ def read(node: Gateway, headers: dict[str, str]) -> bytes:
     return base64.b64decode(request(node, "peek", headers)["content"])
 
 
-def test_a_container_neither_reads_nor_drops_nor_writes_what_belongs_to_another_job(site: Site):
+def test_a_container_cannot_touch_messages_of_another_job(site: Site):
     ours = containers(site.node, "job-ours", HERE)
     theirs = containers(site.node, "job-theirs", HERE)
     assert code(site.node, "push", ours["guest.0"]) == OK

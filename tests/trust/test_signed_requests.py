@@ -308,7 +308,7 @@ def test_no_changed_request_is_accepted(nodes: tuple[Gateway, Gateway], change: 
     assert reason(sent.to(me)) == "SIGNATURE_REFUSED"
 
 
-def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(
+def test_every_gateway_of_a_node_refuses_a_repeated_request_at_any_time(
     nodes: tuple[Gateway, Gateway],
 ):
     me, _ = nodes
@@ -325,7 +325,7 @@ def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(
     assert refused.value.reason == "SIGNATURE_USED"
 
 
-def test_a_refused_signature_is_explained_to_operators_and_not_to_the_sender(
+def test_a_refused_signature_is_explained_to_operators_only(
     nodes: tuple[Gateway, Gateway],
 ):
     me, _ = nodes
@@ -350,7 +350,7 @@ def test_a_refused_signature_is_explained_to_operators_and_not_to_the_sender(
     assert reason(Sent().signed(PAIRS[PEER], target=OTHER).to(me)) == "SIGNATURE_REFUSED"
 
 
-def test_forged_requests_do_not_crowd_out_the_refusals_of_the_partner_itself(tmp_path: Path):
+def test_forged_requests_do_not_hide_refusals_of_the_real_partner(tmp_path: Path):
     with running(tmp_path) as me:
         route(me, {PEER: {"url": "http://127.0.0.1:9", "keys": PAIRS[PEER].public}})
         paths = ask(me, "peer", "GET", "/openapi.json").json()["paths"]
@@ -367,7 +367,7 @@ def test_forged_requests_do_not_crowd_out_the_refusals_of_the_partner_itself(tmp
         assert wait_for(lambda: noted(me, "TASK_UNKNOWN"))
 
 
-def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(tmp_path: Path):
+def test_a_blank_before_its_id_does_not_exempt_a_removed_partner(tmp_path: Path):
     spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id="job-former")
     nowhere = {"url": "http://127.0.0.1:9"}
     with running(tmp_path) as me:

@@ -186,7 +186,7 @@ BODIES = [
 
 @pytest.mark.parametrize("size", [5, 1000])
 @pytest.mark.parametrize(("form", "body"), BODIES)
-def test_a_payload_that_is_cut_out_is_the_one_that_a_parser_of_the_whole_finds(
+def test_an_extracted_payload_equals_that_of_a_full_parser(
     monkeypatch,
     form,
     body,
@@ -285,7 +285,7 @@ def test_a_timeout_in_every_form(
         assert wait_seconds(header, asked.timeout, query, 120) == seconds
 
 
-def test_a_header_counts_more_in_its_own_spelling_than_in_another_or_in_the_body():
+def test_an_exact_header_beats_another_spelling_and_the_body():
     said = [
         (b"x_ptp_token", b"underscore"),
         (b"x-ptp-token", b"hyphen"),

@@ -160,9 +160,7 @@ def test_a_reporter_is_identified_by_its_token_or_by_address_task_and_role(
     assert stage.now(job_id, host).reported is not TaskStatus.SUCCESS
 
 
-def test_a_success_whose_container_exits_with_an_error_has_failed_and_both_are_shown(
-    stage: Stage, call: Caller
-):
+def test_success_with_a_failing_exit_code_is_a_failure_that_shows_both(stage: Stage, call: Caller):
     job_id, guest, _ = stage.job()
     assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", {"status": "SUCCESS"})) == DONE
     stage.engine.finish(guest.name, 7)
@@ -244,9 +242,7 @@ def test_of_long_words_the_beginning_is_kept(stage: Stage, call: Caller):
     assert len(nowhere.content) < 500
 
 
-def test_late_repeated_and_contrary_reports_are_successes_that_change_nothing(
-    stage: Stage, call: Caller
-):
+def test_late_repeated_and_contradicting_reports_change_nothing(stage: Stage, call: Caller):
     job_id, guest, host = stage.job()
     for run in (guest, host):
         assert envelope(call(f"{CALLBACK}?run={stage.token(run)}", {"status": "SUCCESS"})) == DONE

@@ -223,16 +223,14 @@ def _visible(job: Job, local: LocalJob) -> Any:
     return job.status, job.ending, tasks, local.status, local.ending, runs
 
 
-def test_a_party_learns_how_the_part_of_this_node_is_and_another_node_nothing(
-    call: Caller, stage: Stage
-):
+def test_only_a_party_may_query_this_nodes_part(call: Caller, stage: Stage):
     job = {"job_id": stage.taken.job_id}
     data = envelope(call("/job/status_all", job))["data"]
     assert TASK in data["status"] and data["scheduler"] == SPEC and not data["warnings"]
     refused(call("/job/status_all", job, headers={"x-source-node-id": FATE}), 404, "JOB_UNKNOWN")
 
 
-def test_a_role_that_is_null_is_absent_and_the_same_job_of_another_node_a_conflict(
+def test_a_null_role_counts_as_absent_and_the_same_id_elsewhere_conflicts(
     call: Caller, stage: Stage
 ):
     body = contract.with_(new_job(stage), "config.role.arbiter", None)

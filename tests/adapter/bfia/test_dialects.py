@@ -187,9 +187,7 @@ def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Sit
 
 
 @pytest.mark.parametrize("other", PROFILES)
-def test_a_stop_that_may_mean_a_dead_container_is_not_attributed_to_a_person(
-    site: Site, other: str
-):
+def test_an_ambiguous_stop_is_not_attributed_to_a_person(site: Site, other: str):
     spec = a_job_with(other)
     site.node.coordinator.submit_job(spec, ME)
     assert site.asks(other, "/job/stop_all", {"job_id": spec.job_id})["code"] in (0, 200)
@@ -199,7 +197,7 @@ def test_a_stop_that_may_mean_a_dead_container_is_not_attributed_to_a_person(
     assert ("a container's death" in ending.failure.message) is (other == FATE)
 
 
-def test_a_lost_answer_is_asked_for_again_with_a_fresh_nonce_and_the_same_job(site: Site):
+def test_a_lost_response_is_requested_again_with_a_fresh_nonce(site: Site):
     creates = iter([raw(b"", reset=True), raw(b"HTTP/1.1 200 OK\r\n")])
     site.peer.will(by_path(job_create=lambda handler: next(creates, says())(handler)))
     spec = a_job_with(SPEC)
@@ -237,7 +235,7 @@ def test_states_are_resolved_by_id_and_by_name(site: Site):
     site.node.participant.stop_job(spec.job_id, "", None, FATE)
 
 
-def test_local_details_are_shown_of_a_job_whose_scheduler_reports_states_only(site: Site):
+def test_local_details_complement_a_scheduler_that_reports_states_only(site: Site):
     """Scheduler, reason, outcome and the own part; the list of jobs says the same."""
     spec = site.take_part(FATE)
     run = site.run(spec.job_id, "guest.0")
@@ -268,7 +266,7 @@ def test_local_details_are_shown_of_a_job_whose_scheduler_reports_states_only(si
     assert [one["outcome"] for one in listed if one["job_id"] == spec.job_id] == ["FAILED"]
 
 
-def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_only_stopped(
+def test_the_scheduler_decides_an_outcome_if_runs_here_were_only_stopped(
     site: Site,
 ):
     spec = site.take_part(FATE)

@@ -111,7 +111,7 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
     assert stop(node, job_id, "", "/job/stop_all") == stop(node, job_id, "a") == DONE
 
 
-def test_a_scheduling_node_that_does_not_answer_is_named_where_a_task_is_to_stop(world: World):
+def test_a_silent_scheduling_node_is_named_when_a_task_should_stop(world: World):
     spec = a_spec("a", {"guest": (ME,), "host": (THIRD,)}, job_id="job-stop-away", **BY_THIRD)
     world.me.participant.create_job(spec, THIRD)
     answer = stop(world.me, spec.job_id, "a")

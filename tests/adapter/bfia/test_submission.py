@@ -67,7 +67,7 @@ def test_unknown_keys_and_roles_are_warnings_or_refused(node: Gateway):
     assert [p["suggestion"] for p in found if p["path"] == "config.role.hots"] == ["host"]
 
 
-def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing_is_stored(
+def test_syntax_and_semantic_errors_are_reported_together(
     node: Gateway,
 ):
     """Required keys, the initiator's role and the flow in one answer, each with what was got."""

@@ -261,7 +261,7 @@ def test_files_of_a_route_that_are_gone_are_named(tmp_path: Path, authority: Aut
     assert "correct ca, certificate and key" in step.remedy
 
 
-def test_an_own_certificate_that_has_expired_since_the_routes_were_read_is_named(
+def test_an_own_certificate_that_expired_after_loading_is_named(
     authority: Authority,
 ):
     old = authority.sign("expired", days=-1)
@@ -420,7 +420,7 @@ def test_what_is_wrong_with_tls_is_named_with_its_cause(
     assert wrong(steps) == [] and steps["tls"].result is Result.OK, steps
 
 
-def test_a_gateway_that_wants_https_and_a_certificate_is_told_from_one_that_is_down(
+def test_a_gateway_that_demands_tls_differs_from_one_that_is_down(
     authority: Authority,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -488,7 +488,7 @@ def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path, authority: Au
     assert steps["tls"].result is Result.WARNING and "certificate in" in steps["tls"].cause
 
 
-def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
+def test_a_renewed_file_is_used_without_restart_a_missing_one_named(
     tmp_path: Path,
     authority: Authority,
     stranger: Authority,
@@ -581,7 +581,7 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
     ("profile", "forms"),
     [("spec", ["json", "protobuf"]), ("fate", ["json", "protobuf"]), ("kuscia", ["raw"])],
 )
-def test_the_channel_is_tried_at_its_own_address_in_each_form_of_the_profile(
+def test_the_channel_is_tried_at_its_address_in_each_form(
     tmp_path: Path,
     profile: str,
     forms: list[str],

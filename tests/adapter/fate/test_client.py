@@ -466,7 +466,7 @@ def test_an_id_that_would_be_split_is_refused_here(partner: ParticipantClient, t
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_submission_without_an_answer_says_that_the_job_may_be_there_under_another_id(
+def test_a_submission_without_response_warns_of_a_possible_job(
     delivered: bool,
 ):
     def silent(*_: Any) -> Any:

@@ -196,7 +196,7 @@ def test_an_input_without_its_origin_is_refused(job: Described):
     )
 
 
-def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine_refused(
+def test_settings_of_fates_engines_warn_and_other_engines_are_refused(
     job: Described,
 ):
     job.dag["conf"] |= {

@@ -55,7 +55,7 @@ def refused(said: dict[str, Any], reason: str) -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_here(
+def test_only_the_scheduler_commands_and_only_roles_of_this_node(
     path: str,
     flow: Flow,
     world: World,

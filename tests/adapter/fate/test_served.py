@@ -234,7 +234,7 @@ def test_an_error_has_fates_code_and_our_reason(
 @pytest.mark.parametrize(
     ("scheduler", "reason"), [(THIRD, "NOT_AUTHORISED"), (SIGNS, "SIGNATURE_MISSING")]
 )
-def test_an_unnamed_sender_needs_a_fate_route_and_its_signature_where_one_is_required(
+def test_an_unnamed_sender_needs_a_fate_route_and_any_required_signature(
     flow: Flow,
     scheduler: str,
     reason: str,
@@ -245,7 +245,7 @@ def test_an_unnamed_sender_needs_a_fate_route_and_its_signature_where_one_is_req
     )
 
 
-def test_a_sites_request_to_itself_that_its_proxy_sends_here_is_refused_in_words(flow: Flow):
+def test_a_site_whose_proxy_sends_its_own_request_here_is_refused(flow: Flow):
     said = flow.post("/scheduler/job/create", {**dag(FATE)}, **{"initiator-party-id": FATE})
     assert (said["code"], said["data"]["problems"][0]["path"]) == (
         1002,

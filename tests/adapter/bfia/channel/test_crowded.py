@@ -73,7 +73,7 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
         ("push", PUSH_HEADERS | {"content-length": "5000", "x-ptp-topic": "t"}, "large"),
     ],
 )
-async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(
+async def test_a_trickling_body_is_refused_while_another_waits(
     desk,
     caller,
     monkeypatch,

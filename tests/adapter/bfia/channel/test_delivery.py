@@ -167,9 +167,7 @@ async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):
     assert await box.pop() == b"still there"
 
 
-async def test_a_reader_that_hangs_up_in_the_middle_of_a_long_answer_takes_no_message_with_it(
-    alpha, client
-):
+async def test_a_reader_that_hangs_up_in_a_long_response_loses_no_message(alpha, client):
     payload = os.urandom(8 << 20)
     box = Container(client, alpha)
     assert await box.push("alpha", payload) == OK

@@ -87,9 +87,7 @@ async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-async def test_small_messages_to_one_peer_are_in_order_and_do_not_wait_for_each_other(
-    tmp_path, scheme
-):
+async def test_small_messages_to_a_peer_keep_order_and_overlap(tmp_path, scheme):
     """Eight containers share the connections, while one more waits for capacity at the peer."""
     kept = BrokerLimits(session_bytes=10_000)
     async with (
