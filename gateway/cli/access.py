@@ -14,30 +14,37 @@ import typer
 from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, settings_of
-from gateway.cli.command import (
-    Columns,
-    Output,
-    command,
-    compact,
-    difference,
-    listing,
-    say,
-    translate_own,
-    when,
-)
+from gateway.cli.command import Output, command
 from gateway.cli.language import t
 from gateway.cli.node import audit_change, sign_audit, store_of
+from gateway.cli.output import say
+from gateway.cli.tables import Columns, listing
+from gateway.cli.values import compact, difference, translate_own, when
 from gateway.errors import counted
 
 if TYPE_CHECKING:
-    from gateway.identity.statements import Line
+    from gateway.identity.statements import Line, Verification
+
+_LONGEST_NAME = 255  # characters of the name of a token
+_LONGEST_DIFFERENCE = 300  # characters of a change in the list of the audit log
+_LISTED_CHANGES = 10  # changes of routes that an entry of this list names
+_LINE_KEYS = {
+    "id",
+    "at",
+    "who",
+    "action",
+    "status",
+    "code",
+    "detail",
+    "hash",
+}  # of the exported log
 
 tokens = typer.Typer(name="token")
 identity = typer.Typer(name="identity")
 audit = typer.Typer(name="audit")
 
 
-# ------------------------------------------------------------- tokens, in the database: the first one needs none
+# ------------------------------------------------------------- tokens, by the database: the first needs no node
 
 
 @command(tokens, "create", "ann --role admin --days 30")
@@ -57,37 +64,29 @@ def create_token(
     """Create a token and print it, once: only its hash is kept."""
     from gateway.store.repositories import SqlTokens
 
-    if not name.strip() or len(name) > 255:
+    if not name.strip() or len(name) > _LONGEST_NAME:
         raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
     if name.startswith(BY_PROVIDER):
-        raise CallFailed(
-            f"names beginning with {BY_PROVIDER} are of those who log in by OpenID", EXIT_BAD_INPUT
-        )
+        text = f"names beginning with {BY_PROVIDER} are of those who log in by OpenID"
+        raise CallFailed(text, EXIT_BAD_INPUT)
     now = datetime.now(UTC)
-    text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
-    until = token.expires_at.isoformat() if token.expires_at else None
-    with closing(store_of(config)) as store:
-        SqlTokens(store).add(token)
-        audit_change(
-            store,
-            "token create",
-            None,
-            {
-                "id": token.id,
-                "name": name,
-                "role": role,
-                "expires_at": until,
-            },
-        )
-    yield {
+    expires_at = now + timedelta(days=days) if days else None
+    secret, token = new_token(name, role, now, expires_at)
+    until = expires_at.isoformat() if expires_at else None
+    created = {
         "id": token.id,
         "name": name,
         "role": role,
-        "token": text,
     }
-    say(text)
-    ends = f"until {until[:16].replace('T', ' ')} UTC" if until else "without expiry"
-    say(f"{role} {name}, {ends}; it is shown only now", err=True)
+    with closing(store_of(config)) as store:
+        SqlTokens(store).add(token)
+        audit_change(store, "token create", None, {**created, "expires_at": until})
+    yield {**created, "token": secret}
+    say(secret)
+    validity = "without expiry"
+    if expires_at:
+        validity = f"until {expires_at:%Y-%m-%d %H:%M} UTC"
+    say(f"{role} {name}, {validity}; it is shown only now", err=True)
 
 
 @command(tokens, "list", options=options.paged())
@@ -97,33 +96,40 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
     from gateway.store.repositories import SqlTokens
 
     with closing(store_of(config)) as store:
-        found = page_of("tokens", SqlTokens(store).list(), token_place, **page)
-    found["tokens"] = [_listed(token) for token in found["tokens"]]
-    yield found
-    columns: Columns = {key: key for key in ("id", "name", "role")}
-    more: Columns = {f"{key} (UTC)": when(key, 16) for key in ("created", "expires")}
-    listing(
-        found,
-        "tokens",
-        "token",
-        {
-            **columns,
-            **more,
-            "state": "state",
-        },
-    )
+        response = page_of("tokens", SqlTokens(store).list(), token_place, **page)
+    response["tokens"] = [_token_json(token) for token in response["tokens"]]
+    yield response
+    columns: Columns = {
+        "id": "id",
+        "name": "name",
+        "role": "role",
+        "created (UTC)": when("created", 16),
+        "expires (UTC)": when("expires", 16),
+        "state": "state",
+    }
+    listing(response, "tokens", "token", columns)
 
 
-def _listed(token: Token) -> dict[str, str]:
-    expired = token.expires_at is not None and token.expires_at <= datetime.now(UTC)
+def _token_json(token: Token) -> dict[str, str]:
+    expires = "never"
+    if token.expires_at:
+        expires = f"{token.expires_at:%Y-%m-%d %H:%M}"
     return {
         "id": token.id,
         "name": token.name,
         "role": str(token.role),
         "created": f"{token.created_at:%Y-%m-%d %H:%M}",
-        "expires": f"{token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "never",
-        "state": "revoked" if token.revoked_at else "expired" if expired else "valid",
+        "expires": expires,
+        "state": _token_state(token, datetime.now(UTC)),
     }
+
+
+def _token_state(token: Token, now: datetime) -> str:
+    if token.revoked_at:
+        return "revoked"
+    if token.expires_at is not None and token.expires_at <= now:
+        return "expired"
+    return "valid"
 
 
 @command(tokens, "revoke", "ann")
@@ -138,9 +144,8 @@ def revoke_token(
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
-        audit_change(
-            store, "token revoke", {"token": name, "good": count}, {"token": name, "good": 0}
-        )
+        before = {"token": name, "good": count}
+        audit_change(store, "token revoke", before, {"token": name, "good": 0})
     yield {"revoked": count}
     say(f"{count} revoked")
 
@@ -151,38 +156,31 @@ def revoke_token(
 @command(identity, "show", "--config node.yml")
 def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Show the node's key pairs: the one that signs, and during a rotation the next one."""
-    keys = _identity(config)
+    keys = _keys_of(config)
     yield {"keys": keys}
-    if keys:
-        listing(
-            {"keys": keys},
-            "keys",
-            "key",
-            {
-                "use": lambda k: t(k["use"]),
-                "algorithm": "algorithm",
-                "id": "id",
-            },
-        )
-    else:
+    if not keys:
         say("this node has no key pair and signs nothing: bfia-gateway identity rotate makes one")
+        return
+
+    def translated_use(key: Mapping[str, str]) -> str:
+        return t(key["use"])
+
+    columns: Columns = {
+        "use": translated_use,
+        "algorithm": "algorithm",
+        "id": "id",
+    }
+    listing({"keys": keys}, "keys", "key", columns)
 
 
 @command(identity, "export", "> our-keys.pem")
 def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Print the public keys, for partners' routes. During a rotation that is two of them, and both are valid."""
-    keys = _identity(config)
+    keys = _keys_of(config)
     yield {"keys": keys}
     for key in keys:
-        say(
-            "\n".join(
-                [
-                    "-----BEGIN PUBLIC KEY-----",
-                    *wrap(key["public_key"], 64),
-                    "-----END PUBLIC KEY-----",
-                ]
-            )
-        )
+        lines = wrap(key["public_key"], 64)
+        say("\n".join(["-----BEGIN PUBLIC KEY-----", *lines, "-----END PUBLIC KEY-----"]))
 
 
 @command(identity, "rotate", "--finish")
@@ -205,41 +203,42 @@ def rotate_identity(
     """
     from gateway.identity.keys import Keyring
 
-    before, ring = _identity(config), Keyring(settings_of(config).state_dir)
+    before = _keys_of(config)
+    ring = Keyring(settings_of(config).state_dir)
     if not finish:
         ring.make(algorithm)
     elif not ring.switch():
         raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
-    keys = _identity(config)
+    keys = _keys_of(config)
     with closing(store_of(config)) as store:
         audit_change(store, "identity rotate", before, keys)
-        if finish:  # the old key is gone: the new one signs the log from now on
+        if finish:  # the new key signs the log from now on
             sign_audit(store, config)
     yield {"keys": keys}
     newest = keys[-1]
-    say(
-        f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key"
-    )
-    if not finish and len(keys) > 1:
+    role = "signs" if newest["use"] == "signing" else "is the next key"
+    say(f"{newest['id']} {role}")
+    if finish:
+        say("next: have partners remove the old key from their routes")
+    elif len(keys) > 1:
         say("next: have partners add what bfia-gateway identity export prints to their routes")
         say("then: bfia-gateway identity rotate --finish")
-    elif finish:
-        say("next: have partners remove the old key from their routes")
 
 
-def _identity(config: Path) -> list[dict[str, str]]:
+def _keys_of(config: Path) -> list[dict[str, str]]:
+    """Return the node's public keys: the one that signs, then the next one."""
     from gateway.identity.keys import Keyring
 
-    pairs = Keyring(settings_of(config).state_dir).pairs.items()
-    return [
-        {
+    keys = []
+    for use, pair in Keyring(settings_of(config).state_dir).pairs.items():
+        key = {
             "use": use,
-            "id": p.id,
-            "algorithm": p.algorithm,
-            "public_key": p.public,
+            "id": pair.id,
+            "algorithm": pair.algorithm,
+            "public_key": pair.public,
         }
-        for use, p in pairs
-    ]
+        keys.append(key)
+    return keys
 
 
 # ------------------------------------------------------------- the audit log
@@ -263,58 +262,72 @@ def list_entries(
     **page: Any,
 ) -> Output:
     """Show who requested which change, with what was there before and after."""
-    narrow = {
+    filters = {
         "who": who,
         "action": action,
         "since": since,
         "until": until,
         "refused": refused,
     }
-    found = node.get("/api/v1/audit", **narrow, **page)
-    yield found
+    response = node.get("/api/v1/audit", **filters, **page)
+    yield response
     columns: Columns = {
         "": "id",
         "at (UTC)": when("at"),
-        "who": lambda e: translate_own(e["who"]),
-        "what": _what,
+        "who": _author,
+        "what": _action,
         "result": _result,
+        "before → after": _difference,
     }
-    listing(found, "audit", "change", {**columns, "before → after": _difference})
+    listing(response, "audit", "change", columns)
 
 
-def _what(entry: Mapping[str, Any]) -> str:
-    return "\n".join(
-        dict.fromkeys(map(t, (entry.get("in_words", entry["action"]), entry["action"])))
-    )
+def _author(entry: Mapping[str, Any]) -> str:
+    return translate_own(entry["who"])
+
+
+def _action(entry: Mapping[str, Any]) -> str:
+    """Return the meaning of an entry's action, and the action."""
+    action = entry["action"]
+    meaning = entry.get("in_words", action)
+    return "\n".join(dict.fromkeys([t(meaning), t(action)]))
 
 
 def _result(entry: Mapping[str, Any]) -> str:
-    good = entry["status"] < 400 and entry["code"] in (None, 0, 200)
-    if good:
-        return "dry run" if entry["detail"].get("dry_run") else "done"
-    return f"refused ({entry['code'] or entry['status']})"
+    """Return whether a change was made; a response's code may tell more than its HTTP status."""
+    if entry["status"] >= 400 or entry["code"] not in (None, 0, 200):
+        return f"refused ({entry['code'] or entry['status']})"
+    if entry["detail"].get("dry_run"):
+        return "dry run"
+    return "done"
 
 
-def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
-    detail = entry["detail"]
+def _difference(entry: Mapping[str, Any]) -> str:
+    """Return an entry's change, or why it was refused, in one line."""
+    text = _detail_text(entry["detail"])
+    if len(text) > _LONGEST_DIFFERENCE:
+        return f"{text[: _LONGEST_DIFFERENCE - 1]}…"
+    return text
+
+
+def _detail_text(detail: Mapping[str, Any]) -> str:
     if isinstance(detail.get("changes"), list):
-        return ", ".join(map(difference, detail["changes"][:10]))[:most]
+        return ", ".join(map(difference, detail["changes"][:_LISTED_CHANGES]))
     if "reason" in detail and "from" in detail:
-        more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        return _cut(
-            t(f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"), most
-        )
+        repeated = ""
+        if "repeated" in detail:
+            repeated = f", {detail['repeated']} times more"
+        message = detail.get("message") or detail["reason"]
+        return t(f"from {detail['from']}: {message}{repeated}")
     if "before" in detail or "after" in detail:
-        return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[
-            :most
-        ]
-    return _cut(
-        t(str(detail.get("refused") or "")) or (compact(detail, most) if detail else ""), most
-    )
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        before = compact(detail.get("before"), _LONGEST_DIFFERENCE)
+        after = compact(detail.get("after"), _LONGEST_DIFFERENCE)
+        return f"{before} → {after}"
+    if detail.get("refused"):
+        return t(str(detail["refused"]))
+    if detail:
+        return compact(detail, _LONGEST_DIFFERENCE)
+    return ""
 
 
 @command(audit, "export", "> audit.jsonl")
@@ -345,49 +358,54 @@ def verify(
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Find lines of the audit log that were changed, removed, added or moved. Exit code 1: there are some."""
-    from gateway.identity.audit_head import HeadFile
-    from gateway.identity.keys import Keyring
-    from gateway.identity.statements import verify_log
-    from gateway.store.audit import SqlAudit
-    from route_table.entries import public_keys
-
     try:
-        if keys is None:
-            trusted = [
-                pair.public for pair in Keyring(settings_of(config).state_dir).pairs.values()
-            ]
-        else:
-            trusted = list(public_keys(keys.read_text(encoding="utf-8")))
-        if file is None:
-            kept = HeadFile(settings_of(config).state_dir).read()
-            with closing(store_of(config)) as store:
-                found = verify_log(SqlAudit(store).lines(), trusted, kept)
-        else:
-            found = verify_log(_exported(file), trusted)
+        trusted_keys = _trusted_keys(keys, config)
+        verification = _verify(file, trusted_keys, config)
     except (OSError, ValueError) as error:
         raise CallFailed(f"not readable: {error}", EXIT_BAD_INPUT) from error
-    yield vars(found), not found.problems
-    for text in found.problems:
-        say(text)
-    say(
-        f"{counted(found.lines, 'line')} from {found.first} on, {found.before} of them older than the chain"
-    )
-    if found.head is not None:
-        text = f"newest head: line {found.head}, signed {found.head_at} with {found.key}"
-        say(f"{text}; {counted(found.after_head, 'line')} after it")
-    say(f"{counted(len(found.problems), 'problem')}")
+    problems = verification.problems
+    yield vars(verification), not problems
+    for problem in problems:
+        say(problem)
+    lines = counted(verification.lines, "line")
+    say(f"{lines} from {verification.first} on, {verification.before} of them older than the chain")
+    if verification.head is not None:
+        head = f"line {verification.head}, signed {verification.head_at} with {verification.key}"
+        text = f"newest head: {head}"
+        say(f"{text}; {counted(verification.after_head, 'line')} after it")
+    say(f"{counted(len(problems), 'problem')}")
+
+
+def _trusted_keys(file: Path | None, config: Path) -> list[str]:
+    """Return the public keys in a file, else those of the node. Raises `OSError` and `ValueError`."""
+    from gateway.identity.keys import Keyring
+    from route_table.entries import public_keys
+
+    if file is not None:
+        return list(public_keys(file.read_text(encoding="utf-8")))
+    pairs = Keyring(settings_of(config).state_dir).pairs
+    return [pair.public for pair in pairs.values()]
+
+
+def _verify(file: Path | None, trusted_keys: list[str], config: Path) -> "Verification":
+    """Verify an exported log, else that in the node's database. Raises `OSError` and `ValueError`."""
+    from gateway.identity.audit_head import HeadFile
+    from gateway.identity.statements import verify_log
+    from gateway.store.audit import SqlAudit
+
+    if file is not None:
+        return verify_log(_exported(file), trusted_keys)
+    newest_head = HeadFile(settings_of(config).state_dir).read()
+    with closing(store_of(config)) as store:
+        return verify_log(SqlAudit(store).lines(), trusted_keys, newest_head)
 
 
 def _exported(file: Path) -> "Iterator[Line]":
     """Yield the lines of a file. Raises `ValueError` for one that is not an audit log."""
-    names = {"id", "at", "who", "action", "status", "code", "detail", "hash"}
     with file.open(encoding="utf-8") as lines:
         for number, text in enumerate(lines, 1):
             line = json.loads(text)
-            if (
-                not isinstance(line, dict)
-                or line.keys() != names
-                or not isinstance(line["id"], int)
-            ):
+            is_entry = isinstance(line, dict) and line.keys() == _LINE_KEYS
+            if not is_entry or not isinstance(line["id"], int):
                 raise ValueError(f"line {number} of {file} is not one of an exported audit log")
             yield line

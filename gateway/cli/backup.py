@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import typer
@@ -20,8 +21,11 @@ from gateway.cli.client import (
     new_file,
     settings_of,
 )
-from gateway.cli.command import Output, amount, command, say, table
+from gateway.cli.command import Output, command
 from gateway.cli.node import audit_change, sign_audit, store_of
+from gateway.cli.output import say
+from gateway.cli.tables import table
+from gateway.cli.values import amount
 from gateway.errors import Invalid, counted
 from gateway.version import VERSION
 
@@ -31,9 +35,28 @@ if TYPE_CHECKING:
     from gateway.domain.run import Address
     from gateway.store.store import Store
 
+# Names of entries of a backup.
+_MANIFEST = "manifest.json"
+_CONFIG = "node.yml"
+_ROUTES = "routes.yml"
+_LISTED_ADDRESSES = 10  # missing tables and models that `restore` names
+_SQLITE = "sqlite:///"
+
 commands = typer.Typer(name="")
-_MANIFEST, _CONFIG, _ROUTES = "manifest.json", "node.yml", "routes.yml"
-_MOST_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class _Restored:
+    """What a backup has put in place."""
+
+    manifest: Mapping[str, Any]
+    settings: "Settings"
+    row_counts: Mapping[str, int]  # by table
+    written: list[str]  # paths of files
+    missing: list[str]  # tables and models in the database, but not in the storage
+
+
+# ---------------------------------------------------------------- backup
 
 
 @command(commands, "backup", "node-2026-11-24.zip")
@@ -47,61 +70,124 @@ def backup(
     The database is copied as it is at one moment. What lies in the storage is listed, not copied: back up
     the storage by its own means, afterwards.
     """
-    from gateway.store.database import newest_revision
-    from gateway.store.snapshot import snapshot
-
     settings = settings_of(config)
     new_file(file, force)
-    part, counts = file.with_name(file.name + ".part"), {}
     try:
-        part.unlink(missing_ok=True)
-        with closing(store_of(config)) as store:
+        with _written_whole(file) as out, closing(store_of(config)) as store:
             sign_audit(store, config)
-            stored = list(map(_shown, _stored(store)))
-            with (
-                os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as out,
-                ZipFile(out, "w", ZIP_DEFLATED) as archive,
-                snapshot(store) as tables,
-            ):
-                for name, rows in tables:
-                    counts[name] = 0
-                    with archive.open(f"tables/{name}.jsonl", "w", force_zip64=True) as lines:
-                        for row in rows:
-                            lines.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-                            counts[name] += 1
-                for name, path in _files(settings, config).items():
-                    if path.exists():
-                        archive.write(path, name)
-                about = {
-                    "node": settings.node.id,
-                    "version": VERSION,
-                    "schema": newest_revision(),
-                    "made_at": datetime.now(UTC).isoformat(),
-                    "tables": counts,
-                    "storage": stored,
-                }
-                archive.writestr(_MANIFEST, json.dumps(about, ensure_ascii=False, indent=1))
-        part.replace(file)
+            manifest = _write_archive(out, store, settings, config)
     except OSError as error:
         raise CallFailed(f"{file} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
-    size = file.stat().st_size
+    row_counts = manifest["tables"]
+    stored = manifest["storage"]
+    length = file.stat().st_size
     left_out = _left_out(settings)
     yield {
         "file": str(file),
-        "bytes": size,
-        "tables": counts,
+        "bytes": length,
+        "tables": row_counts,
         "storage": len(stored),
         "left_out": left_out,
     }
-    say(
-        f"{file}: {amount(size)}, {counted(sum(counts.values()), 'row')}; it holds private keys, keep it like them"
-    )
+    rows = counted(sum(row_counts.values()), "row")
+    say(f"{file}: {amount(length)}, {rows}; it holds private keys, keep it like them")
     say(f"not in it: {counted(len(stored), 'table or model', 'tables and models')} in the storage")
-    for one in left_out:
-        say(f"not in it: {one}")
+    for path in left_out:
+        say(f"not in it: {path}")
+
+
+@contextmanager
+def _written_whole(file: Path) -> Iterator[IO[bytes]]:
+    """Open a new file for its owner only, which takes the place of ``file`` once it is complete."""
+    part = file.with_name(file.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w+b") as out:
+            yield out
+        part.replace(file)
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _write_archive(
+    out: IO[bytes],
+    store: "Store",
+    settings: "Settings",
+    config: Path,
+) -> dict[str, Any]:
+    """Write a backup and return its manifest."""
+    from gateway.store.database import newest_revision
+
+    stored = [_address_text(address) for address in _stored_addresses(store)]
+    with ZipFile(out, "w", ZIP_DEFLATED) as archive:
+        row_counts = _write_tables(archive, store)
+        for name, path in _node_files(settings, config).items():
+            if path.exists():
+                archive.write(path, name)
+        manifest = {
+            "node": settings.node.id,
+            "version": VERSION,
+            "schema": newest_revision(),
+            "made_at": datetime.now(UTC).isoformat(),
+            "tables": row_counts,
+            "storage": stored,
+        }
+        archive.writestr(_MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=1))
+    return manifest
+
+
+def _write_tables(archive: ZipFile, store: "Store") -> dict[str, int]:
+    """Write each table of the database as JSON lines, all as of one moment; return the number of rows by table."""
+    from gateway.store.snapshot import snapshot
+
+    row_counts = {}
+    with snapshot(store) as tables:
+        for name, rows in tables:
+            row_counts[name] = 0
+            with archive.open(_table_entry(name), "w", force_zip64=True) as lines:
+                for row in rows:
+                    lines.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                    row_counts[name] += 1
+    return row_counts
+
+
+def _table_entry(table_name: str) -> str:
+    """Return the name of a table's entry in a backup."""
+    return f"tables/{table_name}.jsonl"
+
+
+def _left_out(settings: "Settings") -> list[str]:
+    """Return the files that the configuration names and a backup does not hold: certificates, passwords."""
+    left_out = []
+    for path in _paths_in(settings):
+        if path.is_file() and path != settings.route_table.file:
+            left_out.append(str(path))
+    return left_out
+
+
+def _paths_in(value: Any) -> Iterator[Path]:
+    """Yield every path in a model of settings, or in a list or dictionary of them."""
+    from pydantic import BaseModel
+
+    match value:
+        case Path():
+            yield value
+        case dict():
+            yield from _paths_of_all(value.values())
+        case list():
+            yield from _paths_of_all(value)
+        case BaseModel():
+            yield from _paths_of_all(vars(value).values())
+
+
+def _paths_of_all(values: Iterable[Any]) -> Iterator[Path]:
+    for value in values:
+        yield from _paths_in(value)
+
+
+# ---------------------------------------------------------------- restore
 
 
 @command(commands, "restore", "node-2026-11-24.zip --config node.yml")
@@ -114,200 +200,223 @@ def restore(
     Where there is no configuration yet, that of the backup is written; one that is there is used as it is, so a
     node can move to another database. Exit code 1: something that the database names is not in the storage.
     """
-    from gateway.identity.audit_head import HeadFile
-    from gateway.store.snapshot import fill
-
-    new = not config.exists()
-    source = config.with_name(f"{config.name}.part") if new else config
+    is_new = not config.exists()
     try:
         with ZipFile(file) as archive:
-            about = _manifest(archive)
-            if new:
-                _unpack(archive, {_CONFIG: source})
-            settings, places = _usable(source, file if new else None)
-            files = {
-                **_fitting(archive, about, settings),
-                **({_CONFIG: config} if new else {}),
-            }  # that comes last
-            with closing(store_of(source)) as store:
-                counts = fill(store, _tables(archive, about["tables"], files))
-                audit_change(
-                    store, "restore", None, {"file": file.name, "made_at": about["made_at"]}
-                )
-                HeadFile(settings.state_dir).delete()  # that of the log before
-                sign_audit(store, config)
-                missing = [one for one in _stored(store) if not places.exists(one)]
+            restored = _restore(archive, file, config, is_new=is_new)
     except (BadZipFile, KeyError, ValueError) as error:
-        raise CallFailed(
-            f"{file} is not a backup, or is damaged: {error}", EXIT_BAD_INPUT
-        ) from error
+        text = f"{file} is not a backup, or is damaged: {error}"
+        raise CallFailed(text, EXIT_BAD_INPUT) from error
     except OSError as error:
         raise CallFailed(f"{error.filename or file}: {error.strerror}", EXIT_BAD_INPUT) from error
-    finally:
-        if new:
-            source.unlink(missing_ok=True)
-    written = [str(path) for path in files.values()]
-    found = {
-        "node": about["node"],
-        "tables": counts,
-        "written": written,
-        "missing": list(map(_shown, missing)),
+    node_id = restored.manifest["node"]
+    outcome = {
+        "node": node_id,
+        "tables": restored.row_counts,
+        "written": restored.written,
+        "missing": restored.missing,
     }
-    yield found, not missing
-    say(
-        f"node {about['node']} as of {about['made_at'][:19]}: {counted(sum(counts.values()), 'row')}"
-    )
-    for one in written:
-        say(f"written: {one}")
-    if missing:
-        rows = [[_shown(one)] for one in missing[:_MOST_SHOWN]]
-        table(f"{len(missing)} not in the storage: restore that, too", ["namespace#name"], rows)
-    home = config.resolve().parent
-    if new and not settings.storage.path.resolve().is_relative_to(home):
-        text = (
-            f"warning: storage.url lies outside of {home}: {settings.storage.path}; "
-            "if another node uses it, change it before bfia-gateway serve"
-        )
-        say(text, err=True)
+    yield outcome, not restored.missing
+    made_at = restored.manifest["made_at"][:19]
+    say(f"node {node_id} as of {made_at}: {counted(sum(restored.row_counts.values()), 'row')}")
+    for path in restored.written:
+        say(f"written: {path}")
+    _print_missing(restored.missing)
+    if is_new:
+        _warn_of_outside_storage(restored.settings, config.resolve().parent)
     say("next: bfia-gateway doctor, then bfia-gateway serve")
 
 
-def _usable(config: Path, file: Path | None) -> "tuple[Settings, Storages]":
-    """Return a configuration and its storages. Raises `CallFailed`; ``file``: the backup that holds it."""
+def _restore(
+    archive: ZipFile,
+    file: Path,
+    config: Path,
+    *,
+    is_new: bool,
+) -> _Restored:
+    """Fill the node's database and write its files; ``is_new``: the configuration, too.
+
+    Until the end a new configuration has another name, so that a failure leaves none. Raises `CallFailed`,
+    and `KeyError` or `ValueError` for a file that is not a backup.
+    """
+    from gateway.identity.audit_head import HeadFile
+    from gateway.store.snapshot import fill
+
+    manifest = _read_manifest(archive)
+    source = config
+    if is_new:
+        source = config.with_name(f"{config.name}.part")
+    try:
+        if is_new:
+            _unpack(archive, {_CONFIG: source})
+        settings, storages = _load_config(source, file if is_new else None)
+        files = _files_to_write(archive, manifest, settings)
+        if is_new:
+            files[_CONFIG] = config  # written last
+        with closing(store_of(source)) as store:
+            row_counts = fill(store, _tables(archive, manifest["tables"], files))
+            origin = {"file": file.name, "made_at": manifest["made_at"]}
+            audit_change(store, "restore", None, origin)
+            HeadFile(settings.state_dir).delete()  # it is the head of the previous log
+            sign_audit(store, config)
+            missing = []
+            for address in _stored_addresses(store):
+                if not storages.exists(address):
+                    missing.append(_address_text(address))
+    finally:
+        if is_new:
+            source.unlink(missing_ok=True)
+    written = [str(path) for path in files.values()]
+    return _Restored(manifest, settings, row_counts, written, missing)
+
+
+def _print_missing(missing: Sequence[str]) -> None:
+    if not missing:
+        return
+    rows = [[address] for address in missing[:_LISTED_ADDRESSES]]
+    table(f"{len(missing)} not in the storage: restore that, too", ["namespace#name"], rows)
+
+
+def _warn_of_outside_storage(settings: "Settings", home: Path) -> None:
+    """Warn if the storage of a restored configuration is outside its folder: another node may use it."""
+    path = settings.storage.path
+    if _is_below(path, home):
+        return
+    text = (
+        f"warning: storage.url lies outside of {home}: {path}; "
+        "if another node uses it, change it before bfia-gateway serve"
+    )
+    say(text, err=True)
+
+
+# ---------------------------------------------------------------- checks before anything is written
+
+
+def _read_manifest(archive: ZipFile) -> dict[str, Any]:
+    """Return the manifest of a backup. Raises `CallFailed` for a backup of another schema."""
+    from gateway.store.database import newest_revision
+
+    manifest = dict(json.loads(archive.read(_MANIFEST)))
+    newest = newest_revision()
+    if manifest["schema"] != newest:
+        text = (
+            f"the backup's schema is {manifest['schema']} of version {manifest['version']}, and this program's is "
+            f"{newest} of version {VERSION}: restore with the program that made it, then install this one, "
+            "which migrates"
+        )
+        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_VERSION")
+    return manifest
+
+
+def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Storages]":
+    """Return the settings of a configuration and its storages.
+
+    ``backup_file``: the backup that holds the configuration, if that is new. Raises `CallFailed` with a hint.
+    """
+    try:
+        settings = settings_of(config)
+        if backup_file is not None:
+            _refuse_outside(settings, config.resolve().parent)
+        return settings, _open_storages(settings, config)
+    except CallFailed as error:
+        text = str(error)
+        if backup_file is not None:
+            text += f"\n{_config_hint(error.reason, backup_file)}"
+        raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from error
+
+
+def _open_storages(settings: "Settings", config: Path) -> "Storages":
     from gateway.bootstrap.parts import storages
 
     try:
-        settings = settings_of(config)
-        if file:
-            _refuse_outside(settings, config.resolve().parent)
-        try:
-            return settings, storages(settings)
-        except Invalid as error:
-            raise invalid_in(config, error) from error
-    except CallFailed as error:
-        hint = (
-            f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
-        )
-        if error.reason == "BACKUP_WRITES_ELSEWHERE":
-            hint = f"if it is right, unzip {_CONFIG} from {file}, and restore again"
-        raise CallFailed(
-            f"{error}\n{hint}" if file else str(error), EXIT_BAD_INPUT, error.reason
-        ) from error
+        return storages(settings)
+    except Invalid as error:
+        raise invalid_in(config, error) from error
+
+
+def _config_hint(reason: str, file: Path) -> str:
+    """Return the next step after a refused configuration of a backup."""
+    if reason == "BACKUP_WRITES_ELSEWHERE":
+        return f"if it is right, unzip {_CONFIG} from {file}, and restore again"
+    return f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
 
 
 def _refuse_outside(settings: "Settings", home: Path) -> None:
-    """Raise `CallFailed` where a configuration of the backup would have files written outside of its folder."""
-    database = settings.database.url
-    places = {
+    """Raise `CallFailed` if a configuration of the backup has files written outside its folder."""
+    paths = {
         "route_table.file": settings.route_table.file,
         "state_dir": settings.state_dir,
-        "database.url": Path(database.removeprefix("sqlite:///"))
-        if database.startswith("sqlite:///")
-        else None,
     }
-    outside = [
-        f"{name}: {place}" for name, place in places.items() if place and not _is_below(place, home)
-    ]
+    database_url = settings.database.url
+    if database_url.startswith(_SQLITE):
+        paths["database.url"] = Path(database_url.removeprefix(_SQLITE))
+    outside = []
+    for name, path in paths.items():
+        if path and not _is_below(path, home):
+            outside.append(f"{name}: {path}")
     if outside:
         text = f"the backup's {_CONFIG} has files written outside of {home}: {', '.join(outside)}"
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_WRITES_ELSEWHERE")
 
 
-def _is_below(place: Path, home: Path) -> bool:
-    return place.resolve().is_relative_to(home)
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder)
 
 
-def _left_out(settings: "Settings") -> list[str]:
-    """Return the files that the configuration names and a backup does not hold: certificates, passwords."""
-    return [
-        str(path)
-        for path in _paths(settings)
-        if path.is_file() and path != settings.route_table.file
-    ]
+def _files_to_write(
+    archive: ZipFile,
+    manifest: Mapping[str, Any],
+    settings: "Settings",
+) -> dict[str, Path]:
+    """Return the files of a backup that the node does not have yet, by name; without the configuration.
+
+    Raises `CallFailed` if the node is another one, or has another key.
+    """
+    if manifest["node"] != settings.node.id:
+        text = f"the backup is of node {manifest['node']}, node.id here is {settings.node.id}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_NODE")
+    archived_names = set(archive.namelist())
+    files = {}
+    for name, path in _node_files(settings, Path()).items():
+        if name == _CONFIG or name not in archived_names:
+            continue
+        if not path.exists():
+            files[name] = path
+        elif name != _ROUTES and path.read_bytes() != archive.read(name):
+            text = f"{path} holds another key than the backup: move it away, and restore again"
+            raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_KEY")
+    return files
 
 
-def _paths(value: Any) -> Iterator[Path]:
-    from pydantic import BaseModel
-
-    if isinstance(value, Path):
-        yield value
-        return
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner or (vars(value).values() if isinstance(value, BaseModel) else ()):
-        yield from _paths(one)
+# ---------------------------------------------------------------- contents of a node and of a backup
 
 
-def _stored(store: "Store") -> "list[Address]":
-    """Return where the tables and models lie that the database knows."""
-    from gateway.store.models import SqlModels
-    from gateway.store.repositories import SqlDatasets
-
-    return [*(one.address for one in SqlDatasets(store).list()), *SqlModels(store).addresses()]
-
-
-def _shown(address: "Address") -> str:
-    return f"{address.dataset_id} in {address.storage}" if address.storage else address.dataset_id
-
-
-def _files(settings: "Settings", config: Path) -> dict[str, Path]:
+def _node_files(settings: "Settings", config: Path) -> dict[str, Path]:
     """Return the files that belong to a node, by their names in a backup."""
     from gateway.identity.keys import Keyring
 
-    found = {f"identity/{file.name}": file for file in Keyring(settings.state_dir).files.values()}
-    return {
-        _CONFIG: config,
-        **({_ROUTES: settings.route_table.file} if settings.route_table.file else {}),
-        **found,
-    }
+    files = {_CONFIG: config}
+    if settings.route_table.file:
+        files[_ROUTES] = settings.route_table.file
+    for key_file in Keyring(settings.state_dir).files.values():
+        files[f"identity/{key_file.name}"] = key_file
+    return files
 
 
-def _manifest(archive: ZipFile) -> dict[str, Any]:
-    """Read what a backup says of itself. Raises `CallFailed` where this version cannot use it."""
-    from gateway.store.database import newest_revision
+def _stored_addresses(store: "Store") -> "list[Address]":
+    """Return the addresses in the storage of all tables and models in the database."""
+    from gateway.store.models import SqlModels
+    from gateway.store.repositories import SqlDatasets
 
-    about = dict(json.loads(archive.read(_MANIFEST)))
-    if about["schema"] != (own := newest_revision()):
-        text = (
-            f"the backup's schema is {about['schema']} of version {about['version']}, and this program's is {own} "
-            f"of version {VERSION}: restore with the program that made it, then install this one, which migrates"
-        )
-        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_VERSION")
-    return about
+    addresses = [dataset.address for dataset in SqlDatasets(store).list()]
+    addresses += SqlModels(store).addresses()
+    return addresses
 
 
-def _fitting(
-    archive: ZipFile,
-    about: Mapping[str, Any],
-    settings: "Settings",
-) -> dict[str, Path]:
-    """Return the files that are still to be written. Raises `CallFailed` where the node is another one."""
-    if about["node"] != settings.node.id:
-        text = f"the backup is of node {about['node']}, node.id here is {settings.node.id}"
-        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_NODE")
-    files = {
-        name: path for name, path in _files(settings, Path()).items() if name in archive.namelist()
-    }
-    del files[_CONFIG]
-    for name, path in files.items():
-        if path.exists() and name != _ROUTES and path.read_bytes() != archive.read(name):
-            text = f"{path} holds another key than the backup: move it away, and restore again"
-            raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_KEY")
-    return {name: path for name, path in files.items() if not path.exists()}
-
-
-def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
-    """Write files whole or not at all, readable by their owner only."""
-    for name, path in files.items():
-        path.parent.mkdir(
-            mode=0o700,
-            parents=True,
-            exist_ok=True,
-        )
-        part = path.with_name(path.name + ".part")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(archive.read(name))
-        part.replace(path)
+def _address_text(address: "Address") -> str:
+    if address.storage:
+        return f"{address.dataset_id} in {address.storage}"
+    return address.dataset_id
 
 
 def _tables(
@@ -315,12 +424,24 @@ def _tables(
     names: Iterable[str],
     files: Mapping[str, Path],
 ) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
-    """Yield what a database is filled with; the files are there before that is committed."""
+    """Yield each table with its rows, then write the files: before the caller commits the rows."""
     for name in names:
         yield name, _rows(archive, name)
     _unpack(archive, files)
 
 
-def _rows(archive: ZipFile, name: str) -> Iterator[dict[str, Any]]:
-    with archive.open(f"tables/{name}.jsonl") as lines:
+def _rows(archive: ZipFile, table_name: str) -> Iterator[dict[str, Any]]:
+    with archive.open(_table_entry(table_name)) as lines:
         yield from map(json.loads, lines)
+
+
+def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
+    """Write entries of a backup to files, each whole or not at all."""
+    for name, path in files.items():
+        path.parent.mkdir(
+            mode=0o700,
+            parents=True,
+            exist_ok=True,
+        )
+        with _written_whole(path) as out:
+            out.write(archive.read(name))

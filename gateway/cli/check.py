@@ -26,9 +26,12 @@ from gateway.cli.client import (
     new_file,
     read_object,
 )
-from gateway.cli.command import EngineKind, Output, command, compact, mark, say, table
+from gateway.cli.command import EngineKind, Output, command
 from gateway.cli.language import t
+from gateway.cli.output import say
 from gateway.cli.providers import commands
+from gateway.cli.tables import mark, table
+from gateway.cli.values import compact
 from gateway.errors import GatewayError, Invalid, counted
 
 if TYPE_CHECKING:

@@ -29,10 +29,16 @@ EXIT_NO_ANSWER = 3
 URL = "BFIA_GATEWAY_URL"
 TOKEN = "BFIA_GATEWAY_TOKEN"
 DEFAULT_CONFIG = Path("node.yml")
-EXAMPLE_NODE = "JG0100001100000010"
-"""the id that `init` gives a node, for trials"""
-LARGEST = 32 * MIB
-"""bytes of a file that is read whole: jobs, registrations, small tables"""
+EXAMPLE_NODE = "JG0100001100000010"  # the id that `init` gives a node, for trials
+LARGEST = 32 * MIB  # bytes of a file that is read whole: jobs, registrations, small tables
+
+_STANDARD_INPUT = "-"
+# Addresses that mean every interface, and the one by which this machine reaches them.
+_LOOPBACK = {
+    "0.0.0.0": "127.0.0.1",
+    "[::]": "[::1]",
+    "::": "[::1]",
+}
 
 _NO_TOKEN = (
     f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its auth.token; "
@@ -41,8 +47,12 @@ _NO_TOKEN = (
 T = TypeVar("T")
 
 
+def _ignore_progress(_moved: int, _total: int | None) -> None:
+    pass
+
+
 class CallFailed(GatewayError):
-    """A command failed. ``code`` is its exit code, ``data`` what the node's response has beside the message."""
+    """A command failed. ``code`` is its exit code, ``data`` the details in the node's response."""
 
     def __init__(
         self,
@@ -62,16 +72,16 @@ class Client:
     def __init__(
         self,
         url: str,
-        word: str = "",
+        token: str = "",
         *,
         timeout: float = 60.0,
         source: str = "the token",
     ) -> None:
-        """``word`` is the token, ``source`` where it comes from."""
+        """``timeout`` is in seconds; ``source`` names the token's origin in messages."""
         from bfia_gateway_client.wire import BlockingWire
 
         try:
-            self.wire = BlockingWire(url, token(word, source), language=spoken())
+            self.wire = BlockingWire(url, checked_token(token, source), language=spoken())
         except BadInput as error:
             raise CallFailed(str(error), EXIT_BAD_INPUT) from None
         self.url = self.wire.url
@@ -108,15 +118,14 @@ class Client:
         **options: Any,
     ) -> Any:
         """Send one request; return the response's JSON. ``options`` are those of `Wire.call`."""
-        return self.done(
-            self.wire.call(method, path, body, **{"timeout": self._timeout, **options})
-        )
+        options = {"timeout": self._timeout, **options}
+        return self.done(self.wire.call(method, path, body, **options))
 
     def download(
         self,
         path: str,
         target: Path,
-        moved: Callable[[int, int | None], None] = lambda *_: None,
+        moved: Callable[[int, int | None], None] = _ignore_progress,
         **query: Any,
     ) -> int:
         """Write a response's body into a file, whole or not at all; return its length in bytes.
@@ -148,27 +157,38 @@ class Client:
         try:
             yield
         except NoAnswer as error:
-            text = f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
-            if error.next_step == MAYBE_DONE:
-                text = f"{error.message}; {MAYBE_DONE}"
-            raise CallFailed(
-                self._other_scheme(error.message) or text, EXIT_NO_ANSWER, error.reason
-            ) from error
+            text = self._no_answer_text(error)
+            raise CallFailed(text, EXIT_NO_ANSWER, error.reason) from error
         except GatewayError as error:
-            text = _NO_TOKEN if error.reason == "NO_TOKEN" else error.message
-            if error.reason == "PATH_UNKNOWN":
-                operators = "commands need the listener for operators (listen.operator)"
-                text += f"; {operators}, and {self.url} is another one"
-            kept = "job_id" in error.data  # it has been refused by nodes
-            code = EXIT_BAD_INPUT if isinstance(error, BadInput) and not kept else EXIT_FAILED
+            was_refused_by_nodes = "job_id" in error.data
+            is_bad_input = isinstance(error, BadInput) and not was_refused_by_nodes
+            code = EXIT_BAD_INPUT if is_bad_input else EXIT_FAILED
+            text = self._refusal_text(error)
             raise CallFailed(text, code, error.reason, error.data) from error
 
+    def _no_answer_text(self, error: NoAnswer) -> str:
+        other_scheme = self._other_scheme(error.message)
+        if other_scheme:
+            return other_scheme
+        if error.next_step == MAYBE_DONE:
+            return f"{error.message}; {MAYBE_DONE}"
+        return f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
+
+    def _refusal_text(self, error: GatewayError) -> str:
+        if error.reason == "NO_TOKEN":
+            return _NO_TOKEN
+        if error.reason == "PATH_UNKNOWN":
+            operators = "commands need the listener for operators (listen.operator)"
+            return f"{error.message}; {operators}, and {self.url} is another one"
+        return error.message
+
     def _other_scheme(self, cause: str) -> str:
-        """Return how to name a node whose address has http for https, or the other way round; else nothing."""
+        """Return a hint if the node's address has http for https or the reverse, else an empty text."""
         scheme, _, rest = self.url.partition("://")
         if "wrong version number" in cause:
             return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
-        if scheme == "http" and ("RemoteProtocolError" in cause or "ReadError" in cause):
+        may_be_tls = "RemoteProtocolError" in cause or "ReadError" in cause
+        if scheme == "http" and may_be_tls:
             from adapter.bfia.route_test import speaks_tls  # it takes long
 
             parts = urlsplit(self.url)
@@ -191,30 +211,28 @@ def connect(
     if port == "0":
         text = f"{config} lets the operator listener choose its port; name it with --url or {URL}"
         raise CallFailed(text, EXIT_BAD_INPUT)
-    here = {
-        "0.0.0.0": "127.0.0.1",
-        "[::]": "[::1]",
-        "::": "[::1]",
-    }.get(host, host)
-    word, source = os.environ.get(TOKEN, ""), TOKEN
-    if not word and settings.auth.mode == "on":
-        word, source = settings.auth.token, f"auth.token of {config}"
-    return Client(f"http://{here}:{port}", word, timeout=timeout, source=source)
+    token = os.environ.get(TOKEN, "")
+    source = TOKEN
+    if not token and settings.auth.mode == "on":
+        token = settings.auth.token
+        source = f"auth.token of {config}"
+    host = _LOOPBACK.get(host, host)
+    return Client(f"http://{host}:{port}", token, timeout=timeout, source=source)
 
 
 def settings_of(config: Path) -> "Settings":
     """Read a configuration. Raises `CallFailed` with every problem."""
     from gateway.config.loader import load
 
-    check_there(config)
+    check_exists(config)
     try:
         return load(config)
     except Invalid as error:
         raise invalid_in(config, error) from None
 
 
-def check_there(config: Path) -> None:
-    """Raise `CallFailed` without a configuration."""
+def check_exists(config: Path) -> None:
+    """Raise `CallFailed` if there is no such configuration."""
     if not config.exists():
         text = (
             f"{config} is not there: go to the node's folder, or name its configuration by --config, or a running"
@@ -230,14 +248,15 @@ def invalid_in(config: Path, error: Invalid) -> CallFailed:
     lines = [f"{config} cannot be used ({error.reason}):"]
     for problem in error.problems:
         place = place_of(config, problem.path)
-        lines.append(f"  {place}: {problem}" if place else f"  {problem}")
+        prefix = f"{place}: " if place else ""
+        lines.append(f"  {prefix}{problem}")
     return CallFailed("\n".join(lines), EXIT_BAD_INPUT, error.reason)
 
 
-# ---------------------------------------------------------------- files, and who types
+# ---------------------------------------------------------------- the user
 
 
-def token(text: str, source: str) -> str:
+def checked_token(text: str, source: str) -> str:
     """Return a token without surrounding whitespace. Raises `NotFit`, which names the source and not the token."""
     bare = text.strip()
     if any(not "!" <= letter <= "~" for letter in bare):
@@ -246,39 +265,45 @@ def token(text: str, source: str) -> str:
 
 
 def who() -> str:
-    """Return the user's name, for histories; ``somebody`` where there is none, as in a container."""
+    """Return the user's name for histories; ``somebody`` without a name, as in a container."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         return "somebody"
 
 
+# ---------------------------------------------------------------- files
+
+
 def content(file: Path) -> bytes:
     """Return a file's content; ``-`` is standard input. Raises `NotFit`."""
-    if str(file) == "-":
+    if str(file) == _STANDARD_INPUT:
         data = sys.stdin.buffer.read(LARGEST + 1)
         check_size(data, "standard input", LARGEST)
         return data
-    with _readable(file):
+    with _reading(file):
         return read_bounded(file, LARGEST)
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
     """Open a file that is sent in pieces (``-``: standard input). Raises `NotFit`."""
-    with _readable(file):
-        if str(file) != "-":
-            check_readable(file)
-        source = tempfile.TemporaryFile() if str(file) == "-" else file.open("rb")  # noqa: SIM115 (closed below)
+    if str(file) == _STANDARD_INPUT:
+        with tempfile.TemporaryFile() as spool:
+            copyfileobj(sys.stdin.buffer, spool)
+            spool.seek(0)
+            yield spool
+        return
+    with _reading(file):
+        check_readable(file)
+        source = file.open("rb")
     with source:
-        if str(file) == "-":
-            copyfileobj(sys.stdin.buffer, source)
-            source.seek(0)
         yield source
 
 
 @contextmanager
-def _readable(file: Path) -> Iterator[None]:
+def _reading(file: Path) -> Iterator[None]:
+    """Turn an error of the file system into `NotFit`."""
     try:
         yield
     except OSError as error:
@@ -286,46 +311,58 @@ def _readable(file: Path) -> Iterator[None]:
 
 
 def new_file(target: Path, force: bool) -> None:
-    """Raise `NotFit` where a file may not be written: it exists, or its place is not one for a file."""
+    """Raise `NotFit` if the file may not be written: it exists (unless ``force``), or is no regular file."""
     try:
         exists = target.exists()
-        replaceable = exists and target.is_file()
+        is_file = target.is_file()
     except OSError as error:
         raise NotFit(f"{str(target)[:80]}… cannot be written: {error.strerror}") from None
-    if exists and not replaceable:
+    if not exists:
+        return
+    if not is_file:
         raise NotFit(
             f"{target} is a folder, a device or a pipe, and is never replaced; name a file"
         )
-    if exists and not force:
+    if not force:
         raise NotFit(f"{target} exists already; give --force to overwrite, or name another file")
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """Return the object in a file (``-``: standard input), JSON or YAML. Raises `NotFit`."""
+    value = _read_value(file)
+    if not isinstance(value, dict):
+        raise NotFit(f"{file} must hold an object (name: value) and holds {_kind_of(value)}")
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise NotFit(f"{file} holds what JSON cannot express: {error}") from None
+    return value
+
+
+def _read_value(file: Path) -> Any:
+    """Return the value in a file of JSON or YAML. Raises `NotFit`."""
     import yaml
 
     from gateway.config.loader import DuplicateKey, load_yaml, syntax_error
 
-    read = content(file)
+    data = content(file)
     try:
-        text = read.decode()
+        text = data.decode()
         try:
-            body = json.loads(text)
+            return json.loads(text)
         except (ValueError, RecursionError):
-            body = load_yaml(text)  # reads JSON with commas at the end, too
+            return load_yaml(text)  # reads JSON with commas at the end, too
     except UnicodeDecodeError as error:
         raise NotFit(f"{file} is not text in UTF-8 (byte {error.start})") from None
     except DuplicateKey as error:
         raise NotFit(f"{file}: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise NotFit(f"{file} is neither JSON nor YAML: {syntax_error(error)}") from None
-    if not isinstance(body, dict):
-        found = (
-            "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
-        )
-        raise NotFit(f"{file} must hold an object (name: value) and holds {found}")
-    try:
-        json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise NotFit(f"{file} holds what JSON cannot express: {error}") from None
-    return body
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    return "a single value"

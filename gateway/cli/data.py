@@ -12,21 +12,11 @@ from bfia_gateway_client.calls import segment
 from bfia_gateway_client.progress import Progress
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened
-from gateway.cli.command import (
-    Columns,
-    Output,
-    amount,
-    command,
-    listing,
-    print_json,
-    save,
-    say,
-    size,
-    table,
-    warn,
-    when,
-)
+from gateway.cli.command import Output, command, save
 from gateway.cli.language import t
+from gateway.cli.output import print_json, say, warn
+from gateway.cli.tables import Columns, listing, table
+from gateway.cli.values import amount, size, when
 from gateway.errors import counted
 
 commands = typer.Typer(name="data")

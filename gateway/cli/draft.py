@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -20,19 +22,27 @@ from bfia_gateway_client.drafting import (
 )
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
-from gateway.cli.command import command, say
+from gateway.cli.command import command
 from gateway.cli.jobs import commands
 from gateway.cli.language import t
+from gateway.cli.output import say
 from gateway.cli.providers import allowed, component_of
 
-if TYPE_CHECKING:
-    from provider_registry import model
+_LONGEST = 200  # characters of a list of choices, or of a description
+_PLAIN_WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+_NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # as YAML reads them
+_INTRODUCTION = 'The parameters of each component are below task_params: remove the "# " before those that you set.'
 
-_LONGEST = 200
-"""characters of a list of choices, or of a description"""
-_WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
-_NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-"""words that YAML does not read as text"""
+
+@dataclass(frozen=True)
+class _Draft:
+    """The facts from which a job's file is written."""
+
+    flow_id: str
+    tasks: Sequence[Task]
+    nodes: Mapping[str, str]  # by role; the first role is the initiator's
+    open_roles: Sequence[str]  # roles whose node the user still has to name
+    datasets: Mapping[str, str]  # input of a role's first task, by role
 
 
 @command(
@@ -61,130 +71,148 @@ def draft(
 
     Fill it in, check it with `job plan`, then submit it with `job submit`. A file stands for a provider as well.
     """
-    chain = []
-    for task in tasks:
-        provider, _, name = task.rpartition("/")
-        if not provider or not name:
-            text = f"{task!r} must read PROVIDER/COMPONENT, such as reference/HeteroLR"
-            raise CallFailed(text, EXIT_BAD_INPUT)
-        chain.append(_component(component_of(provider, name, config, url)))
-    roles = roles_of(chain)
-    datasets = _by_role(data or [], roles, "--data ROLE=DATASET")
-    nodes = _by_role(party or [], roles, "--party ROLE=NODE")
-    if missing := [role for role in roles if role not in nodes]:
-        if url:
-            text = f"name the nodes: {', '.join(f'--party {role}=NODE' for role in missing)}"
-            raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
-        nodes |= dict.fromkeys(missing, settings_of(config).node.id)
-    open_ = [role for role in missing if role != roles[0]]
-    say(_drafted(chain, {role: nodes[role] for role in roles}, datasets, flow, open_), nl=False)
+    components = [_component(task, config, url) for task in tasks]
+    roles = roles_of(components)
+    datasets = _values_by_role(data or [], roles, "--data ROLE=DATASET")
+    nodes = _values_by_role(party or [], roles, "--party ROLE=NODE")
+    unassigned = [role for role in roles if role not in nodes]
+    if unassigned and url:
+        parties = ", ".join(f"--party {role}=NODE" for role in unassigned)
+        raise CallFailed(f"name the nodes: {parties}", EXIT_BAD_INPUT, "INVALID")
+    if unassigned:
+        nodes |= dict.fromkeys(unassigned, settings_of(config).node.id)
+    job = _Draft(
+        flow,
+        chained(components),
+        {role: nodes[role] for role in roles},
+        [role for role in unassigned if role != roles[0]],
+        datasets,
+    )
+    say("\n".join(_job_lines(job)) + "\n", nl=False)
 
 
-def _component(one: "model.Component") -> Component:
+def _component(task: str, config: Path, url: str) -> Component:
+    """Return the component of PROVIDER/COMPONENT. Raises `CallFailed`."""
     from provider_registry.forms import form
 
-    inputs, outputs = (
-        tuple(Port(i.name, i.category) for i in found) for found in (one.inputs, one.outputs)
+    provider, _, name = task.rpartition("/")
+    if not provider or not name:
+        text = f"{task!r} must read PROVIDER/COMPONENT, such as reference/HeteroLR"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    registered = component_of(provider, name, config, url)
+    return Component(
+        registered.name,
+        registered.provider,
+        registered.version,
+        registered.roles,
+        [Port(data.name, data.category) for data in registered.inputs],
+        [Port(data.name, data.category) for data in registered.outputs],
+        form(registered),
     )
-    return Component(one.name, one.provider, one.version, one.roles, inputs, outputs, form(one))
 
 
-def _by_role(
-    given: Sequence[str],
+def _values_by_role(
+    pairs: Sequence[str],
     roles: Sequence[str],
     form: str,
 ) -> dict[str, str]:
-    made = {}
-    for text in given:
+    """Return the values of ROLE=VALUE options. Raises `CallFailed`, which shows the ``form`` of the option."""
+    values = {}
+    for text in pairs:
         role, _, value = text.partition("=")
         if not value or role not in roles:
             raise CallFailed(
                 f"{text!r} must read {form}; roles are {', '.join(roles)}", EXIT_BAD_INPUT
             )
-        made[role] = value
-    return made
+        values[role] = value
+    return values
 
 
-_PARAMETERS = 'The parameters of each component are below task_params: remove the "# " before those that you set.'
+# ---------------------------------------------------------------- the job's file
 
 
-def _drafted(
-    components: Sequence[Component],
-    nodes: Mapping[str, str],
-    datasets: Mapping[str, str],
-    flow: str,
-    open_: Sequence[str],
-) -> str:
-    """Return a job as YAML. ``nodes`` is who plays each role, ``datasets`` what a role's first task reads.
+def _job_lines(job: _Draft) -> Iterator[str]:
+    """Yield the lines of a job in YAML."""
+    initiator = next(iter(job.nodes))
+    yield f"# {t(_INTRODUCTION)}"
+    yield f"# {t('Then: bfia-gateway job plan FILE, and bfia-gateway job submit FILE --watch')}"
+    yield f"flow_id: {_yaml(job.flow_id)}"
+    yield "dag:"
+    yield '  version: "2.0"'
+    yield "  components:"
+    for task in job.tasks:
+        yield from _dag_entry(task)
+    yield "config:"
+    yield '  version: "2.0.0"'
+    yield f"  initiator: {{role: {_yaml(initiator)}, node_id: {_yaml(job.nodes[initiator])}}}"
+    yield "  role:"
+    for role, node in job.nodes.items():
+        hint = ""
+        if role in job.open_roles:
+            hint = f"  # {t('change this: the node of this role')}"
+        yield f"    {_yaml(role)}: [{_yaml(node)}]{hint}"
+    yield "  job_params:"
+    yield "    common: {sync_type: callback}"
+    yield "  task_params:"
+    yield f"    common:  # {t('for all parties')}"
+    for task in job.tasks:
+        yield from _parameters(task, job.tasks)
+    for role in job.nodes:
+        yield from _datasets(job, role)
 
-    ``open_``: roles whose node is still to be named.
-    """
-    hint = f"  # {t('change this: the node of this role')}"
-    tasks = chained(components)
-    first = next(iter(nodes))
-    lines = [
-        f"# {t(_PARAMETERS)}",
-        f"# {t('Then: bfia-gateway job plan FILE, and bfia-gateway job submit FILE --watch')}",
-        f"flow_id: {_yaml(flow)}",
-        "dag:",
-        '  version: "2.0"',
-        "  components:",
-        *(line for task in tasks for line in _dag_entry(task)),
-        "config:",
-        '  version: "2.0.0"',
-        f"  initiator: {{role: {_yaml(first)}, node_id: {_yaml(nodes[first])}}}",
-        "  role:",
-        *(
-            f"    {_yaml(role)}: [{_yaml(node)}]{hint if role in open_ else ''}"
-            for role, node in nodes.items()
-        ),
-        "  job_params:",
-        "    common: {sync_type: callback}",
-        "  task_params:",
-        f"    common:  # {t('for all parties')}",
-        *(line for task in tasks for line in _parameters(task, tasks)),
-    ]
-    for role in nodes:
-        if readers := readers_of(tasks, role):
-            lines += [f"    {_yaml(role)}:  # {t('for the node of this role alone')}", '      "0":']
-        for task in readers:
-            dataset = _yaml(datasets.get(role, "namespace#name"))
-            hint = "" if role in datasets else f"  # {t('change this: a dataset there')}"
-            lines.append(f"        {_yaml(task.name)}: {{dataset_id: {dataset}}}{hint}")
-    return "\n".join(lines) + "\n"
+
+def _datasets(job: _Draft, role: str) -> Iterator[str]:
+    """Yield the datasets of the tasks that read one at a role's node."""
+    readers = readers_of(job.tasks, role)
+    if not readers:
+        return
+    yield f"    {_yaml(role)}:  # {t('for the node of this role alone')}"
+    yield '      "0":'
+    dataset = _yaml(job.datasets.get(role, "namespace#name"))
+    hint = ""
+    if role not in job.datasets:
+        hint = f"  # {t('change this: a dataset there')}"
+    for task in readers:
+        yield f"        {_yaml(task.name)}: {{dataset_id: {dataset}}}{hint}"
 
 
 def _dag_entry(task: Task) -> Iterator[str]:
+    """Yield a task of the DAG: its component, its input and outputs, and further possible inputs as comments."""
     component = task.component
     yield f"    - name: {_yaml(task.name)}"
     yield f"      componentName: {_yaml(component.name)}"
     yield f"      provider: {_yaml(component.provider)}"
     yield f"      version: {_yaml(component.version)}"
-    tables = [i for i in component.inputs if i.group == "data"]
-    if task.source:
+    table = component.input_table
+    if task.source and table:
         yield "      input:"
-        yield f"        - {{type: {_yaml(tables[0].category)}, key: {_yaml(task.source)}}}"
+        yield f"        - {{type: {_yaml(table.category)}, key: {_yaml(task.source)}}}"
     else:
         yield "      input: []"
-    for one in component.inputs:
-        if one not in tables[:1]:
-            entry = f"{{type: {_comment(one.category)}, key: <task>.<output>}}"
-            yield f"        # {t(f'it can read {_comment(one.name)} as well')}: - {entry}"
+    for port in component.inputs:
+        if port is not table:
+            entry = f"{{type: {_comment(port.category)}, key: <task>.<output>}}"
+            yield f"        # {t(f'it can read {_comment(port.name)} as well')}: - {entry}"
     yield "      output:" if component.outputs else "      output: []"
-    for out in component.outputs:
-        yield f"        - {{type: {_yaml(out.category)}, key: {_yaml(out.name)}}}"
+    for port in component.outputs:
+        yield f"        - {{type: {_yaml(port.category)}, key: {_yaml(port.name)}}}"
 
 
 def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield parameters: what is required, and the switch that would keep columns from a task that reads them."""
+    """Yield a task's parameters: as comments, except the required ones.
+
+    A switch that would withhold columns from a later task is set to false.
+    """
     schema = task.component.form
     required = schema.get("required", ())
     reader = reader_of(task, tasks)
     yield f"      {_yaml(task.name)}: {{"
     for name, field in schema["properties"].items():
-        yield f"        # {_comment(field['title'])} ({_about(field)})"
-        if field.get("description", field["title"]) != field["title"]:
-            yield f"        #   {_comment(field['description'])[:_LONGEST]}"
+        title = field["title"]
+        description = field.get("description", title)
+        yield f"        # {_comment(title)} ({_constraints(field)})"
+        if description != title:
+            yield f"        #   {_comment(description)[:_LONGEST]}"
         if name in required:
             yield f"        {_yaml(name)}: {_yaml(first_value(field))},  # {t('required')}"
         elif switched_off(name, field, reader):
@@ -195,28 +223,39 @@ def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
     yield "      }"
 
 
-def _about(field: Mapping[str, Any]) -> str:
-    """Return a parameter's type, its allowed values, and what it depends on."""
+def _constraints(field: Mapping[str, Any]) -> str:
+    """Return a parameter's type, its allowed values, and the parameters that it depends on."""
     choices = _comment(allowed(field))[:_LONGEST]
+    if choices and "enum" in field:
+        choices = t(f"one of {choices}")
+    dependencies = ""
     conditions = field["x-bfia"].get("dependsOn", ())
-    parts = [
-        field["x-bfia"]["type"],
-        t(f"one of {choices}") if choices and "enum" in field else choices,
-    ]
-    parts.append(t(f"goes with {' or '.join(conditions)}") if conditions else "")
-    return _comment("; ".join(filter(None, parts)))
+    if conditions:
+        dependencies = t(f"goes with {' or '.join(conditions)}")
+    texts = [field["x-bfia"]["type"], choices, dependencies]
+    return _comment("; ".join(filter(None, texts)))
 
 
 def _comment(text: str) -> str:
     """Keep a vendor's text within its line of comment."""
-    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _yaml(value: Any) -> str:
     """Return a value as YAML in one line; plain words without quotes."""
-    if isinstance(value, str) and _WORD.fullmatch(value) and value.lower() not in _NOT_TEXT:
+    if isinstance(value, str) and _is_plain(value):
         return value
-    if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
-        return text.replace("e", ".0e")  # else YAML reads it as text
+    if isinstance(value, float):
+        text = repr(value)
+        if "e" in text and "." not in text:
+            return text.replace("e", ".0e")  # else YAML reads it as text
     text = json.dumps(value, ensure_ascii=False)
-    return text if text.isprintable() else json.dumps(value)
+    if text.isprintable():
+        return text
+    return json.dumps(value)
+
+
+def _is_plain(text: str) -> bool:
+    """True if YAML reads a text without quotes as the same text."""
+    return bool(_PLAIN_WORD.fullmatch(text)) and text.lower() not in _NOT_TEXT

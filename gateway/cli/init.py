@@ -1,4 +1,4 @@
-"""The commented configuration that ``init`` writes, made from the settings themselves."""
+"""The commented configuration that ``init`` writes, derived from the schema of the settings."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from gateway.domain.resources import GIB
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import CHINESE, of_settings
 
+# An example of routes; a text is the comment after its line.
 _ROUTES = (
     ("JG0100001100000000:", ""),
     ("  host: 127.0.0.1", "or  url: https://gateway.example.com/bfia"),
@@ -37,57 +38,53 @@ _ROUTES = (
     ("JG0100001100000005:", ""),
     ("  via: JG0100001100000000", "that node passes on, where its own routes allow it"),
 )
-"""an example of routes, and what its lines mean"""
 _IMAGES = 'images: {"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}'
-
+# Certificate, key, and the authorities of the partners' certificates.
 TLS_FILES = ("node.pem", "node.key", "ca.pem")
-"""certificate, key, and the authorities of the partners' certificates"""
-_PART = 0.75
-"""of the machine's memory and of the storage's disk, for jobs: the rest is for the gateway and the system"""
+_SHARE = 0.75  # of the machine's memory and of the storage's disk for jobs; the gateway and the system have the rest
+_DOCKER_TIMEOUT = 3  # seconds for a response of the daemon
 
 
-def docker_answers() -> bool:
-    """Say whether a Docker daemon is reachable."""
+def docker_responds() -> bool:
+    """Return whether a Docker daemon is reachable."""
     return _memory_of_docker() is not None
 
 
 def _memory_of_docker() -> int | None:
-    """Return the bytes of memory of the daemon's machine; None where no daemon answers."""
+    """Return the bytes of memory of the daemon's machine; None without a daemon."""
     try:
-        with closing(
-            Client(
-                version="auto",
-                timeout=3,
-                **kwargs_from_env(),
-            )
-        ) as client:
+        client = Client(version="auto", timeout=_DOCKER_TIMEOUT, **kwargs_from_env())
+        with closing(client):
             return int(client.info()["MemTotal"])
     except (DockerException, OSError):
         return None
 
 
-def more(
+# ---------------------------------------------------------------- the configuration
+
+
+def settings_from_options(
     port: int,
     auth: bool,
     tls: Path | None,
     folder: Path,
 ) -> dict[str, Any]:
-    """Return the settings that the options choose, by path; files as seen from the configuration's folder."""
-    chosen: dict[str, Any] = {"auth.mode": "on"} if auth else {}
-    for n, (name, host) in enumerate(
-        {
-            "peer": "0.0.0.0",
-            "container": "127.0.0.1",
-            "operator": "127.0.0.1",
-        }.items()
-    ):
-        chosen[f"listen.{name}.bind"] = f"{host}:{port + n}"
+    """Return the settings that the command's options stand for, by path.
+
+    ``tls``: the folder of `TLS_FILES`, written relative to ``folder``, which is the configuration's.
+    """
+    settings: dict[str, Any] = {
+        "listen.peer.bind": f"0.0.0.0:{port}",
+        "listen.container.bind": f"127.0.0.1:{port + 1}",
+        "listen.operator.bind": f"127.0.0.1:{port + 2}",
+    }
+    if auth:
+        settings["auth.mode"] = "on"
     if tls is not None:
-        files = [Path(os.path.relpath(tls / one, folder)).as_posix() for one in TLS_FILES]
-        chosen["listen.peer.tls"] = dict(
-            zip(("certificate", "key", "client_ca"), files, strict=True)
-        )
-    return chosen
+        files = [Path(os.path.relpath(tls / name, folder)).as_posix() for name in TLS_FILES]
+        keys = ("certificate", "key", "client_ca")
+        settings["listen.peer.tls"] = dict(zip(keys, files, strict=True))
+    return settings
 
 
 def example(
@@ -95,28 +92,113 @@ def example(
     engine: str,
     routes: str,
     folder: Path,
-    more: dict[str, Any],
+    settings: dict[str, Any],
 ) -> str:
-    """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine."""
-    storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
-    memory = (_memory_of_docker() if engine == "docker" else None) or this_machine().memory
+    """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine.
+
+    ``settings`` replace the defaults, by path.
+    """
+    memory = None
+    if engine == "docker":
+        memory = _memory_of_docker()
+    disk = shutil.disk_usage(nearest_existing(folder.resolve())).total
     chosen = {
         "node.id": node,
         "engine.kind": engine,
         "route_table.file": routes,
-        "storage.url": storage,
+        "storage.url": f"file://{folder.resolve() / DEFAULT_STORAGE}",
         "data.grants": "listed",
-        "resources.memory_gib": _part_of(memory),
-        "resources.disk_gib": _part_of(shutil.disk_usage(nearest_existing(folder.resolve())).total),
-        **more,
+        "resources.memory_gib": _share_of(memory or this_machine().memory),
+        "resources.disk_gib": _share_of(disk),
+        **settings,
     }
     lines = [
         f"# {t('Configuration of one BFIA interconnection gateway.')}",
         f"# {t('Environment variables go over this file:')}",
         f"# {t('BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.')}",
         "",
+        *_section_lines(Settings, None, "", chosen),
     ]
-    return "\n".join([*lines, *_settings(Settings, None, "", chosen)]) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def _share_of(size: int) -> float:
+    """Return the GiB for jobs of a number of bytes."""
+    return max(round(size * _SHARE / GIB, 1), 0.1)
+
+
+def _section_lines(
+    model: type[BaseModel],
+    values: BaseModel | None,
+    path: str,
+    chosen: dict[str, Any],
+) -> Iterator[str]:
+    """Yield the lines of each setting of a section; ``values``: its defaults, if they are not the model's."""
+    for name, field in model.model_fields.items():
+        if values is None:
+            value = field.get_default(call_default_factory=True)
+        else:
+            value = getattr(values, name)
+        yield from _setting_lines(f"{path}{name}", field, value, chosen)
+
+
+def _setting_lines(
+    path: str,
+    field: FieldInfo,
+    value: Any,
+    chosen: dict[str, Any],
+) -> Iterator[str]:
+    """Yield the line of a setting, or all lines of a section."""
+    indent = "  " * path.count(".")
+    name = path.rpartition(".")[2]
+    if path == "engine.process":
+        yield f"{indent}process:"
+        yield f"{indent}  # {t('Image name -> the command that stands for it, such as')}"
+        yield f"{indent}  # {_IMAGES}"
+        yield f"{indent}  images: {{}}"
+        return
+    section = _section_model(field, value)
+    if section is None:
+        meaning = _in_use_language(field.description or "")
+        comment = f"  # {meaning}" if meaning else ""
+        yield f"{indent}{name}: {_yaml(chosen.get(path, value))}{comment}"
+        return
+    meaning = _in_use_language(field.description or section.__doc__ or "")
+    if meaning:
+        yield f"{indent}# {meaning}"
+    yield f"{indent}{name}:"
+    defaults = value if isinstance(value, BaseModel) else None
+    yield from _section_lines(section, defaults, f"{path}.", chosen)
+
+
+def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
+    """Return the model of a section; None for a single setting, and for a section that is left out."""
+    if not isinstance(value, BaseModel) and value is not PydanticUndefined:
+        return None
+    for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _in_use_language(description: str) -> str:
+    """Return the description of a setting in one line and in the language in use."""
+    line = " ".join(description.split())
+    if spoken() == CHINESE:
+        return of_settings().get(line, line)
+    return line
+
+
+def _yaml(value: Any) -> str:
+    """Return a setting's value in one line of JSON, which is YAML, too."""
+    if isinstance(value, list):
+        return json.dumps([str(entry) for entry in value])
+    if value is not None and not isinstance(value, (bool, int, float, dict)):
+        value = str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+# ---------------------------------------------------------------- the route table and the key
 
 
 def empty_routes() -> str:
@@ -125,70 +207,16 @@ def empty_routes() -> str:
         t("Node id -> how its gateway is reached. This node itself needs no entry."),
         t('Ids are text: quote those that YAML would read otherwise, such as "0123".'),
         "",
-        *(f"{line:<26} # {t(about)}" if about else line for line, about in _ROUTES),
-        t("All keys: docs/routes.md"),
     ]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "{}\n"
+    for line, meaning in _ROUTES:
+        lines.append(f"{line:<26} # {t(meaning)}" if meaning else line)
+    lines.append(t("All keys: docs/routes.md"))
+    comments = [f"# {line}".rstrip() for line in lines]
+    return "\n".join([*comments, "{}"]) + "\n"
 
 
-def own_key(folder: Path) -> str:
-    """Return the id of the key that a new node signs with: made now, unless it has one already."""
+def signing_key(folder: Path) -> str:
+    """Return the id of the key with which a new node signs, which is created if there is none."""
     ring = Keyring(folder / str(Settings.model_fields["state_dir"].default))
-    return (ring.signing or ring.make("ed25519")).id
-
-
-def _part_of(size: int) -> float:
-    return max(round(size * _PART / GIB, 1), 0.1)
-
-
-def _settings(
-    model: type[BaseModel],
-    values: BaseModel | None,
-    path: str,
-    chosen: dict[str, Any],
-) -> Iterator[str]:
-    """Yield a line for each setting of a section; ``values`` are its defaults where they are not the model's."""
-    pad = "  " * path.count(".")
-    for name, field in model.model_fields.items():
-        place = f"{path}{name}"
-        value = (
-            field.get_default(call_default_factory=True)
-            if values is None
-            else getattr(values, name)
-        )
-        section = _section(field)
-        if place == "engine.process":
-            yield f"{pad}process:"
-            yield f"{pad}  # {t('Image name -> the command that stands for it, such as')}"
-            yield f"{pad}  # {_IMAGES}"
-            yield f"{pad}  images: {{}}"
-        elif section is not None and (isinstance(value, BaseModel) or value is PydanticUndefined):
-            if about := _about(field.description or section.__doc__ or ""):
-                yield f"{pad}# {about}"
-            yield f"{pad}{name}:"
-            yield from _settings(
-                section, value if isinstance(value, BaseModel) else None, f"{place}.", chosen
-            )
-        else:
-            about = _about(field.description or "")
-            yield f"{pad}{name}: {_yaml(chosen.get(place, value))}" + (
-                f"  # {about}" if about else ""
-            )
-
-
-def _about(text: str) -> str:
-    """Return what a setting means in the language in use."""
-    line = " ".join(text.split())
-    return of_settings().get(line, line) if spoken() == CHINESE else line
-
-
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-
-
-def _yaml(value: Any) -> str:
-    if isinstance(value, list):
-        return json.dumps([str(one) for one in value])
-    plain = value if value is None or isinstance(value, (bool, int, float, dict)) else str(value)
-    return json.dumps(plain, ensure_ascii=False)
+    key = ring.signing or ring.make("ed25519")
+    return key.id

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.cli.command import amount
 from gateway.cli.language import t
+from gateway.cli.values import amount
 from gateway.errors import counted
 
 TOPIC_LIMIT = 10

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bfia_gateway_client.errors import harmless
-from gateway.cli.command import lasted
 from gateway.cli.job_notes import (
     channel_lines,
     last_lines,
@@ -14,6 +13,7 @@ from gateway.cli.job_notes import (
     warnings,
 )
 from gateway.cli.language import t
+from gateway.cli.values import lasted
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

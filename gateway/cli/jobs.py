@@ -1,4 +1,4 @@
-"""``bfia-gateway job …``: submit a job, watch it, decide on it, stop it."""
+"""``bfia-gateway job …``: submit a job, list and show jobs, watch them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,43 +10,21 @@ import typer
 
 from bfia_gateway_client.bridge import iterate_blocking
 from bfia_gateway_client.calls import next_step_of, path_of
-from bfia_gateway_client.errors import harmless
-from bfia_gateway_client.progress import OVER, watch_job
+from bfia_gateway_client.progress import watch_job
 from gateway.cli import options
-from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, Client, read_object, who
-from gateway.cli.command import (
-    Column,
-    Columns,
-    Output,
-    cell,
-    command,
-    compact,
-    lasted,
-    listing,
-    print_json,
-    say,
-    short,
-    warn,
-    when,
-)
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, Client, read_object
+from gateway.cli.command import Output, command
 from gateway.cli.job_notes import warnings
 from gateway.cli.job_tree import draw_job
 from gateway.cli.language import t
-from gateway.data.log_levels import Level
-from gateway.errors import counted, near
+from gateway.cli.output import print_json, say, warn
+from gateway.cli.tables import Columns, listing
+from gateway.cli.values import lasted, short, when
+from gateway.errors import near
 
-_SCHEDULE = "/v1/platform/schedule"
+SCHEDULE = "/v1/platform/schedule"  # path of the standard's calls on the operator listener
 _DATASET_ID = r"[^\s'\"（：；]+#[^\s'\"（：；]+"  # in a message, which may be Chinese
-_DETAIL_LENGTH = 300  # characters of an event's detail in a timeline
 _WATCHED_WARNINGS = 3
-# The standings of a dry run's checks, worst first, and their words in the verdict.
-_STANDINGS = {
-    "problem": "in the way",
-    "waits": "to wait for",
-    "warning": "to look at",
-    "unknown": "unknown",
-}
-
 commands = typer.Typer(name="job")
 
 JobFile = Annotated[
@@ -56,9 +34,6 @@ Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the f
 Party = Annotated[
     str,
     typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one."),
-]
-Why = Annotated[
-    str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")
 ]
 
 
@@ -81,7 +56,7 @@ def submit(
     body = read_object(file)
     if strict:
         _set_strict(body)
-    job_id = _create_job(node, f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"]
+    job_id = _create_job(node, f"{SCHEDULE}/job/create_all", body)["data"]["job_id"]
     if not watch_it:
         _print_created(node, {"job_id": job_id}, as_json)
         return
@@ -151,17 +126,17 @@ def _create_job(node: Client, path: str, body: Mapping[str, Any]) -> Any:
         return node.post(path, body)
     except CallFailed as error:
         lines = [str(error)]
-        kept_id = None
+        job_id = None
         if isinstance(error.data, Mapping):
-            kept_id = error.data.get("job_id")
-        if kept_id:
-            lines.append(f"It is kept as {kept_id}: bfia-gateway job show {quote(kept_id)}")
-            lines += _dataset_hints(node, kept_id)
+            job_id = error.data.get("job_id")
+        if job_id:
+            lines.append(f"It is kept as {job_id}: bfia-gateway job show {quote(job_id)}")
+            lines += _dataset_hints(node, job_id)
         raise CallFailed("\n".join(lines), error.code, error.reason, error.data) from None
 
 
 def _dataset_hints(node: Client, job_id: str) -> list[str]:
-    """Return which datasets were probably meant, if this node refused a job for unknown ones.
+    """Return suggestions for the dataset ids for which this node refused a job.
 
     There are no hints for datasets of partners.
     """
@@ -169,7 +144,8 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
         job = job_at(node, job_id)
         failure = job.get("failure") or {}
         dataset_ids = dict.fromkeys(re.findall(_DATASET_ID, str(failure.get("message"))))
-        if not dataset_ids or failure.get("node") != job["scheduler"]:
+        failed_here = failure.get("node") == job["scheduler"]
+        if not dataset_ids or not failed_here:
             return []
         page = node.get("/api/v1/datasets", unregistered="false", limit=1000)
     except CallFailed:  # the refusal is printed all the same
@@ -238,8 +214,12 @@ def list_jobs(
     yield page_of_jobs
     ids = [job["job_id"] for job in page_of_jobs["jobs"]]
     short_ids = dict(zip(ids, short(ids), strict=True))
+
+    def short_id(job: Mapping[str, Any]) -> Any:
+        return short_ids[job["job_id"]]
+
     columns: Columns = {
-        "job": lambda job: short_ids[job["job_id"]],
+        "job": short_id,
         "flow": "flow_id",
         "state": _outcome_or_status,
         "created (UTC)": when("created_at", 16),
@@ -273,7 +253,20 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
 
 
 def _next_steps(node: Client, job: Mapping[str, Any]) -> list[str]:
-    """Return what to do about each reason for which a job failed or waits for an approval."""
+    """Return the next step for each reason for which a job failed or waits for an approval."""
+    lines = []
+    for reason, cause in _causes_by_reason(job).items():
+        try:
+            explanation = node.get(path_of("reasons", reason))
+        except CallFailed:  # a partner's own reasons are not explained
+            continue
+        step = next_step_of(explanation["next_step"], job, cause)
+        lines.append(f"{t('next step')}: {reason}: {step}")
+    return lines
+
+
+def _causes_by_reason(job: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the first failure, refusal or pending approval of a job with each reason."""
     causes: list[Mapping[str, Any] | None] = []
     if job.get("outcome") != "STOPPED":
         causes += [job["failure"], *job.get("refusals", [])]
@@ -283,15 +276,7 @@ def _next_steps(node: Client, job: Mapping[str, Any]) -> list[str]:
     by_reason: dict[str, Mapping[str, Any]] = {}
     for cause in filter(None, causes):
         by_reason.setdefault(cause["reason"], cause)
-    lines = []
-    for reason, cause in by_reason.items():
-        try:
-            explanation = node.get(path_of("reasons", reason))
-        except CallFailed:  # a partner's own reasons are not explained
-            continue
-        step = next_step_of(explanation["next_step"], job, cause)
-        lines.append(f"{t('next step')}: {reason}: {step}")
-    return lines
+    return by_reason
 
 
 @command(commands, "watch", "job-0123")
@@ -302,323 +287,6 @@ def watch(
 ) -> None:
     """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not succeed."""
     watch_until_over(node, job_id, as_json)
-
-
-@command(commands, "timeline", "job-0123")
-def timeline(node: Client, job_id: options.JobId) -> Output:
-    """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
-    response = node.get(path_of("jobs", job_id, "timeline"))
-    yield response
-    days = {entry["at"][:10] for entry in response["timeline"]}
-    title = job_id
-    shown_time = slice(23)
-    if len(days) == 1:
-        title = f"{job_id}, {days.pop()}"
-        shown_time = slice(11, 23)
-    columns: Columns = {
-        "at (UTC)": lambda entry: entry["at"][shown_time].replace("T", " "),
-        "as": lambda entry: t(entry["side"]),
-        "what": "event",
-        "by": "by",
-        "more": _event_detail,
-    }
-    listing(response, "timeline", "", columns, title)
-
-
-def _event_detail(entry: Mapping[str, Any]) -> str:
-    detail = {key: value for key, value in entry["detail"].items() if value != entry["by"]}
-    return cell(readable_detail(detail))[:_DETAIL_LENGTH]
-
-
-def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event's detail for people, without ids, proofs and the messages of successful calls."""
-    readable = {}
-    for key, value in detail.items():
-        if key in ("trace_id", "task_id"):
-            continue
-        if key == "attempt":
-            if value == 0:
-                continue
-            value += 1  # people count from 1
-        readable[key] = value
-    origin = readable.get("origin")
-    if origin:
-        readable["origin"] = origin.get("from", "")
-    if not {"method", "path", "seconds"} <= readable.keys():
-        return _with_translated_keys(readable)
-    call = _call_summary(readable)
-    for key in ("method", "path", "http", "seconds"):
-        readable.pop(key, None)
-    if readable.get("code") == 0:
-        readable.pop("code")
-        readable.pop("message", None)
-    return call | _with_translated_keys(readable)
-
-
-def _call_summary(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's method, and the end of its path, HTTP status and duration in one text."""
-    facts = ["/".join(detail["path"].split("/")[-2:])]
-    if detail.get("http"):
-        facts.append(str(detail["http"]))
-    facts.append(f"{1000 * detail['seconds']:.0f} ms")
-    return {detail["method"]: ", ".join(filter(None, facts))}
-
-
-def _with_translated_keys(detail: Mapping[str, Any]) -> dict[str, Any]:
-    translated = {}
-    for key, value in detail.items():
-        if isinstance(value, Mapping):
-            value = _with_translated_keys(value)
-        elif key == "message":
-            value = t(value)
-        translated[t(key.replace("_", " "))] = value
-    return translated
-
-
-@command(commands, "logs", "job-0123 --task secureboost --level error --follow")
-def logs(
-    node: Client,
-    job_id: options.JobId,
-    task: Task = "",
-    party: Party = "",
-    tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
-    ] = False,
-    level: Annotated[
-        Level, typer.Option(help="info: warnings, too, and worse; debug: all.")
-    ] = Level.DEBUG,
-) -> None:
-    """Print what a run here wrote.
-
-    A line's level is what it states itself; one without is info on stdout, and error on stderr.
-    """
-    run = run_of(job_at(node, job_id), task, party)
-    query = {"tail": tail or None, "level": level}
-    wrote_something = False
-    for event, line in _log_events(node, run["log"], follow, query):
-        wrote_something = True
-        if event != "end":
-            typer.echo(harmless(line), err=event == "stderr")  # as written, in no other language
-    if not wrote_something:
-        text = "wrote no such line"
-        if level is Level.DEBUG:
-            text = "wrote nothing"
-        say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
-
-
-def _log_events(
-    node: Client,
-    path: str,
-    follow: bool,
-    query: Mapping[str, Any],
-) -> Iterator[tuple[str, str]]:
-    """Yield the stream, if known, and the text of each line; of a followed log also its end."""
-    if follow:
-        yield from node.events(path, follow=True, **query)
-        return
-    for line in node.lines(path, **query):
-        yield "", line
-
-
-# ---------------------------------------------------------------- stopping, and what people decide
-
-
-@command(commands, "stop", "job-0123 --task secureboost")
-def stop(
-    node: Client,
-    job_id: options.JobId,
-    task: Task = "",
-) -> Output:
-    """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
-    final_state = _final_state(job_at(node, job_id), task)
-    if task:
-        subject = f"task {task} of {job_id}"
-        node.post(f"{_SCHEDULE}/job/stop_task", {"job_id": job_id, "task_name": task})
-    else:
-        subject = job_id
-        node.post(f"{_SCHEDULE}/job/stop_all", {"job_id": job_id})
-    yield {
-        "job_id": job_id,
-        "task_name": task,
-        "stopped": not final_state,
-        "ended": final_state,
-    }
-    if final_state:
-        say(f"{subject} has ended before ({final_state}); there was nothing to stop")
-        return
-    waiting: Mapping[str, Any] = {}
-    if not task:
-        waiting = job_at(node, job_id).get("local_waiting") or {}
-    if waiting.get("reason") == "CONFIRMING":
-        say(f"{subject} is stopped here; the gateway {waiting['message']}")
-    else:
-        say(f"{subject} is being stopped at every node")
-
-
-def _final_state(job: Mapping[str, Any], task_name: str) -> str:
-    """Return the state in which the job, else the task, has ended; empty if neither has."""
-    if job["status"] in OVER:
-        return f"{job['status']} {job.get('outcome') or ''}".strip()
-    for task in job["tasks"]:
-        if task["name"] == task_name and task["status"] in ("SUCCESS", "FAILED"):
-            return str(task["status"])
-    return ""
-
-
-@command(commands, "cancel-waiting", "--dry-run")
-def cancel_waiting(node: Client, dry_run: options.DryRun = False) -> Output:
-    """Stop all jobs that this node schedules and of which nothing runs yet."""
-    response = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
-    yield response
-    verb = "would be cancelled" if dry_run else "cancelled"
-    job_ids = response["jobs"]
-    say("\n".join([*job_ids, f"{len(job_ids)} {verb}"]))
-
-
-@command(commands, "suspend", "job-0123")
-def suspend(node: Client, job_id: options.JobId) -> Output:
-    """Start no further task of a job; running ones end. `job resume` continues it."""
-    yield node.post(path_of("jobs", job_id, "suspend"), {})
-    say(f"{job_id} starts no further task")
-
-
-@command(commands, "resume", "job-0123")
-def resume(node: Client, job_id: options.JobId) -> Output:
-    """Continue a suspended job."""
-    yield node.post(path_of("jobs", job_id, "resume"), {})
-    say(f"{job_id} continues")
-
-
-@command(commands, "approvals", options=options.paged())
-def approvals(node: Client, **page: Any) -> Output:
-    """List the jobs that wait for a person's approval at this node."""
-    response = node.get("/api/v1/approvals", **page)
-    yield response
-    columns: Columns = {
-        "job": "job_id",
-        "requested by": "initiator",
-        "as": "roles",
-        "components": _of_tasks("component"),
-        "image": _of_tasks("image"),
-        "dataset": _of_tasks("dataset"),
-        "parameters": _parameter_lines,
-        "until (UTC)": _approval_deadline,
-    }
-    title = counted(response["total"], "job waits", "jobs wait")
-    listing(response, "approvals", "", columns, title)
-
-
-def _of_tasks(key: str) -> Column:
-    """Return a column for a field of the tasks of a job, each value once."""
-
-    def values(approval: Mapping[str, Any]) -> list[Any]:
-        return list(dict.fromkeys(task[key] for task in approval["tasks"] if task[key]))
-
-    return values
-
-
-def _parameter_lines(approval: Mapping[str, Any]) -> str:
-    lines = []
-    for task in approval["tasks"]:
-        if task["parameters"]:
-            parameters = compact(task["parameters"], 1000)
-            lines.append(f"{task['task']} {task['party']}: {parameters}")
-    return "\n".join(lines)
-
-
-def _approval_deadline(approval: Mapping[str, Any]) -> str:
-    until = (approval["approval"] or {}).get("until")
-    return str(until or "")[:19].replace("T", " ")
-
-
-@command(commands, "approve", 'job-0123 -m "agreed with the data owner"')
-def approve(
-    node: Client,
-    job_id: options.JobId,
-    reason: Why = "",
-) -> Output:
-    """Approve a job at this node."""
-    yield from _decide(node, job_id, "approve", "approved", reason)
-
-
-@command(commands, "reject", 'job-0123 -m "not agreed"')
-def reject(
-    node: Client,
-    job_id: options.JobId,
-    reason: Why = "",
-) -> Output:
-    """Reject a job at this node; it is then rejected at every node."""
-    yield from _decide(node, job_id, "reject", "rejected", reason)
-
-
-def _decide(
-    node: Client,
-    job_id: str,
-    action: str,
-    participle: str,
-    reason: str,
-) -> Output:
-    response = node.post(path_of("jobs", job_id, action), {"by": who(), "reason": reason})
-    yield response
-    if not response["repeated"]:
-        say(f"{job_id} is {participle} here")
-        return
-    by = _earlier_decision(response["approval"] or {})
-    say(f"{job_id} was {participle} here before: {by}; nothing was changed")
-    if reason:
-        say("the new reason was not sent to anybody; the job keeps the first", err=True)
-
-
-def _earlier_decision(approval: Mapping[str, Any]) -> str:
-    decided_at = str(approval.get("decided_at") or "")[:19]
-    by = f"by {approval.get('by') or 'an operator'} at {decided_at} UTC"
-    message = (approval.get("failure") or {}).get("message")
-    if message:
-        by += f" ({message})"
-    return by
-
-
-@command(commands, "plan", "examples/create_all_psi_sbt.json", timeout=120)
-def plan(node: Client, file: JobFile) -> Output:
-    """Ask every party what would happen to a job (a dry run), and create nothing.
-
-    Checked are image and digest, data and grants, resources now, the route in both directions, the profile, and
-    whether somebody has to approve. Exit code 0: no obstacle is known; 1: there is one.
-    """
-    response = node.post("/api/v1/jobs/plan", read_object(file))
-    yield response, response["good"]
-    columns: Columns = {
-        "check": "check",
-        "of": lambda check: t(check["about"]),
-        "result": _check_result,
-        "found": _check_finding,
-        "what to do": "remedy",
-    }
-    order = [*_STANDINGS, "ok"]
-    for node_plan in response["nodes"]:
-        node_plan["checks"].sort(key=lambda check: order.index(check["standing"]))
-        parties = ", ".join(node_plan["parties"]) or t("no party")
-        listing(node_plan, "checks", "", columns, f"{node_plan['node']} ({parties})")
-        say()
-    verdict = "nothing stands in the way" if response["good"] else "the job would fail"
-    counts = []
-    for standing, words in _STANDINGS.items():
-        count = response.get(f"{standing}_count")
-        if count:
-            counts.append(f"{count} {words}")
-    if counts:
-        verdict += f" ({', '.join(counts)})"
-    say(verdict)
-
-
-def _check_result(check: Mapping[str, Any]) -> str:
-    standing = str(check["standing"])
-    return "PROBLEM" if standing == "problem" else standing
-
-
-def _check_finding(check: Mapping[str, Any]) -> str:
-    return "; ".join(filter(None, (check["found"], check["cause"])))
 
 
 # ---------------------------------------------------------------- watching
@@ -634,26 +302,29 @@ def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
     console = Console(stderr=as_json)
     with Live(console=console, refresh_per_second=8, transient=as_json) as live:
         try:
-            for job, trouble in _looks(node, job_id):
+            for job, trouble in _states_until_over(node, job_id):
                 view = draw_job(job, warning_limit=_WATCHED_WARNINGS)
                 if trouble:
                     view = Group(view, Text(trouble, style="yellow"))
                 live.update(view)
         except KeyboardInterrupt:
             if not job.get("outcome"):
-                of = quote(job_id)
-                say(f"the job continues: bfia-gateway job watch {of}, or job stop {of}", err=True)
+                argument = quote(job_id)
+                say(
+                    f"the job continues: bfia-gateway job watch {argument}, or job stop {argument}",
+                    err=True,
+                )
             raise
     if not console.is_terminal:
-        console.print()  # in a pipe the last line is left open
+        console.print()  # rich does not end the last line of a live view in a pipe
     if as_json:
         print_json(job)
     if job["outcome"] != "SUCCEEDED":
         raise typer.Exit(EXIT_FAILED)
 
 
-def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the job until it is over; with a notice while the node is silent, and the job its last state."""
+def _states_until_over(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the job and an empty text until it is over; while the node is silent, the last job and a notice."""
 
     async def look() -> dict[str, Any]:
         return job_at(node, job_id)
@@ -671,8 +342,13 @@ def job_at(node: Client, job_id: str) -> dict[str, Any]:
     """Return a job as a node shows it, each run with its party as a label such as ``guest.0``."""
     job: dict[str, Any] = node.get(path_of("jobs", job_id))
     for run in job["runs"]:
-        run["party"] = f"{run['party']['role']}.{run['party']['index']}"
+        run["party"] = party_label(run["party"])
     return job
+
+
+def party_label(party: Mapping[str, Any]) -> str:
+    """Return a party as people write it: ``guest.0``."""
+    return f"{party['role']}.{party['index']}"
 
 
 def run_of(
@@ -686,19 +362,24 @@ def run_of(
     ``option`` precedes a task's name on the command line. Raises `CallFailed`, which lists the choices, if no run
     or several match.
     """
-    matches = []
-    for run in job["runs"]:
-        if task in ("", run["task_name"]) and party in ("", run["party"]):
-            matches.append(run)
-    run_keys = {(run["task_name"], run["party"]) for run in matches}
+    attempts = [run for run in job["runs"] if _matches(run, task, party)]
+    run_keys = {(run["task_name"], run["party"]) for run in attempts}
     if len(run_keys) == 1:
-        return max(matches, key=lambda run: int(run.get("attempt", 0)))
+        return max(attempts, key=_attempt_number)
     what = "more than one run" if run_keys else "no run"
     text = f"{what} here matches; there are: {_run_choices(job, task, option)}"
     other_node = _other_node_of(job, party)
     if other_node:
         text += f"; {party} plays at node {other_node}: run the command there"
     raise CallFailed(text, EXIT_BAD_INPUT)
+
+
+def _matches(run: Mapping[str, Any], task: str, party: str) -> bool:
+    return task in ("", run["task_name"]) and party in ("", run["party"])
+
+
+def _attempt_number(run: Mapping[str, Any]) -> int:
+    return int(run.get("attempt", 0))
 
 
 def _run_choices(job: Mapping[str, Any], task: str, option: str) -> str:
@@ -715,6 +396,6 @@ def _other_node_of(job: Mapping[str, Any], label: str) -> str:
     if any(run["party"] == label for run in job["runs"]):
         return ""
     for party in job["parties"]:
-        if label == f"{party['role']}.{party['index']}":
+        if label == party_label(party):
             return str(party["node"])
     return ""

@@ -1,11 +1,11 @@
-"""``bfia-gateway``: all commands, and those that come before there is a node: init, serve, demo."""
+"""``bfia-gateway``: all groups of commands, and the commands that need no node: init, serve, demo."""
 
 import errno
 import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,11 +16,12 @@ from gateway.cli.client import (
     EXAMPLE_NODE,
     EXIT_BAD_INPUT,
     CallFailed,
-    check_there,
+    check_exists,
     invalid_in,
 )
-from gateway.cli.command import EngineKind, command, loaded_from, say
-from gateway.cli.language import asked, speak, translated
+from gateway.cli.command import EngineKind, command, loaded_from
+from gateway.cli.language import requested_language, set_language, translated
+from gateway.cli.output import say
 from gateway.errors import Invalid
 from gateway.version import VERSION
 
@@ -36,21 +37,21 @@ app = typer.Typer(
 
 
 class Language(StrEnum):
-    """What help and messages are written in."""
+    """The language of help and messages."""
 
     en = "en"
     zh = "zh"
 
 
 class DemoData(StrEnum):
-    """What the demo trains on."""
+    """The tables of the demo."""
 
     breast = "breast"
     credit = "credit"
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         say(VERSION)
         raise typer.Exit
 
@@ -105,49 +106,34 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented configuration, an empty route table beside it, and the key pair that signs requests."""
-    from gateway.cli.init import TLS_FILES, docker_answers, empty_routes, example, more, own_key
+    from gateway.cli.init import docker_responds, settings_from_options
     from gateway.config.values import NODE_RULE, is_node
 
-    name = EXAMPLE_NODE if node is None else node
-    if not is_node(name):
-        raise CallFailed(f"--node {name!r}: {NODE_RULE}", EXIT_BAD_INPUT)
+    node_id = EXAMPLE_NODE if node is None else node
+    if not is_node(node_id):
+        raise CallFailed(f"--node {node_id!r}: {NODE_RULE}", EXIT_BAD_INPUT)
     routes = output.with_name("routes.yml")
     try:
-        if not force and (existing := [str(f) for f in (output, routes) if f.exists()]):
-            text = f"this would overwrite {', '.join(existing)}; give --force, or --output in another folder"
-            raise CallFailed(text, EXIT_BAD_INPUT)
-        kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        chosen = more(port, auth, tls, output.parent)
-        output.write_text(
-            example(name, str(kind), routes.name, output.parent, chosen), encoding="utf-8"
-        )
-        routes.write_text(empty_routes(), encoding="utf-8")
-        for file in (output, routes):  # with --force it may have been readable to others before
-            file.chmod(0o600)
-        key = own_key(output.parent)
+        if not force:
+            _refuse_overwriting(output, routes)
+        kind = engine
+        if kind is None:
+            kind = EngineKind.docker if docker_responds() else EngineKind.process
+        settings = settings_from_options(port, auth, tls, output.parent)
+        key_id = _write_node(output, routes, node_id, kind, settings)
     except OSError as error:
         text = f"{output} cannot be written: {error.strerror}; give another --output"
         raise CallFailed(text, EXIT_BAD_INPUT) from None
     say(f"wrote {output} and {routes}; engine kind: {kind}")
-    say(f"this node signs its requests with the key {key}")
+    say(f"this node signs its requests with the key {key_id}")
     if kind is EngineKind.process:
         say(
             "the process engine runs vendor code with the gateway's own rights: for trials, not for production"
         )
     if node is None:
-        text = f"this node is now {name}, the default id, and no two nodes may have the same"
-        say(
-            f"warning: {text}: give it an id of its own with --node before it meets partners",
-            err=True,
-        )
-    if tls is not None and (
-        missing := [str(tls / one) for one in TLS_FILES if not (tls / one).is_file()]
-    ):
-        say(
-            f"put there before the start: {', '.join(missing)} (docs/operations.md has a recipe)",
-            err=True,
-        )
+        _warn_of_example_id(node_id)
+    if tls is not None:
+        _print_missing_tls_files(tls)
     if auth:
         say(f"tokens are required: bfia-gateway token create NAME --role admin --config {output}")
     else:
@@ -155,6 +141,54 @@ def init(
             "every user of this machine may do everything at the operator listener: --auth requires tokens"
         )
     say(f"next: bfia-gateway serve --config {output}")
+
+
+def _refuse_overwriting(*files: Path) -> None:
+    """Raise `CallFailed` if one of the files exists."""
+    existing = [str(file) for file in files if file.exists()]
+    if existing:
+        text = f"this would overwrite {', '.join(existing)}; give --force, or --output in another folder"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+
+
+def _write_node(
+    config: Path,
+    routes: Path,
+    node_id: str,
+    kind: EngineKind,
+    settings: dict[str, Any],
+) -> str:
+    """Write the files of a new node, readable by this user only, and return the id of its key."""
+    from gateway.cli.init import empty_routes, example, signing_key
+
+    folder = config.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    text = example(node_id, str(kind), routes.name, folder, settings)
+    config.write_text(text, encoding="utf-8")
+    routes.write_text(empty_routes(), encoding="utf-8")
+    for file in (config, routes):  # an overwritten file may have been readable to others
+        file.chmod(0o600)
+    return signing_key(folder)
+
+
+def _warn_of_example_id(node_id: str) -> None:
+    text = f"this node is now {node_id}, the default id, and no two nodes may have the same"
+    say(
+        f"warning: {text}: give it an id of its own with --node before it meets partners",
+        err=True,
+    )
+
+
+def _print_missing_tls_files(folder: Path) -> None:
+    from gateway.cli.init import TLS_FILES
+
+    files = [folder / name for name in TLS_FILES]
+    missing = ", ".join(str(file) for file in files if not file.is_file())
+    if missing:
+        say(
+            f"put there before the start: {missing} (docs/operations.md has a recipe)",
+            err=True,
+        )
 
 
 @command(app, "serve", "--config node.yml")
@@ -171,7 +205,7 @@ def serve(
     """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start."""
     from gateway.cli.serve import run
 
-    check_there(config)
+    check_exists(config)
     try:
         run(config, log_format, ready_file)
     except Invalid as error:
@@ -220,65 +254,66 @@ def demo(
         raise
 
 
-def _group(
+def _add_group(
     name: str,
-    text: str,
-    kind: type[TyperGroup],
+    help_text: str,
+    group: type[TyperGroup],
 ) -> None:
+    """Add a group of commands, whose modules are imported once it is used."""
     app.add_typer(
         typer.Typer(
             name=name,
-            help=text,
+            help=help_text,
             no_args_is_help=True,
-            cls=kind,
+            cls=group,
         )
     )
 
 
-for _commands in (node.commands, backup.commands):
-    app.add_typer(_commands)
-_group(
+app.add_typer(node.commands)
+app.add_typer(backup.commands)
+_add_group(
     "token",
     "Who may use the operator listener, and in which role.",
     loaded_from("tokens", "access"),
 )
-_group(
+_add_group(
     "identity",
     "The key pair with which this node signs what it requests of partners.",
     loaded_from("identity", "access"),
 )
-_group(
+_add_group(
     "audit",
     "Who requested which change, and what became of it.",
     loaded_from("audit", "access", default="list"),
 )
-_group(
+_add_group(
     "partner",
     "Become the partner of another node; contracts, and what partners apply for.",
     loaded_from("commands", "partner"),
 )
-_group(
+_add_group(
     "data",
     "Datasets of this node, and which partner nodes may use them.",
     loaded_from("commands", "data"),
 )
-_group(
+_add_group(
     "job",
     "Submit a job, watch it, see what it wrote and left, stop it.",
-    loaded_from("commands", "jobs", "draft", "outputs"),
+    loaded_from("commands", "jobs", "job_timeline", "job_control", "draft", "outputs"),
 )
-_group(
+_add_group(
     "model",
     "Models that trainings left here: show, predict, deploy, export, import.",
     loaded_from("commands", "models"),
 )
-_group(
+_add_group(
     "provider",
     "Algorithm images, the components in them, and who may change them. A provider's full name is "
     "name:version@device; parts may be left out where that is clear.",
     loaded_from("commands", "providers", "check"),
 )
-_group(
+_add_group(
     "route",
     "Which nodes there are, how to reach them, and whether that works.",
     loaded_from("commands", "routes"),
@@ -287,19 +322,18 @@ _group(
 
 def main() -> None:
     """Entry point of the console script."""
-    os.umask(
-        0o077
-    )  # what it writes is this user's alone; a container's folders are opened one by one
-    speak(asked(sys.argv[1:]))
+    # Files are for this user alone; folders of containers are opened one by one.
+    os.umask(0o077)
+    set_language(requested_language(sys.argv[1:]))
     try:
         translated(typer.main.get_command(app))()
-    except KeyboardInterrupt:  # before a command has begun
+    except KeyboardInterrupt:  # before the command started
         sys.exit(130)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         say(f"the output cannot be written: {error.strerror}", err=True)
-        os._exit(1)  # without a second try to write what is buffered
+        os._exit(1)  # a normal exit would try to write the buffered output again
 
 
 if __name__ == "__main__":

@@ -10,21 +10,10 @@ import typer
 from bfia_gateway_client.calls import path_of
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
-from gateway.cli.command import (
-    Columns,
-    Output,
-    amount,
-    command,
-    compact,
-    listing,
-    print_json,
-    save,
-    say,
-    short,
-    size,
-    table,
-    when,
-)
+from gateway.cli.command import Output, command, save
+from gateway.cli.output import print_json, say
+from gateway.cli.tables import Columns, listing, table
+from gateway.cli.values import amount, compact, short, size, when
 
 commands = typer.Typer(name="model")
 

@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from select import select
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,24 +21,34 @@ from gateway.cli.client import (
     settings_of,
     who,
 )
-from gateway.cli.command import (
-    Columns,
-    Output,
-    amount,
-    command,
-    listing,
-    print_json,
-    print_steps,
-    say,
-    size,
-    table,
-)
+from gateway.cli.command import Output, command
+from gateway.cli.output import print_json, say
+from gateway.cli.tables import Columns, listing, print_steps, table
+from gateway.cli.values import amount, size
 from gateway.errors import counted
 
 if TYPE_CHECKING:
     from gateway.store.store import Store
 
 commands = typer.Typer(name="")
+
+
+# The amounts of resources, with their headings.
+_KINDS = {
+    "cpu": "cpu",
+    "memory_gib": "memory GiB",
+    "disk_gib": "disk GiB",
+    "gpu": "gpu",
+}
+# Counts of irregular reservations, with their meanings.
+_COUNTS = {
+    "returns_ignored": "returns with nothing to return",
+    "returned_by_reconciler": "jobs that ended and still held something",
+    "expired": "jobs that held something and were never started",
+}
+_DRAIN_INTERVAL = 0.5  # seconds between two looks at a draining node
+_EXIT_TIMEOUT = 5.0  # seconds between the end of a node's listeners and the end of its process
+_LISTED_JOBS = 3  # jobs that a line about draining names
 
 
 # ---------------------------------------------------------------- looking after a node
@@ -56,10 +67,12 @@ def gc(
     The node does this every minute, except for orphans. Exit code 1: something could not be
     removed.
     """
-    found = node.post("/api/v1/gc", {"dry_run": dry_run, "orphans": orphans})
-    items = found["items"]
-    failed = 0 if dry_run else sum(not item["removed"] for item in items)
-    yield found, not failed
+    response = node.post("/api/v1/gc", {"dry_run": dry_run, "orphans": orphans})
+    items = response["items"]
+    failed = 0
+    if not dry_run:
+        failed = sum(not item["removed"] for item in items)
+    yield response, not failed
     if not items:
         say("nothing to remove")
         return
@@ -68,11 +81,18 @@ def gc(
         "name": "name",
         "job": "job",
         "size": size("bytes"),
+        "why": _removal_reason,
     }
-    title = f"{counted(len(items), 'item')}, {amount(found['bytes'])}"
-    listing(found, "items", "", {**columns, "why": lambda one: one["cause"] or one["why"]}, title)
-    done = "would be removed" if dry_run else "removed"
-    say(f"{len(items) - failed} {done}" + (f", {failed} not" if failed else ""))
+    title = f"{counted(len(items), 'item')}, {amount(response['bytes'])}"
+    listing(response, "items", "", columns, title)
+    verb = "would be removed" if dry_run else "removed"
+    not_removed = f", {failed} not" if failed else ""
+    say(f"{len(items) - failed} {verb}{not_removed}")
+
+
+def _removal_reason(item: Mapping[str, Any]) -> str:
+    """Return why an item could not be removed, else why it is removed."""
+    return str(item["cause"] or item["why"])
 
 
 @command(commands, "drain", "--stop")
@@ -90,35 +110,60 @@ def drain(
 
     A gateway that is started again takes jobs again.
     """
-    state = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": True})
-    shown, gone = None, False
-    while wait and not gone and state["draining"]:
-        if state["jobs"] != shown and not as_json:
-            jobs = [f"{j['job_id']} {j['status']}" for j in state["jobs"]]
-            more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
-            say(f"{len(jobs)} left: {', '.join(jobs[:3])}{more}" if jobs else "nothing is left")
-        shown = state["jobs"]
-        time.sleep(0.5)
-        try:
-            state = node.get("/api/v1/drain")
-        except CallFailed as error:
-            if error.code != EXIT_NO_ANSWER:
-                raise
-            gone = _has_exited(state["process"])
-    if wait and not state["draining"]:
-        raise CallFailed("draining was cancelled by another user", reason="UNDRAINED")
+    running = "stop" if stop else "wait"
+    state = node.post("/api/v1/drain", {"running": running, "exit": True})
+    if wait:
+        state = _watch_drain(node, state, quiet=as_json)
+        if not state["draining"]:
+            raise CallFailed("draining was cancelled by another user", reason="UNDRAINED")
     if as_json:
         print_json(state)
     elif wait:
         say("the node has exited")
 
 
+def _watch_drain(node: Client, state: Any, *, quiet: bool) -> Any:
+    """Wait until a node has exited or no longer drains, and return its last known state.
+
+    Changes of the remaining jobs are printed unless ``quiet``.
+    """
+    printed_jobs = None
+    while state["draining"]:
+        if state["jobs"] != printed_jobs and not quiet:
+            say(_remaining_jobs(state["jobs"]))
+        printed_jobs = state["jobs"]
+        time.sleep(_DRAIN_INTERVAL)
+        try:
+            state = node.get("/api/v1/drain")
+        except CallFailed as error:
+            if error.code != EXIT_NO_ANSWER:
+                raise
+            if _has_exited(state["process"]):
+                break
+    return state
+
+
+def _remaining_jobs(jobs: Sequence[Mapping[str, Any]]) -> str:
+    if not jobs:
+        return "nothing is left"
+    names = [f"{job['job_id']} {job['status']}" for job in jobs]
+    unnamed = len(names) - _LISTED_JOBS
+    more = f" and {unnamed} more" if unnamed > 0 else ""
+    return f"{len(jobs)} left: {', '.join(names[:_LISTED_JOBS])}{more}"
+
+
 def _has_exited(process: dict[str, Any]) -> bool:
-    """Wait until a node's process is over, whose listeners are closed; one of another machine is not seen."""
+    """Wait a moment for the process of a node whose listeners are closed; True once it has exited.
+
+    A process on another machine cannot be observed and counts as exited.
+    """
     from engines.process.run_directory import opened
 
     with opened(process) as descriptor:
-        return descriptor is None or bool(select([descriptor], [], [], 5.0)[0])
+        if descriptor is None:
+            return True
+        exited, _, _ = select([descriptor], [], [], _EXIT_TIMEOUT)
+        return bool(exited)
 
 
 @command(commands, "undrain")
@@ -140,13 +185,13 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     from gateway.runtime.trials import good
     from gateway.store.serialization import to_plain
 
-    # an installation of this name owns no containers
-    steps = look(
-        settings_of(config), lambda settings: engine_of(settings, "doctor", "doctor"), config
-    )
-    plain = to_plain(steps)
-    yield {"good": good(steps), "steps": plain}, good(steps)
-    print_steps(str(config), plain)
+    # no containers carry an installation of this name
+    make_engine = partial(engine_of, installation="doctor", instance="doctor")
+    steps = look(settings_of(config), make_engine, config)
+    success = good(steps)
+    plain_steps = to_plain(steps)
+    yield {"good": success, "steps": plain_steps}, success
+    print_steps(str(config), plain_steps)
 
 
 @command(commands, "migrate", "--check")
@@ -160,85 +205,117 @@ def migrate(
     from gateway.store.database import schema_revisions
 
     before, newest = schema_revisions(settings_of(config).database.url)
-    due = before != newest
-    if due and not check:
-        _opened(config).dispose()
-    yield (
-        {
-            "was": before,
-            "newest": newest,
-            "migrated": due and not check,
-        },
-        not (due and check),
-    )
-    if due:
-        say(f"{'would go' if check else 'went'} from {before or 'no schema'} to {newest}")
-    else:
+    is_due = before != newest
+    migrated = is_due and not check
+    if migrated:
+        _open_database(config).dispose()
+    outcome = {
+        "was": before,
+        "newest": newest,
+        "migrated": migrated,
+    }
+    yield outcome, migrated or not is_due
+    if not is_due:
         say(f"nothing to do: the schema is {newest}")
+        return
+    verb = "went" if migrated else "would go"
+    say(f"{verb} from {before or 'no schema'} to {newest}")
 
 
 # ---------------------------------------------------------------- resources
-
-_KINDS = {
-    "cpu": "cpu",
-    "memory_gib": "memory GiB",
-    "disk_gib": "disk GiB",
-    "gpu": "gpu",
-}
-_COUNTS = {
-    "returns_ignored": "returns with nothing to return",
-    "returned_by_reconciler": "jobs that ended and still held something",
-    "expired": "jobs that held something and were never started",
-}
 
 
 @command(commands, "resources")
 def resources(node: Client) -> Output:
     """Show what jobs have reserved at this node, since when, what is left, and which jobs wait for what."""
-    found = node.get("/api/v1/resources")
-    yield found
-    engines = found.get("engines", [])
-    totals = [found["total"], *(one["total"] or {} for one in engines)]
-    kinds = [kind for kind in _KINDS if kind != "gpu" or any(of.get("gpu") for of in totals)]
-    headings = [_KINDS[kind] for kind in kinds]
-    for number, engine in enumerate(engines or [{}]):
-        of = engine if number else found  # the disk belongs to the node, with its first engine
-        keys = ["total", "held", *(["others"] if any(of["others"].values()) else []), "remaining"]
-        rows = [[key, *_amounts(of[key], kinds)] for key in keys]
-        name = f", engine {engine['engine']}" if len(engines) > 1 else ""
-        table(f"node {found['node']}{name}", ["", *headings], rows)
-        if number and (engine["away"] or engine["cause"]):
-            say(": ".join(filter(None, (engine["away"], engine["cause"]))))
-    if found["holders"]:
-        held = [
-            [one["job_id"], engine, *_amounts(amounts, kinds), one["since"]]
-            for one in found["holders"]
-            for engine, amounts in _by_engine(one, engines[0]["engine"] if engines else "")
-        ]
-        table("\nreserved", ["job", "engine", *headings, "since"], held)
-    if found["waiting"]:
+    response = node.get("/api/v1/resources")
+    yield response
+    kinds = _kinds_at(response)
+    _print_totals(response, kinds)
+    _print_holders(response, kinds)
+    if response["waiting"]:
         columns: Columns = {
             "job": "job_id",
             "priority": "priority",
             "since": "since",
             "why": "reason",
         }
-        listing(found, "waiting", "", columns, "\nwaiting, in this order")
-    for key, text in _COUNTS.items():
-        if found[key]:
-            say(f"{text}: {found[key]}")
+        listing(response, "waiting", "", columns, "\nwaiting, in this order")
+    for key, meaning in _COUNTS.items():
+        if response[key]:
+            say(f"{meaning}: {response[key]}")
 
 
-def _by_engine(one: Mapping[str, Any], main: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each engine of which a job holds something, and how much."""
-    further = one.get("engines", {})
-    if not further or any(one.get(kind) for kind in _KINDS):
-        yield main, one
-    yield from further.items()
+def _kinds_at(resources: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of resources to show: GPUs only where the node has some."""
+    totals = [resources["total"]]
+    for engine in resources.get("engines", []):
+        totals.append(engine["total"] or {})
+    kinds = list(_KINDS)
+    if not any(total.get("gpu") for total in totals):
+        kinds.remove("gpu")
+    return kinds
 
 
-def _amounts(one: Mapping[str, Any] | None, kinds: list[str]) -> list[str]:
-    return ["?" for _ in kinds] if one is None else [f"{one.get(kind, 0):g}" for kind in kinds]
+def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    """Print a table for each engine. The disk belongs to the node and is shown with its first engine."""
+    title = f"node {resources['node']}"
+    main_engine, *further_engines = resources.get("engines") or [None]
+    if not further_engines:
+        _print_amounts(title, resources, kinds)
+        return
+    _print_amounts(f"{title}, engine {main_engine['engine']}", resources, kinds)
+    for engine in further_engines:
+        _print_amounts(f"{title}, engine {engine['engine']}", engine, kinds)
+        trouble = ": ".join(filter(None, (engine["away"], engine["cause"])))
+        if trouble:
+            say(trouble)
+
+
+def _print_amounts(title: str, amounts: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    """Print the total, reserved and remaining amounts of a node or engine, and what others use of it."""
+    keys = ["total", "held"]
+    if any(amounts["others"].values()):
+        keys.append("others")
+    keys.append("remaining")
+    rows = [[key, *_texts_of(amounts[key], kinds)] for key in keys]
+    table(title, ["", *_headings(kinds)], rows)
+
+
+def _print_holders(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    """Print a row for each job and engine with reserved resources."""
+    if not resources["holders"]:
+        return
+    engines = resources.get("engines", [])
+    main_engine = engines[0]["engine"] if engines else ""
+    rows = []
+    for holder in resources["holders"]:
+        for engine, amounts in _by_engine(holder, main_engine):
+            rows.append([holder["job_id"], engine, *_texts_of(amounts, kinds), holder["since"]])
+    table("\nreserved", ["job", "engine", *_headings(kinds), "since"], rows)
+
+
+def _headings(kinds: Sequence[str]) -> list[str]:
+    return [_KINDS[kind] for kind in kinds]
+
+
+def _by_engine(
+    holder: Mapping[str, Any],
+    main_engine: str,
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each engine with resources reserved by a job, and the amounts."""
+    further_engines = holder.get("engines", {})
+    uses_main_engine = any(holder.get(kind) for kind in _KINDS)
+    if uses_main_engine or not further_engines:
+        yield main_engine, holder
+    yield from further_engines.items()
+
+
+def _texts_of(amounts: Mapping[str, Any] | None, kinds: Sequence[str]) -> list[str]:
+    """Return amounts as text; those of an engine that does not answer are unknown."""
+    if amounts is None:
+        return ["?"] * len(kinds)
+    return [f"{amounts.get(kind, 0):g}" for kind in kinds]
 
 
 # ---------------------------------------------------------------- settings
@@ -264,41 +341,50 @@ def settings(
     from gateway.config.loader import effective
 
     if file:
-        found = effective(settings_of(config))
+        entries = effective(settings_of(config))
     else:
         with connect(config, url) as node:
-            found = node.get("/api/v1/settings")["settings"]
-    rows = [
-        one
-        for one in found
-        if contains in one["path"]
-        and (not changed or one.get("changed", one["origin"] != "default"))
-    ]
-    yield {"settings": rows}
+            entries = node.get("/api/v1/settings")["settings"]
+    selected = [entry for entry in entries if contains in entry["path"]]
+    if changed:
+        selected = [entry for entry in selected if _is_changed(entry)]
+    yield {"settings": selected}
     columns: Columns = {
         "setting": "path",
-        "value": _value,
-        "from": lambda one: one["where"] or one["origin"],
+        "value": _value_text,
+        "from": _origin,
     }
-    listing({"settings": rows}, "settings", "setting", columns)
+    listing({"settings": selected}, "settings", "setting", columns)
 
 
-def _value(setting: Mapping[str, Any]) -> str:
-    value = setting["value"]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _is_changed(entry: Mapping[str, Any]) -> bool:
+    """True unless a setting has its default value; an older node names only the value's origin."""
+    return bool(entry.get("changed", entry["origin"] != "default"))
 
 
-# ---------------------------------------------------------------- its database, also while nothing runs
+def _origin(entry: Mapping[str, Any]) -> str:
+    return str(entry["where"] or entry["origin"])
+
+
+def _value_text(entry: Mapping[str, Any]) -> str:
+    value = entry["value"]
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+# ---------------------------------------------------------------- the node's database, with or without a running node
 
 
 def store_of(config: Path) -> "Store":
-    """Open the node's database beside the node that may be running on it. Raises `Invalid`."""
+    """Open the node's database, which a running node may be using, too. Raises `Invalid`."""
     from gateway.store.store import Store
 
-    return Store(_opened(config))
+    return Store(_open_database(config))
 
 
-def _opened(config: Path) -> Any:
+def _open_database(config: Path) -> Any:
+    """Open the node's database and migrate its schema; make the folder of a new SQLite file."""
     from gateway.store.database import open_database
 
     url = settings_of(config).database.url
@@ -308,16 +394,16 @@ def _opened(config: Path) -> Any:
 
 
 def sign_audit(store: "Store", config: Path) -> None:
-    """Sign the newest entry of the audit log, where the node has a key pair."""
+    """Sign the newest entry of the audit log if the node has a key pair."""
     from gateway.identity.audit_head import HeadFile
     from gateway.identity.keys import Keyring
     from gateway.store.audit import SqlAudit
 
     settings = settings_of(config)
-    if pair := Keyring(settings.state_dir).signing:
-        SqlAudit(store).sign(
-            settings.node.id, pair, datetime.now(UTC), HeadFile(settings.state_dir)
-        )
+    key_pair = Keyring(settings.state_dir).signing
+    if key_pair:
+        head_file = HeadFile(settings.state_dir)
+        SqlAudit(store).sign(settings.node.id, key_pair, datetime.now(UTC), head_file)
 
 
 def audit_change(

@@ -1,7 +1,7 @@
 """Options that commands share, and the completion of names."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,66 +11,77 @@ import typer
 from gateway.cli.client import DEFAULT_CONFIG, TOKEN, URL, CallFailed, connect
 from gateway.data.reading import NotFit
 
-_PLAIN = re.compile(r"\w[\w#.:@/+,=%-]*")
-"""names that a shell takes for nothing else: it runs what it has completed"""
+# Names without a meaning for a shell, which executes the completed line.
+_SAFE_NAME = re.compile(r"\w[\w#.:@/+,=%-]*")
+_COMPLETION_TIMEOUT = 2.0  # seconds; a slower node completes nothing
+_COMPLETION_LIMIT = 100  # names offered
 
 
 def paged(limit: int = 100) -> dict[str, tuple[Any, Any]]:
     """Return the options of a list that comes in pages."""
+    after = typer.Option(help="The next page: what the last one ended with.")
+    how_many = typer.Option(min=1, max=1000, help="How many.")
     return {
-        "after": (
-            Annotated[str, typer.Option(help="The next page: what the last one ended with.")],
-            "",
-        ),
-        "limit": (
-            Annotated[
-                int,
-                typer.Option(
-                    min=1,
-                    max=1000,
-                    help="How many.",
-                ),
-            ],
-            limit,
-        ),
+        "after": (Annotated[str, after], ""),
+        "limit": (Annotated[int, how_many], limit),
     }
 
 
-def _names(
+# ---------------------------------------------------------------- completion of names
+
+
+def _completion(
     path: str,
-    names: Callable[[Any], Iterable[str]],
+    names_in: Callable[[Any], Iterable[str]],
     **query: Any,
 ) -> Any:
+    """Return a completion by the names in a node's list; silent if the node cannot be asked."""
+
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
+        url = str(ctx.params.get("url") or "")
         with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
-            with connect(config, str(ctx.params.get("url") or ""), timeout=2.0) as node:
-                found = dict.fromkeys(names(node.get(path, limit=1000, **query)))
-            return [
-                name for name in found if name.startswith(incomplete) and _PLAIN.fullmatch(name)
-            ][:100]
+            with connect(config, url, timeout=_COMPLETION_TIMEOUT) as node:
+                names = list(names_in(node.get(path, limit=1000, **query)))
+            return _matching(names, incomplete)
         return []
 
     return complete
 
 
-_jobs = _names("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]))
-nodes = _names("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]))
-datasets = _names(
-    "/api/v1/datasets",
-    lambda found: (one["dataset_id"] for one in found["datasets"]),
-    unregistered="false",
+def _matching(names: Iterable[str], beginning: str) -> list[str]:
+    matching: dict[str, None] = {}
+    for name in names:
+        if name.startswith(beginning) and _SAFE_NAME.fullmatch(name):
+            matching[name] = None
+    return list(matching)[:_COMPLETION_LIMIT]
+
+
+def _values_of(key: str, field: str) -> Callable[[Any], Iterator[str]]:
+    """Return a function that yields one field of each entry of a list."""
+
+    def values(page: Any) -> Iterator[str]:
+        for entry in page[key]:
+            yield entry[field]
+
+    return values
+
+
+def _component_names(page: Any) -> Iterator[str]:
+    for provider in page["providers"]:
+        for name in provider["components"]:
+            yield f"{provider['name']}:{provider['version']}/{name}"
+
+
+_jobs = _completion("/api/v1/jobs", _values_of("jobs", "job_id"))
+nodes = _completion("/api/v1/routes", _values_of("routes", "node"))
+datasets = _completion(
+    "/api/v1/datasets", _values_of("datasets", "dataset_id"), unregistered="false"
 )
-providers = _names(
-    "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"])
-)
-components = _names(
-    "/api/v1/providers",
-    lambda found: (
-        f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]
-    ),
-    retired="false",
-)
+providers = _completion("/api/v1/providers", _values_of("providers", "provider_name"))
+components = _completion("/api/v1/providers", _component_names, retired="false")
+
+# ---------------------------------------------------------------- options and arguments
 
 Config = Annotated[
     Path,

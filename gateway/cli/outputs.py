@@ -12,23 +12,12 @@ from bfia_gateway_client.calls import path_of
 from bfia_gateway_client.errors import harmless
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
-from gateway.cli.command import (
-    Columns,
-    Output,
-    amount,
-    command,
-    compact,
-    listing,
-    print_json,
-    save,
-    say,
-    size,
-    table,
-    warn,
-    whole_id,
-)
+from gateway.cli.command import Output, command, save, whole_id
 from gateway.cli.jobs import Party, commands, job_at, run_of
 from gateway.cli.language import t
+from gateway.cli.output import print_json, say, warn
+from gateway.cli.tables import Columns, listing, table
+from gateway.cli.values import amount, compact, size
 from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
@@ -128,11 +117,7 @@ def verify(
     """
     from gateway.jobs.bundle_document import FILE, verify
 
-    if Path(job).is_file():
-        bundle = _archived_bundle(job)
-    else:
-        with connect(config, url) as node:
-            bundle = node.get(path_of("jobs", whole_id(node, job), "bundle"))
+    bundle = _load_bundle(job, config, url)
     try:
         findings = [vars(finding) for finding in verify(bundle)]
         job_id, node_id = bundle["job_id"], bundle["node"]
@@ -147,12 +132,28 @@ def verify(
     }
     yield result, good
     columns: Columns = {
-        "": lambda finding: _VERDICTS[finding["good"]],
+        "": _verdict,
         "check": "check",
-        "found": lambda finding: t(finding["text"]),
+        "found": _finding_text,
     }
     title = f"what was signed of {job_id}, and what ran at {node_id}"
     listing({"findings": findings}, "findings", "", columns, title)
+
+
+def _verdict(finding: Mapping[str, Any]) -> str:
+    return _VERDICTS[finding["good"]]
+
+
+def _finding_text(finding: Mapping[str, Any]) -> str:
+    return t(finding["text"])
+
+
+def _load_bundle(job: str, config: Path, url: str) -> Any:
+    """Return the signed documents of a job; ``job``: an archive of it, or its id at a node. Raises `CallFailed`."""
+    if Path(job).is_file():
+        return _archived_bundle(job)
+    with connect(config, url) as node:
+        return node.get(path_of("jobs", whole_id(node, job), "bundle"))
 
 
 def _archived_bundle(archive_path: str) -> Any:
@@ -184,7 +185,8 @@ def reports(node: Client, job_id: options.JobId) -> Output:
         "reports": summary,
     }
     listing(response, "reports", "", columns, f"reports of {job_id} here")
-    warn(f"{one['task']} {one['party']}: {one['warning']}" for one in response["warnings"])
+    for entry in response["warnings"]:
+        warn([f"{entry['task']} {entry['party']}: {entry['warning']}"])
 
 
 def _report_summary(node: Client, entry: Mapping[str, Any]) -> str:
@@ -245,12 +247,11 @@ def _select_report(
     key: str,
     party: str,
 ) -> Mapping[str, Any]:
-    """Return the list's entry of the one report that matches. Raises `CallFailed` for none and for several."""
+    """Return the list's entry of the report; without a party, of the only one. Raises `CallFailed`."""
     entries: list[Mapping[str, Any]] = node.get(path_of("jobs", job_id, "reports"))["reports"]
-    matches = []
-    for entry in entries:
-        if (entry["task"], entry["key"]) == (task, key) and party in ("", entry["party"]):
-            matches.append(entry)
+    matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
+    if party:
+        matches = [entry for entry in matches if entry["party"] == party]
     if len(matches) == 1:
         return matches[0]
     choices = [f"{entry['task']} {entry['key']} --party {entry['party']}" for entry in entries]
@@ -305,12 +306,24 @@ def metadata(
     columns: Columns = {
         "key": "key",
         "type": "type",
-        "rows": lambda output: output["count"] if output["there"] else "",
-        "size": lambda output: amount(output["bytes"]) if output["there"] else "",
+        "rows": _row_count,
+        "size": _size,
         "columns": _column_names,
-        "dataset id": lambda output: f"{output['namespace']}#{output['name']}",
+        "dataset id": _dataset_id,
     }
     listing(response, "outputs", "", columns, f"outputs of {task} at {party}")
+
+
+def _row_count(output: Mapping[str, Any]) -> Any:
+    return output["count"] if output["there"] else ""
+
+
+def _size(output: Mapping[str, Any]) -> str:
+    return amount(output["bytes"]) if output["there"] else ""
+
+
+def _dataset_id(output: Mapping[str, Any]) -> str:
+    return f"{output['namespace']}#{output['name']}"
 
 
 def _column_names(output: Mapping[str, Any]) -> str:
@@ -331,7 +344,7 @@ def _column_names(output: Mapping[str, Any]) -> str:
 def delete(
     node: Client,
     job_id: options.JobId,
-    here: Annotated[
+    only_here: Annotated[
         bool, typer.Option("--here", help="Only at this node; the others get no request.")
     ] = False,
     reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
@@ -346,27 +359,29 @@ def delete(
     not part of the standard) keeps its part, too, and does not fail.
     """
     if not (yes or dry_run or as_json):
-        where = "" if here else ", at every node of it"
+        where = "" if only_here else ", at every node of it"
         typer.confirm(harmless(t(f"Delete {job_id} for good{where}?")), abort=True, err=True)
     response = node.delete(
         path_of("jobs", job_id),
-        here=here,
+        here=only_here,
         reason=reason,
         dry_run=dry_run,
     )
     other_nodes = response["nodes"] or {}
     # A node without this request keeps its part; that does not count as a failure.
-    success = all(other["reason"] in ("", NotServed.reason) for other in other_nodes.values())
+    success = all(part["reason"] in ("", NotServed.reason) for part in other_nodes.values())
     yield response, success
     _print_deleted(response, dry_run)
-    rows = []
-    for name, other in other_nodes.items():
-        text = "would be" if dry_run else "yes"
-        if other["reason"]:
-            text = f"no: {other['reason']} {other['message']}"
-        rows.append([name, t(text)])
+    rows = [[name, t(_deletion(part, dry_run))] for name, part in other_nodes.items()]
     if rows:
         table("other nodes", ["node", "deleted"], rows)
+
+
+def _deletion(part: Mapping[str, Any], dry_run: bool) -> str:
+    """Return whether another node deletes its part of a job."""
+    if part["reason"]:
+        return f"no: {part['reason']} {part['message']}"
+    return "would be" if dry_run else "yes"
 
 
 @command(commands, "clean", "job-0123 intersect_rsa_1 --dry-run")

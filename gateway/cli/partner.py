@@ -1,4 +1,4 @@
-"""``bfia-gateway partner …``: become partners, by six words or by a contract; apply for data, decide on that."""
+"""``bfia-gateway partner …``: invitations confirmed by six words, contracts, applications and their approval."""
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,8 +21,11 @@ from gateway.cli.client import (
     settings_of,
     who,
 )
-from gateway.cli.command import Columns, Output, command, listing, print_json, say, warn, when
+from gateway.cli.command import Output, command
 from gateway.cli.language import t
+from gateway.cli.output import print_json, say, warn
+from gateway.cli.tables import Column, Columns, listing
+from gateway.cli.values import when
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -46,16 +49,13 @@ def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Ou
 
     Each side sends its own to the other, and accepts the other's.
     """
-    found = _own(settings_of(config), address)
-    _warn(found)
-    if found["node"] == EXAMPLE_NODE:
-        warn(
-            [
-                f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; change node.id first"
-            ]
-        )
-    yield found
-    print_json(found)
+    invitation = _invitation(settings_of(config), address)
+    _warn_of_plain_http(invitation["address"])
+    if invitation["node"] == EXAMPLE_NODE:
+        text = f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; change node.id first"
+        warn([text])
+    yield invitation
+    print_json(invitation)
 
 
 @command(commands, "accept", "their-invitation.json --address https://gw.bank.example:7380")
@@ -86,60 +86,92 @@ def accept(
     The words stand for both invitations: ids, addresses and keys. Compare them by telephone, with somebody whose
     voice or number you know. Needs the running node.
     """
-    from gateway.errors import Invalid
-    from gateway.identity.keys import invitation_of, six_words
+    from gateway.identity.keys import six_words
 
-    own, theirs = _own(settings_of(config), address), read_object(file)
-    if theirs.get("node") == own["node"]:
-        text = f"{file} is this node's own invitation: send it to the partner, and accept the partner's"
-        raise CallFailed(text, EXIT_BAD_INPUT)
-    try:
-        theirs = invitation_of(theirs, own["node"])
-    except Invalid as error:
-        text = f"{file} is not the invitation of another node, which has node, address and keys"
-        raise CallFailed(text, EXIT_BAD_INPUT) from error
-    node, url, keys = theirs.values()
-    words = six_words(own, theirs)
+    invitation = _invitation(settings_of(config), address)
+    partner = _read_invitation(file, invitation["node"])
+    node_id = partner["node"]
+    words = six_words(invitation, partner)
     with connect(config) as client:
         version = client.get("/api/v1/routes", limit=1)["version"]
-        if before := _route(client, node):
+        route = _route(client, node_id)
+        if route:
+            summary = _route_summary(route)
             if not replace:
-                text = f"{node} has a route already: {_in_brief(before)}; to replace that, add --replace"
+                text = f"{node_id} has a route already: {summary}; to replace that, add --replace"
                 raise CallFailed(text, reason="CONFLICT")
-            say(f"replaces the route of {node}: {_in_brief(before)}", err=True)
-        _warn(own, theirs)
+            say(f"replaces the route of {node_id}: {summary}", err=True)
+        _warn_of_plain_http(invitation["address"], partner["address"])
         if not yes:
-            say(f"this node, {own['node']}, is at {own['address']}; {node} is at {url}", err=True)
-            say(f"the words at both sides: {words}", err=True)
-            typer.confirm(t("Does the partner see the same words?"), abort=True, err=True)
-        entry = {
-            "url": url,
-            "keys": ", ".join(keys),
-            "signing": "required",
-            "bundles": "required",
-        }
-        tls = {
-            "ca": ca,
-            "certificate": certificate,
-            "key": key,
-        }
-        entry |= {name: str(given.absolute()) for name, given in tls.items() if given}
-        entry |= {"enabled": "true"} if before else {}
+            _confirm_words(invitation, partner, words)
+        values = _route_values(partner, ca=ca, certificate=certificate, key=key)
+        method = "PUT"
+        if route:
+            method = "PATCH"
+            values["enabled"] = "true"
         body = {
-            "route": entry,
+            "route": values,
             "reason": "invitation accepted",
             "author": who(),
         }
-        done = client.call(
-            "PATCH" if before else "PUT", path_of("routes", node), body, query={"version": version}
-        )
+        path = path_of("routes", node_id)
+        response = client.call(method, path, body, query={"version": version})
     yield {
-        "node": node,
+        "node": node_id,
         "words": words,
-        "version": done["version"],
+        "version": response["version"],
     }
-    say(f"{node} is a partner now, and must sign its requests; the words: {words}")
-    say(f"next: bfia-gateway route test {node}, once the partner has accepted, too")
+    say(f"{node_id} is a partner now, and must sign its requests; the words: {words}")
+    say(f"next: bfia-gateway route test {node_id}, once the partner has accepted, too")
+
+
+def _read_invitation(file: Path, this_node: str) -> dict[str, Any]:
+    """Return a partner's invitation. Raises `CallFailed` if it is not one, or this node's own."""
+    from gateway.errors import Invalid
+    from gateway.identity.keys import invitation_of
+
+    body = read_object(file)
+    if body.get("node") == this_node:
+        text = f"{file} is this node's own invitation: send it to the partner, and accept the partner's"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    try:
+        return invitation_of(body, this_node)
+    except Invalid as error:
+        text = f"{file} is not the invitation of another node, which has node, address and keys"
+        raise CallFailed(text, EXIT_BAD_INPUT) from error
+
+
+def _confirm_words(
+    invitation: Mapping[str, Any],
+    partner: Mapping[str, Any],
+    words: str,
+) -> None:
+    """Show the six words and ask whether the partner sees the same. Raises `typer.Abort` if not."""
+    node = invitation["node"]
+    address = invitation["address"]
+    say(
+        f"this node, {node}, is at {address}; {partner['node']} is at {partner['address']}",
+        err=True,
+    )
+    say(f"the words at both sides: {words}", err=True)
+    typer.confirm(t("Does the partner see the same words?"), abort=True, err=True)
+
+
+def _route_values(partner: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
+    """Return the values of a partner's route: by its invitation, with absolute paths of the TLS files."""
+    values = {
+        "url": partner["address"],
+        "keys": ", ".join(partner["keys"]),
+        "signing": "required",
+        "bundles": "required",
+    }
+    for name, file in tls_files.items():
+        if file:
+            values[name] = str(file.absolute())
+    return values
+
+
+# ---------------------------------------------------------------- applications
 
 
 Number = Annotated[
@@ -154,13 +186,11 @@ Days = Annotated[
     ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
-_COLUMNS: Columns = {
-    "number": "number",
-    "kind": "kind",
-    "who": lambda one: t(one["side"]),
-    "partner": "partner",
-    "for": "subject",
-    "address": "url",
+# Fields of the standard with the headings that people see.
+_OFFER_HEADINGS = {
+    "join_columns": "match id",
+    "column_metas": "columns",
+    "count": "rows",
 }
 
 
@@ -194,23 +224,24 @@ def apply(
     ] = None,
 ) -> Output:
     """Apply for a contract with a node, or for the use of what it offers. A person there decides."""
+    further_fields = read_object(fields) if fields else {}
     body: dict[str, Any] = {
         "kind": kind,
         "partner": partner,
         "subject": subject,
         "url": to,
         "address": address,
-    }
-    body |= {"key": key, "signing": signing or None}
-    body |= {
+        "key": key,
+        "signing": signing or None,
         "jobs": jobs,
-        "expires_at": _until(days),
-        "fields": read_object(fields) if fields else {},
+        "expires_at": _expiry(days),
+        "fields": further_fields,
     }
-    made = node.call("POST", "/api/v1/applications", body)
-    yield made
+    application = node.call("POST", "/api/v1/applications", body)
+    yield application
+    number = application["number"]
     say(
-        f"application {made['number']}: {partner} has it; its answer is in: bfia-gateway partner applications"
+        f"application {number}: {partner} has it; its answer is in: bfia-gateway partner applications"
     )
 
 
@@ -226,31 +257,35 @@ def applications(
     **page: Any,
 ) -> Output:
     """List contracts and audits, of partners and of this node: what waits, what holds, until when."""
-    narrow = {"side": "theirs", "status": "APPLIED"} if waiting else {}
-    found = node.get(
+    filters = {}
+    if waiting:
+        filters = {"side": "theirs", "status": "APPLIED"}
+    response = node.get(
         "/api/v1/applications",
-        **narrow,
+        **filters,
         partner=partner,
         **page,
     )
-    yield found
-    more = {
+    yield response
+    columns: Columns = {
+        "number": "number",
+        "kind": "kind",
+        "who": _side,
+        "partner": "partner",
+        "for": "subject",
+        "address": "url",
         "state": "status",
         "since (UTC)": when("at", 16),
         "until": when("expires_at", 16),
         "key id": "key",
         "signed": "signed",
+        "trouble": "trouble",
     }
-    listing(
-        found,
-        "applications",
-        "application",
-        {
-            **_COLUMNS,
-            **more,
-            "trouble": "trouble",
-        },
-    )
+    listing(response, "applications", "application", columns)
+
+
+def _side(application: Mapping[str, Any]) -> str:
+    return t(application["side"])
 
 
 @command(commands, "approve", '3 --days 90 --reason "contract 2026-17"')
@@ -273,11 +308,11 @@ def approve(
     """
     body = {
         "reason": reason,
-        "expires_at": _until(days),
+        "expires_at": _expiry(days),
         "jobs": jobs,
         "signing": signing or None,
     }
-    yield from _changed(node, number, "approve", body)
+    yield from _change(node, number, "approve", body)
 
 
 @command(commands, "reject", '3 --reason "unknown institution"')
@@ -287,7 +322,7 @@ def reject(
     reason: options.Reason = "",
 ) -> Output:
     """Reject a partner's application; it may apply again."""
-    yield from _changed(node, number, "reject", {"reason": reason})
+    yield from _change(node, number, "reject", {"reason": reason})
 
 
 @command(commands, "terminate", '3 --reason "end of the project"')
@@ -297,16 +332,19 @@ def terminate(
     reason: options.Reason = "",
 ) -> Output:
     """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
-    done = yield from _changed(node, number, "terminate", {"reason": reason})
-    route = _route(node, done["partner"]) if done["kind"] == "contract" else {}
+    application = yield from _change(node, number, "terminate", {"reason": reason})
+    if application["kind"] != "contract":
+        return
+    partner = application["partner"]
+    route = _route(node, partner)
     if route and not route["enabled"]:
-        say(f"the route to {done['partner']} is disabled")
+        say(f"the route to {partner} is disabled")
 
 
 @command(commands, "refresh", "3")
 def refresh(node: Client, number: Number) -> Output:
     """Deliver a pending notice to the partner now, or query its decision."""
-    yield from _changed(node, number, "refresh", {})
+    yield from _change(node, number, "refresh", {})
 
 
 @command(commands, "offers", "JG0100002200000020 datasets")
@@ -317,53 +355,59 @@ def offers(
     page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
 ) -> Output:
     """List what a partner offers to this node; needs a contract."""
-    found = node.get(path_of("partners", partner, what), page=page)
-    yield found
-    keys = dict.fromkeys(key for one in found["records"] for key in one) or ["name"]
-    columns: Columns = {
-        _OFFERED.get(key, key.replace("_", " ")): partial(_offered, key) for key in keys
-    }
-    listing(found, "records", "offer", columns)
+    response = node.get(path_of("partners", partner, what), page=page)
+    yield response
+    columns: dict[str, Column] = {}
+    for record in response["records"]:
+        for key in record:
+            heading = _OFFER_HEADINGS.get(key, key.replace("_", " "))
+            columns[heading] = partial(_offered_value, key)
+    listing(response, "records", "offer", columns or {"name": "name"})
 
 
-_OFFERED = {
-    "join_columns": "match id",
-    "column_metas": "columns",
-    "count": "rows",
-}
-"""fields of the standard by the heading under which people see them"""
-
-
-def _offered(key: str, one: Mapping[str, Any]) -> Any:
-    """Return a field of the standard, of objects with a name only that."""
-    value = one.get(key)
+def _offered_value(key: str, record: Mapping[str, Any]) -> Any:
+    """Return a field of an offer; a list of objects with names becomes the list of these names."""
+    value = record.get(key)
     if isinstance(value, list):
-        return [of["name"] if isinstance(of, dict) and "name" in of else of for of in value]
+        return [_name_of(entry) for entry in value]
     return value
 
 
-def _changed(
+def _name_of(entry: Any) -> Any:
+    if isinstance(entry, dict) and "name" in entry:
+        return entry["name"]
+    return entry
+
+
+def _change(
     node: Client,
     number: int,
     verb: str,
     body: dict[str, Any],
 ) -> Generator[Any, None, Any]:
-    """Return what a change of an application made of it, once it is printed."""
-    done = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
-    yield done
-    say(
-        f"application {number}: {done['kind']} {done['subject']}, {done['partner']}: {done['status']}"
-    )
-    warn([done["trouble"]] if done["trouble"] else [])
-    return done
+    """Change an application, print it, and return it."""
+    application = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
+    yield application
+    subject = f"{application['kind']} {application['subject']}"
+    say(f"application {number}: {subject}, {application['partner']}: {application['status']}")
+    trouble = application["trouble"]
+    if trouble:
+        warn([trouble])
+    return application
 
 
-def _until(days: float | None) -> str | None:
-    return (datetime.now(UTC) + timedelta(days=days)).isoformat() if days is not None else None
+def _expiry(days: float | None) -> str | None:
+    """Return the time so many days from now; None without a limit."""
+    if days is None:
+        return None
+    return (datetime.now(UTC) + timedelta(days=days)).isoformat()
 
 
-def _own(settings: "Settings", address: str) -> dict[str, Any]:
-    """Return this node's invitation."""
+# ---------------------------------------------------------------- invitations and routes
+
+
+def _invitation(settings: "Settings", address: str) -> dict[str, Any]:
+    """Return this node's invitation; ``address``: the one that partners reach. Raises `CallFailed`."""
     from gateway.identity.keys import Keyring
 
     address = address or str(settings.listen.peer.advertise or "")
@@ -374,40 +418,42 @@ def _own(settings: "Settings", address: str) -> dict[str, Any]:
         raise CallFailed(
             f"the address {address} must begin with https:// or http://", EXIT_BAD_INPUT
         )
-    if keys := [pair.public for pair in Keyring(settings.state_dir).pairs.values()]:
-        return {
-            "node": settings.node.id,
-            "address": address,
-            "keys": keys,
-        }
-    raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")
+    keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
+    if not keys:
+        raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")
+    return {
+        "node": settings.node.id,
+        "address": address,
+        "keys": keys,
+    }
 
 
-def _warn(*invitations: dict[str, Any]) -> None:
-    addresses = [
-        one["address"] for one in invitations if one["address"].lower().startswith("http://")
-    ]
-    warn(
-        f"{address} is not encrypted: anyone on the network can read it; use https"
-        for address in addresses
-    )
+def _warn_of_plain_http(*addresses: str) -> None:
+    for address in addresses:
+        if address.lower().startswith("http://"):
+            text = f"{address} is not encrypted: anyone on the network can read it; use https"
+            warn([text])
 
 
 def _route(client: Client, node: str) -> dict[str, Any]:
-    """Return a node's route; empty: it has none."""
+    """Return a node's route; an empty one if it has none."""
     try:
-        found: dict[str, Any] = client.get(path_of("routes", node))["route"]
+        route: dict[str, Any] = client.get(path_of("routes", node))["route"]
     except CallFailed as error:
         if error.reason != "NODE_UNKNOWN":
             raise
         return {}
-    return found
+    return route
 
 
-def _in_brief(found: Mapping[str, Any]) -> str:
+def _route_summary(route: Mapping[str, Any]) -> str:
     """Return address and key ids of a route, and whether it is disabled."""
     from route_table.certificates import key_pin, public_key
 
-    at = f"via {found['via']}" if found["via"] else found["url"]
-    at += "" if found["enabled"] else ", disabled"
-    return f"{at}, keys: {', '.join(key_pin(public_key(key)) for key in found['keys']) or 'none'}"
+    address = route["url"]
+    if route["via"]:
+        address = f"via {route['via']}"
+    if not route["enabled"]:
+        address += ", disabled"
+    key_ids = ", ".join(key_pin(public_key(key)) for key in route["keys"])
+    return f"{address}, keys: {key_ids or 'none'}"

@@ -20,8 +20,11 @@ from gateway.cli.client import (
     read_object,
     who,
 )
-from gateway.cli.command import Columns, Output, command, difference, listing, say, table, when
+from gateway.cli.command import Output, command
 from gateway.cli.language import t
+from gateway.cli.output import say
+from gateway.cli.tables import Columns, listing, table
+from gateway.cli.values import difference, when
 from gateway.domain.problems import Problem
 from gateway.errors import counted
 
@@ -37,8 +40,7 @@ Name = Annotated[
         autocompletion=options.providers,
     ),
 ]
-_CHANGES = 20
-"""how many changes are shown after a change; `provider diff` shows more"""
+_LISTED_CHANGES = 20  # shown after a change; `provider diff` shows more
 
 
 @command(commands, "register", 'register_unionpay.json -m "version of November"', timeout=180)
@@ -58,17 +60,16 @@ def register(
     are kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
     started until `provider approve`.
     """
-    body = read_object(file)
-    found = node.post(
+    provider = node.post(
         "/api/v1/providers",
-        body,
+        read_object(file),
         strict="true" if strict else None,
         reason=reason,
         author=who(),
     )
-    yield found
-    _print_change(found)
-    _print_warnings(found)
+    yield provider
+    _print_change(provider)
+    _print_warnings(provider)
 
 
 @command(commands, "list", "--component HeteroLR", options=options.paged())
@@ -81,49 +82,76 @@ def list_providers(
     **page: Any,
 ) -> Output:
     """List what is registered."""
-    narrow = {
-        "name": name,
-        "component": component,
-        "owner": owner,
-    }
-    found = node.get(
+    response = node.get(
         "/api/v1/providers",
-        **narrow,
+        name=name,
+        component=component,
+        owner=owner,
         retired="false" if in_use else None,
         **page,
     )
-    yield found
+    yield response
     columns: Columns = {
         "provider": "provider_name",
         "image": "image",
-        "digest": lambda p: "pinned" if p["images"] and all(p["images"].values()) else "not pinned",
+        "digest": _digest_state,
         "components": "components",
-        "owner": lambda p: p["owner"] or t("admins"),
-        "warnings": lambda p: p["warning_count"] or "",
-        "state": lambda p: "retired" if p["retired"] else "",
+        "owner": _owner,
+        "warnings": _warning_count,
+        "state": _state,
     }
-    listing(found, "providers", "provider", columns)
+    listing(response, "providers", "provider", columns)
+
+
+def _digest_state(provider: Mapping[str, Any]) -> str:
+    """Return whether the digest of every image is pinned."""
+    digests = provider["images"].values()
+    if digests and all(digests):
+        return "pinned"
+    return "not pinned"
+
+
+def _owner(provider: Mapping[str, Any]) -> str:
+    return provider["owner"] or t("admins")
+
+
+def _warning_count(provider: Mapping[str, Any]) -> Any:
+    return provider["warning_count"] or ""
+
+
+def _state(provider: Mapping[str, Any]) -> str:
+    return "retired" if provider["retired"] else ""
 
 
 @command(commands, "show", "unionpay:2.0.0@docker")
 def show_provider(node: Client, name: Name) -> Output:
     """Show a provider: its images and their digests, its components, the jobs that use it, and every warning."""
-    found = node.get(_path(node, name))
-    yield found
+    provider = node.get(_path(node, name))
+    yield provider
     rows: list[list[Any]] = [
-        ["revision", found["revision"]],
-        ["owner", found["owner"] or t("admins")],
+        ["revision", provider["revision"]],
+        ["owner", _owner(provider)],
     ]
-    rows += [[f"image {i}", digest or t("not pinned")] for i, digest in found["images"].items()]
-    rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
-    rows += [["used by", found["jobs"]]] if found["jobs"] else []
-    table(found["provider_name"], ["", ""], rows)
-    components = []
-    for key, one in found["components_description"].items():
-        tables = ([data["name"] for data in one[kind]] for kind in ("inputData", "outputData"))
-        components.append([key, one["roleList"], len(one["inputParam"]), *tables])
-    table("components", ["component", "roles", "parameters", "inputs", "outputs"], components)
-    _print_warnings(found)
+    for image, digest in provider["images"].items():
+        rows.append([f"image {image}", digest or t("not pinned")])
+    if provider["retired"]:
+        rows.append(["retired", "yes: no new job gets it"])
+    if provider["jobs"]:
+        rows.append(["used by", provider["jobs"]])
+    table(provider["provider_name"], ["", ""], rows)
+    _print_components(provider["components_description"])
+    _print_warnings(provider)
+
+
+def _print_components(descriptions: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a row per component: its roles, its number of parameters, its inputs and outputs."""
+    rows = []
+    for name, description in descriptions.items():
+        inputs = [data["name"] for data in description["inputData"]]
+        outputs = [data["name"] for data in description["outputData"]]
+        parameter_count = len(description["inputParam"])
+        rows.append([name, description["roleList"], parameter_count, inputs, outputs])
+    table("components", ["component", "roles", "parameters", "inputs", "outputs"], rows)
 
 
 @command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(20))
@@ -133,15 +161,16 @@ def history(
     **page: Any,
 ) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
-    found = node.get(_path(node, name, "history"), **page)
-    yield found
+    response = node.get(_path(node, name, "history"), **page)
+    yield response
     columns: Columns = {
         "revision": "revision",
         "at (UTC)": when("at"),
         "by": "author",
         "what": "action",
+        "why": "reason",
     }
-    listing(found, "history", "", {**columns, "why": "reason"}, "revisions")
+    listing(response, "history", "", columns, "revisions")
 
 
 @command(commands, "diff", "unionpay --since 1 --until 3")
@@ -156,11 +185,14 @@ def diff(
     ] = 0,
 ) -> Output:
     """Show what differs between two revisions of a provider, place by place."""
-    query = {"since": since if since >= 0 else None, "until": until or None}
-    found = node.get(_path(node, name, "diff"), **query)
-    yield found
-    say(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
-    say(found["diff"] or "nothing differs")
+    response = node.get(
+        _path(node, name, "diff"),
+        since=since if since >= 0 else None,
+        until=until or None,
+    )
+    yield response
+    say(f"revision {response['since']} → {response['until']} of {response['provider_name']}")
+    say(response["diff"] or "nothing differs")
 
 
 @command(commands, "retire", 'unionpay:1.0.0 -m "has a known flaw"', timeout=180)
@@ -170,7 +202,7 @@ def retire(
     reason: options.Reason = "",
 ) -> Output:
     """Retire a provider: new jobs cannot use it, those under way continue. `provider unretire` undoes it."""
-    yield from _changed(node, name, "retire", {"reason": reason})
+    yield from _change(node, name, "retire", {"reason": reason})
 
 
 @command(commands, "unretire", "unionpay:1.0.0", timeout=180)
@@ -180,7 +212,7 @@ def unretire(
     reason: options.Reason = "",
 ) -> Output:
     """Put a retired provider into use again."""
-    yield from _changed(node, name, "unretire", {"reason": reason})
+    yield from _change(node, name, "unretire", {"reason": reason})
 
 
 @command(commands, "approve", 'unionpay:2.0.0 -m "rebuilt with the fix"', timeout=180)
@@ -191,7 +223,7 @@ def approve(
     reason: options.Reason = "",
 ) -> Output:
     """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration."""
-    yield from _changed(node, name, "approve", {"reason": reason, "image": image})
+    yield from _change(node, name, "approve", {"reason": reason, "image": image})
 
 
 @command(commands, "give", "unionpay --to ann")
@@ -203,53 +235,61 @@ def give(
     ],
 ) -> Output:
     """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins."""
-    found = node.call("PUT", path_of("provider-owners", name), {"owner": to})
-    yield found
-    say(f"{name} belonged to {found['before'] or 'the admins'}, now to {to or 'the admins'}")
+    response = node.call("PUT", path_of("provider-owners", name), {"owner": to})
+    yield response
+    before = response["before"] or "the admins"
+    say(f"{name} belonged to {before}, now to {to or 'the admins'}")
 
 
-def _changed(
+def _change(
     node: Client,
     name: str,
-    what: str,
+    action: str,
     body: Mapping[str, str],
 ) -> Output:
-    found = node.post(_path(node, name, what), {**body, "author": who()})
-    yield found
-    _print_change(found)
+    provider = node.post(_path(node, name, action), {**body, "author": who()})
+    yield provider
+    _print_change(provider)
 
 
-def _print_change(found: Mapping[str, Any]) -> None:
-    if not found["changed"]:
-        say(
-            f"{found['provider_name']} is unchanged: nothing differs from revision {found['revision']}"
-        )
+def _print_change(provider: Mapping[str, Any]) -> None:
+    name = provider["provider_name"]
+    revision = provider["revision"]
+    if not provider["changed"]:
+        say(f"{name} is unchanged: nothing differs from revision {revision}")
         return
-    say(f"{found['provider_name']} {found['action']}, revision {found['revision']}")
-    if found["action"] != "registered":
-        for change in found["changes"][:_CHANGES]:
-            say(f"  {difference(change)}")
-        if len(found["changes"]) > _CHANGES:
-            say(f"  and more: bfia-gateway provider diff {quote(found['provider_name'])}")
+    say(f"{name} {provider['action']}, revision {revision}")
+    if provider["action"] == "registered":
+        return
+    changes = provider["changes"]
+    for change in changes[:_LISTED_CHANGES]:
+        say(f"  {difference(change)}")
+    if len(changes) > _LISTED_CHANGES:
+        say(f"  and more: bfia-gateway provider diff {quote(name)}")
 
 
-def _print_warnings(found: Mapping[str, Any]) -> None:
-    # those of the image first: they tell whether anything can run
-    warnings = sorted(found["warnings"], key=lambda one: "IMAGE_" not in one["rule"])
-    if warnings:
-        say(counted(len(warnings), "warning"))
-    for one in warnings:
-        say(f"  {Problem(one['path'], one['rule'], one['got'], one.get('suggestion', ''))}")
+def _print_warnings(provider: Mapping[str, Any]) -> None:
+    """Print the warnings about the image first: they decide whether anything can run."""
+    warnings = provider["warnings"]
+    if not warnings:
+        return
+    about_image = [warning for warning in warnings if "IMAGE_" in warning["rule"]]
+    about_description = [warning for warning in warnings if "IMAGE_" not in warning["rule"]]
+    say(counted(len(warnings), "warning"))
+    for warning in about_image + about_description:
+        suggestion = warning.get("suggestion", "")
+        say(f"  {Problem(warning['path'], warning['rule'], warning['got'], suggestion)}")
 
 
 def _path(
     node: Client,
     name: str,
-    *rest: str,
+    *action: str,
 ) -> str:
-    """Return the path of the one provider that a name, perhaps without version or device, stands for."""
-    full = node.done(provider_named(node.wire, name, retired=rest == ("unretire",)))
-    return path_of("providers", full, *rest)
+    """Return the path of the provider with a name, which may lack version and device. Raises `CallFailed`."""
+    is_retired = action == ("unretire",)
+    full_name = node.done(provider_named(node.wire, name, retired=is_retired))
+    return path_of("providers", full_name, *action)
 
 
 # ---------------------------------------------------------------- components and their parameters
@@ -261,36 +301,39 @@ def component_of(
     config: Path,
     url: str,
 ) -> "Component":
-    """Return a component of a provider (by its name, perhaps in part) or of a registration's file.
+    """Return a component of a provider; ``provider``: its name, or the file of its registration.
 
-    Without a name, the only one. Raises `CallFailed`.
+    Without a ``name``, the only component. Raises `CallFailed`.
     """
-    components = (
-        _from_file(Path(provider))
-        if os.path.isfile(provider)
-        else _from_node(provider, config, url)
-    )
+    if os.path.isfile(provider):
+        components = _from_file(Path(provider))
+    else:
+        components = _from_node(provider, config, url)
     if name in components:
         return components[name]
     if not name and len(components) == 1:
         return next(iter(components.values()))
-    there = ", ".join(components) or "none"
+    choices = ", ".join(components) or "none"
     text = f"{provider} has no component {name}" if name else f"name a component of {provider}"
-    raise CallFailed(f"{text}; there are: {there}", EXIT_BAD_INPUT, "COMPONENT_UNKNOWN")
+    raise CallFailed(f"{text}; there are: {choices}", EXIT_BAD_INPUT, "COMPONENT_UNKNOWN")
 
 
 def _from_file(file: Path) -> Mapping[str, "Component"]:
+    """Return the components in the file of a registration. Raises `CallFailed` with every problem."""
     from provider_registry.model import InvalidDescription
     from provider_registry.registration import provider_from_component, provider_from_request
 
     body = read_object(file)
     try:
-        return (
-            provider_from_component(body) if "imageUrl" in body else provider_from_request(body)
-        ).components
+        if "imageUrl" in body:  # the standard's body describes a single component
+            provider = provider_from_component(body)
+        else:
+            provider = provider_from_request(body)
     except InvalidDescription as error:
-        text = "\n".join([f"{file} would be refused:", *(f"  {p}" for p in error.problems)])
-        raise CallFailed(text, EXIT_BAD_INPUT, "INVALID") from None
+        lines = [f"{file} would be refused:"]
+        lines += [f"  {problem}" for problem in error.problems]
+        raise CallFailed("\n".join(lines), EXIT_BAD_INPUT, "INVALID") from None
+    return provider.components
 
 
 def _from_node(
@@ -298,14 +341,18 @@ def _from_node(
     config: Path,
     url: str,
 ) -> Mapping[str, "Component"]:
+    """Return the components of a provider that is registered at a node. Raises `CallFailed`."""
     from provider_registry import description
 
     with connect(config, url) as node:
-        found = node.get(_path(node, name))
-    return {
-        key: description.from_valid(document, provider=found["name"], version=found["version"])[0]
-        for key, document in found["components_description"].items()
-    }
+        provider = node.get(_path(node, name))
+    components = {}
+    for key, document in provider["components_description"].items():
+        component, _ = description.from_valid(
+            document, provider=provider["name"], version=provider["version"]
+        )
+        components[key] = component
+    return components
 
 
 @command(commands, "parameters", "unionpay HeteroLR")
@@ -333,49 +380,60 @@ def parameters(
 
     schema = form(component_of(name, component, config, url))
     yield schema
-    rows = [
-        [
-            *(
-                key,
-                field["x-bfia"]["type"],
-                t(_required(key, schema)),
-                _default(field),
-                allowed(field),
-            ),
+    rows = []
+    for key, field in schema["properties"].items():
+        row = [
+            key,
+            field["x-bfia"]["type"],
+            t(_required(key, schema)),
+            _default(field),
+            allowed(field),
             field.get("description", field["title"]),
         ]
-        for key, field in schema["properties"].items()
-    ]
-    about = schema["x-bfia"]
-    title = f"{about['componentName']}, provider {about['provider']} {about['version']}"
+        rows.append(row)
+    component_facts = schema["x-bfia"]
+    provider = f"provider {component_facts['provider']} {component_facts['version']}"
+    title = f"{component_facts['componentName']}, {provider}"
     table(title, ["parameter", "type", "required", "default", "allowed", "meaning"], rows)
 
 
 def allowed(field: Mapping[str, Any]) -> str:
-    """Return in a line which values a field of a form may have; empty where any."""
-    labels = field["x-bfia"].get("labels", {})
-    if (values := field.get("enum", field.get("items", {}).get("enum"))) is not None:
-        texts = [value if isinstance(value, str) else _json(value) for value in values]
-        return ", ".join(f"{text} ({labels[text]})" if text in labels else text for text in texts)
-    if validator := field["x-bfia"].get("validator"):
-        return str(validator)
-    source = field["x-bfia"].get("choicesFrom")
-    return f"what {source}() offers" if source else ""
+    """Return the allowed values of a form's field in a line; an empty text if any value is."""
+    facts = field["x-bfia"]
+    choices = field.get("enum", field.get("items", {}).get("enum"))
+    if choices is not None:
+        labels = facts.get("labels", {})
+        return ", ".join(_choice(value, labels) for value in choices)
+    if facts.get("validator"):
+        return str(facts["validator"])
+    if facts.get("choicesFrom"):
+        return f"what {facts['choicesFrom']}() offers"
+    return ""
+
+
+def _choice(value: Any, labels: Mapping[str, str]) -> str:
+    text = _text_of(value)
+    if text in labels:
+        return f"{text} ({labels[text]})"
+    return text
 
 
 def _required(name: str, schema: Mapping[str, Any]) -> str:
-    conditions = schema["properties"][name]["x-bfia"].get("dependsOn")
+    """Return whether a parameter is required, and the parameters on which that depends."""
     if name in schema.get("required", ()):
         return "yes"
-    if any(name in one["then"]["required"] for one in schema.get("allOf", ())):
-        return f"yes, where {' or '.join(conditions)}"
-    return f"no; goes with {' or '.join(conditions)}" if conditions else "no"
+    conditions = " or ".join(schema["properties"][name]["x-bfia"].get("dependsOn", ()))
+    for rule in schema.get("allOf", ()):
+        if name in rule["then"]["required"]:
+            return f"yes, where {conditions}"
+    return f"no; goes with {conditions}" if conditions else "no"
 
 
 def _default(field: Mapping[str, Any]) -> str:
-    value = field.get("default", "")
-    return value if isinstance(value, str) else _json(value)
+    return _text_of(field.get("default", ""))
 
 
-def _json(value: Any) -> str:
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     return json.dumps(value, ensure_ascii=False)

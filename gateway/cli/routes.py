@@ -9,30 +9,30 @@ import typer
 from bfia_gateway_client.calls import path_of
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
-from gateway.cli.command import (
-    Columns,
-    Output,
-    command,
-    difference,
-    listing,
-    print_steps,
-    say,
-    translate_own,
-    when,
-)
+from gateway.cli.command import Output, command
+from gateway.cli.output import say
+from gateway.cli.tables import Columns, listing, print_steps
+from gateway.cli.values import difference, translate_own, when
 from route_table.model import PROFILES
 
 commands = typer.Typer(name="route")
 
 
+_FILES = ("ca", "certificate", "key")  # keys of a route that name a file
+_LISTED_CHANGES = 10  # of a version, in a line
+
+
 def _key(
     help_text: str,
-    kind: Any = str,
-    **more: Any,
+    value_type: Any = str,
+    **limits: Any,
 ) -> tuple[Any, None]:
-    return Annotated[kind | None, typer.Option(help=help_text, **more)], None
+    """Return an option for a key of a route; None leaves the key as it is."""
+    option = typer.Option(help=help_text, **limits)
+    return Annotated[value_type | None, option], None
 
 
+# Options of `add` and `edit`: the keys of a route.
 _ENTRY: dict[str, tuple[Any, Any]] = {
     "to": _key("Address of its gateway, such as https://gw.example:7380."),
     "via": _key("In place of an address: id of the node that relays requests."),
@@ -60,28 +60,46 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
         'What it may run here, such as "unionpay/*, reference/*"; default: everything.'
     ),
 }
-"""options of `add` and `edit`: the keys of a route"""
 
 
 @command(commands, "list", options=options.paged())
 def list_routes(node: Client, **page: Any) -> Output:
     """List the routes in force."""
-    found = node.get("/api/v1/routes", **page)
-    yield found
+    response = node.get("/api/v1/routes", **page)
+    yield response
     columns: Columns = {
         "node": "node",
-        "address": lambda r: f"via {r['via']}" if r["via"] else r["url"],
+        "address": _address,
         "profile": "profile",
         "institution": "institution",
-        "deadline": lambda r: f"{r['deadline']:g} s",
+        "deadline": _deadline,
         "relay": "relay",
         "signing": _signing,
         "enabled": "enabled",
     }
-    say(f"version {found['version']}")
-    listing(found, "routes", "route", columns, spare=("deadline", "relay", "profile"))
-    for problem in found["problems"]:
+    say(f"version {response['version']}")
+    listing(response, "routes", "route", columns, spare=("deadline", "relay", "profile"))
+    for problem in response["problems"]:
         say(f"not in force, {problem}", err=True)
+
+
+def _address(route: Mapping[str, Any]) -> str:
+    if route["via"]:
+        return f"via {route['via']}"
+    return str(route["url"])
+
+
+def _deadline(route: Mapping[str, Any]) -> str:
+    return f"{route['deadline']:g} s"
+
+
+def _signing(route: Mapping[str, Any]) -> str:
+    """Return whether a route's requests need a signature, as it is in force."""
+    if route["keys"]:
+        return route["signing"] or "required"
+    if route["signing"] == "required":
+        return "required, no key"
+    return route["signing"] or "accepted"
 
 
 @command(
@@ -103,7 +121,7 @@ def add(
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
-    yield from _edit(node, "PUT", node_id, _given(entry), reason)
+    yield from _edit(node, "PUT", node_id, _values_of(entry), reason)
 
 
 @command(commands, "edit", 'JG0100002200000020 --deadline 5 -m "fast line"', options=_ENTRY)
@@ -121,7 +139,8 @@ def edit(
 
     With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca /etc/bfia/partner.pem
     """
-    yield from _edit(node, "PATCH", node_id, dict.fromkeys(unset or ()) | _given(entry), reason)
+    removed = dict.fromkeys(unset or ())
+    yield from _edit(node, "PATCH", node_id, removed | _values_of(entry), reason)
 
 
 @command(commands, "disable", 'JG0100002200000020 -m "maintenance until Monday"')
@@ -151,21 +170,40 @@ def remove(
     reason: options.Reason = "",
 ) -> Output:
     """Remove a route. `route rollback` restores it."""
-    yield from _changed(node.delete(path_of("routes", node_id), reason=reason, author=who()))
+    version = node.delete(path_of("routes", node_id), reason=reason, author=who())
+    yield from _output_of(version)
 
 
 @command(commands, "history", "--limit 5", options=options.paged(20))
 def history(node: Client, **page: Any) -> Output:
     """Show who changed the routes, when and why."""
-    found = node.get("/api/v1/route-versions", **page)
-    yield found
+    response = node.get("/api/v1/route-versions", **page)
+    yield response
     columns: Columns = {
         "version": "version",
         "at (UTC)": when("at", 16),
-        "by": lambda v: translate_own(v["author"]),
+        "by": _author,
+        "changed": _changes_text,
+        "why": _reason,
     }
-    more: Columns = {"changed": _changes, "why": lambda v: translate_own(v["reason"])}
-    listing(found, "versions", "", {**columns, **more}, "versions of the routes")
+    listing(response, "versions", "", columns, "versions of the routes")
+
+
+def _author(version: Mapping[str, Any]) -> str:
+    return translate_own(version["author"])
+
+
+def _reason(version: Mapping[str, Any]) -> str:
+    return translate_own(version["reason"])
+
+
+def _changes_text(version: Mapping[str, Any]) -> str:
+    changes = version["changes"]
+    text = ", ".join(map(difference, changes[:_LISTED_CHANGES]))
+    unnamed = len(changes) - _LISTED_CHANGES
+    if unnamed > 0:
+        text += f" and {unnamed} more"
+    return text
 
 
 @command(commands, "diff", "12 --since 9")
@@ -176,9 +214,9 @@ def diff(
 ) -> Output:
     """Show what differs between two versions of the routes."""
     number = version or node.get("/api/v1/routes")["version"]
-    found = node.get(f"/api/v1/route-versions/{number}", since=since or None)
-    yield found
-    say(found["diff"] or "no difference")
+    response = node.get(f"/api/v1/route-versions/{number}", since=since or None)
+    yield response
+    say(response["diff"] or "no difference")
 
 
 @command(commands, "rollback")
@@ -193,49 +231,51 @@ def rollback(
 
     To an earlier one: bfia-gateway route rollback 11 -m "the new address was wrong"
     """
-    newest = 0
+    query = {}
     if not version:
-        newest = int(node.get("/api/v1/routes")["version"])
-        if newest < 2:
-            raise CallFailed(
-                "there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN"
-            )
-        if node.get(f"/api/v1/route-versions/{newest}")["source"] == "rollback":
-            say(
-                f"this takes back the rollback of version {newest}; to go further back, name a version",
-                err=True,
-            )
-    query = {} if version else {"version": newest}  # so that nobody else's change is undone unseen
-    path = f"/api/v1/route-versions/{version or newest - 1}/rollback"
-    yield from _changed(node.post(path, {"reason": reason, "author": who()}, **query))
+        newest = _newest_version(node)
+        version = newest - 1
+        query["version"] = newest  # refused if the routes have changed since
+    path = f"/api/v1/route-versions/{version}/rollback"
+    yield from _output_of(node.post(path, {"reason": reason, "author": who()}, **query))
+
+
+def _newest_version(node: Client) -> int:
+    """Return the newest version, which a rollback undoes. Raises `CallFailed` if it is the first one."""
+    newest = int(node.get("/api/v1/routes")["version"])
+    if newest < 2:
+        raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
+    if node.get(f"/api/v1/route-versions/{newest}")["source"] == "rollback":
+        say(
+            f"this takes back the rollback of version {newest}; to go further back, name a version",
+            err=True,
+        )
+    return newest
 
 
 @command(commands, "test", "JG0100002200000020", timeout=150)
 def test(node: Client, node_id: options.NodeId) -> Output:
     """Test a route in both directions, step by step. Exit code 1: a step failed."""
-    found = node.post(path_of("routes", node_id, "test"), {})
-    yield found, found["good"]
-    print_steps(f"route to {node_id}", found["steps"])
+    response = node.post(path_of("routes", node_id, "test"), {})
+    yield response, response["good"]
+    print_steps(f"route to {node_id}", response["steps"])
 
 
-def _signing(route: Mapping[str, Any]) -> str:
-    """Return whether a route's requests need a signature, as it is in force."""
-    if route["keys"]:
-        return route["signing"] or "required"
-    if route["signing"] == "required":
-        return "required, no key"
-    return route["signing"] or "accepted"
+# ---------------------------------------------------------------- changes
 
 
-def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an entry that were given, with absolute paths of files."""
-    given = {
-        "url" if key == "to" else key: value
-        for key, value in entry.items()
-        if value not in (None, "")
-    }
-    files = given.keys() & {"ca", "certificate", "key"}
-    return given | {key: str(Path(given[key]).absolute()) for key in files}
+def _values_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values for a route from the command's options, with absolute paths of files."""
+    values = {}
+    for key, value in entry.items():
+        if value in (None, ""):
+            continue
+        if key == "to":
+            key = "url"
+        elif key in _FILES:
+            value = str(Path(value).absolute())
+        values[key] = value
+    return values
 
 
 def _edit(
@@ -251,8 +291,8 @@ def _edit(
         "author": who(),
     }
     version = node.call(method, path_of("routes", node_id), body)
-    yield from _changed(version)
-    if any(map(_takes_nothing, version["changes"])):
+    yield from _output_of(version)
+    if any(map(_lacks_key, version["changes"])):
         say(
             f"nothing of {node_id} is taken before its route has a key: accept its invitation",
             err=True,
@@ -263,31 +303,27 @@ def _edit(
         )
 
 
-def _takes_nothing(change: Mapping[str, Any]) -> bool:
-    """Tell whether a change leaves a route that requires signatures without a key."""
+def _lacks_key(change: Mapping[str, Any]) -> bool:
+    """True if a change leaves a route that requires signatures without a key."""
+    after = change["after"]
     if change["field"] == "keys":
-        return not change["after"]
-    entry = change["after"]
-    new = change["field"] == "" and entry is not None
-    return new and entry["signing"] == "required" and not entry["keys"]
+        return not after
+    is_whole_route = change["field"] == "" and after is not None
+    return is_whole_route and after["signing"] == "required" and not after["keys"]
 
 
-def _changed(version: dict[str, Any]) -> Output:
+def _output_of(version: dict[str, Any]) -> Output:
     yield version
     if version["changes"]:
-        say(f"version {version['version']} is in force: {_changes(version)}")
+        say(f"version {version['version']} is in force: {_changes_text(version)}")
     else:
         say(f"nothing changed: version {version['version']} is in force as before")
-    if version.get("not_in_file"):
-        text = "warning: the route file cannot be used as it is, and does not hold this version"
-        say("\n".join([f"{text}:", *(f"  {cause}" for cause in version["not_in_file"])]), err=True)
+    causes = version.get("not_in_file")
+    if causes:
+        lines = ["warning: the route file cannot be used as it is, and does not hold this version:"]
+        lines += [f"  {cause}" for cause in causes]
+        say("\n".join(lines), err=True)
         say(
             "correct it and make this change in it, too: the corrected file replaces this version",
             err=True,
         )
-
-
-def _changes(version: Mapping[str, Any]) -> str:
-    shown = [difference(change) for change in version["changes"][:10]]
-    more = len(version["changes"]) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

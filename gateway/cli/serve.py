@@ -26,8 +26,20 @@ from gateway.http.server import serve
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import without_tokens
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""of glibc's mallopt"""
+# Parameters of glibc's mallopt.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_PACKAGES = (
+    "gateway",
+    "adapter",
+    "engines",
+    "provider_registry",
+    "route_table",
+)  # that log at INFO
+# Fields of a log line without secrets that look like tokens; others choose the first two.
+_FIELDS_WITHOUT_TOKENS = ("trace_id", "job", "sha256")
+_LONGEST_ERROR = 500  # characters
+_END_SESSION_TIMEOUT = 30  # seconds
 
 
 def run(
@@ -37,100 +49,121 @@ def run(
     engine: Callable[[Settings, str], Engine] | None = None,
     pace: Pace = Pace(),
 ) -> None:
-    """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
+    """Serve until a signal.
+
+    ``engine`` and ``pace`` replace the configured engine and intervals in tests and benchmarks. Raises
+    `Invalid` for a configuration that cannot work.
+    """
     configure_logs(log_format)
     keep_freed_memory()
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
     gateway = Gateway(settings, engine=engine, pace=pace)
-    gateway.doctor = partial(
-        look, settings, partial(engine_of, installation="doctor", instance="doctor"), config
-    )
+    doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
+    gateway.doctor = partial(look, settings, doctor_engine, config)
+    removed = [path for path in settings.origins if path in REMOVED]
+    if removed:
+        log = structlog.get_logger("gateway")
+        log.warning("settings of an earlier version have no effect: delete them", settings=removed)
+    uvloop.run(_run(gateway, ready_file))
+
+
+async def _run(gateway: Gateway, ready_file: Path | None) -> None:
+    """Start a gateway, serve until a signal, and stop it."""
+    _end_sessions_on_this_loop(gateway)
+    gateway.drain.on_empty(_terminate_this_process)
+    gateway.start()
+
+    def leave() -> None:
+        """End the requests of clients that follow or wait for something."""
+        gateway.leaving.set()
+        gateway.broker.leave()
+
+    follower = asyncio.create_task(_follow_routes(gateway))
+    try:
+        await serve(
+            gateway.apps,
+            gateway.sockets,
+            partial(_announce, gateway, ready_file),
+            None,
+            gateway.arrivals,
+            gateway.tls,
+            grpc(gateway),
+            leave,
+        )
+    finally:
+        follower.cancel()
+        await gateway.courier.close()
+        await asyncio.to_thread(gateway.stop)
+    structlog.get_logger("gateway").info("stopped", node=gateway.settings.node.id)
+
+
+def _end_sessions_on_this_loop(gateway: Gateway) -> None:
+    """Have the broker end each session that the gateway, in another thread, has ended."""
+    loop = asyncio.get_running_loop()
+
+    def end_session(session: str) -> None:
+        ending = gateway.broker.end_session(session)
+        asyncio.run_coroutine_threadsafe(ending, loop).result(_END_SESSION_TIMEOUT)
+
+    gateway.sessions.on_end(end_session)
+
+
+def _terminate_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _announce(gateway: Gateway, ready_file: Path | None) -> None:
+    """Report that the listeners respond: in the log, and in a file."""
+    settings = gateway.settings
+    addresses = gateway.addresses()
     log = structlog.get_logger("gateway")
-    if unused := [path for path in settings.origins if path in REMOVED]:
-        log.warning("settings of an earlier version have no effect: delete them", settings=unused)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-
-        def end_session(session: str) -> None:
-            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
-
-        gateway.sessions.on_end(end_session)
-        gateway.drain.on_empty(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        gateway.start()
-
-        def ready() -> None:
-            log.info(
-                "serving",
-                node=settings.node.id,
-                engine=settings.engine.kind,
-                **gateway.addresses(),
-            )
-            if ready_file is not None:
-                part = ready_file.with_suffix(".part")
-                part.write_text(json.dumps({"pid": os.getpid(), **gateway.addresses()}))
-                part.replace(ready_file)
-
-        def leave() -> None:
-            """End what clients follow or wait for."""
-            gateway.leaving.set()
-            gateway.broker.leave()
-
-        following = asyncio.create_task(_follow_routes(gateway))
-        try:
-            further = (gateway.arrivals, gateway.tls, grpc(gateway), leave)
-            await serve(gateway.apps, gateway.sockets, ready, None, *further)
-        finally:
-            following.cancel()
-            await gateway.courier.close()
-            await asyncio.to_thread(gateway.stop)
-        log.info("stopped", node=settings.node.id)
-
-    uvloop.run(main())
+    log.info("serving", node=settings.node.id, engine=settings.engine.kind, **addresses)
+    if ready_file is not None:
+        part = ready_file.with_suffix(".part")
+        part.write_text(json.dumps({"pid": os.getpid(), **addresses}))
+        part.replace(ready_file)
 
 
 def keep_freed_memory() -> None:
-    """Have each arena of glibc keep 16 MiB: asking the kernel anew took a quarter of a long message's time."""
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+    """Let each arena of glibc keep 16 MiB: requesting it again took a quarter of a long message's time."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
         mallopt(_MMAP_THRESHOLD, 4 << 20)
         mallopt(_TRIM_THRESHOLD, 16 << 20)
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
-    """Reload the route table whenever its file, or another gateway, has changed it."""
-    log, last = structlog.get_logger("gateway"), ""
+    """Reload the route table every so many seconds: its file, or another gateway, may have changed it."""
+    log = structlog.get_logger("gateway")
+    last_error = ""
     while True:
         await asyncio.sleep(every)
         try:
             await asyncio.to_thread(gateway.routes.reload)
-            last = ""
+            last_error = ""
         except Exception as error:  # such as no connection to the database
-            text = f"{type(error).__name__}: {error}"[:500]
-            if text != last:
+            text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+            if text != last_error:
                 log.warning("route table not reloaded", error=text)
-            last = text
+            last_error = text
 
 
-_OURS = ("gateway", "adapter", "engines", "provider_registry", "route_table")
+# ---------------------------------------------------------------- logs
 
 
 def configure_logs(log_format: str) -> None:
     """Log to standard error as text or JSON, with the trace id; structlog and the standard library alike."""
-    last: Any = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
-    if log_format != "json":
-        last = _as_text
-        if sys.stderr.isatty():
-            last = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    renderer = _renderer(log_format)
     common: list[Any] = [
-        _trace,
+        _add_trace_id,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _hide_tokens,
     ]
     structlog.configure(
-        processors=[*common, last],
+        processors=[*common, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -139,7 +172,7 @@ def configure_logs(log_format: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *common],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     logging.basicConfig(
@@ -147,9 +180,18 @@ def configure_logs(log_format: str) -> None:
         handlers=[handler],
         force=True,
     )
-    for room in _OURS:
-        logging.getLogger(room).setLevel(logging.INFO)
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def _renderer(log_format: str) -> Any:
+    """Return the last processor of a log line: as JSON, or as text, which is coloured in a terminal."""
+    if log_format == "json":
+        return structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    if sys.stderr.isatty():
+        return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    return _as_text
 
 
 def _as_text(
@@ -158,22 +200,33 @@ def _as_text(
     event: MutableMapping[str, Any],
 ) -> str:
     """Render a line for a log file or pipe: without colours, at a fifth of the cost."""
-    at, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
-    trace = event.pop("exception", "")
-    values = (
-        f"{key}={v if (v := str(event[key])).isprintable() and ' ' not in v else repr(v)}"
-        for key in sorted(event)
-    )
-    return f"{at} [{level:9}] {text:30} {' '.join(values)}" + (f"\n{trace}" if trace else "")
+    timestamp = event.pop("timestamp")
+    level = event.pop("level")
+    message = event.pop("event")
+    traceback = event.pop("exception", "")
+    values = " ".join(f"{key}={_log_value(event[key])}" for key in sorted(event))
+    line = f"{timestamp} [{level:9}] {message:30} {values}"
+    if traceback:
+        line += f"\n{traceback}"
+    return line
 
 
-def _trace(
+def _log_value(value: Any) -> str:
+    """Return a value as text, quoted if it has spaces or control characters."""
+    text = str(value)
+    if text.isprintable() and " " not in text:
+        return text
+    return repr(text)
+
+
+def _add_trace_id(
     _logger: Any,
     _name: str,
     event: MutableMapping[str, Any],
 ) -> MutableMapping[str, Any]:
-    """Add the trace id of the work under way where the line does not name one itself."""
-    if trace_id := current_trace():
+    """Add the trace id of the current work to a line that does not name one itself."""
+    trace_id = current_trace()
+    if trace_id:
         event.setdefault("trace_id", trace_id)
     return event
 
@@ -183,11 +236,8 @@ def _hide_tokens(
     _name: str,
     event: MutableMapping[str, Any],
 ) -> MutableMapping[str, Any]:
+    """Hide parts of values that look like tokens."""
     for name, value in event.items():
-        if isinstance(value, str) and name not in (
-            "trace_id",
-            "job",
-            "sha256",
-        ):  # others may choose the first two
+        if isinstance(value, str) and name not in _FIELDS_WITHOUT_TOKENS:
             event[name] = without_tokens(value)
     return event

@@ -17,11 +17,14 @@ from rich.console import Console
 from bfia_gateway_client.calls import next_step_of
 from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
-from gateway.cli.command import lasted, listing, print_json, reporting, say, short, table
+from gateway.cli.command import reporting
 from gateway.cli.data import _print_grants
 from gateway.cli.init import TLS_FILES
 from gateway.cli.job_tree import draw_job
 from gateway.cli.jobs import run_of
+from gateway.cli.output import print_json, say
+from gateway.cli.tables import listing, table
+from gateway.cli.values import lasted, short
 from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit

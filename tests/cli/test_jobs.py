@@ -16,9 +16,10 @@ from adapter.bfia.examples import A_PROVIDER
 from bfia_gateway_client.wire import BlockingWire
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import Client
-from gateway.cli.command import cell
 from gateway.cli.job_notes import warning_lines
-from gateway.cli.jobs import readable_detail, watch_until_over
+from gateway.cli.job_timeline import readable_detail
+from gateway.cli.jobs import watch_until_over
+from gateway.cli.values import cell
 from gateway.language.catalogue import reasons, translate
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of

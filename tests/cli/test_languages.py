@@ -21,8 +21,9 @@ from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
 from gateway.cli import access
-from gateway.cli.command import NEXT_STEPS, difference, print_steps, table, translate_own
-from gateway.cli.language import asked, paragraphs
+from gateway.cli.language import paragraphs, requested_language
+from gateway.cli.tables import NEXT_STEPS, print_steps, table
+from gateway.cli.values import difference, translate_own
 from gateway.config.loader import load
 from gateway.conformance.clauses import CLAUSES
 from gateway.diagnostics import doctor
@@ -126,7 +127,9 @@ def test_the_language_is_that_of_the_option_else_of_the_environment():
     ):
         shown = run(*given, "job", "list", "--help", **environment).stdout
         assert "Show this message and exit" in shown and not re.search("[\u4e00-\u9fff]", shown)
-    assert [asked(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])] == [
+    assert [
+        requested_language(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])
+    ] == [
         "zh",
         "zh",
         "en",
@@ -136,10 +139,10 @@ def test_the_language_is_that_of_the_option_else_of_the_environment():
 ALL_HELPS = """
 import sys, typer
 from click.testing import CliRunner
-from gateway.cli.language import speak, translated
+from gateway.cli.language import set_language, translated
 from gateway.cli.main import app
 from tests.cli import everything
-speak(sys.argv[1])
+set_language(sys.argv[1])
 program = translated(typer.main.get_command(app))
 for words in everything(program):
     print(CliRunner().invoke(program, [*words.split(), "--help"]).output)
@@ -252,7 +255,7 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
 
 def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
-    assert access._what({"action": "token revoke", "in_words": "撤销令牌"}) == "撤销令牌"
+    assert access._action({"action": "token revoke", "in_words": "撤销令牌"}) == "撤销令牌"
     assert [translate_own(who) for who in ("somebody", "storage", "root (command line)")] == [
         "未认证用户",
         "storage",

@@ -31,7 +31,7 @@ from gateway.cli.client import (
     who,
 )
 from gateway.cli.command import reporting
-from gateway.cli.init import docker_answers
+from gateway.cli.init import docker_responds
 from gateway.cli.job_notes import last_lines, lineage, warning_lines
 from gateway.cli.jobs import _print_created
 from gateway.cli.outputs import _print_report, _report_summary
@@ -599,7 +599,7 @@ def test_what_cannot_be_written_or_read_is_a_sentence(
         assert getattr(left.value, "code", None) == (
             130 if isinstance(error, KeyboardInterrupt) else None
         )
-    assert docker_answers() in (True, False)
+    assert docker_responds() in (True, False)
 
 
 def test_a_check_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bfia_gateway_client.calls import segment
 from gateway.cli.client import DEFAULT_CONFIG, URL, CallFailed, Client, connect, settings_of
-from gateway.cli.command import table
+from gateway.cli.tables import table
 
 _PATHS = {
     "the process responds": "/health/live",

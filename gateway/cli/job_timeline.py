@@ -1,0 +1,144 @@
+"""``bfia-gateway job timeline`` and ``logs``: what happened to a job at this node, and what its runs wrote."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from bfia_gateway_client.calls import path_of
+from bfia_gateway_client.errors import harmless
+from gateway.cli import options
+from gateway.cli.client import Client
+from gateway.cli.command import Output, command
+from gateway.cli.jobs import Party, Task, commands, job_at, run_of
+from gateway.cli.language import t
+from gateway.cli.output import say
+from gateway.cli.tables import Column, Columns, listing
+from gateway.cli.values import cell, when
+from gateway.data.log_levels import Level
+
+_DETAIL_LENGTH = 300  # characters of an event's detail
+_IDS = ("trace_id", "task_id")  # fields of a detail without a meaning for people
+_CALL_KEYS = ("method", "path", "http", "seconds")  # fields of a call's detail that have a summary
+
+
+@command(commands, "timeline", "job-0123")
+def timeline(node: Client, job_id: options.JobId) -> Output:
+    """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
+    response = node.get(path_of("jobs", job_id, "timeline"))
+    yield response
+    days = {entry["at"][:10] for entry in response["timeline"]}
+    if len(days) == 1:
+        title = f"{job_id}, {days.pop()}"
+        time_column: Column = _time_of_day
+    else:
+        title = job_id
+        time_column = when("at", 23)
+    columns: Columns = {
+        "at (UTC)": time_column,
+        "as": _side,
+        "what": "event",
+        "by": "by",
+        "more": _event_detail,
+    }
+    listing(response, "timeline", "", columns, title)
+
+
+def _time_of_day(entry: Mapping[str, Any]) -> str:
+    return str(entry["at"][11:23])
+
+
+def _side(entry: Mapping[str, Any]) -> str:
+    return t(entry["side"])
+
+
+def _event_detail(entry: Mapping[str, Any]) -> str:
+    detail = {key: value for key, value in entry["detail"].items() if value != entry["by"]}
+    return cell(readable_detail(detail))[:_DETAIL_LENGTH]
+
+
+def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event's detail for people, without ids, proofs and the messages of successful calls."""
+    readable = {}
+    for key, value in detail.items():
+        is_first_attempt = key == "attempt" and value == 0
+        if key not in _IDS and not is_first_attempt:
+            readable[key] = value
+    if "attempt" in readable:
+        readable["attempt"] += 1  # people count from 1
+    if readable.get("origin"):
+        readable["origin"] = readable["origin"].get("from", "")
+    if not readable.keys() >= {"method", "path", "seconds"}:
+        return _with_translated_keys(readable)
+    call = _call_summary(readable)
+    if readable.get("code") == 0:
+        del readable["code"]
+        readable.pop("message", None)
+    other = {key: value for key, value in readable.items() if key not in _CALL_KEYS}
+    return call | _with_translated_keys(other)
+
+
+def _call_summary(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's method, and the end of its path, HTTP status and duration in one text."""
+    facts = ["/".join(detail["path"].split("/")[-2:])]
+    if detail.get("http"):
+        facts.append(str(detail["http"]))
+    facts.append(f"{1000 * detail['seconds']:.0f} ms")
+    return {detail["method"]: ", ".join(filter(None, facts))}
+
+
+def _with_translated_keys(detail: Mapping[str, Any]) -> dict[str, Any]:
+    translated = {}
+    for key, value in detail.items():
+        if isinstance(value, Mapping):
+            value = _with_translated_keys(value)
+        elif key == "message":
+            value = t(value)
+        translated[t(key.replace("_", " "))] = value
+    return translated
+
+
+@command(commands, "logs", "job-0123 --task secureboost --level error --follow")
+def logs(
+    node: Client,
+    job_id: options.JobId,
+    task: Task = "",
+    party: Party = "",
+    tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
+    ] = False,
+    level: Annotated[
+        Level, typer.Option(help="info: warnings, too, and worse; debug: all.")
+    ] = Level.DEBUG,
+) -> None:
+    """Print what a run here wrote.
+
+    A line's level is what it states itself; one without is info on stdout, and error on stderr.
+    """
+    run = run_of(job_at(node, job_id), task, party)
+    query = {"tail": tail or None, "level": level}
+    wrote_something = False
+    for event, line in _log_events(node, run["log"], follow, query):
+        wrote_something = True
+        if event != "end":
+            typer.echo(harmless(line), err=event == "stderr")  # as written, in no other language
+    if not wrote_something:
+        text = "wrote no such line"
+        if level is Level.DEBUG:
+            text = "wrote nothing"
+        say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
+
+
+def _log_events(
+    node: Client,
+    path: str,
+    follow: bool,
+    query: Mapping[str, Any],
+) -> Iterator[tuple[str, str]]:
+    """Yield the stream, if known, and the text of each line; of a followed log also its end."""
+    if follow:
+        yield from node.events(path, follow=True, **query)
+        return
+    for line in node.lines(path, **query):
+        yield "", line

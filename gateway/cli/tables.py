@@ -1,0 +1,302 @@
+"""Lists of the node as tables, laid out for the width of the terminal."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bfia_gateway_client.errors import harmless
+from gateway.cli.language import spoken, t
+from gateway.cli.output import say
+from gateway.cli.values import FULL_ID, cell
+from gateway.errors import counted
+from gateway.language.catalogue import CHINESE
+
+Column = str | Callable[[Any], Any]  # a key of an entry, or a function of it
+Columns = Mapping[str, Column]  # by heading
+
+_PIPE_WIDTH = 80  # columns of a table in a pipe, unless COLUMNS is set
+_SEPARATOR_WIDTH = 3  # columns between two cells
+_CHINESE_WIDTH = 12  # columns that Chinese text keeps; it may be folded anywhere
+_WORD = re.compile("([!-~]+)|([\u2e80-\uffff]+)")  # an ASCII word, or a run of Chinese
+_REMEDY = "what to do"
+# Headings of columns whose texts are this program's; so is a first column without a heading.
+_TRANSLATED_COLUMNS = frozenset(
+    {"state", "until", "result", "seen", "what", "check", _REMEDY, "reports", "digest"}
+)
+# The next step after an empty list, by the list's name.
+NEXT_STEPS = {
+    "applications": "to apply with a partner: bfia-gateway partner apply --help",
+    "approvals": "a job is listed here while it waits for a person at this node",
+    "audit": "no change was requested, or none that fits: leave out options to see more",
+    "datasets": "none is here, or none that fits; to add one: bfia-gateway data upload --help",
+    "grants": "to let a partner use a dataset: bfia-gateway data grant NAMESPACE#NAME NODE",
+    "jobs": "none is here, or none that fits; to begin one: bfia-gateway job draft --help",
+    "models": "a training leaves its model here when it succeeds; bfia-gateway job list shows the jobs",
+    "outputs": "runs here leave outputs when they succeed; bfia-gateway job show names their states",
+    "providers": "none is registered, or none that fits; to add one: bfia-gateway provider register FILE",
+    "reports": "runs here write reports while they run; bfia-gateway job show names their states",
+    "routes": "to add a partner: bfia-gateway partner invite",
+    "tokens": "to make one: bfia-gateway token create NAME --role ROLE",
+}
+
+
+@dataclass(frozen=True)
+class _ColumnTexts:
+    """A column of a table: its heading and one text per row, in the language in use."""
+
+    name: str  # the heading in English
+    texts: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        return harmless(t(self.name))
+
+    @cached_property
+    def width(self) -> int:
+        """The width of the longest line."""
+        return max(_widths_of("\n".join([self.heading, *self.texts]).split("\n")))
+
+    @cached_property
+    def least_width(self) -> int:
+        """The width in which words stay whole, up to the length of an id; Chinese is folded earlier."""
+        longest = 1
+        for ascii_word, chinese in _WORD.findall("\n".join([self.heading, *self.texts])):
+            if ascii_word:
+                width = min(len(ascii_word), FULL_ID)
+            else:
+                width = min(*_widths_of([chinese]), _CHINESE_WIDTH)
+            longest = max(longest, width)
+        return longest
+
+
+def _widths_of(lines: Sequence[str]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [cell_len(line) for line in lines]
+
+
+# ---------------------------------------------------------------- lists and steps
+
+
+def listing(
+    page: Mapping[str, Any],
+    key: str,
+    noun: str,
+    columns: Columns,
+    title: str = "",
+    spare: Sequence[str] = (),
+) -> None:
+    """Print one page of a list as a `table`, and how to get the next page; for an empty list the next step."""
+    entries = page[key]
+    if not title:
+        total = int(page.get("total", len(entries)))
+        title = counted(total, noun)
+        if total != len(entries):
+            title = f"{len(entries)} of {title}"
+    if not entries and key in NEXT_STEPS:
+        say(title)
+        say(NEXT_STEPS[key])
+        return
+    rows = []
+    for entry in entries:
+        rows.append([_value(entry, column) for column in columns.values()])
+    table(title, list(columns), rows, spare)
+    if page.get("next"):
+        say(f"more: --after {shlex.quote(str(page['next']))}", err=True)
+
+
+def _value(entry: Any, column: Column) -> Any:
+    if isinstance(column, str):
+        return entry[column]
+    return column(entry)
+
+
+def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
+    """Print the steps of a test as a table; the ones not taken after a failure, in one row."""
+    rows = []
+    not_tried = []
+    for step in steps:
+        finding = step["cause"] or step["found"]
+        if step["result"] == "skipped" and not finding:
+            not_tried.append(t(step["name"]))
+            continue
+        duration = f"{step['seconds'] * 1000:.0f} ms"
+        rows.append(
+            [t(step["name"]), mark(step["result"]), duration, t(finding), t(step["remedy"])]
+        )
+    if not_tried:
+        rows.append([t("not tried"), "–", "", ", ".join(not_tried), ""])
+    table(title, ["step", "result", "took", "found", _REMEDY], rows)
+
+
+def mark(result: str) -> str:
+    """Return the result of a step or clause for people: trouble stands out."""
+    if result == "skipped":
+        return "–"
+    if result in ("warning", "failed"):
+        return t(result).upper()
+    return t(result)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    spare: Sequence[str] = (),
+) -> None:
+    """Print a table as wide as the terminal, in a pipe as wide as COLUMNS, without empty columns.
+
+    Long cells are folded between words. If the terminal is too narrow for that, each row becomes a table of its
+    own, without empty cells. Remedies that do not fit are printed below the table, as they may be commands.
+    ``spare``: columns to leave out, in this order, until the rest fits.
+    """
+    if title:
+        say(title)
+    filled = _filled_columns(columns, rows)
+    fitting = _without_spare(filled, spare)
+    _print_columns(fitting)
+    hidden_count = len(filled) - len(fitting)
+    if hidden_count:
+        say(f"and {counted(hidden_count, 'column')} more: --json has all", err=True)
+
+
+def _filled_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[_ColumnTexts]:
+    """Return the columns with text; all columns of a table without rows.
+
+    Without headings, the first column names the values of a row: a row without values is left out.
+    """
+    texts = [[cell(value) for value in row] for row in rows]
+    if not any(names):
+        texts = [row for row in texts if any(row[1:])]
+    columns = []
+    for index, name in enumerate(names):
+        column_texts = [row[index] for row in texts]
+        if name in _TRANSLATED_COLUMNS or (index == 0 and not name):
+            column_texts = list(map(t, column_texts))
+        if any(column_texts) or not texts:
+            columns.append(_ColumnTexts(name, tuple(map(harmless, column_texts))))
+    return columns
+
+
+def _without_spare(columns: list[_ColumnTexts], spare: Sequence[str]) -> list[_ColumnTexts]:
+    """Leave out spare columns until the others fit without folding; at least one stays."""
+    fitting = columns
+    for name in spare:
+        if len(fitting) == 1 or _total_width(fitting) <= _room(fitting):
+            break
+        fitting = [column for column in fitting if column.name != name]
+    return fitting
+
+
+def _total_width(columns: Sequence[_ColumnTexts]) -> int:
+    return sum(column.width for column in columns)
+
+
+def _room(columns: Sequence[_ColumnTexts]) -> int:
+    """Return the width of the terminal without the separators between columns."""
+    return int(_console().width) - _SEPARATOR_WIDTH * len(columns) + 1
+
+
+def _console() -> Any:
+    """Return the terminal; for a pipe, one as wide as COLUMNS, else 80 columns."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+        console = Console(width=_PIPE_WIDTH)
+    return console
+
+
+# ---------------------------------------------------------------- layout
+
+
+def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
+    """Print columns as one table, its remedies below it, or its rows as a table each."""
+    room = _room(columns)
+    for column in columns[1:]:
+        if column.name == _REMEDY and _belongs_below(column, _total_width(columns) > room):
+            others = [other for other in columns if other is not column]
+            _print_columns(others)
+            _print_remedies(others, column)
+            return
+    if len(columns) <= 2:
+        _print_grid(columns)
+        return
+    widths = _narrowed_widths(columns, room)
+    if sum(widths) <= room:
+        _print_grid(columns, widths)
+    else:
+        _print_row_tables(columns)
+
+
+def _belongs_below(remedies: _ColumnTexts, is_too_wide: bool) -> bool:
+    """Return whether remedies are printed below the table: for lack of room, or since they repeat themselves."""
+    texts = [text for text in remedies.texts if text]
+    has_repetition = len(set(texts)) < len(texts)
+    return bool(texts) and (is_too_wide or has_repetition)
+
+
+def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> None:
+    """Print each row's remedy behind the row's name: the text of its first column, and its subject if any."""
+    name_columns = [columns[0]]
+    name_columns += [column for column in columns[1:2] if column.name == "about"]
+    colon = "：" if spoken() == CHINESE else ": "
+    lines = []
+    for index, remedy in enumerate(remedies.texts):
+        if remedy:
+            name = " ".join(column.texts[index] for column in name_columns)
+            lines.append(f"  {' '.join(name.split())}{colon}{remedy}")
+    say("what to do:")
+    for line in dict.fromkeys(lines):
+        say(line)
+
+
+def _narrowed_widths(columns: Sequence[_ColumnTexts], room: int) -> list[int]:
+    """Return widths that fit, if any do: the widest columns are narrowed first, words stay whole.
+
+    The first column, which names the row, keeps up to half of the room.
+    """
+    widths = [column.width for column in columns]
+    least_widths = [column.least_width for column in columns]
+    least_widths[0] = max(least_widths[0], min(widths[0], room // 2))
+    while sum(widths) > room:
+        reducible = [index for index, width in enumerate(widths) if width > least_widths[index]]
+        if not reducible:
+            break
+        widest = max(reducible, key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths
+
+
+def _print_row_tables(columns: Sequence[_ColumnTexts]) -> None:
+    """Print each row as a table of its own: the headings beside the values."""
+    headings = [column.heading for column in columns]
+    for number, row in enumerate(_rows(columns)):
+        title = " " if number else ""
+        table(title, ["", ""], list(zip(headings, row, strict=True)))
+
+
+def _print_grid(columns: Sequence[_ColumnTexts], widths: Sequence[int] | None = None) -> None:
+    """Print one table; without ``widths``, rich narrows the widest columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    has_headings = any(column.heading for column in columns)
+    grid = Table(show_edge=False, pad_edge=False, show_header=has_headings)
+    for index, column in enumerate(columns):
+        width = widths[index] if widths else None
+        grid.add_column(Text(column.heading), overflow="fold", width=width)
+    for row in _rows(columns):
+        grid.add_row(*map(Text, row))
+    _console().print(grid)
+
+
+def _rows(columns: Sequence[_ColumnTexts]) -> Iterator[tuple[str, ...]]:
+    yield from zip(*(column.texts for column in columns), strict=True)

@@ -1,0 +1,170 @@
+"""Values of JSON as people read them: times, amounts, changes, ids."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.cli.language import t
+
+FULL_ID = 36  # characters of an id, such as a job's
+_SHORT_ID = 12  # characters of an id in a list, if they distinguish it
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+# Placeholders of the node for values that are too long.
+_ABBREVIATION = re.compile(
+    "an object with [0-9]+ fields|a list of [0-9]+ values|an integer of many digits"
+)
+# Names and reasons that this program enters, and not a user.
+_PRODUCT_WORDS = frozenset({"somebody", "operator", "file", "invitation accepted"})
+
+
+def cell(value: Any) -> str:
+    """Return a value of JSON as a table shows it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return t("yes" if value else "no")
+        case float():
+            return f"{value:g}"
+        case str() if _TIME.fullmatch(value):
+            return f"{value[:19].replace('T', ' ')} UTC"
+        case list():
+            return ", ".join(map(cell, value))
+        case Mapping():
+            return _fields(value)
+    return str(value)
+
+
+def _fields(value: Mapping[str, Any]) -> str:
+    """Return an object's fields that are not empty."""
+    texts = []
+    for key, field in value.items():
+        if field not in (None, "", {}, []):
+            texts.append(f"{key} {cell(field)}")
+    return "; ".join(texts)
+
+
+def translate_own(text: str) -> str:
+    """Translate a name or reason that this program entered; those of users stay."""
+    if text in _PRODUCT_WORDS or text.endswith(" (command line)"):
+        return t(text)
+    return text
+
+
+# ---------------------------------------------------------------- times and amounts
+
+
+def when(key: str, length: int = 19) -> Callable[[Mapping[str, Any]], str]:
+    """Return a column for a time: without its zone, to the second or (``length=16``) to the minute."""
+
+    def time_of(entry: Mapping[str, Any]) -> str:
+        return str(entry[key] or "")[:length].replace("T", " ")
+
+    return time_of
+
+
+def lasted(since: str | None, until: str | None) -> str:
+    """Return the time between two moments, or until now, in its two largest units: ``3 min 5 s``."""
+    if not since:
+        return ""
+    end = datetime.fromisoformat(until) if until else datetime.now(UTC)
+    seconds = max(int((end - datetime.fromisoformat(since)).total_seconds()), 0)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    amounts = {
+        "d": days,
+        "h": hours,
+        "min": minutes,
+        "s": seconds,
+    }
+    units = list(amounts)
+    while len(units) > 1 and amounts[units[0]] == 0:
+        units.pop(0)
+    texts = [f"{amounts[unit]} {unit}" for unit in units[:2] if amounts[unit]]
+    return " ".join(texts) or "0 s"
+
+
+def size(key: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return a column for an amount of bytes."""
+
+    def amount_of(entry: Mapping[str, Any]) -> str:
+        return amount(entry[key])
+
+    return amount_of
+
+
+def amount(count: int) -> str:
+    """Return bytes in words: ``3.4 MiB``."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} TiB"
+
+
+# ---------------------------------------------------------------- changes
+
+
+def compact(value: Any, longest: int = 60) -> str:
+    """Return a value as JSON in one line of at most so many characters."""
+    if value is None:
+        text = "–"
+    elif isinstance(value, str) and _ABBREVIATION.fullmatch(value):
+        text = t(value)
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) > longest:
+        return text[: longest - 1] + "…"
+    return text
+
+
+def difference(change: Mapping[str, Any]) -> str:
+    """Return one change in a line: of a value, or ``+`` or ``-`` for a whole route."""
+    before = change.get("before")
+    after = change.get("after")
+    field = change.get("field")
+    if "node" in change and not field:
+        sign = "+" if before is None else "-"
+        return f"{sign}{change['node']}"
+    path = ".".join(str(change[key]) for key in ("node", "field", "path") if change.get(key))
+    if field == "keys":
+        return f"{path}: {_key_changes(before, after)}"
+    return f"{path}: {compact(before)} → {compact(after)}"
+
+
+def _key_changes(before: Sequence[str] | None, after: Sequence[str] | None) -> str:
+    """Return the ids of added and removed public keys."""
+    old_ids = _key_ids(before)
+    new_ids = _key_ids(after)
+    added = [f"+{key_id}" for key_id in sorted(new_ids - old_ids)]
+    removed = [f"-{key_id}" for key_id in sorted(old_ids - new_ids)]
+    return " ".join(added + removed)
+
+
+def _key_ids(keys: Sequence[str] | None) -> set[str]:
+    """Return the beginnings of public keys' ids."""
+    ids = set()
+    for key in keys or ():
+        digest = hashlib.sha256(base64.b64decode(key)).hexdigest()
+        ids.add(f"sha256:{digest[:12]}…")
+    return ids
+
+
+# ---------------------------------------------------------------- ids
+
+
+def short(ids: Sequence[str]) -> list[str]:
+    """Shorten ids for a list, to the length that distinguishes them."""
+    distinct = set(ids)
+    length = _SHORT_ID
+    while length < FULL_ID and len({text[:length] for text in ids}) < len(distinct):
+        length += 1
+    return [text[:length] if len(text) >= FULL_ID else text for text in ids]
