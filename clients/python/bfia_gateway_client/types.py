@@ -673,7 +673,7 @@ class Rerun(Response):
 
 
 class Route(Response):
-    """How one node is reached."""
+    """How one node is reached, and how it proves who it is."""
 
     node: str = ""
     url: str = ""
