@@ -311,7 +311,7 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def new_file(target: Path, force: bool) -> None:
-    """Raise `NotFit` if the file may not be written: it exists (unless ``force``), or is no regular file."""
+    """Raise `NotFit` if the file may not be written: it exists (unless ``force``), or is a folder or device."""
     try:
         exists = target.exists()
         is_file = target.is_file()

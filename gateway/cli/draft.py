@@ -201,7 +201,7 @@ def _dag_entry(task: Task) -> Iterator[str]:
 def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
     """Yield a task's parameters: as comments, except the required ones.
 
-    A switch that would withhold columns from a later task is set to false.
+    A switch that would hide columns from a later task is set to false.
     """
     schema = task.component.form
     required = schema.get("required", ())
