@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +21,6 @@ from starlette.types import ASGIApp
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown, LaunchSpec
 from gateway.auth import Role, new_token
-from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.config.loader import load
@@ -35,6 +35,20 @@ from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS
 
 ME, PEER, STRANGER = "JG0100001100000010", "JG0100002200000020", "JG0000000000000404"
+
+
+class Node(Gateway):
+    """A gateway whose services tests reach by their names, whichever stage builds them."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the service of a name. Raises `AttributeError` if no stage has one."""
+        if name == "services":  # not built yet
+            raise AttributeError(name)
+        for stage in fields(self.services):
+            services = getattr(self.services, stage.name)
+            if hasattr(services, name):
+                return getattr(services, name)
+        raise AttributeError(name)
 
 
 def settings(
@@ -87,9 +101,9 @@ def running(
     make_engine: Callable[[Any, str], Engine] | None = None,
     pace: Pace = Pace(),
     **over: Any,
-) -> Iterator[Gateway]:
+) -> Iterator["Node"]:
     """Serve a node until the test is over. ``make_engine`` makes its engine from settings and installation."""
-    gateway = Gateway(settings(home, node_id, **over), engine=make_engine, pace=pace)
+    gateway = Node(settings(home, node_id, **over), engine=make_engine, pace=pace)
     with serving(gateway):
         try:
             yield gateway
@@ -100,7 +114,7 @@ def running(
 
 
 @contextmanager
-def pair(home: Path, **over: Any) -> Iterator[tuple[Gateway, Gateway]]:
+def pair(home: Path, **over: Any) -> Iterator[tuple["Node", "Node"]]:
     """Serve two nodes, `ME` and `PEER`, that know each other."""
     with running(home / "me", **over) as me, running(home / "peer", PEER, **over) as peer:
         for node, other in ((me, peer), (peer, me)):
@@ -111,22 +125,26 @@ def pair(home: Path, **over: Any) -> Iterator[tuple[Gateway, Gateway]]:
 
 
 @contextmanager
-def serving(gateway: Gateway) -> Iterator[Gateway]:
+def serving(gateway: Gateway) -> Iterator["Node"]:
     """Serve a node that is built already, until the test is over."""
     up, hold = threading.Event(), dict[str, Any]()
+    services = gateway.services
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         hold["loop"], hold["stop"] = loop, asyncio.Event()
 
         def end_session(session: str) -> None:
-            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(60)
+            asyncio.run_coroutine_threadsafe(
+                services.peers.broker.end_session(session), loop
+            ).result(60)
 
-        gateway.sessions.on_end(end_session)
+        services.peers.sessions.on_end(end_session)
         gateway.start()
-        further = (gateway.arrivals, gateway.tls, grpc(gateway), gateway.leaving.set)
-        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], *further)
-        await gateway.courier.close()
+        sockets = services.sockets
+        further = (sockets.arrivals, sockets.tls, gateway.grpc_servers(), gateway.leaving.set)
+        await serve(gateway.apps, sockets.by_listener, up.set, hold["stop"], *further)
+        await services.peers.courier.close()
         await asyncio.to_thread(gateway.stop)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)

@@ -135,7 +135,9 @@ def measure(home: Path) -> list[Crossing]:
 
 async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
     node = _node(home)
-    sa.event.listen(node.store._engine, "before_cursor_execute", recorder.executed)
+    sa.event.listen(
+        node.services.foundation.store._engine, "before_cursor_execute", recorder.executed
+    )
     try:
         async with _client(node, "operator") as platform, _client(node, "container") as container:
             first = await _submit(platform)
@@ -150,7 +152,8 @@ async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
             with recorder.recording("create_all until it is answered") as whole:
                 job_id = await _submit(platform)
             run = await asyncio.to_thread(_launched, node, job_id)
-            path = f"/v1/platform/schedule/task/callback?run={node.run_tokens.issue(run.run_id)}"
+            token = node.services.foundation.run_tokens.issue(run.run_id)
+            path = f"/v1/platform/schedule/task/callback?run={token}"
             with recorder.recording("a container's callback") as callback:
                 report = {
                     "status": TaskStatus.SUCCESS,
@@ -175,8 +178,8 @@ def _node(home: Path) -> Gateway:
             images=images,
         ),
     )
-    node.registry.register(provider_from_request(registration()))
-    node.broker.recover()
+    node.services.registries.registry.register(provider_from_request(registration()))
+    node.services.peers.broker.recover()
     return node
 
 
@@ -208,9 +211,9 @@ def _launched(
     """Return the job's run once its container is up, which has been reported and recorded."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        node.scheduler.advance(job_id)
-        node.executor.advance(job_id)
-        local = node.store.local_jobs.find(job_id)
+        node.services.scheduling.scheduler.advance(job_id)
+        node.services.runs.executor.advance(job_id)
+        local = node.services.foundation.store.local_jobs.find(job_id)
         if local and local.runs and local.runs[0].reporting.status is TaskStatus.RUNNING:
             return local.runs[0]
         time.sleep(0.02)

@@ -1,22 +1,28 @@
-"""What a node says of itself to its people: reasons in their language, storages, certificates, its invitation."""
+"""``/api/v1`` about the node itself: reasons in the reader's language, storages, certificates, its invitation."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request
+from fastapi import Body, Depends, Header, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import Field
 
-from gateway.admin.deps import AdminParts, Input, Paths, Reply, shape
+from gateway.admin.deps import Input, Paths, Reply, service, shape
 from gateway.config import tls as peer_tls
+from gateway.config.schema import Settings
+from gateway.data.combined_storage import Storages
 from gateway.data.remote_storage import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.server import serving
 from gateway.identity.keys import Keyring, invitation_of, six_words
 from gateway.language import catalogue
+from gateway.ports import Clock
 from route_table import certificates
+from route_table.live import LiveRoutes
 
 _REASON = shape(
     "ReasonExplained",
@@ -86,143 +92,175 @@ class Invited(Input):
     )
 
 
-def router(parts: AdminParts) -> APIRouter:
-    """Return the paths."""
-    paths = Paths()
-    settings = parts.settings
+@dataclass(frozen=True)
+class AboutServices:
+    """The services that these paths use."""
 
-    @paths(
-        "GET",
-        "/reasons/{reason}",
-        "What a reason means and what to do next, in the reader's language",
-        _REASON,
-    )
-    def reason(
-        request: Request,
-        reason: str,
-        accept_language: Annotated[str, Header(description="en or zh")] = "",
-    ) -> Response:
-        if (found := catalogue.reason_of(reason)) is None:
-            there = near(reason, catalogue.reasons())
-            text = f"no reason is called {reason[:80]}" + (
-                f"; did you mean {there}?" if there else ""
-            )
-            raise NotFound(text, reason="REASON_UNKNOWN")
-        language = catalogue.of_header(accept_language)
-        return Reply(
-            {
-                "reason": reason,
-                "means": found.means[language],
-                "next_step": found.next_step[language],
-            }
-        )
+    settings: Settings
+    storage: Storages
+    routes: LiveRoutes
+    clock: Clock
 
-    @paths("GET", "/storages", "Where this node keeps data, and whether that answers", _STORAGES)
-    def storages() -> Response:
-        """``uploads``: an upload that names no storage goes there."""
-        folder, remotes = parts.storage.root, parts.storage.remotes
-        here = {
-            "name": "file",
-            "kind": "file",
-            "url": f"file://{folder}",
-            "ok": folder.is_dir(),
-            "cause": "",
+
+_Services = Annotated[AboutServices, Depends(service(AboutServices))]
+paths = Paths()
+router = paths.router
+
+
+@paths(
+    "GET",
+    "/reasons/{reason}",
+    "What a reason means and what to do next, in the reader's language",
+    _REASON,
+)
+def reason(
+    request: Request,
+    reason: str,
+    accept_language: Annotated[str, Header(description="en or zh")] = "",
+) -> Response:
+    explanation = catalogue.reason_of(reason)
+    if explanation is None:
+        text = f"no reason is called {reason[:80]}"
+        suggestion = near(reason, catalogue.reasons())
+        if suggestion:
+            text += f"; did you mean {suggestion}?"
+        raise NotFound(text, reason="REASON_UNKNOWN")
+    language = catalogue.of_header(accept_language)
+    return Reply(
+        {
+            "reason": reason,
+            "means": explanation.means[language],
+            "next_step": explanation.next_step[language],
         }
-        failed = parts.storage.failures()
-        found = [_answer(name, one.remote, failed.get(name)) for name, one in remotes.items()]
-        return Reply(
-            {"storages": [{**one, "uploads": n == 0} for n, one in enumerate([*found, here])]}
-        )
-
-    @paths(
-        "GET",
-        "/certificates",
-        "Until when the certificates are good that settings and routes name",
-        _CERTIFICATES,
     )
-    def ends() -> Response:
-        """Of several in one file the one that ends first, of authorities the last. The soonest first.
 
-        Of the listener's, what it serves; ``cause`` says so where the file is another one by now.
-        """
-        now, tls = parts.clock(), settings.listen.peer.tls
-        routes = [r for r in parts.routes.table.routes.values() if r.enabled]
-        found = [
-            (e, "") for r in routes for e in certificates.expiries(r.identity, f"routes.{r.node}")
-        ]
-        if tls is not None:
-            here = serving(settings.state_dir)
-            found += peer_tls.expiries(tls, here.files if here else {})
-        shown = [
-            {
-                "where": e.path,
-                "file": e.file,
-                "ends": e.ends,
-                "days": (e.ends - now).days,
-                "cause": cause,
-            }
-            for e, cause in sorted(found, key=lambda one: one[0].ends)
-        ]
-        return Reply({"certificates": shown})
 
-    def own(address: str) -> dict[str, Any]:
-        address = address or str(settings.listen.peer.advertise or "")
-        if not address.lower().startswith(("http://", "https://")):
-            rule = "must be where the partner reaches this node, with https:// or http://"
-            raise Invalid([Problem("address", rule, address[:200])])
-        keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
-        if not keys:
-            raise NotFound("this node has no key pair: bfia-gateway identity rotate makes one")
-        return {
-            "node": settings.node.id,
-            "address": address,
-            "keys": keys,
+@paths("GET", "/storages", "Where this node keeps data, and whether that answers", _STORAGES)
+def storages(services: _Services) -> Response:
+    """``uploads``: an upload that names no storage goes there."""
+    storage = services.storage
+    failures = storage.failures()
+    entries = [
+        _remote_entry(name, remote_storage.remote, failures.get(name))
+        for name, remote_storage in storage.remotes.items()
+    ]
+    local = {
+        "name": "file",
+        "kind": "file",
+        "url": f"file://{storage.root}",
+        "ok": storage.root.is_dir(),
+        "cause": "",
+    }
+    entries.append(local)
+    return Reply({"storages": [{**entry, "uploads": n == 0} for n, entry in enumerate(entries)]})
+
+
+@paths(
+    "GET",
+    "/certificates",
+    "Until when the certificates are good that settings and routes name",
+    _CERTIFICATES,
+)
+def ends(services: _Services) -> Response:
+    """Of several in one file the one that ends first, of authorities the last. The soonest first.
+
+    Of the listener's, what it serves; ``cause`` says so where the file is another one by now.
+    """
+    now = services.clock()
+    expiries = [*_expiries_of_routes(services.routes), *_expiries_of_listener(services.settings)]
+    expiries.sort(key=lambda expiry_and_cause: expiry_and_cause[0].ends)
+    entries = [
+        {
+            "where": expiry.path,
+            "file": expiry.file,
+            "ends": expiry.ends,
+            "days": (expiry.ends - now).days,
+            "cause": cause,
         }
+        for expiry, cause in expiries
+    ]
+    return Reply({"certificates": entries})
 
-    @paths(
-        "GET",
-        "/invitation",
-        "This node's id, address and public keys, for a partner to accept",
-        _INVITATION,
+
+@paths(
+    "GET",
+    "/invitation",
+    "This node's id, address and public keys, for a partner to accept",
+    _INVITATION,
+)
+def invitation(services: _Services, address: _Address = "") -> Response:
+    """Nothing in it is secret."""
+    return Reply(_own_invitation(services.settings, address))
+
+
+@paths(
+    "POST",
+    "/invitation/words",
+    "Six words for people at both nodes to compare; changes nothing",
+    _WORDS,
+)
+def words(
+    services: _Services,
+    body: Annotated[Invited, Body(openapi_examples=_ACCEPTING)],
+) -> Response:
+    """The words stand for both invitations; to accept one, add its route with the keys."""
+    own = _own_invitation(services.settings, body.address)
+    partner = invitation_of(body.invitation, own["node"])
+    table = services.routes.table
+    return Reply(
+        {
+            **partner,
+            "words": six_words(own, partner),
+            "version": table.version,
+            "has_route": partner["node"] in table.routes,
+        }
     )
-    def invitation(address: _Address = "") -> Response:
-        """Nothing in it is secret."""
-        return Reply(own(address))
-
-    @paths(
-        "POST",
-        "/invitation/words",
-        "Six words for people at both nodes to compare; changes nothing",
-        _WORDS,
-    )
-    def words(body: Annotated[Invited, Body(openapi_examples=_ACCEPTING)]) -> Response:
-        """The words stand for both invitations; to accept one, add its route with the keys."""
-        mine = own(body.address)
-        theirs = invitation_of(body.invitation, mine["node"])
-        table = parts.routes.table
-        about = {"version": table.version, "has_route": theirs["node"] in table.routes}
-        return Reply(
-            {
-                **theirs,
-                "words": six_words(mine, theirs),
-                **about,
-            }
-        )
-
-    return paths.router
 
 
-def _answer(
+def _remote_entry(
     name: str,
-    at: Remote,
-    failed: StorageFailed | None,
+    remote: Remote,
+    failure: StorageFailed | None,
 ) -> dict[str, Any]:
-    url = f"{at.kind}://{at.host}:{at.port}/{at.folder.strip('/')}"
-    cause = f"{failed.reason}: {failed.message}" if failed else ""
+    cause = ""
+    if failure is not None:
+        cause = f"{failure.reason}: {failure.message}"
     return {
         "name": name,
-        "kind": at.kind,
-        "url": url,
-        "ok": not failed,
+        "kind": remote.kind,
+        "url": f"{remote.kind}://{remote.host}:{remote.port}/{remote.folder.strip('/')}",
+        "ok": failure is None,
         "cause": cause,
+    }
+
+
+def _expiries_of_routes(routes: LiveRoutes) -> Iterator[tuple[certificates.Expiry, str]]:
+    for route in routes.table.routes.values():
+        if route.enabled:
+            for expiry in certificates.expiries(route.identity, f"routes.{route.node}"):
+                yield expiry, ""
+
+
+def _expiries_of_listener(settings: Settings) -> Iterator[tuple[certificates.Expiry, str]]:
+    """Yield the ends of the certificates that the listener for peers serves, each with the cause of a difference."""
+    tls = settings.listen.peer.tls
+    if tls is None:
+        return
+    served = serving(settings.state_dir)
+    yield from peer_tls.expiries(tls, served.files if served else {})
+
+
+def _own_invitation(settings: Settings, address: str) -> dict[str, Any]:
+    """Return this node's invitation. Raises `Invalid` without a usable address, `NotFound` without a key pair."""
+    address = address or str(settings.listen.peer.advertise or "")
+    if not address.lower().startswith(("http://", "https://")):
+        rule = "must be where the partner reaches this node, with https:// or http://"
+        raise Invalid([Problem("address", rule, address[:200])])
+    keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
+    if not keys:
+        raise NotFound("this node has no key pair: bfia-gateway identity rotate makes one")
+    return {
+        "node": settings.node.id,
+        "address": address,
+        "keys": keys,
     }

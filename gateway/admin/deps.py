@@ -1,31 +1,38 @@
-"""What the routers of ``/api/v1`` share: what they are made of, how responses are described, and the audit.
+"""Shared by the routers of ``/api/v1``: services, models of responses, common parameters, and the audit.
 
-Handlers return records and plain data as they are. Each path says by its ``response_model`` what is in them; for a
-record that is its class.
+Handlers return records and plain data as they are; the ``response_model`` of each path describes them.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from fastapi.types import DecoratedCallable
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from engines.base import Engine
 from gateway.auth import RunTokens
 from gateway.broker.broker import Broker
-from gateway.config.schema import Settings
 from gateway.data.combined_storage import Storages
 from gateway.data.logs import RunLogs
 from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, near
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor
@@ -35,58 +42,59 @@ from gateway.jobs.resources import Resources
 from gateway.language.catalogue import ENGLISH, LANGUAGE, of_header, of_texts
 from gateway.ports import Clock
 from gateway.runtime.context import Peers
-from gateway.runtime.metrics import Metrics
-from gateway.runtime.trials import Step
-from gateway.store.audit import SqlAudit
 from gateway.store.serialization import dumps
 from gateway.store.store import Store
 from provider_registry.registry import Registry
-from route_table.live import LiveRoutes
 
-OPERATOR = "operator"
-"""who it was where no token is needed"""
+OPERATOR = "operator"  # the author of changes where no token is needed
 API = "/api/v1"
 Object = dict[str, Any]
-_MOST = 1000
-"""entries of one page"""
+S = TypeVar("S")
+_PAGE_SIZE = 1000  # entries of a page at most
 _FOLLOWING = "send it as `after` for the next page; null on the last one"
-_LARGEST = 2**63 - 1
-"""what the database can hold"""
+_LARGEST_NUMBER = 2**63 - 1  # the largest that the database can hold
 
 
-class AdminParts(Protocol):
-    """The parts of a node that the paths of jobs, archives and the node itself use."""
+@dataclass(frozen=True)
+class JobServices:
+    """The services that the paths of jobs and their archives use."""
 
-    settings: Settings
+    node: NodeId  # this node
     clock: Clock
-    owner: str
-    """gateway instance and engine: whose containers these are where several share a database"""
     store: Store
-    coordinator: Coordinator
-    participant: Participant
-    peers: Peers
-    routes: LiveRoutes
-    metrics: Metrics
     run_tokens: RunTokens
-    audit: SqlAudit
+    runs_folder: Path  # working folders and logs of runs
     registry: Registry
-    engine: Engine
-    broker: Broker
     storage: Storages
-    runs_folder: Path
-    """where the logs of runs lie"""
-    run_logs: RunLogs
+    engine: Engine
+    resources: Resources
+    broker: Broker
+    peers: Peers
     launching: Launching
     executor: Executor
-    resources: Resources
-    endpoints: Sequence[APIRoute]
-    """of every listener"""
-    doctor: Callable[[], Sequence[Step]]
-    """checks all that the node needs; set by what serves it"""
+    run_logs: RunLogs
+    coordinator: Coordinator
+    participant: Participant
+
+
+def provide(app: FastAPI, *services: object) -> None:
+    """Give services to the handlers of an application, which depend on them by their classes."""
+    app.state.services = {type(service): service for service in services}
+
+
+def service(kind: type[S]) -> Callable[[Request], Awaitable[S]]:
+    """Return the dependency of a handler on the service of a class that `provide` gave the application."""
+
+    async def find(request: Request) -> S:
+        services: Mapping[type, Any] = request.app.state.services
+        result: S = services[kind]
+        return result
+
+    return find
 
 
 async def in_language(request: Request) -> None:
-    """Have a request answered in the language that it likes best."""
+    """Set the language of the response to the one that the request prefers."""
     LANGUAGE.set(of_header(request.headers.get("accept-language", "")))
 
 
@@ -95,23 +103,27 @@ class Reply(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Return the body, with texts for people in the language of the request."""
-        text, language = dumps(content), LANGUAGE.get()
+        text = dumps(content)
+        language = LANGUAGE.get()
         if language != ENGLISH:
-            text = json.dumps(of_texts(json.loads(text), language), ensure_ascii=False)
+            translated = of_texts(json.loads(text), language)
+            text = json.dumps(translated, ensure_ascii=False)
         return text.encode("utf-8", "replace")
 
 
 def shape(name: str, /, **fields: Any) -> type[BaseModel]:
     """Return the model of a response: a type per field, ``[type]`` for a list; further fields may come with it."""
-    types: dict[str, Any] = {
-        key: GenericAlias(list, tuple(of)) if isinstance(of, list) else of
-        for key, of in fields.items()
-    }
+    types: dict[str, Any] = {}
+    for field, kind in fields.items():
+        types[field] = GenericAlias(list, tuple(kind)) if isinstance(kind, list) else kind
     return create_model(name, **types)
 
 
 class View:
-    """How a kind of record is shown: a type per field, and what gives it where no attribute is called so."""
+    """The fields of a record in responses: the type of each, and the function that reads it.
+
+    A field without a function is read from the attribute of its name.
+    """
 
     def __init__(
         self,
@@ -120,21 +132,23 @@ class View:
         /,
         **fields: Any,
     ) -> None:
-        """``base``: the view whose fields come before these."""
-        pairs = {
-            key: of if isinstance(of, tuple) else (of, attrgetter(key))
-            for key, of in fields.items()
-        }
-        self._parts: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-            **(base._parts if base else {}),
-            **pairs,
-        }
-        self.types = {key: of for key, (of, _) in self._parts.items()}
+        """Take a type or a pair of type and function per field; those of ``base`` come first."""
+        self.types: dict[str, Any] = {}
+        self._readers: dict[str, Callable[[Any], Any]] = {}
+        if base is not None:
+            self.types |= base.types
+            self._readers |= base._readers
+        for field, kind in fields.items():
+            if isinstance(kind, tuple):
+                self.types[field], self._readers[field] = kind
+            else:
+                self.types[field] = kind
+                self._readers[field] = attrgetter(field)
         self.model = shape(name, **self.types)
 
     def __call__(self, record: Any) -> dict[str, Any]:
-        """Return a record as it is shown."""
-        return {key: get(record) for key, (_, get) in self._parts.items()}
+        """Return the fields of a record."""
+        return {field: read(record) for field, read in self._readers.items()}
 
 
 def paged(
@@ -142,24 +156,21 @@ def paged(
     line: Any,
     **more: Any,
 ) -> type[BaseModel]:
-    """Return the model of a page of a list."""
-    after = Annotated[str | None, Field(description=_FOLLOWING)]
+    """Return the model of a page of a list: its name, the model of an entry, and further fields of the page."""
+    following = Annotated[str | None, Field(description=_FOLLOWING)]
     return shape(
         f"{name.title()}Page",
         **more,
         **{name: [line]},
         total=int,
-        next=after,
+        next=following,
     )
 
 
 def numbered(name: str, line: Any) -> type[BaseModel]:
-    """Return the model of a page of a list whose entries are numbered, newest first."""
-    return shape(
-        f"{name.title()}Page",
-        **{name: [line]},
-        next=Annotated[int | None, Field(description=_FOLLOWING)],
-    )
+    """Return the model of a page of a list with numbered entries, newest first."""
+    following = Annotated[int | None, Field(description=_FOLLOWING)]
+    return shape(f"{name.title()}Page", **{name: [line]}, next=following)
 
 
 class Input(BaseModel):
@@ -194,8 +205,8 @@ class Authored(BaseModel):
     )
 
 
+# A body without fields, which may be left out.
 Empty = Annotated[Input | None, Body(examples=[{}])]
-"""a body that may be left out"""
 _PROBLEM = shape(
     "Problem",
     path=Annotated[str, Field(examples=["limit"])],
@@ -220,9 +231,10 @@ _REFUSAL = shape(
 
 
 class Paths:
-    """Declares paths of the operators' listener."""
+    """Declares paths of the operators' listener on a router of its own."""
 
     def __init__(self, prefix: str = API, **options: Any) -> None:
+        """Take the prefix of all paths and further options of the router."""
         self.router = APIRouter(
             tags=["operators"],
             prefix=prefix,
@@ -239,7 +251,12 @@ class Paths:
         model: Any = None,
         **options: Any,
     ) -> Callable[[DecoratedCallable], DecoratedCallable]:
-        """Declare what a function responds to; ``model``: of its response, if that is JSON."""
+        """Return the decorator of a path's handler.
+
+        - ``model``: of its response, if that is JSON
+        - ``options``: of `APIRouter.api_route`; ``name`` is the first part of the operation's id in the API's
+          description, by default the handler's name
+        """
         return self.router.api_route(
             path,
             methods=[method],
@@ -250,21 +267,21 @@ class Paths:
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
-    """Declare a response other than JSON: text, or bytes with ``format="binary"``."""
-    return {200: {"content": {kind: {"schema": {"type": "string", **schema}} for kind in kinds}}}
+    """Return the declaration of a response other than JSON: text, or bytes with ``format="binary"``."""
+    body = {"schema": {"type": "string", **schema}}
+    return {200: {"content": dict.fromkeys(kinds, body)}}
 
 
 def among(words: Iterable[str]) -> AfterValidator:
-    """Return what checks a query of some of these words, between commas and in any case."""
-    known = {word.upper(): word for word in words}
+    """Return the check of a query parameter that lists some of these words, with commas and in any case."""
+    by_upper_case = {word.upper(): word for word in words}
 
     def check(texts: Sequence[str]) -> list[str]:
-        wanted = [
-            word.strip().upper() for text in texts for word in text.split(",") if word.strip()
-        ]
-        if not known.keys() >= set(wanted):
-            raise ValueError(f"must be among {', '.join(known.values())}")
-        return [known[word] for word in wanted]
+        listed = [word.strip().upper() for text in texts for word in text.split(",")]
+        chosen = [word for word in listed if word]
+        if not by_upper_case.keys() >= set(chosen):
+            raise ValueError(f"must be among {', '.join(by_upper_case.values())}")
+        return [by_upper_case[word] for word in chosen]
 
     return AfterValidator(check)
 
@@ -274,35 +291,38 @@ Limit = Annotated[
     int,
     Query(
         ge=1,
-        le=_MOST,
-        description=f"entries of a page, 1 to {_MOST}",
+        le=_PAGE_SIZE,
+        description=f"entries of a page, 1 to {_PAGE_SIZE}",
     ),
 ]
-Number = Annotated[int, Field(ge=0, le=_LARGEST)]
-"""of a version, a revision, an entry"""
+Number = Annotated[int, Field(ge=0, le=_LARGEST_NUMBER)]  # of a version, a revision, an entry
 AfterNumber = Annotated[Number | None, Query(description=_NEXT_PAGE)]
 AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
 
-_FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)
+_EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
+_LATEST = datetime(9998, 1, 1, tzinfo=UTC)
 
 
-def _moment(text: str) -> datetime | None:
-    """Read a date, or date and time, in UTC where it names no zone; empty: None."""
+def _parse_moment(text: str) -> datetime | None:
+    """Read a date, or date and time, in UTC if it names no zone; None for an empty text. Raises `ValueError`."""
     if not text:
         return None
+    refused = "must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z"
+    stripped = text.strip()
+    if "T" in stripped:
+        stripped = stripped.replace(" ", "+")  # a plus in a URL that was not escaped
     try:
-        found = datetime.fromisoformat(
-            text.strip().replace(" ", "+") if "T" in text else text.strip()
-        )
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        if _FIRST <= found <= _LAST:
-            return found
-    except ValueError:
-        pass
-    raise ValueError("must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z")
+        moment = datetime.fromisoformat(stripped)
+    except ValueError as error:
+        raise ValueError(refused) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if not _EARLIEST <= moment <= _LATEST:
+        raise ValueError(refused)
+    return moment
 
 
-_Moment = Annotated[datetime | None, BeforeValidator(_moment)]
+_Moment = Annotated[datetime | None, BeforeValidator(_parse_moment)]
 Since = Annotated[_Moment, Query(description="only then or later, such as 2026-11-21T08:00Z")]
 Until = Annotated[_Moment, Query(description="only before that")]
 
@@ -311,27 +331,36 @@ async def only_known(request: Request) -> None:
     """Refuse query parameters that a path of ours does not have. Raises `Invalid`."""
     if not request.scope["path"].startswith(f"{API}/"):
         return
-    known = set(_names(request.scope["route"].dependant))
-    problems = []
-    for name in dict.fromkeys(request.query_params):
-        if name not in known:
-            there = f"this path knows {', '.join(sorted(known))}" if known else "this path has none"
-            got = request.query_params[name][:200]
-            problems.append(
-                Problem(name[:200], f"is not a known parameter; {there}", got, near(name, known))
-            )
-    if problems:
-        raise Invalid(problems)
+    parameters = set(_parameter_names(request.scope["route"].dependant))
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in parameters]
+    if unknown:
+        raise Invalid([_unknown_parameter(request, name, parameters) for name in unknown])
 
 
-def _names(dependant: Dependant) -> Iterator[str]:
+def _unknown_parameter(
+    request: Request,
+    name: str,
+    parameters: Collection[str],
+) -> Problem:
+    hint = "this path has none"
+    if parameters:
+        hint = f"this path knows {', '.join(sorted(parameters))}"
+    return Problem(
+        name[:200],
+        f"is not a known parameter; {hint}",
+        request.query_params[name][:200],
+        near(name, parameters),
+    )
+
+
+def _parameter_names(dependant: Dependant) -> Iterator[str]:
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
-        yield from _names(inner)
+        yield from _parameter_names(inner)
 
 
 def named(request: Request, otherwise: str) -> str:
-    """Return the name of the request's token; where no token is needed, the name that the request gives."""
+    """Return the name of the request's token; without tokens, the name in the request."""
     return str(getattr(request.state, "operator", "") or otherwise)
 
 
@@ -343,10 +372,14 @@ def noted(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Leave to the audit log what a change changed, None: nothing was, or is, there; of a dry run only that."""
-    change = {
-        "before": before,
-        "after": after,
-        **({"reason": reason} if reason else {}),
-    }
-    request.state.audit = {"dry_run": True} if dry_run else change
+    """Set what the audit log records of a change: the values before and after, None for a value that did not exist.
+
+    Of a dry run, only that it was one.
+    """
+    if dry_run:
+        request.state.audit = {"dry_run": True}
+        return
+    change = {"before": before, "after": after}
+    if reason:
+        change["reason"] = reason
+    request.state.audit = change

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from urllib.parse import quote
 
 from engines.logs import STREAMS
-from gateway.admin.deps import AdminParts
+from gateway.admin.deps import JobServices
 from gateway.admin.models import model_of
 from gateway.domain import rerun, waiting
 from gateway.domain.dag import DagNode
@@ -41,16 +41,16 @@ SHOWN = {
 
 
 def job_in_full(
-    parts: AdminParts,
+    services: JobServices,
     job_id: str,
     *,
     logs: bool = True,
 ) -> dict[str, Any]:
     """Return everything about a job; with ``logs``, also the last lines of failed runs. Raises `NotFound`."""
-    view = parts.coordinator.status(job_id)
-    local = parts.store.local_jobs.find(job_id)
-    job = parts.store.jobs.find(job_id)
-    amendments = _amendments(parts, job_id, local)
+    view = services.coordinator.status(job_id)
+    local = services.store.local_jobs.find(job_id)
+    job = services.store.jobs.find(job_id)
+    amendments = _amendments(services, job_id, local)
     body: dict[str, Any] = {name: getattr(view, name) for name in VIEWED}
     body |= {
         "runs": [],
@@ -66,8 +66,8 @@ def job_in_full(
     }
     record = local or job
     if record is None:
-        body |= _spec_elsewhere(parts, view)
-        body["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
+        body |= _spec_elsewhere(services, view)
+        body["scheduler"] = view.scheduler or services.store.scheduler_of(job_id) or ""
     else:
         spec = record.spec
         body |= {
@@ -75,15 +75,15 @@ def job_in_full(
             "initiator": spec.initiator,
             "trace_id": spec.trace_id,
             "parties": spec.parties,
-            "parameters": _parameters(parts, rerun.amended(spec, amendments), local),
+            "parameters": _parameters(services, rerun.amended(spec, amendments), local),
             "flow": spec.dag.nodes,
         }
     if local is not None:
-        body |= _local_part(parts, local, logs)
+        body |= _local_part(services, local, logs)
     return body
 
 
-def _spec_elsewhere(parts: AdminParts, view: JobView) -> dict[str, Any]:
+def _spec_elsewhere(services: JobServices, view: JobView) -> dict[str, Any]:
     """Return the parts of a job submitted to another node, in which this node has no party."""
     roles = {}
     for task in view.tasks:
@@ -96,7 +96,7 @@ def _spec_elsewhere(parts: AdminParts, view: JobView) -> dict[str, Any]:
                 }
     return {
         "model": None,
-        "initiator": parts.settings.node.id,
+        "initiator": services.node,
         "trace_id": None,
         "parties": list(roles.values()),
         "parameters": {},
@@ -105,30 +105,30 @@ def _spec_elsewhere(parts: AdminParts, view: JobView) -> dict[str, Any]:
 
 
 def _local_part(
-    parts: AdminParts,
+    services: JobServices,
     local: LocalJob,
     logs: bool,
 ) -> dict[str, Any]:
     """Return the runs of a job here, their resources and their channel."""
-    turns = parts.executor.waiting_for_turn(local)
-    reasons = waiting.of_runs(local, parts.store.run_timing, turns)
+    turns = services.executor.waiting_for_turn(local)
+    reasons = waiting.of_runs(local, services.store.run_timing, turns)
     sessions = _sessions(local)
-    received = parts.broker.received()  # since the start of this gateway
+    received = services.broker.received()  # since the start of this gateway
     received_here = []
     for session in sessions:
         if session in received:
             received_here.append({"session": session, **received[session]._asdict()})
-    refused_requests = filter(None, map(parts.broker.last_refused, sessions))
+    refused_requests = filter(None, map(services.broker.last_refused, sessions))
     return {
-        "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
+        "runs": [_run(services, run, local, reasons[run.run_id], logs) for run in local.runs],
         "local_status": local.status,
-        "local_waiting": waiting.of_local(local, parts.store.run_timing),
+        "local_waiting": waiting.of_local(local, services.store.run_timing),
         "local_failure": local.ending.failure if local.ending else None,
         "approval": approval_of(local),
         "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],
         "local_warnings": local.warnings,
-        "resources": parts.resources.of_job(local),
-        "channel": _channel(parts, local),
+        "resources": services.resources.of_job(local),
+        "channel": _channel(services, local),
         "channel_refused": next(refused_requests, ""),
         "channel_received": received_here,
     }
@@ -156,12 +156,12 @@ def _sessions(local: LocalJob) -> dict[str, None]:
     return dict.fromkeys(f"session_{name}" for name in names)
 
 
-def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
+def _channel(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
     """Return the first hundred topics of a job here with unread messages or waiting parties."""
     parties = {run.name: run.party.label for run in local.runs}
     topics = []
     for session in _sessions(local):
-        for topic in parts.broker.waiting(session):
+        for topic in services.broker.waiting(session):
             topics.append(
                 {
                     "session": session,
@@ -174,12 +174,12 @@ def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
 
 
 def _amendments(
-    parts: AdminParts,
+    services: JobServices,
     job_id: str,
     local: LocalJob | None,
 ) -> list[Amendment]:
     """Return the effective changes of a job's parameters; a party learns them from the start of a task."""
-    job = parts.store.jobs.find(job_id)
+    job = services.store.jobs.find(job_id)
     if job is not None:
         return list(job.amendments)
     if local is None:
@@ -197,7 +197,7 @@ def approval_of(local: LocalJob) -> dict[str, Any] | None:
 _DATASET = ("dataset_id", "namespace", "name")
 
 
-def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
+def pieces_here(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
     """Return the runs of a job at this node before they start: image, parameters and dataset of each."""
     pieces = []
     for task in local.spec.dag.nodes:
@@ -206,7 +206,7 @@ def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
         digest = ""
         roles = None
         with suppress(Unknown):
-            provider, component = parts.registry.find(ref.provider, ref.version, ref.name)
+            provider, component = services.registry.find(ref.provider, ref.version, ref.name)
             roles = component.roles
             image = provider.image_for(ref.name)
             digest = provider.digests.get(image, "")
@@ -237,7 +237,7 @@ def _dataset_of(local: LocalJob, party: Party, task: DagNode) -> str:
 
 
 def _parameters(
-    parts: AdminParts,
+    services: JobServices,
     spec: JobSpec,
     local: LocalJob | None,
 ) -> dict[str, Any]:
@@ -245,16 +245,17 @@ def _parameters(
     created_at = local.created_at if local else None
     parties = [party for party in spec.parties if local is None or party.node == local.node]
     parameters: dict[str, dict[str, Any]] = {}
-    with parts.registry.one_view():  # read a provider once for all its tasks and parties
+    with services.registry.one_view():  # read a provider once for all its tasks and parties
         for party in parties:
             parameters[party.label] = {
-                task.name: _of_task(parts, spec, party, task, created_at) for task in spec.dag.nodes
+                task.name: _of_task(services, spec, party, task, created_at)
+                for task in spec.dag.nodes
             }
     return parameters
 
 
 def _of_task(
-    parts: AdminParts,
+    services: JobServices,
     spec: JobSpec,
     party: Party,
     task: DagNode,
@@ -264,7 +265,7 @@ def _of_task(
     parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
     ref = task.component
     try:
-        _, component = parts.registry.find(ref.provider, ref.version, ref.name, at=created_at)
+        _, component = services.registry.find(ref.provider, ref.version, ref.name, at=created_at)
     except Unknown:
         return parameters
     if party.role not in component.roles:
@@ -276,7 +277,7 @@ def _of_task(
 
 
 def _run(
-    parts: AdminParts,
+    services: JobServices,
     run: Run,
     local: LocalJob,
     reason: waiting.Waiting | None,
@@ -284,11 +285,11 @@ def _run(
 ) -> dict[str, Any]:
     body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
     is_newest = run in local.newest_runs(run.task_name)
-    body["engine"] = run.engine or run.owner.rpartition("/")[2] or parts.engine.kind
+    body["engine"] = run.engine or run.owner.rpartition("/")[2] or services.engine.kind
     body["waiting"] = reason
     body["log"] = _log_of(local.id, run, run.task_name if is_newest else run.task_id)
     if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
-        body["last_lines"] = _last_lines(parts, local.id, run)
+        body["last_lines"] = _last_lines(services, local.id, run)
     return body
 
 
@@ -316,27 +317,27 @@ def _log_of(
 
 
 def _last_lines(
-    parts: AdminParts,
+    services: JobServices,
     job_id: str,
     run: Run,
 ) -> list[str]:
     try:
-        total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
+        total = services.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
         start = max(0, total - _LAST_LINES)
-        log = parts.run_logs.read_run(job_id, run, STREAMS, start, _LAST_LINES)
+        log = services.run_logs.read_run(job_id, run, STREAMS, start, _LAST_LINES)
     except NotFound as error:  # another gateway of this node has them
         return [f"[{error.reason}: {error.message}]"]
     return [line.text for line in log.lines]
 
 
-def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
+def archived(services: JobServices, job_id: str) -> Iterator[bytes]:
     """Return a zip of everything this node has about a job, piece by piece. Raises `NotFound`."""
-    local = parts.store.local_jobs.find(job_id)
-    job = parts.store.jobs.find(job_id)
+    local = services.store.local_jobs.find(job_id)
+    job = services.store.jobs.find(job_id)
     record = job or local
     if record is None:
         raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
-    now = parts.clock()
+    now = services.clock()
     sides = []
     if job is not None:
         sides.append("scheduler")
@@ -344,25 +345,25 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
         sides.append("participant")
     state = {
         "job_id": job_id,
-        "node": parts.settings.node.id,
+        "node": services.node,
         "made_at": now.isoformat(),
         "sides": sides,
-        "job": _plain_job(parts, job_id),
+        "job": _plain_job(services, job_id),
     }
-    secrets = _secrets(parts, local)
-    request = parts.peers.adapter(record.spec.protocol).request(record.spec)
+    secrets = _secrets(services, local)
+    request = services.peers.adapter(record.spec.protocol).request(record.spec)
 
     def document(value: Any) -> list[bytes]:
         return [as_json(without_secrets(value, secrets))]
 
     def environment(local: LocalJob, run: Run) -> list[bytes]:
-        return document(parts.launching.environment(local, run))
+        return document(services.launching.environment(local, run))
 
     def bundle(local: LocalJob) -> list[bytes]:
         return document(bundle_document.document(local))
 
     def timeline() -> Iterator[bytes]:
-        for entry in parts.store.timeline(job_id):
+        for entry in services.store.timeline(job_id):
             text = document(to_plain(entry))[0]
             yield b" ".join(line.strip() for line in text.splitlines()) + b"\n"
 
@@ -376,28 +377,28 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
         for run in local.runs:
             folder = f"runs/{_folder(run)}"
             yield Entry(f"{folder}/environment.json", partial(environment, local, run))
-            yield from _log(parts, run, f"{folder}/log", secrets)
-        yield from _reports(parts, local)
+            yield from _log(services, run, f"{folder}/log", secrets)
+        yield from _reports(services, local)
 
     return archive.write(entries(), now)
 
 
-def _plain_job(parts: AdminParts, job_id: str) -> Any:
+def _plain_job(services: JobServices, job_id: str) -> Any:
     """Return a job in full as plain data, or the error of the node that schedules it."""
     try:
-        return to_plain(job_in_full(parts, job_id))
+        return to_plain(job_in_full(services, job_id))
     except GatewayError as error:
         return {"reason": error.reason, "message": error.message}
 
 
-def _secrets(parts: AdminParts, local: LocalJob | None) -> list[str]:
+def _secrets(services: JobServices, local: LocalJob | None) -> list[str]:
     """Return the texts to mask in an archive: run ids, their tokens, and secrets of storages."""
     ids = []
     if local is not None:
         for run in local.runs:
             ids += [run_id for run_id in (run.run_id, run.token) if run_id]
-    tokens = [parts.run_tokens.issue(run_id) for run_id in ids]
-    return [*tokens, *ids, *parts.storage.secrets]
+    tokens = [services.run_tokens.issue(run_id) for run_id in ids]
+    return [*tokens, *ids, *services.storage.secrets]
 
 
 def _folder(run: Run) -> str:
@@ -405,30 +406,30 @@ def _folder(run: Run) -> str:
 
 
 def _log(
-    parts: AdminParts,
+    services: JobServices,
     run: Run,
     folder: str,
     secrets: list[str],
 ) -> Iterable[Entry]:
     """Return the log files of a run, or an entry with the error if another gateway of this node has them."""
     try:
-        parts.run_logs.check_here(run)
+        services.run_logs.check_here(run)
     except NotFound as error:
         return [Entry(folder, partial(_refused, error))]
-    return archive.of_files(parts.runs_folder / run.name, folder, secrets)
+    return archive.of_files(services.runs_folder / run.name, folder, secrets)
 
 
 def _refused(error: NotFound) -> Iterable[bytes]:
     raise error
 
 
-def _reports(parts: AdminParts, local: LocalJob) -> Iterator[Entry]:
+def _reports(services: JobServices, local: LocalJob) -> Iterator[Entry]:
     for run in local.runs:
         for key, name in sorted(run.output_keys.items()):
             output_type = local.spec.dag.type_of(run.task_name, key)
             if group_of(output_type) != "metric":
                 continue
             address = run.outputs[name]
-            if parts.storage.exists(address):
-                read = partial(parts.storage.stream, address)
+            if services.storage.exists(address):
+                read = partial(services.storage.stream, address)
                 yield Entry(f"reports/{_folder(run)}/{key}", read)

@@ -16,10 +16,10 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from gateway.admin.deps import (
     OPERATOR,
-    AdminParts,
     AfterText,
     Empty,
     Input,
+    JobServices,
     Limit,
     Object,
     Paths,
@@ -284,13 +284,13 @@ def _is_place(text: str) -> str:
 
 
 def router(
-    parts: AdminParts,
+    services: JobServices,
     deleting: Deleting,
     limiter: CapacityLimiter,
 ) -> APIRouter:
     """Return the paths of jobs; requests to partners are made in threads of the limiter."""
     paths = Paths()
-    store = parts.store
+    store = services.store
 
     @paths("GET", "/jobs", "Jobs scheduled here or taken part in, newest first", _JOBS)
     def listed(
@@ -315,7 +315,7 @@ def router(
     def one(request: Request, job_id: str) -> Response:
         """``last_lines`` of a failed run's log: for those only who may read the log."""
         logs = getattr(request.state, "role", "") != Role.VIEWER
-        return Reply(job_in_full(parts, job_id, logs=logs))
+        return Reply(job_in_full(services, job_id, logs=logs))
 
     @paths("GET", "/jobs/{job_id}/timeline", "All that happened to a job", _TIMELINE)
     def timeline(job_id: str) -> Response:
@@ -339,7 +339,7 @@ def router(
         body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None,
     ) -> Response:
         order = body or RerunOrder()
-        result = parts.coordinator.rerun(job_id, order.start, order.parameters)
+        result = services.coordinator.rerun(job_id, order.start, order.parameters)
         request.state.answered = {"job_id": result.job_id}
         return Reply(
             {
@@ -362,7 +362,7 @@ def router(
         job_id: str,
         body: Annotated[ParametersOrder, Body(examples=[_OTHERS])],
     ) -> Response:
-        version = parts.coordinator.amend(job_id, body.parameters, body.reason)
+        version = services.coordinator.amend(job_id, body.parameters, body.reason)
         noted(request, None, {"version": version, "parameters": body.parameters}, body.reason)
         return Reply({"job_id": job_id, "version": version})
 
@@ -371,10 +371,10 @@ def router(
         """The oldest first. ``tasks``: what would run here, of which image, and which dataset it would read."""
 
         def asked(local: LocalJob) -> dict[str, Any]:
-            return {**_asked(local), "tasks": pieces_here(parts, local)}
+            return {**_asked(local), "tasks": pieces_here(services, local)}
 
         return Reply(
-            page_of("approvals", parts.participant.waiting(), _created, after, limit, asked)
+            page_of("approvals", services.participant.waiting(), _created, after, limit, asked)
         )
 
     def decide(
@@ -385,12 +385,12 @@ def router(
     ) -> Response:
         before = store.local_jobs.find(job_id)
         person = named(request, "")
-        submitters = map(person_of, parts.coordinator.submitters(job_id))
+        submitters = map(person_of, services.coordinator.submitters(job_id))
         if approve and person and person_of(person) in submitters:
             text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
         by = named(request, decision.by) or "an operator"
-        local, is_new = parts.participant.decide(job_id, approve, by, decision.reason)
+        local, is_new = services.participant.decide(job_id, approve, by, decision.reason)
         after = {"local_status": str(local.status)}
         noted(request, {"local_status": before and str(before.status)}, after, decision.reason)
         return Reply(
@@ -427,7 +427,7 @@ def router(
         before = None  # another node schedules the job
         if job is not None:
             before = job.suspended is not None
-        parts.coordinator.suspend(job_id, on)
+        services.coordinator.suspend(job_id, on)
         noted(request, {"suspended": before}, {"suspended": on})
         return Reply({"job_id": job_id, "suspended": on})
 
@@ -470,7 +470,7 @@ def router(
 
         A file that could not be read is named in ``INCOMPLETE``.
         """
-        pieces = filter(None, archived(parts, job_id))
+        pieces = filter(None, archived(services, job_id))
         return StreamingResponse(
             pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip")
         )
@@ -547,7 +547,7 @@ def router(
     def cancel(
         request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
     ) -> Response:
-        jobs = parts.coordinator.cancel_waiting(parts.settings.node.id, body.dry_run)
+        jobs = services.coordinator.cancel_waiting(services.node, body.dry_run)
         noted(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 

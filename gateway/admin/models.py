@@ -17,10 +17,10 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
 from gateway.admin.deps import (
-    AdminParts,
     AfterText,
     Empty,
     Input,
+    JobServices,
     Limit,
     Object,
     Paths,
@@ -171,7 +171,7 @@ _PREDICTION = shape(
 
 def router(
     models: Models,
-    parts: AdminParts,
+    services: JobServices,
     limiter: CapacityLimiter,
 ) -> APIRouter:
     """Return the paths with small bodies; requests to partners run in threads of the limiter."""
@@ -283,7 +283,7 @@ def router(
         body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
     ) -> Response:
         """``differences``: what the job has that its training had not; ``job_id`` is empty for a dry run."""
-        submit = partial(_predict, models, parts, model_id, version, body)
+        submit = partial(_predict, models, services, model_id, version, body)
         return Reply(await anyio.to_thread.run_sync(submit, limiter=limiter))
 
     return paths.router
@@ -336,7 +336,7 @@ async def save_body(
 
 def _predict(
     models: Models,
-    parts: AdminParts,
+    services: JobServices,
     model_id: str,
     version: str,
     body: Prediction,
@@ -346,8 +346,8 @@ def _predict(
     Raises `NotFound` if this node did not initiate the training, `Invalid`.
     """
     training_id = models.get(model_id, version)[0].model.job_id
-    training = parts.store.jobs.find(training_id)
-    if training is None or training.spec.initiator != parts.peers.node:
+    training = services.store.jobs.find(training_id)
+    if training is None or training.spec.initiator != services.peers.node:
         text = f"this node has no record of {training_id} as its initiator and scheduling node"
         raise NotFound(text, reason="TRAINING_UNKNOWN")
     spec, changes, problems = model_rules.prediction(
@@ -357,9 +357,9 @@ def _predict(
         raise Invalid(problems)
     job_id = ""
     if not body.dry_run:
-        new_id = parts.coordinator.new_id(spec.nodes)
+        new_id = services.coordinator.new_id(spec.nodes)
         trace_id = current_trace() or new_trace_id()
-        job_id = parts.coordinator.submit(replace(spec, job_id=new_id, trace_id=trace_id))
+        job_id = services.coordinator.submit(replace(spec, job_id=new_id, trace_id=trace_id))
     return {
         "job_id": job_id,
         "differences": [change._asdict() for change in changes],

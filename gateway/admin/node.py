@@ -2,20 +2,21 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
 from typing import Annotated, Any, Literal, get_type_hints
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Depends, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from engines.base import Engine, EngineError, Missing, labels
 from engines.multi import SeveralEngines
 from engines.process.supervisor import identity
 from gateway.admin.deps import (
-    AdminParts,
     AfterNumber,
     Empty,
     Input,
@@ -25,46 +26,57 @@ from gateway.admin.deps import (
     Reply,
     Since,
     Until,
-    View,
     content,
     noted,
     numbered,
+    service,
     shape,
 )
+from gateway.broker.broker import Broker
 from gateway.config.loader import effective
+from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page
 from gateway.identity.statements import HEAD
+from gateway.jobs.admission import Admission
 from gateway.jobs.drain import Drain
+from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Cleaner, Item
 from gateway.language.catalogue import LANGUAGE, translate
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.trials import Step, good
-from gateway.store.audit import AuditEntry
+from gateway.store.audit import AuditEntry, SqlAudit
+from gateway.store.store import KnownRun, Store
+from route_table.live import LiveRoutes
 
 
 class Clean(Input):
     """What to remove."""
 
-    orphans: bool = False
-    """also what the database knows nothing of"""
-    dry_run: bool = False
-    """remove nothing, only say what would be removed"""
+    orphans: bool = False  # also what the database has no record of
+    dry_run: bool = False  # remove nothing, only return what would be removed
 
 
 class DrainOrder(Input):
     """How to drain the node."""
 
-    running: Literal["wait", "stop"] = "wait"
-    """what becomes of the jobs under way"""
-    exit: bool = True
-    """whether the process exits once nothing is under way"""
+    running: Literal["wait", "stop"] = "wait"  # for the jobs under way, or stop them
+    exit: bool = True  # end the process when no job is under way any more
 
 
+# Actions in the audit log that are not requests.
 _COMMANDS = (
-    *("token create", "token revoke", "identity rotate", "restore", "login", HEAD),
-    *("application changed by a partner", "route changed by a contract"),
+    "token create",
+    "token revoke",
+    "identity rotate",
+    "restore",
+    "login",
+    HEAD,
+    "application changed by a partner",
+    "route changed by a contract",
 )
-"""actions in the audit log that are not requests"""
+_DRAIN_FIELDS = ("draining", "running", "exit")  # of a drain, in the audit log
+_DOCTOR_LOCK = Lock()  # one examination at a time
 _CLEAN = {"only look": Example(value={"dry_run": True}), "clean": Example(value={})}
 _DRAIN = {
     "wait, stay up": Example(value={"running": "wait", "exit": False}),
@@ -106,137 +118,342 @@ _SETTING = shape(
 )
 
 
-def health_router(parts: AdminParts) -> APIRouter:
-    """Return the paths by which others watch the node."""
-    paths = Paths(prefix="")
+@dataclass(frozen=True)
+class HealthServices:
+    """The services that the paths of health and metrics use."""
 
-    @paths("GET", "/health/live", "The process responds", shape("Live", status=str))
-    async def live() -> Response:
-        return Reply({"status": "ok"})
-
-    @paths("GET", "/health", "Jobs can be taken; what is wrong", _READY, include_in_schema=False)
-    @paths(
-        "GET",
-        "/health/ready",
-        "Jobs can be taken; what is wrong",
-        _READY,
-        responses={503: {"model": _READY, "description": "Not ready."}},
-    )
-    def ready() -> Response:
-        checks = _checks(parts)
-        good = all(check["ok"] for check in checks.values())
-        return Reply({"ready": good, "checks": checks}, status_code=200 if good else 503)
-
-    @paths(
-        "GET",
-        "/metrics",
-        "Figures for Prometheus",
-        response_class=Response,
-        responses=content("text/plain"),
-    )
-    def metrics() -> Response:
-        return Response(parts.metrics.text(), media_type=parts.metrics.content_type)
-
-    return paths.router
+    owner: str  # gateway instance and engine, which own runs where gateways share a database
+    store: Store
+    engine: Engine
+    admission: Admission
+    routes: LiveRoutes
+    broker: Broker
+    metrics: Metrics
 
 
-def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {"database": {"ok": True}}
+@dataclass(frozen=True)
+class NodeServices:
+    """The services that the other paths of the node use."""
+
+    settings: Settings
+    owner: str  # as in `HealthServices`
+    store: Store
+    audit: SqlAudit
+    engine: Engine
+    resources: Resources
+    cleaner: Cleaner
+    drain: Drain
+    doctor: Callable[[], Sequence[Step]]  # checks everything that the node needs
+    endpoints: Sequence[APIRoute]  # of every listener
+
+
+_HealthServices = Annotated[HealthServices, Depends(service(HealthServices))]
+_NodeServices = Annotated[NodeServices, Depends(service(NodeServices))]
+health_paths = Paths(prefix="")
+health_router = health_paths.router
+paths = Paths()
+router = paths.router
+
+
+@health_paths("GET", "/health/live", "The process responds", shape("Live", status=str))
+async def live() -> Response:
+    return Reply({"status": "ok"})
+
+
+@health_paths("GET", "/health", "Jobs can be taken; what is wrong", _READY, include_in_schema=False)
+@health_paths(
+    "GET",
+    "/health/ready",
+    "Jobs can be taken; what is wrong",
+    _READY,
+    responses={503: {"model": _READY, "description": "Not ready."}},
+)
+def ready(services: _HealthServices) -> Response:
+    checks = _checks(services)
+    is_ready = all(check["ok"] for check in checks.values())
+    return Reply({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)
+
+
+@health_paths(
+    "GET",
+    "/metrics",
+    "Figures for Prometheus",
+    response_class=Response,
+    responses=content("text/plain"),
+)
+def metrics(services: _HealthServices) -> Response:
+    return Response(services.metrics.text(), media_type=services.metrics.content_type)
+
+
+@paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
+def engine(services: _NodeServices) -> Response:
+    main = services.engine
+    further = main.others if isinstance(main, SeveralEngines) else {}
+    engines = [{"name": name, **_describe(engine)} for name, engine in further.items()]
+    return Reply({**_describe(main), "engines": engines})
+
+
+@paths("GET", "/doctor", "All that the node needs, checked step by step, as `doctor` does", _STEPS)
+def doctor(services: _NodeServices) -> Response:
+    """Takes some seconds and changes nothing."""
+    with _DOCTOR_LOCK:
+        steps = services.doctor()
+    return Reply({"good": good(steps), "steps": steps})
+
+
+@paths(
+    "GET",
+    "/orphans",
+    "Runs that only the engine or only the store knows of",
+    shape("Orphans", unknown=[Object], lost=[Object]),
+)
+def orphans(services: _NodeServices) -> Response:
+    return Reply(_orphans(services.store, services.engine, services.owner))
+
+
+@paths("GET", "/resources", "What this node has, who holds it, who waits", _RESOURCES)
+def resources(services: _NodeServices) -> Response:
+    return Reply(services.resources.view())
+
+
+@paths("GET", "/gc", "What cleaning would remove now", _ITEMS)
+def plan(
+    services: _NodeServices,
+    orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
+) -> Response:
+    return _items(services.cleaner.plan(orphans=orphans))
+
+
+@paths("POST", "/gc", "Remove what has outlived its end or its time", _ITEMS)
+def clean(
+    request: Request,
+    services: _NodeServices,
+    body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean(),
+) -> Response:
+    """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
+    if body.dry_run:
+        items = services.cleaner.plan(orphans=body.orphans)
+    else:
+        items = services.cleaner.clean(orphans=body.orphans)
+    names = [f"{item.kind} {item.name}" for item in items[:100]]
+    noted(request, names, None, dry_run=body.dry_run)
+    return _items(items)
+
+
+@paths("GET", "/drain", "Whether the node is being drained, and what is left", _DRAINING)
+def draining(services: _NodeServices) -> Response:
+    """``process``: by which a client on this machine tells that it has exited."""
+    return _drain_state(services.drain)
+
+
+@paths("POST", "/drain", "Take no new jobs; exit once nothing is under way", _DRAINING)
+def begin(
+    request: Request,
+    services: _NodeServices,
+    body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder(),
+) -> Response:
+    """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
+    before = services.drain.state()
+    after = services.drain.begin(stop=body.running == "stop", leave=body.exit)
+    _note_drain(request, before, after)
+    return _drain_state(services.drain)
+
+
+@paths("POST", "/undrain", "Take new jobs again", _DRAINING)
+def undo(
+    request: Request,
+    services: _NodeServices,
+    body: Empty = None,
+) -> Response:
+    before = services.drain.state()
+    after = services.drain.undo()
+    _note_drain(request, before, after)
+    return _drain_state(services.drain)
+
+
+@paths(
+    "GET",
+    "/audit",
+    "Who requested which change, and its result",
+    numbered(
+        "audit",
+        shape("AuditEntry", **get_type_hints(AuditEntry), in_words=str),
+    ),
+)
+def audit(
+    services: _NodeServices,
+    after: AfterNumber = None,
+    limit: Limit = 100,
+    who: Annotated[str | None, Query(description="only by this person or node")] = None,
+    action: Annotated[
+        str | None, Query(description="only whose action, or its meaning, holds this text")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    refused: Annotated[
+        bool | None, Query(description="only changes that were not made, or that were")
+    ] = None,
+) -> Response:
+    """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
+    endpoints = services.endpoints
+
+    def show(entry: AuditEntry) -> dict[str, Any]:
+        return {**vars(entry), "in_words": _meaning(endpoints, entry.action)}
+
+    patterns = _matching_actions(endpoints, action) if action else []
+    entries = services.audit.list(after, limit + 1, who, action, since, until, refused, patterns)
+    return Reply(numbered_page("audit", entries, limit, "id", show))
+
+
+@paths(
+    "GET",
+    "/settings",
+    "Every setting in force, and where it comes from",
+    shape("Settings", settings=[_SETTING]),
+    name="shown",
+)
+def settings(services: _NodeServices) -> Response:
+    """``origin``: default, file (``where``: file and line), environment (the variable), or command;
+    ``changed``: the value is not the default.
+
+    Secrets and passwords are masked.
+    """
+    return Reply({"settings": effective(services.settings)})
+
+
+def _checks(services: HealthServices) -> dict[str, dict[str, Any]]:
+    """Return the result of each check by its name, with ``ok`` and further fields."""
+    checks = {
+        "database": _database_check(services.store),
+        "engine": _engine_check(services.engine),
+        "storage": _storage_check(services.admission),
+        "routes": _routes_check(services.routes),
+    }
+    if checks["engine"]["ok"] and checks["database"]["ok"]:
+        checks["orphans"] = _orphans_check(services)
+    checks["channel"] = {"ok": True, **services.broker.usage()._asdict()}
+    return checks
+
+
+def _database_check(store: Store) -> dict[str, Any]:
     try:
-        parts.store.jobs.find("")  # reads the database
+        store.jobs.find("")  # reads the database
     except Exception as error:  # whatever the driver raises, readiness is a yes or a no
-        found["database"] = {"ok": False, "cause": type(error).__name__}
+        return {"ok": False, "cause": type(error).__name__}
+    return {"ok": True}
+
+
+def _engine_check(engine: Engine) -> dict[str, Any]:
     try:
-        parts.engine.check()
-        found["engine"] = {"ok": True, "kind": parts.engine.kind}
+        engine.check()
     except EngineError as error:
-        found["engine"] = {
+        return {
             "ok": False,
-            "kind": parts.engine.kind,
+            "kind": engine.kind,
             "cause": f"{error.reason}: {error}",
         }
-    failures = parts.participant.admission.failures()
-    lacks = "; ".join(f"{failure.reason}: {failure.text}" for failure in failures)
-    found["storage"] = {"ok": not lacks, "cause": lacks} if lacks else {"ok": True}
-    problems = [str(p) for p in parts.routes.problems]
-    # a file that cannot be used does no harm: the table before it stays in force
-    nodes = len(parts.routes.table.routes)
-    found["routes"] = {
+    return {"ok": True, "kind": engine.kind}
+
+
+def _storage_check(admission: Admission) -> dict[str, Any]:
+    failures = [f"{failure.reason}: {failure.text}" for failure in admission.failures()]
+    if failures:
+        return {"ok": False, "cause": "; ".join(failures)}
+    return {"ok": True}
+
+
+def _routes_check(routes: LiveRoutes) -> dict[str, Any]:
+    """Return the state of the route table; with an unusable file, the table before it stays in force."""
+    problems = [str(problem) for problem in routes.problems]
+    return {
         "ok": True,
-        "nodes": nodes,
+        "nodes": len(routes.table.routes),
         "file": "refused" if problems else "ok",
         "problems": problems,
     }
-    if found["engine"]["ok"] and found["database"]["ok"]:
-        try:
-            found["orphans"] = {
-                "ok": True,
-                **{kind: len(runs) for kind, runs in _orphans(parts).items()},
-            }
-        except EngineFailed as error:
-            found["orphans"] = {"ok": True, "cause": f"{error.reason}: {error.message}"}
-    found["channel"] = {"ok": True, **parts.broker.usage()._asdict()}
-    return found
 
 
-def _shown(engine: Engine) -> dict[str, Any]:
-    about = {"kind": engine.kind, "capabilities": sorted(engine.capabilities)}
+def _orphans_check(services: HealthServices) -> dict[str, Any]:
+    try:
+        orphans = _orphans(services.store, services.engine, services.owner)
+    except EngineFailed as error:
+        return {"ok": True, "cause": f"{error.reason}: {error.message}"}
+    counts = {kind: len(runs) for kind, runs in orphans.items()}
+    return {"ok": True, **counts}
+
+
+def _describe(engine: Engine) -> dict[str, Any]:
+    """Return an engine's kind and capabilities, and its isolation if it answers."""
+    description: dict[str, Any] = {
+        "kind": engine.kind,
+        "capabilities": sorted(engine.capabilities),
+    }
     try:
         engine.check()
-        return {
-            **about,
-            "answers": True,
-            "isolation": engine.isolation(),
-        }
+        isolation = engine.isolation()
     except EngineError as error:
         return {
-            **about,
+            **description,
             "answers": False,
             "cause": f"{error.reason}: {error}",
             "isolation": None,
         }
+    return {
+        **description,
+        "answers": True,
+        "isolation": isolation,
+    }
 
 
-def _is_lost(engine: Engine, name: str) -> bool:
-    """Tell whether no engine has a run; one that is away or fails may have it."""
-    try:
-        return isinstance(engine.probe(name), Missing)
-    except EngineError:
-        return False
-
-
-def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
+def _orphans(store: Store, engine: Engine, owner: str) -> dict[str, list[dict[str, Any]]]:
     """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
 
     Only runs of this node and installation; ``lost`` only those of this gateway. Raises `EngineFailed`.
     """
-    expected = parts.store.launched(
-        parts.owner
-    )  # before the engine is listed: what starts meanwhile is not lost
+    expected = store.launched(
+        owner
+    )  # before the engine's list, or runs that start then count as lost
     try:
-        there = {found.name: found for found in parts.engine.list()}
+        containers = {container.name: container for container in engine.list()}
     except EngineError as error:
         raise EngineFailed(str(error), reason=error.reason) from error
-    missing = [
-        run for run in expected if run.name not in there and _is_lost(parts.engine, run.name)
+    unknown = []
+    for name, container in sorted(containers.items()):
+        if store.job_of_container(name) is None:
+            state = type(container.probe).__name__.lower()
+            unknown.append(_orphan(name, state, container.labels))
+    missing = [run for run in expected if run.name not in containers]
+    return {"unknown": unknown, "lost": _lost(store, engine, owner, missing)}
+
+
+def _lost(
+    store: Store,
+    engine: Engine,
+    owner: str,
+    missing: Sequence[KnownRun],
+) -> list[dict[str, Any]]:
+    """Return those of the missing runs that no engine has, except those that have ended by now."""
+    lost = [run for run in missing if _is_lost(engine, run.name)]
+    if not lost:
+        return []
+    unended = {run.name for run in store.launched(owner)}
+    return [
+        _orphan(
+            run.name,
+            run.status,
+            labels("", "", run.job_id, run.task_id, run.role, run.index, run.attempt),
+        )
+        for run in lost
+        if run.name in unended
     ]
-    still = {run.name for run in parts.store.launched(parts.owner)} if missing else set()
-    return {
-        "unknown": [
-            _orphan(name, type(found.probe).__name__.lower(), found.labels)
-            for name, found in sorted(there.items())
-            if parts.store.job_of_container(name) is None
-        ],
-        "lost": [
-            _orphan(
-                run.name,
-                run.status,
-                labels("", "", run.job_id, run.task_id, run.role, run.index, run.attempt),
-            )
-            for run in missing
-            if run.name in still  # and did not end meanwhile
-        ],
-    }
+
+
+def _is_lost(engine: Engine, name: str) -> bool:
+    """Return whether no engine has a run; one that is away or fails may have it."""
+    try:
+        return isinstance(engine.probe(name), Missing)
+    except EngineError:
+        return False
 
 
 def _orphan(
@@ -252,158 +469,50 @@ def _orphan(
     }
 
 
-def router(
-    parts: AdminParts,
-    cleaner: Cleaner,
-    drain: Drain,
-) -> APIRouter:
-    """Return the paths of the engine, resources, cleaning, draining, the audit log and settings."""
-    paths = Paths()
-
-    @paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
-    def engine() -> Response:
-        engines = parts.engine.others if isinstance(parts.engine, SeveralEngines) else {}
-        each = [{"name": name, **_shown(engine)} for name, engine in engines.items()]
-        return Reply({**_shown(parts.engine), "engines": each})
-
-    one_at_a_time = Lock()
-
-    @paths(
-        "GET", "/doctor", "All that the node needs, checked step by step, as `doctor` does", _STEPS
-    )
-    def doctor() -> Response:
-        """Takes some seconds and changes nothing."""
-        with one_at_a_time:
-            steps = parts.doctor()
-        return Reply({"good": good(steps), "steps": steps})
-
-    @paths(
-        "GET",
-        "/orphans",
-        "Runs that only the engine or only the store knows of",
-        shape("Orphans", unknown=[Object], lost=[Object]),
-    )
-    def orphans() -> Response:
-        return Reply(_orphans(parts))
-
-    @paths("GET", "/resources", "What this node has, who holds it, who waits", _RESOURCES)
-    def resources() -> Response:
-        return Reply(parts.resources.view())
-
-    @paths("GET", "/gc", "What cleaning would remove now", _ITEMS)
-    def plan(
-        orphans: Annotated[
-            bool, Query(description="also what the database knows nothing of")
-        ] = False,
-    ) -> Response:
-        return _listed(cleaner.plan(orphans=orphans))
-
-    @paths("POST", "/gc", "Remove what has outlived its end or its time", _ITEMS)
-    def clean(
-        request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()
-    ) -> Response:
-        """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
-        items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
-        noted(
-            request,
-            [f"{item.kind} {item.name}" for item in items[:100]],
-            None,
-            dry_run=body.dry_run,
-        )
-        return _listed(items)
-
-    def state() -> dict[str, Any]:
-        return drain.state() | {"process": identity(os.getpid())}
-
-    def ordered(request: Request, order: Callable[[], dict[str, Any]]) -> Response:
-        before, after = drain.state(), order()
-        keys = ("draining", "running", "exit")
-        noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
-        return Reply(state())
-
-    @paths("GET", "/drain", "Whether the node is being drained, and what is left", _DRAINING)
-    def draining() -> Response:
-        """``process``: by which a client on this machine tells that it has exited."""
-        return Reply(state())
-
-    @paths("POST", "/drain", "Take no new jobs; exit once nothing is under way", _DRAINING)
-    def begin(
-        request: Request, body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder()
-    ) -> Response:
-        """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
-        return ordered(request, lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
-
-    @paths("POST", "/undrain", "Take new jobs again", _DRAINING)
-    def undo(request: Request, body: Empty = None) -> Response:
-        return ordered(request, drain.undo)
-
-    entry = View(
-        "AuditEntry",
-        **get_type_hints(AuditEntry),
-        in_words=(str, lambda one: _means(parts, one.action)),
-    )
-
-    @paths(
-        "GET",
-        "/audit",
-        "Who requested which change, and its result",
-        numbered("audit", entry.model),
-    )
-    def audit(
-        after: AfterNumber = None,
-        limit: Limit = 100,
-        who: Annotated[str | None, Query(description="only by this person or node")] = None,
-        action: Annotated[
-            str | None, Query(description="only whose action, or its meaning, holds this text")
-        ] = None,
-        since: Since = None,
-        until: Until = None,
-        refused: Annotated[
-            bool | None, Query(description="only changes that were not made, or that were")
-        ] = None,
-    ) -> Response:
-        """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
-        alike = _meant(parts, action) if action else []
-        found = parts.audit.list(after, limit + 1, who, action, since, until, refused, alike)
-        return Reply(numbered_page("audit", found, limit, "id", entry))
-
-    @paths(
-        "GET",
-        "/settings",
-        "Every setting in force, and where it comes from",
-        shape("Settings", settings=[_SETTING]),
-    )
-    def shown() -> Response:
-        """``origin``: default, file (``where``: file and line), environment (the variable), or command;
-        ``changed``: the value is not the default.
-
-        Secrets and passwords are masked.
-        """
-        return Reply({"settings": effective(parts.settings)})
-
-    return paths.router
-
-
-def _means(parts: AdminParts, action: str) -> str:
-    """Return what a request is for, by the summary of its endpoint; of another action its name."""
-    method, _, path = action.partition(" ")
-    fits = (e for e in parts.endpoints if method in (e.methods or ()) and e.path_regex.match(path))
-    return next((str(e.summary) for e in fits if e.summary), action)
-
-
-def _meant(parts: AdminParts, text: str) -> list[str]:
-    """Return the actions whose meaning, in the reader's language, holds a text; % stands for what is in a path."""
-    found = {name: name for name in _COMMANDS} | {
-        f"{method} {re.sub('{[^}]*}', '%', endpoint.path)}": str(endpoint.summary)
-        for endpoint in parts.endpoints
-        for method in endpoint.methods or ()
-    }
-    return [
-        name
-        for name, means in found.items()
-        if text.lower() in translate(means, LANGUAGE.get()).lower()
-    ]
-
-
-def _listed(items: list[Item]) -> Response:
+def _items(items: list[Item]) -> Response:
     return Reply({"items": items, "bytes": sum(item.bytes for item in items)})
+
+
+def _drain_state(drain: Drain) -> Response:
+    return Reply({**drain.state(), "process": identity(os.getpid())})
+
+
+def _note_drain(
+    request: Request,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> None:
+    noted(
+        request,
+        {field: before[field] for field in _DRAIN_FIELDS},
+        {field: after[field] for field in _DRAIN_FIELDS},
+    )
+
+
+def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
+    """Return the purpose of a request by the summary of its endpoint; of another action its name."""
+    method, _, path = action.partition(" ")
+    for endpoint in endpoints:
+        takes_method = method in (endpoint.methods or ())
+        if takes_method and endpoint.summary and endpoint.path_regex.match(path):
+            return str(endpoint.summary)
+    return action
+
+
+def _matching_actions(endpoints: Sequence[APIRoute], text: str) -> list[str]:
+    """Return the actions whose meaning, in the reader's language, holds a text.
+
+    Parameters in the path of a request are replaced by %, the wildcard of SQL.
+    """
+    meanings = {command: command for command in _COMMANDS}
+    for endpoint in endpoints:
+        pattern = re.sub("{[^}]*}", "%", endpoint.path)
+        for method in endpoint.methods or ():
+            meanings[f"{method} {pattern}"] = str(endpoint.summary)
+    language = LANGUAGE.get()
+    searched = text.lower()
+    return [
+        action
+        for action, meaning in meanings.items()
+        if searched in translate(meaning, language).lower()
+    ]

@@ -16,8 +16,8 @@ import structlog
 import uvloop
 
 from engines.base import Engine
-from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.parts import Pace, engine_of
 from gateway.config.loader import REMOVED, load
 from gateway.config.schema import Settings
@@ -58,9 +58,9 @@ def run(
     keep_freed_memory()
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
-    gateway = Gateway(settings, engine=engine, pace=pace)
     doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
-    gateway.doctor = partial(look, settings, doctor_engine, config)
+    doctor = partial(look, settings, doctor_engine, config)
+    gateway = Gateway(settings, engine=engine, pace=pace, doctor=doctor)
     removed = [path for path in settings.origins if path in REMOVED]
     if removed:
         log = structlog.get_logger("gateway")
@@ -70,43 +70,44 @@ def run(
 
 async def _run(gateway: Gateway, ready_file: Path | None) -> None:
     """Start a gateway, serve until a signal, and stop it."""
-    _end_sessions_on_this_loop(gateway)
-    gateway.drain.on_empty(_terminate_this_process)
+    services = gateway.services
+    _end_sessions_on_this_loop(services.peers)
+    services.scheduling.drain.on_empty(_terminate_this_process)
     gateway.start()
 
     def leave() -> None:
         """End the requests of clients that follow or wait for something."""
         gateway.leaving.set()
-        gateway.broker.leave()
+        services.peers.broker.leave()
 
     follower = asyncio.create_task(_follow_routes(gateway))
     try:
         await serve(
             gateway.apps,
-            gateway.sockets,
+            services.sockets.by_listener,
             partial(_announce, gateway, ready_file),
             None,
-            gateway.arrivals,
-            gateway.tls,
-            grpc(gateway),
+            services.sockets.arrivals,
+            services.sockets.tls,
+            gateway.grpc_servers(),
             leave,
         )
     finally:
         follower.cancel()
-        await gateway.courier.close()
+        await services.peers.courier.close()
         await asyncio.to_thread(gateway.stop)
     structlog.get_logger("gateway").info("stopped", node=gateway.settings.node.id)
 
 
-def _end_sessions_on_this_loop(gateway: Gateway) -> None:
+def _end_sessions_on_this_loop(peers: PeerServices) -> None:
     """Have the broker end each session that the gateway, in another thread, has ended."""
     loop = asyncio.get_running_loop()
 
     def end_session(session: str) -> None:
-        ending = gateway.broker.end_session(session)
+        ending = peers.broker.end_session(session)
         asyncio.run_coroutine_threadsafe(ending, loop).result(_END_SESSION_TIMEOUT)
 
-    gateway.sessions.on_end(end_session)
+    peers.sessions.on_end(end_session)
 
 
 def _terminate_this_process() -> None:

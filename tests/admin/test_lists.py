@@ -232,7 +232,9 @@ def test_jobs_are_found_by_state_flow_partner_and_time(node: Gateway):
         "job", node, "list", "--since", at(120).isoformat(), "--until", at(240).isoformat()
     )
     assert [f"job-{n}" in shown.stdout for n in range(5)] == [False, False, True, True, False]
-    (path,) = (e for e in node.endpoints if e.path == "/api/v1/jobs" and "GET" in e.methods)
+    (path,) = (
+        e for e in node.listeners.endpoints if e.path == "/api/v1/jobs" and "GET" in e.methods
+    )
     filters = {one.name.removesuffix("_id") for one in path.dependant.query_params} - {"after"}
     assert filters == signature(vars(Jobs)["list"].function).parameters.keys() - {"self"}
     query = {

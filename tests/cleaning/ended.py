@@ -144,5 +144,7 @@ def played(
     answer = ask(me, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
     job_id = str(answer["data"]["job_id"])
     for node in (me, *others):
-        wait_for(lambda node=node: node.left.ended_at(job_id), 60, about="the end is tidied up")
+        wait_for(
+            lambda node=node: node.leftovers.ended_at(job_id), 60, about="the end is tidied up"
+        )
     return job_id

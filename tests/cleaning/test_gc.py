@@ -128,7 +128,7 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
         read = held.runs[0].outputs["out_name"]
         under_way(node, "job-reader", inputs={"in": read})
         kept = model.runs[0].outputs["model_name"]
-        node.left.keepers.append(
+        node.leftovers.keepers.append(
             lambda address: ["a model refers to it"] if address == kept else []
         )
         gone = cleaned(node)
@@ -144,7 +144,7 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
                 closed=True,
             ),
         )
-        node.left.keepers.clear()
+        node.leftovers.keepers.clear()
         assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
         assert not node.storage.exists(read)
 

@@ -26,7 +26,6 @@ from engines.base import MADE_AT_START, Capacity, Engine, EngineError, Isolation
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import parts
-from gateway.bootstrap.node import Gateway
 from gateway.config.engine import NamedEngine
 from gateway.config.loader import load
 from gateway.diagnostics import doctor as doctor_steps
@@ -47,7 +46,7 @@ from route_table.live import Export, Version
 from tests.certificates import Authority
 from tests.cli import call, raising
 from tests.e2e.nodes import free_ports
-from tests.inprocess import ME, ask, running, settings
+from tests.inprocess import ME, Node, ask, running, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 from tests.registry.builders import a_description, a_request
 from tests.services.signing import public
@@ -464,8 +463,8 @@ def test_a_second_gateway_with_a_route_file_of_its_own_is_not_started(
         versions = SqlRouteVersions(store, "other")
         versions.add(Version(1, datetime.now(UTC), "file", "", "file", "{}"))
         versions.set_exported(Export(1, "0"))
-    monkeypatch.setattr("gateway.bootstrap.node._FOLLOWED", 0.0)
-    node = Gateway(found)
+    monkeypatch.setattr("gateway.bootstrap.node.FOLLOW_TIMEOUT", 0.0)
+    node = Node(found)
     try:
         health = node.routes.problems
         with pytest.raises(Invalid, match="other routes than the gateway"):

@@ -34,7 +34,7 @@ from provider_registry.model import Provider
 from provider_registry.registration import provider_from_request
 from route_table.live import LiveRoutes
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, ask, serving, settings
+from tests.inprocess import ME, PEER, STRANGER, Node, ask, serving, settings
 from tests.memory_engine import MemoryEngine, Script
 
 THIRD = "JG0100003300000030"
@@ -274,8 +274,7 @@ def two_nodes(
     over = {ME: {"fate": {"enabled": True}, **me}, PEER: peer}
     engine = MemoryEngine.making({IMAGE: Script(code=None)})
     nodes = {
-        node: Gateway(settings(home / node, node, **over[node]), engine=engine)
-        for node in (ME, PEER)
+        node: Node(settings(home / node, node, **over[node]), engine=engine) for node in (ME, PEER)
     }
     routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in nodes.items()}
     routes[THIRD] = {"host": "127.0.0.1", "port": 9}

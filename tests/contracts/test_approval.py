@@ -32,7 +32,7 @@ from tests.contracts.apis import (
 )
 from tests.contracts.test_faults import away
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask, settings
+from tests.inprocess import ME, PEER, Node, ask, settings
 from tests.memory_engine import MemoryEngine, Script
 
 pytestmark = pytest.mark.xdist_group("approval")
@@ -212,7 +212,7 @@ def test_a_decision_survives_a_restart_and_is_reported_once(
         engine = MemoryEngine.making({IMAGE: Script(code=None)})
         listen = {part: {"bind": "127.0.0.1:0"} for part in ("container", "operator")}
         listen["peer"] = {"bind": f"127.0.0.1:{port}"}
-        gateway = Gateway(settings(tmp_path / name, name, listen=listen, **over), engine=engine)
+        gateway = Node(settings(tmp_path / name, name, listen=listen, **over), engine=engine)
         if port == 0:
             gateway.registry.register(provider_from_request(registration()))
         return gateway

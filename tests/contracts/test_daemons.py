@@ -26,7 +26,7 @@ from tests.contracts.engine_acts import exits
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import MemoryHarness
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask, settings
+from tests.inprocess import ME, PEER, Node, ask, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 ADDRESS, FAR = "ssh://bfia@10.0.0.9", "far"
@@ -187,7 +187,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             },
         )
 
-    gateway = Gateway(made, engine=engine)
+    gateway = Node(made, engine=engine)
     for version, device, metadata in (
         ("1.0.0", "docker", {"base_url": ADDRESS}),
         ("2.0.0", "docker", {"base_url": "tcp://10.0.0.66:2375"}),

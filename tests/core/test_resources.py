@@ -24,7 +24,7 @@ from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ask, settings
+from tests.inprocess import Node, ask, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 A, B, C = "JG0100001100000010", "JG0100002200000020", "JG0100003300000030"
@@ -42,7 +42,7 @@ class Nodes:
 
     def start(self, **over: dict[str, Any]) -> None:
         gateways = {
-            n: Gateway(settings(self.home / n, n, **over.get(n, {})), engine=_engine)
+            n: Node(settings(self.home / n, n, **over.get(n, {})), engine=_engine)
             for n in (A, B, C)
         }
         routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in gateways.items()}

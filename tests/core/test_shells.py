@@ -44,7 +44,7 @@ from gateway.store.store import Store
 from tests.builders import T0, a_job, a_local_job, a_run, at
 from tests.contracts.apis import serving
 from tests.e2e.nodes import free_ports, wait_for
-from tests.inprocess import ME, PEER, STRANGER, ask, pair, running, settings
+from tests.inprocess import ME, PEER, STRANGER, Node, ask, pair, running, settings
 from tests.memory_engine import MemoryEngine, Script
 
 IMAGE = "example:1.0.0"
@@ -230,7 +230,7 @@ def test_a_job_that_cannot_be_read_ends_and_the_node_goes_on(tmp_path: Path) -> 
         return str(row.status), str(row.outcome)
 
     with serving(
-        Gateway(settings(tmp_path, engine=lasting(100)))
+        Node(settings(tmp_path, engine=lasting(100)))
     ) as node:  # its containers outlive it
         broken, fine = submitted(node), submitted(node)
         for job_id in (broken, fine):

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from engines.base import EngineDown
 from engines.docker import ContainerdEngine
 from gateway.bootstrap import parts
-from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.node import Gateway, check_route_file
 from gateway.config.loader import load
 from gateway.config.schema import Listener
 from gateway.container_listener import ContainerDoor
@@ -28,7 +28,7 @@ from gateway.http.server import bound, claimed, port_of
 from gateway.http.server import serving as served_from
 from tests import forks
 from tests.e2e.nodes import Federation
-from tests.inprocess import ME, ask, running, serving
+from tests.inprocess import ME, Node, ask, running, serving
 from tests.plain import NO_TLS
 
 CONTROL, PLATFORM, CHANNEL = "/v1/interconn/schedule", "/v1/platform/schedule", "/v1/interconn/chan"
@@ -129,7 +129,7 @@ def test_the_environment_goes_over_the_file(tmp_path: Path, monkeypatch: pytest.
     )
     monkeypatch.setenv("BFIA_GATEWAY__ENGINE__KIND", "process")
     monkeypatch.setenv("BFIA_GATEWAY__LIMITS__BODY_BYTES", "2000")
-    with serving(Gateway(load(file))) as node:
+    with serving(Node(load(file))) as node:
         assert (
             ask(node, "operator", "GET", "/health/ready").json()["checks"]["engine"]["kind"]
             == "process"
@@ -245,8 +245,7 @@ def test_a_route_file_that_another_gateway_has_just_edited_is_waited_for(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     routes: Any = SimpleNamespace(rival="the other", problems=())
     routes.reload = lambda: setattr(routes, "rival", "")
-    node: Any = SimpleNamespace(routes=routes)
-    Gateway._check_route_file(node)
+    check_route_file(routes)
     assert routes.rival == ""
 
 

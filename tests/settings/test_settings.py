@@ -26,7 +26,7 @@ from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import open_database
 from tests.cli import call
 from tests.e2e.nodes import ROOT
-from tests.inprocess import ME, ask, running, settings
+from tests.inprocess import ME, Node, ask, running, settings
 
 SECRET = "hunter2-hunter2"
 
@@ -291,7 +291,7 @@ def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(
     if "link" in form:
         home.with_name("first-link").symlink_to(home)
     with pytest.raises(Invalid) as caught:
-        Gateway(settings(tmp_path, database={"url": form.format(home)}))
+        Node(settings(tmp_path, database={"url": form.format(home)}))
     assert caught.value.reason == "DATABASE_IN_USE"
 
 

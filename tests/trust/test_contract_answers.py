@@ -20,7 +20,7 @@ from route_table.certificates import key_pin, public_key
 from tests.certificates import Authority
 from tests.cli import asking, call, written
 from tests.e2e.nodes import free_ports
-from tests.inprocess import ME, PEER, STRANGER, serving
+from tests.inprocess import ME, PEER, STRANGER, Node, serving
 from tests.trust.agreeing import (
     INTERCONN,
     applied,
@@ -76,7 +76,7 @@ def made_by_init(home: Path, with_tls: Collection[str]) -> Iterator[Pair]:
             }
             settings["listen"]["peer"]["tls"] = own
         config.write_text(yaml.safe_dump(settings))
-        nodes.append(Gateway(load(config)))
+        nodes.append(Node(load(config)))
     tls = {
         node: {
             "ca": authority.file,
@@ -110,7 +110,7 @@ def test_a_stranger_neither_learns_a_contracts_id_nor_answers_it(
         theirs = waiting(peer)
         handed_out = set()
         for sender in (stranger, Sender(None, stranger.files)):
-            said = sender.ask(peer, "POST", APPLY, peer.kept_applications.get(theirs).request, ME)
+            said = sender.ask(peer, "POST", APPLY, peer.stored_applications.get(theirs).request, ME)
             handed_out.add(said["data"].get("contract_id"))
         assert mine["id"] not in handed_out
         # were it to know the id all the same
@@ -191,8 +191,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Ga
 def nodes(pair: tuple[Gateway, Gateway]) -> Iterator[tuple[Gateway, Gateway]]:
     yield pair
     for node in pair:
-        for left in node.kept_applications.list():
-            node.kept_applications.drop(left.number)
+        for left in node.stored_applications.list():
+            node.stored_applications.drop(left.number)
         for other in (ME, PEER):
             if other in node.routes.table.routes:
                 person(node, "DELETE", f"/routes/{other}", {})
@@ -266,7 +266,7 @@ def test_a_contract_is_applied_for_with_a_compared_key(
 def test_a_key_compared_as_a_whole_serves_too(nodes: tuple[Gateway, Gateway]):
     me, peer = nodes
     mine, _ = contract(me, peer, key=peer.card.credentials()["auth_credential"])
-    assert me.routes.table.routes[PEER].keys == me.kept_applications.get(mine).keys
+    assert me.routes.table.routes[PEER].keys == me.stored_applications.get(mine).keys
 
 
 def test_a_route_with_keys_decides_who_answers(nodes: tuple[Gateway, Gateway]):
@@ -312,7 +312,7 @@ def test_a_key_that_was_revoked_meanwhile_answers_nothing(nodes: tuple[Gateway, 
     person(me, "PUT", f"/routes/{PEER}", {"route": {"url": peer.addresses()["peer"]}})
     body = {
         **APPROVED,
-        "contract_id": me.kept_applications.get(mine).id,
+        "contract_id": me.stored_applications.get(mine).id,
         "auth_credential": true.public,
     }
     refused = Sender(true).ask(me, "POST", CONFIRM, body, PEER)
@@ -326,7 +326,7 @@ def test_a_product_that_does_not_sign_agrees_where_a_person_says_so(nodes: tuple
     mine = int(person(me, "GET", "/applications")["applications"][-1]["number"])
     body = {
         **APPROVED,
-        "contract_id": me.kept_applications.get(mine).id,
+        "contract_id": me.stored_applications.get(mine).id,
         "auth_credential": a_key().public,
     }
     assert Sender(None).ask(me, "POST", CONFIRM, body, PEER)["code"] == 0
@@ -338,7 +338,7 @@ def test_a_product_that_does_not_sign_agrees_where_a_person_says_so(nodes: tuple
 def test_an_answer_that_comes_again_changes_no_contract(nodes: tuple[Gateway, Gateway]):
     me, peer = nodes
     mine, _ = contract(me, peer)
-    before = me.kept_applications.get(mine)
+    before = me.stored_applications.get(mine)
     body = {
         **APPROVED,
         "contract_id": before.id,
@@ -346,12 +346,12 @@ def test_an_answer_that_comes_again_changes_no_contract(nodes: tuple[Gateway, Ga
         "expired_time": int(time.time()) + 10**6,
     }
     assert Sender(peer.card.key()).ask(me, "POST", CONFIRM, body, PEER)["code"] == 0
-    assert me.kept_applications.get(mine) == before
+    assert me.stored_applications.get(mine) == before
 
 
 def test_twenty_addresses_do_not_take_all_places_of_applicants(nodes: tuple[Gateway, Gateway]):
     me, peer = nodes
-    receive, kept = peer.applications.receive_contract, peer.kept_applications
+    receive, kept = peer.applications.receive_contract, peer.stored_applications
     new = an_application(
         Kind.CONTRACT,
         "",

@@ -58,8 +58,8 @@ def nodes(pair: Nodes) -> Iterator[Nodes]:
     """Give two nodes that know nothing of each other."""
     yield pair
     for node in pair:
-        for left in node.kept_applications.list():
-            node.kept_applications.drop(left.number)
+        for left in node.stored_applications.list():
+            node.stored_applications.drop(left.number)
         route(node, {})
 
 
@@ -119,7 +119,7 @@ def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
     mine = applied(me, "contract", peer)
     theirs = waiting(peer)
     reached = me.addresses()["peer"]
-    peer.kept_applications.change(theirs, lambda one: replace(one, url="http://127.0.0.1:9"))
+    peer.stored_applications.change(theirs, lambda one: replace(one, url="http://127.0.0.1:9"))
     person(peer, "POST", f"/applications/{theirs}/approve", {})
     wait_for(
         lambda: "PEER_UNREACHABLE" in person(peer, "GET", f"/applications/{theirs}")["trouble"]
@@ -137,9 +137,11 @@ def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes:
         [contract(me, peer, expires_at=until) for _ in range(2)], (True, False), strict=True
     ):
         for node, number, other in zip((me, peer), numbers, (PEER, ME), strict=True):
-            assert node.kept_applications.contract(other, datetime.now(UTC)) is not None
+            assert node.stored_applications.contract(other, datetime.now(UTC)) is not None
             past = datetime.now(UTC) - timedelta(seconds=1)
-            node.kept_applications.change(number, lambda one, at=past: replace(one, expires_at=at))
+            node.stored_applications.change(
+                number, lambda one, at=past: replace(one, expires_at=at)
+            )
             becomes(node, number, "TERMINATED")
             assert node.routes.table.routes[other].enabled is enabled
     for node in (me, peer):
@@ -162,7 +164,7 @@ def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes: Nodes)
 def test_nodes_whose_keys_are_of_sm2_make_contracts_too(tmp_path: Path):
     with two_nodes(tmp_path, "sm2") as (me, peer):
         mine, _ = contract(me, peer)
-        assert me.kept_applications.get(mine).request["auth_type"] == "SM2"
+        assert me.stored_applications.get(mine).request["auth_type"] == "SM2"
 
 
 def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nodes):
@@ -190,7 +192,7 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     mine, _ = contract(me, peer)
     about = {
         **credentials(me),
-        "contract_id": me.kept_applications.get(mine).id,
+        "contract_id": me.stored_applications.get(mine).id,
         "address": "http://127.0.0.1:8",
     }
     assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
@@ -225,7 +227,7 @@ def update(
     """Have a partner send a signed update; return why it is refused, empty where it is not."""
     about = {
         **credentials(me),
-        "contract_id": me.kept_applications.get(number).id,
+        "contract_id": me.stored_applications.get(number).id,
         **changes,
     }
     try:
@@ -261,7 +263,7 @@ def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Pat
         assert update(me, mine) == "NOT_AUTHORISED" and ME not in peer.routes.table.routes
         person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}})
         body = {
-            "contract_id": me.kept_applications.get(mine).id,
+            "contract_id": me.stored_applications.get(mine).id,
             "status": "APPROVED",
             **peer.card.credentials(),
         }
@@ -290,7 +292,7 @@ def test_a_lock_out_holds_whatever_its_reason_and_age(
     person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
     becomes(me, pending, "APPROVED")
     pending = applied(me, "contract", peer)
-    ended = f"contract {me.kept_applications.get(pending).id} has ended"
+    ended = f"contract {me.stored_applications.get(pending).id} has ended"
     person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}, "reason": ended})
     person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
     person(me, "POST", f"/applications/{pending}/refresh", status=409)
@@ -389,7 +391,7 @@ def test_a_partner_does_not_take_the_key_of_another(nodes: Nodes):
 def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):
     me, peer = nodes
     mine = applied(me, "contract", peer)
-    known = me.kept_applications.get(mine).id
+    known = me.stored_applications.get(mine).id
     answers = []
     for sender in (STRANGER, PEER):
         for contract_id in (known, "contract-nowhere"):

@@ -17,7 +17,7 @@ from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.keys import KeyPair
 from tests.certificates import Authority, Files
-from tests.inprocess import ME, PEER, STRANGER, routes_of, serving
+from tests.inprocess import ME, PEER, STRANGER, Node, routes_of, serving
 
 OTHER = "JG0100003300000030"
 HELLO = "/v1/interconn/schedule/node/hello"
@@ -119,7 +119,7 @@ def target(
         for node in (PEER, OTHER)
     }
     (home / "routes.yml").write_text(yaml.safe_dump(routes))
-    gateway = Gateway(load(file, {"listen": over, **more}))
+    gateway = Node(load(file, {"listen": over, **more}))
     with serving(gateway):
         yield (target := Target(gateway, authority, certificates))
         for client in target.clients.values():

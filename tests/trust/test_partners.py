@@ -18,7 +18,7 @@ from gateway.runtime.trials import Result
 from tests.certificates import Authority
 from tests.cli import call
 from tests.e2e.nodes import free_ports
-from tests.inprocess import ME, PEER, ask, serving
+from tests.inprocess import ME, PEER, Node, ask, serving
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def new_node(home: Path, node: str) -> Iterator[tuple[Path, Gateway]]:
     for listener, port in zip(("peer", "container", "operator"), free_ports(3), strict=True):
         settings["listen"][listener]["bind"] = f"127.0.0.1:{port}"
     file.write_text(yaml.safe_dump(settings))
-    with serving(Gateway(load(file))) as gateway:
+    with serving(Node(load(file))) as gateway:
         yield file, gateway
 
 

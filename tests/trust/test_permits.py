@@ -120,7 +120,7 @@ def test_a_job_needs_the_permit_and_runs_with_it(world: World):
     world.me.sharing.grant(Address(*DATASET.split("#")), PEER, "ann")
     assert created(world, a_job()) == "PERMIT_MISSING"
     mine, theirs = permitted(world)
-    kept = world.me.kept_applications
+    kept = world.me.stored_applications
     wait_for(
         lambda: not kept.get(theirs).token,
         10,
@@ -134,7 +134,7 @@ def test_a_job_needs_the_permit_and_runs_with_it(world: World):
     assert (
         world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.SUCCEEDED
     )
-    assert world.me.kept_applications.get(theirs).jobs == 1
+    assert world.me.stored_applications.get(theirs).jobs == 1
     spec = a_job()
     assert created(world, spec) == ""
     ended(world, mine, theirs)
@@ -161,7 +161,7 @@ def test_concurrent_jobs_use_a_permit_no_more_often_than_allowed(
 ):
     mine, theirs = permitted(world, jobs=2)
     monkeypatch.setattr(
-        world.me.kept_applications, "use", lambda *_, **__: False
+        world.me.stored_applications, "use", lambda *_, **__: False
     )  # another was faster
     spec = a_job()
     assert (
@@ -175,7 +175,7 @@ def test_an_unpublished_dataset_cannot_be_applied_for_again(world: World):
     mine, theirs = applied(world.peer, "dataset", world.me, DATASET), waiting(world.me)
     person(world.me, "POST", f"/applications/{theirs}/reject", {})
     person(world.me, "DELETE", PUBLISHED)
-    again = world.peer.kept_applications.get(mine)
+    again = world.peer.stored_applications.get(mine)
     with pytest.raises(GatewayError) as refused:
         world.peer.management.apply(again)
     assert refused.value.reason == "DATASET_NOT_PUBLISHED"
@@ -187,7 +187,7 @@ def test_a_permit_ends_by_time(world: World):
     mine, theirs = permitted(world, expires_at=(datetime.now(UTC) + timedelta(days=1)).isoformat())
     assert created(world, a_job()) == ""
     for node, number in ((world.me, theirs), (world.peer, mine)):
-        node.kept_applications.change(
+        node.stored_applications.change(
             number, lambda one: replace(one, expires_at=datetime.now(UTC))
         )
         becomes(node, number, "TERMINATED")
@@ -196,19 +196,19 @@ def test_a_permit_ends_by_time(world: World):
 
 def test_a_permit_is_of_no_use_to_others_or_for_others(world: World):
     mine, theirs = permitted(world)
-    token = world.peer.kept_applications.get(mine).token
-    assert presented(f"other/1/{token}") == (world.me.kept_applications.get(theirs).digest,)
+    token = world.peer.stored_applications.get(mine).token
+    assert presented(f"other/1/{token}") == (world.me.stored_applications.get(theirs).digest,)
     assert presented("no permit, a/b") == ()
-    world.peer.kept_applications.change(mine, lambda one: replace(one, token="guessed"))
+    world.peer.stored_applications.change(mine, lambda one: replace(one, token="guessed"))
     assert created(world, a_job()) == "PERMIT_MISSING"
-    world.peer.kept_applications.change(mine, lambda one: replace(one, token=token))
+    world.peer.stored_applications.change(mine, lambda one: replace(one, token=token))
     assert created(world, a_job()) == ""
     ended(world, mine, theirs)
 
 
 def test_a_request_without_a_contract_learns_nothing(world: World):
     mine, theirs = permitted(world)
-    audit = world.me.kept_applications.get(theirs).id
+    audit = world.me.stored_applications.get(theirs).id
     known = world.me.applications.contract_with(PEER).id
     for path, query in (
         ("/dataset/pub/list", {"contract_id": known}),
@@ -290,7 +290,7 @@ def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: Wor
     )
     person(world.me, "POST", f"/applications/{theirs}/approve", {})
     becomes(world.peer, mine, "APPROVED")
-    kept = world.peer.kept_applications.get(mine)
+    kept = world.peer.stored_applications.get(mine)
     assert kept.token and kept.level == AUDITED[kind].level
     assert granted(world) == ((PEER,) if kind is Kind.MODEL else ())
     person(world.peer, "POST", f"/applications/{mine}/terminate", {})
@@ -299,7 +299,7 @@ def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: Wor
     mine, theirs = apply(world, kind)
     person(world.me, "POST", f"/applications/{theirs}/reject", {"reason": "not this year"})
     becomes(world.peer, mine, "REJECTED")
-    audit = {"audit_id": world.peer.kept_applications.get(mine).id}
+    audit = {"audit_id": world.peer.stored_applications.get(mine).id}
     asked = world.peer.protocol.peer(ME).ask(
         f"/v1/interconn/{kind}/audit/query", {}, "GET", query=audit
     )
@@ -310,7 +310,7 @@ def test_what_is_approved_while_the_partner_ends_it_ends_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     mine, theirs = apply(world, Kind.MODEL)
-    kept = world.me.kept_applications
+    kept = world.me.stored_applications
     find = kept.find
 
     def then_approved(*about: Any) -> Any:
@@ -372,7 +372,7 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
 
 def test_only_the_two_nodes_can_change_or_see_an_application(world: World):
     mine, theirs = apply(world, Kind.FLOW)
-    audit = world.me.kept_applications.get(theirs).id
+    audit = world.me.stored_applications.get(theirs).id
     senders = {
         STRANGER: "NOT_AUTHORISED",
         "": "NOT_AUTHORISED",

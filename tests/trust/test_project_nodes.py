@@ -35,8 +35,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.fixture
 def node(gateway: Gateway) -> Iterator[Gateway]:
     yield gateway
-    for left in gateway.kept_applications.list():
-        gateway.kept_applications.drop(left.number)
+    for left in gateway.stored_applications.list():
+        gateway.stored_applications.drop(left.number)
 
 
 def a_project(
@@ -48,7 +48,7 @@ def a_project(
     new = Application(
         Kind.PROJECT, f"audit-{partner}-{side}", partner, side, PROJECT, {}, node.clock(), status
     )
-    assert node.kept_applications.add(new)
+    assert node.stored_applications.add(new)
 
 
 def expanded(node: Gateway) -> list[str]:
@@ -90,9 +90,9 @@ def test_two_partners_projects_of_one_id_expand_to_nobody(node: Gateway):
 
 def test_an_agreed_project_that_is_over_expands_to_nobody(node: Gateway):
     a_project(node, PEER, Side.MINE, APPROVED)
-    [known] = node.kept_applications.list()
+    [known] = node.stored_applications.list()
     past = node.clock() - timedelta(seconds=1)
-    node.kept_applications.change(known.number, lambda one: replace(one, expires_at=past))
+    node.stored_applications.change(known.number, lambda one: replace(one, expires_at=past))
     assert refused(node) == "PROJECT_UNKNOWN"
 
 

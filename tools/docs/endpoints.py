@@ -129,9 +129,6 @@ def described() -> dict[str, Any]:
         try:
             return {name: asyncio.run(_ask(node, name)) for name in _LISTENERS}
         finally:
-            for sockets in node.sockets.values():
-                for one in sockets:
-                    one.close()
             node.stop()
 
 

@@ -20,7 +20,7 @@ from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says, scripted
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, settings
+from tests.inprocess import ME, Node, ask, settings
 from tests.memory_engine import MemoryEngine, Script
 
 SPEC, FATE, KUSCIA = "JG0100000000000001", "JG0100000000000002", "JG0100000000000003"
@@ -112,7 +112,7 @@ def serving_site(home: Path) -> Iterator[Site]:
         write_routes(
             home, {node: {"url": url, "profile": profile} for node, profile in PROFILES.items()}
         )
-        gateway = Gateway(made, engine=engine)
+        gateway = Node(made, engine=engine)
         gateway.registry.register(provider_from_request(registration()))
         with serving(gateway):
             yield Site(gateway, peer)

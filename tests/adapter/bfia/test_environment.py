@@ -26,7 +26,7 @@ from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import serving
 from tests.e2e.nodes import ROOT, example, wait_for
-from tests.inprocess import ME, ask, settings
+from tests.inprocess import ME, Node, ask, settings
 from tests.memory_engine import MemoryEngine, Script
 
 JOB = "job-00112233445566778899aabbccddeeff"
@@ -80,7 +80,7 @@ def launched(
     }
     made = settings(tmp_path_factory.mktemp("node"), listen=listen, engine={"kind": "docker"})
     node = made.node.model_copy(update={"institution": "JG0100001100000000"})
-    with serving(Gateway(made.model_copy(update={"node": node}), engine=_engine)) as gateway:
+    with serving(Node(made.model_copy(update={"node": node}), engine=_engine)) as gateway:
         yield _launched(gateway)
 
 
@@ -345,7 +345,7 @@ def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path: Path):
     tuned |= {"system.compute": "spark://10.0.0.9:7077", "config.n_threads": "2"}
     allow = {"unionpay": {"compute": "spark://10.0.0.9:7077", "n_threads": 2}}
     engine = {"kind": "docker", "docker": {"allow": allow}}
-    with serving(Gateway(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
+    with serving(Node(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
         for one in _launched(gateway, body).values():
             assert (
                 one.spec.environment["system.storage.host.url"]

@@ -21,7 +21,7 @@ from gateway.store import queries
 from tests.adapter.bfia.contract import envelope, refused
 from tests.cli import call
 from tests.e2e.nodes import example, wait_for
-from tests.inprocess import ME, ask, serving, settings
+from tests.inprocess import ME, Node, ask, serving, settings
 from tests.memory_engine import Inside, MemoryEngine, Script
 from tests.plain import NO_TLS
 
@@ -92,7 +92,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     }
     Path(str(made.route_table.file)).write_text(yaml.safe_dump(routes))
     engine = MemoryEngine.making(dict.fromkeys(IMAGES, Script(body=succeed)))
-    with serving(Gateway(made, engine=engine)) as gateway:
+    with serving(Node(made, engine=engine)) as gateway:
         for address in TABLES:
             table = gateway.storage.root / address.namespace / address.name
             table.mkdir(parents=True)

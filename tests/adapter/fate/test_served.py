@@ -15,7 +15,6 @@ from fastapi.testclient import TestClient
 
 from adapter.fate import endpoints
 from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra
-from gateway.bootstrap.node import Gateway
 from gateway.domain.resources import Amounts, Pool
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -24,7 +23,7 @@ from tests.adapter.fate.flowing import FATE, OK, SIGNS, Flow, dag, party, task
 from tests.builders import a_local_job, a_run
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask, settings
+from tests.inprocess import ME, PEER, Node, ask, settings
 
 
 def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
@@ -329,7 +328,7 @@ def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
     (tmp_path / "routes.yml").write_text(
         f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n"
     )
-    node = Gateway(settings(tmp_path))
+    node = Node(settings(tmp_path))
     try:
         for listener, path in (
             ("peer", "/v2/partner/job/start"),

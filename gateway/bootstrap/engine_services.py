@@ -1,0 +1,171 @@
+"""The stage of a node that runs containers: engines, their images, resources and the plans on them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from engines.base import Engine
+from engines.multi import SeveralEngines
+from gateway.bootstrap import parts
+from gateway.bootstrap.foundation import Foundation, Registries, unfinished_specs
+from gateway.bootstrap.late import LateServices
+from gateway.config.schema import Settings
+from gateway.data import credentials
+from gateway.data.combined_storage import Storages
+from gateway.data.remote_storage import Remote
+from gateway.data.workspace import Workspace
+from gateway.domain.run import Run
+from gateway.domain.settings import JobLimits
+from gateway.domain.spec import JobSpec
+from gateway.errors import GatewayError
+from gateway.jobs.engine_capacities import EngineCapacities
+from gateway.jobs.planner import Places, TaskPlanner
+from gateway.jobs.resources import Resources
+from gateway.providers.images import Images, Signatures, signers_of
+from gateway.providers.registration import Providers
+from gateway.runtime.context import traced
+from gateway.store.store import Store
+
+EngineFactory = Callable[[Settings, str], Engine]
+
+
+@dataclass(frozen=True)
+class EngineServices:
+    """The engines, their images and resources, and the plans of tasks on them."""
+
+    engine: Engine
+    image_signatures: Signatures
+    providers: Providers
+    workspace: Workspace
+    capacities: EngineCapacities
+    planner: TaskPlanner
+    resources: Resources
+
+
+def build_engine_services(
+    foundation: Foundation,
+    registries: Registries,
+    late: LateServices,
+    make_engine: EngineFactory,
+) -> EngineServices:
+    """Return the engines and what is measured and planned on them."""
+    settings = foundation.settings
+    has_containers = settings.engine.main is not None
+    engine = make_engine(settings, foundation.installation)
+    signers = settings.engine.docker.signatures if has_containers else ()
+    image_signatures = Signatures(signers_of(signers))
+    images = Images(
+        partial(_engine_for, settings, engine),
+        foundation.pace.registration_pull,
+        image_signatures.check,
+    )
+    capacities = EngineCapacities(
+        foundation.context, _engines_by_name(engine), settings, lambda: resources.look_again()
+    )
+    planner = TaskPlanner(
+        foundation.context,
+        registries.registry,
+        registries.datasets,
+        registries.storage,
+        registries.models,
+        capacities.defaults,
+        Places(parts.engines_by_place(settings), parts.apart(settings).storage),
+    )
+    resources = Resources(
+        capacities,
+        foundation.store,
+        foundation.clock,
+        partial(_report_free_resources, foundation, late),
+        parts.queue_rules(settings),
+        planner.seats,
+    )
+    return EngineServices(
+        engine=engine,
+        image_signatures=image_signatures,
+        providers=Providers(
+            registries.registry,
+            images,
+            partial(unfinished_specs, foundation.store),
+            require_image=settings.providers.image == "require",
+            storage_rule=registries.storage.at_registration,
+        ),
+        workspace=Workspace(
+            settings.storage.path,
+            foundation.runs_folder,
+            contained=has_containers,
+            apart=parts.apart(settings),
+            log_bytes=settings.limits.run_log_bytes,
+            remote_of=partial(_remote_of, foundation.store, registries.storage),
+            copy=registries.storage.copy,
+        ),
+        capacities=capacities,
+        planner=planner,
+        resources=resources,
+    )
+
+
+def named_engine_at(settings: Settings, engine: Engine, place: str) -> tuple[str, Engine] | None:
+    """Return the name and the engine of a provider's place; None for one that is not allowed."""
+    name = parts.engines_by_place(settings).get(place)
+    if name is None:
+        return None
+    if isinstance(engine, SeveralEngines):
+        return name, engine.at(name)
+    return name, engine
+
+
+def _engine_for(settings: Settings, engine: Engine, place: str) -> Engine | None:
+    named_engine = named_engine_at(settings, engine, place)
+    if named_engine is None:
+        return None
+    return named_engine[1]
+
+
+def _engines_by_name(engine: Engine) -> dict[str, Engine]:
+    """Return the engines by their names; the main one's is empty."""
+    if isinstance(engine, SeveralEngines):
+        return {"": engine.main, **engine.others}
+    return {"": engine}
+
+
+def _remote_of(
+    store: Store,
+    storages: Storages,
+    run: Run,
+    begins: bool,
+) -> Remote | None:
+    """Return a run's remote storage, with credentials for the run if it begins; None for local storage."""
+    storage = storages.remote_of(run)
+    if storage is None:
+        return None
+    if not begins:
+        return storage.remote
+    storage.check_answers()
+    job_id = store.local_job_of_task(run.task_id)
+    limits = JobLimits()
+    if job_id:
+        limits = store.local_jobs.get(job_id).spec.settings.time_limits
+    timeouts = (limits.of(run.task_name).timeout, limits.job_timeout)
+    longest_run = min(filter(None, timeouts), default=None)
+    return credentials.of(storage.remote, run, longest_run)
+
+
+def _report_free_resources(
+    foundation: Foundation,
+    late: LateServices,
+    job_ids: list[str],
+) -> None:
+    """Tell the scheduling nodes of waiting jobs, each in its lane, that this node has resources for them."""
+    for job_id in job_ids:
+        local = foundation.store.local_jobs.find(job_id)
+        if local is not None:
+            report = partial(_report_free, foundation.settings.node.id, late, local.spec)
+            foundation.lanes.submit(local.spec.scheduler, report, job_id)
+
+
+def _report_free(node: str, late: LateServices, spec: JobSpec) -> None:
+    # A scheduler that is not reached asks again by itself, only later.
+    with traced(spec.trace_id), suppress(GatewayError):
+        scheduler = late.peers().scheduler(spec.scheduler, spec.protocol)
+        scheduler.resources_free(spec.job_id, node)

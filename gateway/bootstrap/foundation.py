@@ -1,0 +1,186 @@
+"""The first stages of a node: settings, database and clock, then the records of what the node knows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from anyio import CapacityLimiter
+
+from gateway.auth import RunTokens
+from gateway.bootstrap import parts
+from gateway.config.schema import Settings
+from gateway.data.combined_storage import Storages
+from gateway.data.datasets import Datasets
+from gateway.data.models import Models
+from gateway.data.sharing import Sharing
+from gateway.data.workspace import make_folder
+from gateway.domain import rerun
+from gateway.domain.datasets import Default
+from gateway.domain.spec import JobSpec
+from gateway.domain.timeouts import RunTiming, Timing
+from gateway.events.feed import Feed
+from gateway.events.webhooks import Webhooks
+from gateway.jobs.new_jobs import roles_of
+from gateway.jobs.trust import Trust
+from gateway.ports import Clock, Limiters
+from gateway.runtime.context import NodeContext
+from gateway.runtime.lanes import Lanes
+from gateway.store.applications import SqlApplications
+from gateway.store.audit import SqlAudit
+from gateway.store.database import open_database
+from gateway.store.models import SqlModels
+from gateway.store.repositories import (
+    SqlDatasets,
+    SqlGrants,
+    SqlProviders,
+    SqlRouteVersions,
+    SqlTokens,
+)
+from gateway.store.store import Store
+from provider_registry.registry import Registry
+from route_table.live import LiveRoutes
+
+PEER_THREADS = 64  # requests that wait for other nodes
+CALLBACK_THREADS = 8
+OTHER_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Foundation:
+    """What every service of a node is built on."""
+
+    settings: Settings
+    pace: parts.Pace
+    clock: Clock
+    limiters: Limiters
+    lanes: Lanes
+    runs_folder: Path  # working folders and logs of runs
+    lock: TextIO | None  # held beside an SQLite file, which no other process may write
+    store: Store
+    call_timing: Timing
+    run_timing: RunTiming
+    owner: str  # gateway instance and engine, which own runs where gateways share a database
+    context: NodeContext
+    installation: str  # the database's id, a label of every container
+    run_tokens: RunTokens
+
+    @property
+    def institution(self) -> str:
+        """The institution of this node, by default the node's id."""
+        node = self.settings.node
+        return node.institution or node.id
+
+
+@dataclass(frozen=True)
+class Registries:
+    """The records of a node: data, components, routes, models, trust, audit and events."""
+
+    storage: Storages
+    datasets: Datasets
+    registry: Registry
+    tokens: SqlTokens
+    audit: SqlAudit
+    routes: LiveRoutes
+    models: Models
+    sharing: Sharing
+    stored_applications: SqlApplications
+    trust: Trust
+    feed: Feed
+    webhooks: Webhooks
+
+
+def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
+    """Create the folders, lock and open the database. Raises `Invalid` for those that cannot be used."""
+    state = settings.state_dir
+    runs_folder = state / "runs"
+    make_folder(state, "state_dir")
+    make_folder(settings.storage.path, "storage.url", 0o700)  # below, containers' folders are open
+    make_folder(runs_folder, "state_dir", 0o700)
+    lock = parts.only_process(settings)
+    call_timing = parts.call_timing(settings, pace)
+    run_timing = parts.run_timing(settings)
+    clock = partial(datetime.now, UTC)
+    store = Store(
+        parts.when_there(partial(open_database, settings.database.url)),
+        call_timing,
+        run_timing,
+        sole_writer=lock is not None,
+    )
+    owner = f"{parts.instance_of(state)}/{settings.engine.kind}"
+    return Foundation(
+        settings=settings,
+        pace=pace,
+        clock=clock,
+        limiters=Limiters(
+            CapacityLimiter(PEER_THREADS),
+            CapacityLimiter(CALLBACK_THREADS),
+            CapacityLimiter(OTHER_THREADS),
+        ),
+        lanes=Lanes(own_lane=settings.node.id),
+        runs_folder=runs_folder,
+        lock=lock,
+        store=store,
+        call_timing=call_timing,
+        run_timing=run_timing,
+        owner=owner,
+        context=NodeContext(settings.node.id, store, clock, owner),
+        installation=store.installation(),
+        run_tokens=RunTokens(parts.key_of(state)),
+    )
+
+
+def build_registries(foundation: Foundation) -> Registries:
+    """Return the records of the node. Raises `Invalid` for storages that cannot be used."""
+    settings = foundation.settings
+    store = foundation.store
+    clock = foundation.clock
+    node = settings.node.id
+    storage = parts.storages(settings)
+    datasets = Datasets(
+        storage,
+        SqlDatasets(store),
+        settings.data.roots,
+        users=lambda address: sharing.users(address),
+    )
+    registry = Registry(SqlProviders(store, sole_writer=foundation.lock is not None), clock)
+    tokens = SqlTokens(store)
+    audit = SqlAudit(store)
+    versions = SqlRouteVersions(store, foundation.owner)
+    routes = LiveRoutes(settings.route_table.file, versions, store.in_use, clock)
+    unfinished = partial(unfinished_specs, store)
+    roles = partial(roles_of, registry)
+    models = Models(node, SqlModels(store), storage, unfinished, clock)
+    default = Default(settings.data.grants)
+    sharing = Sharing(node, datasets, SqlGrants(store), default, roles, unfinished, clock)
+    stored_applications = SqlApplications(store)
+    feed = Feed(store, node)
+    return Registries(
+        storage=storage,
+        datasets=datasets,
+        registry=registry,
+        tokens=tokens,
+        audit=audit,
+        routes=routes,
+        models=models,
+        sharing=sharing,
+        stored_applications=stored_applications,
+        trust=Trust(node, stored_applications, settings.trust.level, roles, clock),
+        feed=feed,
+        webhooks=Webhooks(settings.events.webhooks, store, feed, foundation.owner, clock),
+    )
+
+
+def unfinished_specs(store: Store) -> Iterator[JobSpec]:
+    """Yield every unfinished job here as it is in force, and as each amendment on offer would make it."""
+    for job_id in store.local_jobs.unfinished():
+        local = store.local_jobs.find(job_id)
+        if local is None or local.closed:
+            continue
+        spec = rerun.in_force(local)
+        yield spec
+        for amendment in local.offered:
+            if amendment.id not in local.amendments:
+                yield rerun.amended(spec, [amendment])

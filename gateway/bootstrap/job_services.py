@@ -1,0 +1,258 @@
+"""The stages of a node for jobs: those that it schedules, and those in which it takes part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from adapter.bfia import platform
+from adapter.bfia.environment import session_id
+from gateway.bootstrap import parts
+from gateway.bootstrap.engine_services import EngineServices, named_engine_at
+from gateway.bootstrap.foundation import Foundation, Registries
+from gateway.bootstrap.late import LateServices
+from gateway.bootstrap.peer_services import PeerServices
+from gateway.bootstrap.run_services import RunServices
+from gateway.data.combined_storage import Storages
+from gateway.data.workspace import check_storage, try_to_write
+from gateway.domain.spec import NodeId
+from gateway.http.peers import QuotaReached
+from gateway.jobs import admission_rules
+from gateway.jobs.admission import Admission
+from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.deletion import Deleting
+from gateway.jobs.drain import Drain
+from gateway.jobs.dry_run import DryRun
+from gateway.jobs.executor import Executor
+from gateway.jobs.inheritance import Inheritance
+from gateway.jobs.intake import Intake
+from gateway.jobs.participant import Participant
+from gateway.jobs.readiness import Readiness
+from gateway.jobs.retention import Cleaner, Keeper, Leftovers
+from gateway.jobs.scheduler import Scheduler
+from gateway.store.records import Records
+
+
+@dataclass(frozen=True)
+class SchedulingServices:
+    """The jobs that this node schedules."""
+
+    drain: Drain
+    scheduler: Scheduler
+    coordinator: Coordinator
+    dry_run: DryRun
+
+
+@dataclass(frozen=True)
+class ParticipationServices:
+    """The jobs in which this node takes part, and what remains of them."""
+
+    inheritance: Inheritance
+    readiness: Readiness
+    admission: Admission
+    leftovers: Leftovers
+    deleting: Deleting
+    participant: Participant
+    cleaner: Cleaner
+
+
+def build_scheduling(
+    foundation: Foundation,
+    registries: Registries,
+    peers: PeerServices,
+    executor: Executor,
+    late: LateServices,
+) -> SchedulingServices:
+    """Return the services for jobs that this node schedules."""
+    drain = Drain(
+        foundation.store,
+        lambda job_id: late.coordinator().stop(job_id),
+        foundation.clock,
+    )
+    scheduler = Scheduler(
+        foundation.context,
+        peers.peers,
+        foundation.lanes,
+        foundation.call_timing,
+        peers.outages.silent,
+        peers.metrics.stuck,
+    )
+    coordinator = Coordinator(
+        foundation.context,
+        scheduler,
+        peers.peers,
+        registries.registry,
+        registries.routes,
+        _intake(foundation, peers, drain, foundation.store.jobs, "initiator"),
+        lambda nodes: platform.new_id(map(peers.peer_table.profile_of, nodes)),
+        executor,
+    )
+    late.scheduler.bind(scheduler)
+    late.coordinator.bind(coordinator)
+    dry_run = DryRun(peers.peers, registries.registry, coordinator.check, peers.protocol.try_route)
+    return SchedulingServices(drain, scheduler, coordinator, dry_run)
+
+
+def build_participation(
+    foundation: Foundation,
+    registries: Registries,
+    engines: EngineServices,
+    peers: PeerServices,
+    runs: RunServices,
+    drain: Drain,
+    late: LateServices,
+) -> ParticipationServices:
+    """Return the services for jobs in which this node takes part."""
+    node = foundation.settings.node.id
+    inheritance = Inheritance(node, foundation.store, engines.planner, runs.launching.digest_now)
+    readiness = _readiness(foundation, registries, engines, late)
+    admission = Admission(
+        foundation.context,
+        engines.planner,
+        inheritance,
+        registries.sharing,
+        engines.resources,
+        readiness,
+        _admission_rules(foundation, registries, engines, peers, drain),
+    )
+    keepers: list[Keeper] = [
+        registries.models.keeper,
+        inheritance.keeper,
+        registries.datasets.keeper,
+    ]
+    leftovers = Leftovers(
+        foundation.store,
+        registries.storage,
+        foundation.runs_folder,
+        foundation.settings.retention,
+        keepers,
+    )
+    deleting = Deleting(
+        foundation.context,
+        leftovers,
+        peers.peers,
+        peers.sessions.end,
+        partial(_audit, foundation, registries, 200),
+    )
+    participant = Participant(
+        foundation.context,
+        admission,
+        runs.executor,
+        engines.planner,
+        engines.resources,
+        deleting,
+        runs.heartbeat.home_of,
+    )
+    return ParticipationServices(
+        inheritance=inheritance,
+        readiness=readiness,
+        admission=admission,
+        leftovers=leftovers,
+        deleting=deleting,
+        participant=late.participant.bind(participant),
+        cleaner=Cleaner(
+            leftovers,
+            engines.engine,
+            peers.broker,
+            _channel_folder(foundation),
+            session_id(""),
+            peers.sessions.end,
+            foundation.clock,
+            foundation.pace.cleaning,
+        ),
+    )
+
+
+def _intake(
+    foundation: Foundation,
+    peers: PeerServices,
+    drain: Drain,
+    jobs: Records[Any],
+    quota_of: Literal["initiator", "scheduler"],
+) -> Intake:
+    return Intake(
+        drain.draining,
+        partial(_check_quota, foundation.settings.limits.partner_jobs, jobs, quota_of),
+        partial(peers.peer_table.may_begin, asks=True),
+    )
+
+
+def _check_quota(
+    limit: int,
+    jobs: Records[Any],
+    quota_of: Literal["initiator", "scheduler"],
+    node: NodeId,
+) -> None:
+    """Raise `QuotaReached` for a node at its limit of unfinished jobs, of which it is that side."""
+    if jobs.under_way_for(quota_of, node, limit):
+        raise QuotaReached(
+            f"{node} has {limit} jobs here that have not ended (limits.partner_jobs)"
+        )
+
+
+def _admission_rules(
+    foundation: Foundation,
+    registries: Registries,
+    engines: EngineServices,
+    peers: PeerServices,
+    drain: Drain,
+) -> admission_rules.Rules:
+    settings = foundation.settings
+    return admission_rules.Rules(
+        peers.peer_table,
+        _intake(foundation, peers, drain, foundation.store.local_jobs, "scheduler"),
+        parts.approval_policy(settings),
+        engines.image_signatures,
+        peers.bundles,
+        registries.trust,
+        partial(_audit, foundation, registries, 403),
+        require_images=settings.providers.image == "require",
+    )
+
+
+def _readiness(
+    foundation: Foundation,
+    registries: Registries,
+    engines: EngineServices,
+    late: LateServices,
+) -> Readiness:
+    settings = foundation.settings
+    reserve = settings.limits.storage_reserve_bytes
+    has_containers = settings.engine.main is not None
+    return Readiness(
+        settings.node.id,
+        registries.registry,
+        partial(named_engine_at, settings, engines.engine),
+        {
+            "storage": partial(_check_storages, registries.storage, reserve),
+            "transport": partial(_check_transport, foundation, late),
+        },
+        settings.engine.docker if has_containers else None,
+    )
+
+
+def _check_storages(storages: Storages, reserve: int) -> None:
+    check_storage(storages.staging, storages.root, reserve)
+    storages.check()
+
+
+def _check_transport(foundation: Foundation, late: LateServices) -> None:
+    try_to_write(_channel_folder(foundation))
+    late.sockets().door.address()
+
+
+def _channel_folder(foundation: Foundation) -> Path:
+    return foundation.settings.state_dir / "channel"
+
+
+def _audit(
+    foundation: Foundation,
+    registries: Registries,
+    status: int,
+    who: str,
+    action: str,
+    detail: Mapping[str, Any],
+) -> None:
+    """Add an action to the audit log, with the HTTP status that it would have as a request."""
+    registries.audit.add(foundation.clock(), who, action, status, None, detail)

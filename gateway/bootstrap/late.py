@@ -1,0 +1,47 @@
+"""References to services that are built later, for services that need each other in a circle."""
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gateway.bootstrap.sockets import Sockets
+from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.executor import Executor
+from gateway.jobs.launcher import Launching
+from gateway.jobs.participant import Participant
+from gateway.jobs.scheduler import Scheduler
+from gateway.runtime.context import Peers
+
+S = TypeVar("S")
+
+
+class Late(Generic[S]):
+    """A reference to a service, usable as soon as the node is built."""
+
+    def __init__(self) -> None:
+        self._services: list[S] = []
+
+    def bind(self, service: S) -> S:
+        """Set the service, once, and return it."""
+        if self._services:
+            raise RuntimeError("the service is bound already")
+        self._services.append(service)
+        return service
+
+    def __call__(self) -> S:
+        """Return the service. Raises `RuntimeError` while the node is being built."""
+        if not self._services:
+            raise RuntimeError("the service is not built yet")
+        return self._services[0]
+
+
+@dataclass(frozen=True)
+class LateServices:
+    """The services that an earlier stage calls."""
+
+    peers: Late[Peers] = field(default_factory=Late)
+    launching: Late[Launching] = field(default_factory=Late)
+    executor: Late[Executor] = field(default_factory=Late)
+    scheduler: Late[Scheduler] = field(default_factory=Late)
+    coordinator: Late[Coordinator] = field(default_factory=Late)
+    participant: Late[Participant] = field(default_factory=Late)
+    sockets: Late[Sockets] = field(default_factory=Late)

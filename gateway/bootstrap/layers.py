@@ -1,0 +1,241 @@
+"""The middleware of each listener: identity, quotas, the relay, guards, and the audit of refusals."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from anyio import CapacityLimiter
+from fastapi import Request
+from starlette.types import ASGIApp, Scope
+
+from adapter.bfia import envelope, relay, requests
+from adapter.bfia.channel.codec import read_ends
+from adapter.bfia.channel.peers import HANDED_ON
+from adapter.bfia.requests import known_first
+from gateway.auth import Access
+from gateway.bootstrap.foundation import Foundation, Registries
+from gateway.bootstrap.peer_services import PeerServices
+from gateway.config.schema import Settings
+from gateway.http.app import from_browser, from_elsewhere, without_foreign
+from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
+from gateway.http.peers import (
+    PeerIdentity,
+    noting_origin,
+    shown,
+    with_identity,
+    with_lookup,
+    with_quota,
+)
+from route_table import certificates
+
+_CONTAINER_PATHS = frozenset(
+    [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
+    + ["/v1/platform/schedule/task/callback"]
+)
+OPEN_PER_MINUTE = 60  # requests from one address to paths that serve unknown nodes
+AUDIT_THREADS = 2
+LOOKUP_THREADS = 2
+GUARD_THREADS = 4
+# Wraps an application in middleware.
+Layer = Callable[[ASGIApp], ASGIApp]
+
+
+@dataclass(frozen=True)
+class LayerServices:
+    """The services that middleware uses."""
+
+    foundation: Foundation
+    registries: Registries
+    peers: PeerServices
+    largest_message: int  # bytes of a message of the channel, with its envelope
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this node."""
+        return self.foundation.settings
+
+    def refusals(self) -> Refusals:
+        """Return a new record of refused requests, which writes to the audit log."""
+        return Refusals(self.registries.audit.add, self.foundation.clock)
+
+
+def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
+    """Return the middleware of each listener, the innermost first; a request meets the last one first."""
+    refusals = services.refusals()
+    audit_threads = CapacityLimiter(AUDIT_THREADS)
+    # Any layer further in may use the lookup of an unknown sender without waiting for the database.
+    look_up: Layer = partial(
+        with_lookup,
+        is_unknown=services.peers.peer_table.is_unknown,
+        look_up=services.peers.peer_table.look,
+        limiter=CapacityLimiter(LOOKUP_THREADS),
+    )
+    note_refusals = partial(
+        noting_refusals,
+        refusals=refusals,
+        claimed=_claimed,
+        limiter=audit_threads,
+    )
+    no_browsers: Layer = partial(without_foreign, foreign=from_browser)
+    peer = [
+        *_inner_peer_layers(services, refusals, note_refusals),
+        # Before anything is read or done for a sender: proof of its identity.
+        _identity_layer(services, refusals, audit_threads),
+        look_up,
+        no_browsers,
+        noting_origin,  # of every request, for all notes further in
+    ]
+    operator: list[Layer] = [look_up, _guard(services)]
+    if services.settings.auth.mode != "on":
+        # Without tokens, only the address identifies an operator.
+        operator.append(partial(without_foreign, foreign=from_elsewhere))
+    operator.append(note_refusals)  # including refusals by the layers above
+    return {
+        "operator": operator,
+        "peer": peer,
+        "container": [look_up, no_browsers],
+    }
+
+
+def _inner_peer_layers(
+    services: LayerServices,
+    refusals: Refusals,
+    note_refusals: Callable[..., ASGIApp],
+) -> list[Layer]:
+    """Return the layers of peers that need the sender's identity: quotas, relay, refusals, signatures."""
+    settings = services.settings
+    routes = services.registries.routes
+    peers = services.peers
+
+    @lru_cache(1024)
+    def refusals_of(partner: str) -> Refusals:
+        return services.refusals()
+
+    partners = Partners(peers.peer_table.accepts, refusals_of, unproven=services.refusals())
+    return [
+        # Signs responses of paths; refusals by layers further out prove nothing and are not signed.
+        partial(
+            requests.signing_answers,
+            key=peers.protocol.key,
+            entry_of=peers.peer_table.proof,
+            limiter=services.foundation.limiters.rest,
+        ),
+        # Records refusals by the paths; the relay and the check of identity record their own.
+        partial(note_refusals, partners=partners),
+        # Relays requests for other nodes, which need an identity and count, but reach no path of this node.
+        partial(
+            relay.Relay,
+            node=settings.node.id,
+            table=lambda: routes.table,
+            courier=peers.courier,
+            limits=(settings.limits.body_bytes, services.largest_message),
+            refused=refusals.relay,
+        ),
+        partial(
+            with_quota,
+            per_minute=settings.limits.partner_requests_per_minute,
+            sender=partial(_quota_name, peers.peer_table.accepts),
+        ),
+        partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=_open_quota_name),
+    ]
+
+
+def _quota_name(accepts: Callable[[str], bool], scope: Scope) -> str | None:
+    """Return the name for a request's quota. Without a certificate, a partner's id proves nothing."""
+    if _is_of_container(scope):
+        return None
+    sender = _claimed(scope)
+    if not sender:
+        ends = read_ends(scope["headers"])
+        sender = ends[0] if ends else ""
+    if not accepts(sender):
+        sender = ""
+    if sender and shown(scope):
+        return sender
+    return f"{sender} at {address_of(scope)}"
+
+
+def _open_quota_name(scope: Scope) -> str | None:
+    """Return the name for the quota of paths that serve unknown nodes: the sender's address."""
+    if scope["path"] not in requests.OPEN:
+        return None
+    return address_of(scope)
+
+
+def _identity_layer(
+    services: LayerServices,
+    refusals: Refusals,
+    audit_threads: CapacityLimiter,
+) -> Layer:
+    peers = services.peers
+    return partial(
+        with_identity,
+        identity=_identity(services),
+        claimed=_claimed_nodes,
+        unknown=partial(
+            known_first,
+            accepts=peers.peer_table.accepts,
+            here=services.settings.node.id,
+        ),
+        denied=partial(envelope.denial, elsewhere=peers.fate.elsewhere),
+        noted=refusals.denied,
+        limiter=audit_threads,
+    )
+
+
+def _identity(services: LayerServices) -> PeerIdentity:
+    """Return the check of peers' certificates, with the revocation list if there is one."""
+    routes = services.registries.routes
+    tls = services.settings.listen.peer.tls
+    pins = []
+    if tls is not None:
+        own_certificate = certificates.certificates(str(tls.certificate))[0]
+        pins.append(certificates.pin(own_certificate))
+    identity = PeerIdentity(
+        services.settings.node.id,
+        table=lambda: routes.table,
+        former=services.peers.peer_table.reached,
+        handed_on=_is_handed_on,
+        own=frozenset(pins),
+        open=requests.OPEN,
+    )
+    if tls is None or tls.client_ca is None or tls.revoked is None:
+        return identity
+    revocation_list = certificates.RevocationList(str(tls.revoked), str(tls.client_ca))
+    return replace(identity, revoked=revocation_list.revokes)
+
+
+def _guard(services: LayerServices) -> Layer:
+    """Return the layer that asks operators for a token, unless ``auth.mode`` is off, and records changes."""
+    auth = services.settings.auth
+    clock = services.foundation.clock
+    access = None
+    if auth.mode == "on":
+        access = Access(services.registries.tokens.find, clock, auth.token)
+    return partial(
+        Guard,
+        access=access,
+        record=services.registries.audit.add,
+        clock=clock,
+        limiter=CapacityLimiter(GUARD_THREADS),
+        cookie=cookie_name(services.settings.node.id),
+    )
+
+
+def _is_handed_on(scope: Scope) -> bool:
+    return any(name == HANDED_ON.encode() for name, _ in scope["headers"])
+
+
+def _claimed(scope: Scope) -> str:
+    return requests.incoming(Request(scope)).source
+
+
+def _claimed_nodes(scope: Scope) -> frozenset[str]:
+    if _is_of_container(scope):
+        return frozenset()
+    return requests.claimed(scope["headers"])
+
+
+def _is_of_container(scope: Scope) -> bool:
+    """Return whether a request is for containers' paths, which run tokens guard, also in one-port mode."""
+    return scope["path"] in _CONTAINER_PATHS

@@ -1,0 +1,286 @@
+"""The routers of the listener for operators: the standard's paths for platforms, and ``/api/v1``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from adapter.bfia import data, platform, requests
+from adapter.bfia import wire as bfia
+from adapter.bfia.examples import A_JOB
+from adapter.bfia.management import client
+from adapter.body import JsonRoute
+from gateway.admin import (
+    about,
+    applications,
+    datasets,
+    jobs,
+    models,
+    outputs,
+    providers,
+    routes,
+    streams,
+)
+from gateway.admin import node as admin_node
+from gateway.admin.deps import JobServices, only_known, provide
+from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
+from gateway.bootstrap.services import Services
+from gateway.console import session
+from gateway.domain.applications import Application, Kind
+from gateway.domain.dry_run import JobPlan
+from gateway.domain.spec import NodeId
+from gateway.http.app import Mounted
+from gateway.runtime.context import current_trace, new_trace_id
+from gateway.runtime.trials import Step
+from gateway.store.repositories import SqlTemplates
+
+
+def operator_mounts(services: Services, leaving: Event) -> list[Mounted]:
+    """Return the routers for operators, the most frequent first, as paths are tried in order.
+
+    ``leaving`` is set when the process stops serving.
+    """
+    sessions = session.Sessions(
+        services.foundation.settings,
+        services.registries.tokens,
+        services.registries.audit.add,
+        services.foundation.clock,
+    )
+    small = [
+        *_node_routers(services, leaving),
+        *_data_routers(services),
+        about.router,
+        session.router(sessions),
+        *_partner_routers(services),
+    ]
+    return [
+        *_platform_mounts(services),
+        *_large_mounts(services),
+        *(Mounted(router, SMALL_BODY, first=[only_known]) for router in small),
+        *_login_mounts(services, sessions),
+    ]
+
+
+def provide_services(
+    app: FastAPI,
+    services: Services,
+    endpoints: Sequence[APIRoute],
+    doctor: Callable[[], Sequence[Step]],
+) -> None:
+    """Give the handlers of the operators' application their services.
+
+    - ``endpoints`` are those of every listener
+    - ``doctor`` checks everything that the node needs
+    """
+    foundation = services.foundation
+    registries = services.registries
+    engine = services.engines.engine
+    about_services = about.AboutServices(
+        settings=foundation.settings,
+        storage=registries.storage,
+        routes=registries.routes,
+        clock=foundation.clock,
+    )
+    health_services = admin_node.HealthServices(
+        owner=foundation.owner,
+        store=foundation.store,
+        engine=engine,
+        admission=services.participation.admission,
+        routes=registries.routes,
+        broker=services.peers.broker,
+        metrics=services.peers.metrics,
+    )
+    node_services = admin_node.NodeServices(
+        settings=foundation.settings,
+        owner=foundation.owner,
+        store=foundation.store,
+        audit=registries.audit,
+        engine=engine,
+        resources=services.engines.resources,
+        cleaner=services.participation.cleaner,
+        drain=services.scheduling.drain,
+        doctor=doctor,
+        endpoints=endpoints,
+    )
+    provide(app, about_services, health_services, node_services)
+
+
+def _platform_mounts(services: Services) -> list[Mounted]:
+    """Return the standard's paths for the platform of this node."""
+    settings = services.foundation.settings
+    limiters = services.foundation.limiters
+    body_bytes = settings.limits.body_bytes
+    operators = platform.operator_router(
+        services.scheduling.coordinator,
+        settings.node.id,
+        settings.node.scheduler,
+        services.peers.peer_table.profile_of,
+        limiters,
+        services.partners.offers.expanded,
+        min(requests.IDS_BYTES, body_bytes),
+    )
+    logs = platform.log_router(services.runs.run_logs, limiters)
+    registration = platform.provider_router(services.engines.providers, limiters)
+    uploads = data.Uploads(services.registries.datasets, settings.data.max_upload_bytes)
+    return [
+        *bounded(settings, operators),
+        *bounded(settings, logs, size=SMALL_BODY),
+        Mounted(registration, body_bytes, bfia.OwnRefusal),
+        Mounted(data.router(uploads), None, bfia.OwnRefusal),
+    ]
+
+
+def _large_mounts(services: Services) -> list[Mounted]:
+    """Return our paths that take a job, a description or a file."""
+    settings = services.foundation.settings
+    body_bytes = settings.limits.body_bytes
+    plans = jobs.dry_run_router(
+        partial(_dry_run, services), A_JOB, services.foundation.limiters, JsonRoute
+    )
+    templates = jobs.templates_router(
+        SqlTemplates(services.foundation.store), services.foundation.clock
+    )
+    imports = models.import_router(
+        services.registries.models,
+        services.registries.storage,
+        settings.data.max_upload_bytes,
+    )
+    first = [only_known]
+    return [
+        Mounted(providers.router(services.engines.providers), body_bytes, first=first),
+        Mounted(plans, body_bytes, first=first),
+        Mounted(templates, body_bytes, first=first),
+        Mounted(imports, None, first=first),
+    ]
+
+
+def _node_routers(services: Services, leaving: Event) -> list[APIRouter]:
+    registries = services.registries
+    open_streams = streams.Streams(leaving)
+    return [
+        streams.logs_router(services.runs.run_logs, open_streams),
+        streams.events_router(registries.feed, registries.webhooks, open_streams),
+        admin_node.router,
+        admin_node.health_router,
+    ]
+
+
+def _data_routers(services: Services) -> list[APIRouter]:
+    """Return the paths of jobs, datasets, models and outputs."""
+    foundation = services.foundation
+    registries = services.registries
+    limiters = foundation.limiters
+    job_services = _job_services(services)
+    return [
+        models.router(registries.models, job_services, limiters.peers),
+        datasets.router(
+            registries.datasets,
+            registries.sharing,
+            registries.storage,
+            foundation.clock,
+            lambda: registries.routes.table.routes,
+        ),
+        outputs.router(foundation.store, registries.storage, services.partners.outputs, limiters),
+        jobs.router(job_services, services.participation.deleting, limiters.peers),
+    ]
+
+
+def _partner_routers(services: Services) -> list[APIRouter]:
+    """Return the paths of routes and applications."""
+    peer_threads = services.foundation.limiters.peers
+    return [
+        routes.router(
+            services.foundation.settings.node.id,
+            services.registries.routes,
+            services.peers.protocol.try_route,
+            peer_threads,
+            services.peers.fate.has_to_sign,
+        ),
+        applications.router(
+            services.partners.applications,
+            partial(_compose_application, services),
+            partial(_key_ids, services),
+            services.partners.management.fetch_offers,
+            peer_threads,
+        ),
+    ]
+
+
+def _login_mounts(services: Services, sessions: session.Sessions) -> list[Mounted]:
+    """Return the paths of a login with OpenID Connect, if it is set up."""
+    oidc = services.foundation.settings.auth.oidc
+    if oidc is None:
+        return []
+    from gateway.console.oidc import Provider
+
+    provider = Provider(oidc, services.foundation.clock)
+    return [Mounted(session.oidc_router(sessions, provider), SMALL_BODY)]
+
+
+def _job_services(services: Services) -> JobServices:
+    foundation = services.foundation
+    return JobServices(
+        node=foundation.settings.node.id,
+        clock=foundation.clock,
+        store=foundation.store,
+        run_tokens=foundation.run_tokens,
+        runs_folder=foundation.runs_folder,
+        registry=services.registries.registry,
+        storage=services.registries.storage,
+        engine=services.engines.engine,
+        resources=services.engines.resources,
+        broker=services.peers.broker,
+        peers=services.peers.peers,
+        launching=services.runs.launching,
+        executor=services.runs.executor,
+        run_logs=services.runs.run_logs,
+        coordinator=services.scheduling.coordinator,
+        participant=services.participation.participant,
+    )
+
+
+def _dry_run(services: Services, body: Mapping[str, Any]) -> JobPlan:
+    """Return the plan for a job, from the body that would submit it."""
+    scheduler = services.foundation.settings.node.scheduler
+    trace = current_trace() or new_trace_id()
+    request = {**body, "job_id": f"job-{uuid4().hex}"}
+    spec = services.peers.protocol.specified(request, scheduler, trace)
+    return services.scheduling.dry_run.plan(services.partners.offers.expanded(spec))
+
+
+def _compose_application(services: Services, body: applications.Applying) -> Application:
+    contract_id = ""
+    if body.kind is not Kind.CONTRACT:
+        contract = services.partners.applications.contract_with(body.partner)
+        if contract is not None:
+            contract_id = contract.id
+    draft = client.Draft(
+        kind=body.kind,
+        partner=body.partner,
+        subject=body.subject,
+        fields=body.fields,
+        expires_at=body.expires_at,
+        jobs=body.jobs,
+        url=body.url,
+        address=body.address,
+        contract_id=contract_id,
+        signing=body.signing or _signing(services, body.partner),
+    )
+    return client.compose_application(services.partners.card, draft, services.foundation.clock())
+
+
+def _signing(services: Services, partner: NodeId) -> str:
+    """Return the requirement for a partner to sign its response to a contract application, as its route says."""
+    route = services.registries.routes.table.routes.get(partner)
+    if route is None:
+        return "required"
+    return route.signing or "required"
+
+
+def _key_ids(services: Services, application: Application) -> str:
+    keys = services.peers.peer_table.keys_of(application.partner)
+    return client.key_ids(application, keys)

@@ -1,0 +1,103 @@
+"""The stage of a node for what partners agree on: contracts, offers, applications and outputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from adapter.bfia import interconn
+from adapter.bfia.management.client import Card, ManagementClient
+from adapter.bfia.management.wire import key_of
+from gateway.auth import origin
+from gateway.bootstrap.foundation import Foundation, Registries
+from gateway.bootstrap.late import LateServices
+from gateway.bootstrap.peer_services import PeerServices
+from gateway.data.outputs import OutputCatalog
+from gateway.domain.applications import Kind
+from gateway.domain.spec import NodeId
+from gateway.jobs.applications import Applications, Effect
+from gateway.jobs.contract_routes import ContractRoutes
+from gateway.jobs.grants import DatasetGrants, ModelGrants
+from gateway.jobs.offers import Offers
+
+
+@dataclass(frozen=True)
+class PartnerServices:
+    """Contracts and applications, what this node offers, and the outputs at other nodes."""
+
+    card: Card
+    outputs: OutputCatalog
+    management: ManagementClient
+    offers: Offers
+    applications: Applications
+
+
+def build_partner_services(
+    foundation: Foundation,
+    registries: Registries,
+    peers: PeerServices,
+    late: LateServices,
+) -> PartnerServices:
+    """Return the services for what partners agree on."""
+    node = foundation.settings.node.id
+    card = Card(
+        node,
+        foundation.institution,
+        partial(_advertised_address, foundation, late),
+        peers.protocol.key,
+    )
+    outputs = OutputCatalog(
+        node,
+        foundation.store,
+        registries.storage,
+        registries.sharing,
+        lambda at, wanted: interconn.ask_output_metadata(peers.protocol.peer(at), wanted),
+        registries.audit.add,
+        foundation.clock,
+    )
+    management = ManagementClient(card, peers.protocol.peer, peers.peer_table.direct)
+    offers = Offers(
+        node,
+        registries.stored_applications,
+        registries.datasets,
+        registries.sharing,
+        registries.registry,
+        peers.peer_table.barred,
+        foundation.clock,
+    )
+    audit = partial(_audit_partner, foundation, registries)
+    effects: dict[Kind, Effect] = {
+        Kind.CONTRACT: ContractRoutes(registries.routes, key_of, audit),
+        Kind.DATASET: DatasetGrants(registries.sharing, offers),
+        Kind.MODEL: ModelGrants(registries.models),
+    }
+    applications = Applications(
+        registries.stored_applications,
+        effects,
+        management,
+        foundation.lanes,
+        audit,
+        foundation.clock,
+        peers.peer_table.keys_of,
+    )
+    return PartnerServices(card, outputs, management, offers, applications)
+
+
+def _advertised_address(foundation: Foundation, late: LateServices) -> str:
+    """Return the address of this node for partners, by default that of the listener on this machine."""
+    advertised = foundation.settings.listen.peer.advertise
+    return advertised or late.sockets().addresses()["peer"]
+
+
+def _audit_partner(
+    foundation: Foundation,
+    registries: Registries,
+    partner: NodeId,
+    action: str,
+    detail: Mapping[str, Any],
+) -> None:
+    """Add what a partner (of this gateway: "") changed to the audit log, with the origin of its request."""
+    who = f"node {partner}" if partner else "gateway"
+    registries.audit.add(
+        foundation.clock(), who, action, 200, None, {**detail, **origin().detail()}
+    )

@@ -1,0 +1,173 @@
+"""The routers of the listeners for programs: other nodes, and this node's containers."""
+
+from functools import partial
+
+from fastapi import APIRouter
+
+from adapter.bfia import interconn, platform, requests
+from adapter.bfia import wire as bfia
+from adapter.bfia.channel import router
+from adapter.bfia.channel.dependencies import ChannelParts
+from adapter.bfia.management import router as management
+from adapter.bfia.requests import Peers
+from gateway.bootstrap.parts import approval_policy
+from gateway.bootstrap.services import Services
+from gateway.config.schema import Settings
+from gateway.domain.spec import NodeId
+from gateway.http.app import Mounted
+from gateway.identity.signatures import Verifier
+from gateway.jobs.job_audits import JobAudits
+from route_table.model import Route
+
+# Bytes of a body of our own paths; paths that take a job or a description have higher limits.
+MEDIUM_BODY = 1024**2
+SMALL_BODY = 64 * 1024
+# Bytes of a message's envelope.
+ENVELOPE = 65536
+
+
+def channel_parts(services: Services) -> ChannelParts:
+    """Return what the paths of the channel need."""
+    peers = services.peers
+    message_bytes = services.foundation.settings.limits.message_bytes
+    return ChannelParts(
+        node=services.foundation.settings.node.id,
+        institution=services.foundation.institution,
+        broker=peers.broker,
+        run_of=peers.sessions.run_of,
+        own_session=peers.sessions.own_session,
+        route_of=peers.peer_table.route_of,
+        known_sender=peers.peer_table.accepts,
+        session_open=peers.sessions.is_open,
+        max_body=message_bytes * 4 // 3 + ENVELOPE,  # a message in base64
+        courier=peers.courier,
+        elsewhere=partial(_session_route, services),
+        may_bring=partial(_may_bring, services),
+    )
+
+
+def peer_mounts(services: Services, verifier: Verifier, channel: ChannelParts) -> list[Mounted]:
+    """Return the routers for peers, the most frequent first, as paths are tried in order."""
+    return [
+        Mounted(router.peer_router(channel), None, bfia.ChannelRefusal),
+        *_interconn_mounts(services),
+        *_management_mounts(services, verifier),
+        *_fate_mounts(services),
+    ]
+
+
+def container_mounts(services: Services, channel: ChannelParts) -> list[Mounted]:
+    """Return the routers for containers."""
+    foundation = services.foundation
+    has_own_port = foundation.settings.listen.container is not None
+    callbacks = platform.container_router(
+        services.participation.participant.callback,
+        foundation.limiters,
+        foundation.run_tokens.id_of,
+        by_address=has_own_port,
+    )
+    return [
+        Mounted(router.container_router(channel), None, bfia.ChannelRefusal),
+        *bounded(foundation.settings, callbacks),
+    ]
+
+
+def bounded(
+    settings: Settings,
+    *routers: APIRouter,
+    size: int | None = None,
+) -> list[Mounted]:
+    """Mount routers of the standard; ``size``: bytes of a body, never more than limits.body_bytes."""
+    max_body = settings.limits.body_bytes
+    if size is not None:
+        max_body = min(size, max_body)
+    return [Mounted(api_router, max_body, bfia.Refusal) for api_router in routers]
+
+
+def _interconn_mounts(services: Services) -> list[Mounted]:
+    foundation = services.foundation
+    node_id = foundation.settings.node.id
+    coordinator = services.scheduling.coordinator
+    peers = _peers(services)
+    audits = JobAudits(
+        foundation.context,
+        services.participation.admission,
+        coordinator,
+        services.runs.executor,
+        approval_policy(foundation.settings),
+    )
+    return bounded(
+        foundation.settings,
+        interconn.router(node_id, coordinator, services.participation.participant, peers),
+        interconn.audit_router(audits, peers),
+        interconn.hello_router(
+            node_id, foundation.institution, services.peers.protocol.peer, peers
+        ),
+        interconn.outputs_router(services.partners.outputs, peers),
+    )
+
+
+def _management_mounts(services: Services, verifier: Verifier) -> list[Mounted]:
+    """Return the paths of cards, contracts, applications and offers."""
+    settings = services.foundation.settings
+    clock = services.foundation.clock
+    partners = services.partners
+    applications = partners.applications
+    peers = _peers(services)
+    cards = management.node_router(partners.card, applications, peers, verifier, clock)
+    audits = management.audit_router(partners.card, applications, peers, clock)
+    offers = management.offers_router(
+        partners.offers, services.foundation.institution, applications, peers
+    )
+    return [
+        *bounded(settings, cards, size=SMALL_BODY),
+        *bounded(settings, audits, size=MEDIUM_BODY),
+        *bounded(settings, offers, size=SMALL_BODY),
+    ]
+
+
+def _fate_mounts(services: Services) -> list[Mounted]:
+    participant = services.participation.participant
+
+    def approve(job_id: str, by: str, reason: str) -> object:
+        return participant.decide(job_id, True, by, reason)
+
+    return services.peers.fate.for_peers(
+        services.scheduling.coordinator,
+        participant,
+        services.foundation.limiters,
+        services.peers.peer_table,
+        approve,
+    )
+
+
+def _peers(services: Services) -> Peers:
+    table = services.peers.peer_table
+    body_bytes = services.foundation.settings.limits.body_bytes
+    return Peers(
+        table.knows,
+        table.profile_of,
+        services.foundation.limiters,
+        table.takes_part,
+        table.check_part,
+        min(requests.IDS_BYTES, body_bytes),
+    )
+
+
+def _session_route(services: Services, session: str) -> Route | None:
+    """Return the route to the gateway of this node that holds a session; None if this one does."""
+    home = services.peers.sessions.home_of(session)
+    if home is None:
+        return None
+    url = services.runs.heartbeat.elsewhere(home)
+    return services.peers.peer_table.route_here(url)
+
+
+def _may_bring(
+    services: Services,
+    sender: NodeId,
+    session: str,
+) -> bool:
+    peers = services.peers
+    takes_part = peers.sessions.has_party(session, sender)
+    return peers.fate.may_bring(sender, takes_part, has_route=peers.peer_table.knows(sender))

@@ -1,0 +1,186 @@
+"""The stage of a node that talks to other nodes: protocols, signatures, the channel and its sessions."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from adapter.bfia.channel.courier import Courier
+from adapter.bfia.client import BfiaProtocol
+from gateway.bootstrap.engine_services import EngineServices
+from gateway.bootstrap.foundation import Foundation, Registries
+from gateway.bootstrap.late import LateServices
+from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
+from gateway.broker import BrokerLimits
+from gateway.broker.broker import Broker
+from gateway.domain.run import Run
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.identity.audit_head import HeadFile
+from gateway.identity.keys import Keyring
+from gateway.jobs.bundles import Bundles
+from gateway.jobs.trust import Trust
+from gateway.ports import ParticipantApi, SchedulerApi
+from gateway.runtime.context import Peers
+from gateway.runtime.liveness import Outages
+from gateway.runtime.loop import Loop
+from gateway.runtime.metrics import Metrics
+from gateway.store.queries import count
+from gateway.store.store import Store
+
+AUDIT_HEAD_INTERVAL = 3600  # seconds between two looks whether the audit log has to be signed
+
+
+@dataclass(frozen=True)
+class PeerServices:
+    """The other nodes: their protocols and keys, the channel and its sessions."""
+
+    peer_table: PeerTable
+    broker: Broker
+    metrics: Metrics
+    protocol: BfiaProtocol
+    fate: FateSide
+    audit_head: Loop
+    bundles: Bundles
+    peers: Peers
+    sessions: Sessions
+    courier: Courier
+    outages: Outages
+
+
+def build_peer_services(
+    foundation: Foundation,
+    registries: Registries,
+    engines: EngineServices,
+    late: LateServices,
+) -> PeerServices:
+    """Return the services for other nodes. Raises `Invalid` for a signing key that cannot be read."""
+    settings = foundation.settings
+    store = foundation.store
+    clock = foundation.clock
+    node = settings.node.id
+    limits = settings.limits
+    peer_table = PeerTable(
+        settings.node,
+        registries.routes,
+        lambda partner: _vouched_keys(store, bundles, partner),
+        partial(_jobs_of_task, store),
+        open_=settings.trust.level == "open",
+    )
+    broker = Broker(
+        settings.state_dir / "channel",
+        BrokerLimits(message_bytes=limits.message_bytes, session_bytes=limits.session_bytes),
+    )
+    metrics = Metrics(
+        partial(count, store),
+        broker,
+        clock,
+        engines.resources.ledger,
+        engines.capacities.answering,
+    )
+    keyring = Keyring(settings.state_dir)
+    _ = keyring.signing  # refuses an unusable file at the start
+    protocol = BfiaProtocol(node, registries.routes, metrics.requested)
+    fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
+    bundles = Bundles(node, registries.registry, keyring, peer_table.entry, clock)
+    protocol.sign = fate.sign
+    protocol.key = lambda: keyring.signing
+    protocol.bundles = bundles.of
+    protocol.permits = partial(_permit_header, store, registries.trust)
+    sign_audit = partial(_sign_audit, foundation, registries, keyring)
+    peers = Peers(
+        node,
+        {adapter.name: adapter for adapter in (protocol, fate.protocol)},
+        fate.spoken,
+        partial(_own_apis, late),
+    )
+    return PeerServices(
+        peer_table=peer_table,
+        broker=broker,
+        metrics=metrics,
+        protocol=protocol,
+        fate=fate,
+        audit_head=Loop(
+            "audit head", sign_audit, lambda _: [""], every=AUDIT_HEAD_INTERVAL, workers=1
+        ),
+        bundles=bundles,
+        peers=late.peers.bind(peers),
+        sessions=Sessions(
+            store,
+            foundation.run_tokens,
+            protocol.session_per_task,
+            partial(_container_address, foundation, late),
+        ),
+        courier=Courier(),
+        outages=Outages(protocol.reaches, partial(_resume_calls, late)),
+    )
+
+
+def _vouched_keys(
+    store: Store,
+    bundles: Bundles,
+    node: NodeId,
+) -> dict[str, tuple[str, ...]]:
+    """Return a node's public keys by the signed jobs under way here that name it."""
+    keys = {}
+    for job_id in store.local_jobs.under_way_with(node):
+        local = store.local_jobs.find(job_id)
+        if local is not None and local.agreement is not None:
+            spec = local.spec
+            keys[job_id] = bundles.vouched_keys(
+                local.agreement.bundle, spec.initiator, spec.scheduler, node
+            )
+    for job_id in store.jobs.under_way_with(node):
+        job = store.jobs.find(job_id)
+        if job is None or job_id in keys or not job.spec.bundles:
+            continue
+        initiator = job.spec.initiator
+        bundle = next(iter(job.spec.bundles.values()))  # all are the initiator's, with its keys
+        keys[job_id] = bundles.vouched_keys(bundle, initiator, initiator, node)
+    return keys
+
+
+def _jobs_of_task(store: Store, task_id: str) -> list[str]:
+    """Return the job that this node schedules for a task and the one it runs for it, if there are any."""
+    job_ids = (store.job_of_task(task_id), store.local_job_of_task(task_id))
+    return [job_id for job_id in job_ids if job_id]
+
+
+def _permit_header(
+    store: Store,
+    trust: Trust,
+    node: NodeId,
+    job: JobSpec | str,
+) -> str:
+    """Return the header with the permits of a job, given itself or by its id, for a node; "" for none."""
+    if isinstance(job, JobSpec):
+        return trust.header(node, job)
+    record = store.jobs.cached(job) or store.record(job)
+    if record is None:
+        return ""
+    return trust.header(node, record.spec)
+
+
+def _sign_audit(
+    foundation: Foundation,
+    registries: Registries,
+    keyring: Keyring,
+    _: str,
+) -> None:
+    settings = foundation.settings
+    head = HeadFile(settings.state_dir)
+    registries.audit.sign_daily(settings.node.id, keyring.signing, foundation.clock(), head)
+
+
+def _own_apis(late: LateServices) -> tuple[SchedulerApi, ParticipantApi]:
+    return late.coordinator(), late.participant()
+
+
+def _container_address(foundation: Foundation, late: LateServices, run: Run) -> str:
+    """Return the address of a run's container; "" with one port, at which addresses prove nothing."""
+    if foundation.settings.listen.container is None:
+        return ""
+    return late.launching().address_of(run)
+
+
+def _resume_calls(late: LateServices, node: NodeId) -> None:
+    """Make the calls to a node that answers again."""
+    late.scheduler().resume(node)
+    late.executor().resume(node)

@@ -1,0 +1,157 @@
+"""The stage of a node that launches runs, watches them and reads their logs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from adapter.bfia.environment import session_id
+from gateway.bootstrap.engine_services import EngineServices
+from gateway.bootstrap.foundation import Foundation, Registries
+from gateway.bootstrap.late import LateServices
+from gateway.bootstrap.peer_services import PeerServices
+from gateway.broker.broker import Broker
+from gateway.data import credentials
+from gateway.data.combined_storage import Storages
+from gateway.data.logs import RunLogs
+from gateway.data.workspace import DiskWatch
+from gateway.domain.run import Run
+from gateway.jobs.executor import Executor, Hooks
+from gateway.jobs.launcher import ContainerSite, Launching, LaunchRules
+from gateway.runtime.liveness import Heartbeat
+from gateway.store.repositories import Gateways
+from gateway.store.store import Store
+
+
+@dataclass(frozen=True)
+class RunServices:
+    """Launching runs, watching them, and their logs."""
+
+    launching: Launching
+    executor: Executor
+    heartbeat: Heartbeat
+    run_logs: RunLogs
+
+
+def build_run_services(
+    foundation: Foundation,
+    registries: Registries,
+    engines: EngineServices,
+    peers: PeerServices,
+    late: LateServices,
+) -> RunServices:
+    """Return the services that launch and watch runs."""
+    settings = foundation.settings
+    pace = foundation.pace
+    disk = DiskWatch(
+        engines.workspace,
+        settings.limits.storage_reserve_bytes,
+        pace.disk_check,
+        files=pace.files,
+        bounds=engines.capacities.ceilings,
+        written=engines.engine.disk_use,
+    )
+    rules = LaunchRules(
+        settings.engine.docker.allow,
+        engines.image_signatures,
+        registries.registry.pin,
+        engines.capacities.ceilings,
+    )
+    launching = Launching(
+        foundation.context,
+        engines.engine,
+        peers.peers,
+        engines.workspace,
+        disk,
+        partial(_container_site, foundation, peers, late),
+        rules,
+    )
+    hooks = Hooks(
+        close_session=peers.sessions.end,
+        release=engines.resources.release,
+        observe=peers.metrics.acted,
+        silent=peers.outages.silent,
+        stuck=peers.metrics.stuck,
+        end_credentials=partial(_end_credentials, foundation, registries.storage),
+        on_channel=partial(_channel_report, foundation.store, peers.broker),
+    )
+    executor = Executor(
+        foundation.context,
+        launching,
+        peers.peers,
+        foundation.lanes,
+        registries.storage,
+        hooks,
+        foundation.run_timing,
+    )
+    late.launching.bind(launching)
+    late.executor.bind(executor)
+    heartbeat = Heartbeat(
+        Gateways(foundation.store),
+        foundation.owner,
+        executor.record,
+        foundation.clock,
+        lost_after=pace.lost_gateway,
+    )
+    run_logs = RunLogs(
+        settings.node.id,
+        foundation.store,
+        engines.engine,
+        engines.workspace,
+        elsewhere=heartbeat.has_files,
+    )
+    return RunServices(launching, executor, heartbeat, run_logs)
+
+
+def _container_site(
+    foundation: Foundation,
+    peers: PeerServices,
+    late: LateServices,
+) -> ContainerSite:
+    """Return the address of this gateway for containers. Raises `EngineFailed` if they cannot reach it."""
+    url = late.sockets().door.address()
+    _, _, address = url.partition("://")
+    return ContainerSite(
+        url,
+        address,
+        peers.peer_table.institution,
+        foundation.installation,
+        foundation.run_tokens.issue,
+    )
+
+
+def _end_credentials(
+    foundation: Foundation,
+    storages: Storages,
+    run: Run,
+) -> None:
+    storage = storages.remote_of(run)
+    if storage is not None:
+        credentials.end(storage.remote, run, foundation.clock())
+
+
+def _channel_report(
+    store: Store,
+    broker: Broker,
+    run: Run,
+) -> str:
+    """Report the topics that a run waits for, its unread topics, and the last refused request; "" without any."""
+    job_id = store.local_job_of_task(run.task_id) or ""
+    sessions = (session_id(job_id), session_id(run.task_id))
+    topics = [topic for session in sessions for topic in broker.waiting(session)]
+    awaited = [topic.topic for topic in topics if run.name in topic.readers]
+    unread = [f"{topic.topic} ({topic.messages})" for topic in topics if topic.messages]
+    refused = next(filter(None, map(broker.last_refused, sessions)), "")
+    if not awaited and not unread and not refused:
+        return ""
+    report = "it waited for no message"
+    if awaited:
+        report = f"it waited for topic {_first(awaited)}"
+    if unread:
+        report += f"; unread: {_first(unread)}"
+    if refused:
+        report += f"; last refused {refused}"
+    return report
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5])
