@@ -33,7 +33,7 @@ from gateway.admin.deps import (
     shape,
 )
 from gateway.broker.broker import Broker
-from gateway.config.loader import effective
+from gateway.config.report import effective
 from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page

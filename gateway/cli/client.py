@@ -243,7 +243,7 @@ def check_exists(config: Path) -> None:
 
 def invalid_in(config: Path, error: Invalid) -> CallFailed:
     """Return the failure that names every problem of a configuration."""
-    from gateway.config.loader import place_of
+    from gateway.config.origins import place_of
 
     lines = [f"{config} cannot be used ({error.reason}):"]
     for problem in error.problems:
@@ -343,7 +343,7 @@ def _read_value(file: Path) -> Any:
     """Return the value in a file of JSON or YAML. Raises `NotFit`."""
     import yaml
 
-    from gateway.config.loader import DuplicateKey, load_yaml, syntax_error
+    from gateway.config.yaml_files import DuplicateKey, load_yaml, syntax_error
 
     data = content(file)
     try:

@@ -338,7 +338,7 @@ def settings(
 
     Secrets are masked. What each setting means: docs/settings.md.
     """
-    from gateway.config.loader import effective
+    from gateway.config.report import effective
 
     if file:
         entries = effective(settings_of(config))

@@ -1,4 +1,4 @@
-"""The settings of what runs the algorithms: containers of Docker daemons, or local processes."""
+"""The settings of engines: Docker daemons, Swarms, Kubernetes, and local processes."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -12,6 +12,7 @@ _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
 Constraint = Annotated[str, Field(pattern=r"^(node|engine)\.[\w.-]+ *(==|!=) *[\w.:/-]+$")]
 _GENERIC = r"^[\w.-]+$"
 _GPU = "The Swarm's generic resource that stands for GPUs, as in node-generic-resources."
+# Folders that give a container the whole machine.
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
 
@@ -97,10 +98,10 @@ class Machines(Daemon):
         description=_GPU,
     )
 
-    def shares_folders(self) -> None:
-        """Raise `ValueError` for a volume."""
-        for name in ("storage_source", "runs_source"):
-            source: StorageSource | None = getattr(self, name)
+    def check_sources(self) -> None:
+        """Raise `ValueError` for a volume, which the machines of a Swarm do not share."""
+        sources = {"storage_source": self.storage_source, "runs_source": self.runs_source}
+        for name, source in sources.items():
             if source is not None and source.volume is not None:
                 raise ValueError(
                     f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)"
@@ -140,17 +141,21 @@ class Allowance(Section):
 
     @field_validator("mounts")
     @classmethod
-    def _no_engine(cls, value: list[ExtraMount]) -> list[ExtraMount]:
-        for mount in value:
-            if not mount.source.is_absolute() or ".." in mount.source.parts:
-                raise ValueError(f"{mount.source} is not an absolute path without ..")
-            if mount.source.suffix == ".sock" or str(mount.source) in _WHOLE_MACHINE:
-                raise ValueError(f"{mount.source} would hand the whole machine to the container")
-            if mount.target.startswith("/bfia"):
-                raise ValueError(
-                    f"{mount.target} is the gateway's own; choose a target outside of /bfia"
-                )
-        return value
+    def _without_engine(cls, mounts: list[ExtraMount]) -> list[ExtraMount]:
+        for mount in mounts:
+            _check_mount(mount)
+        return mounts
+
+
+def _check_mount(mount: ExtraMount) -> None:
+    """Raise `ValueError` for a mount that gives a container the machine, or hides the gateway's own files."""
+    source = mount.source
+    if not source.is_absolute() or ".." in source.parts:
+        raise ValueError(f"{mount.source} is not an absolute path without ..")
+    if source.suffix == ".sock" or str(source) in _WHOLE_MACHINE:
+        raise ValueError(f"{mount.source} would hand the whole machine to the container")
+    if mount.target.startswith("/bfia"):
+        raise ValueError(f"{mount.target} is the gateway's own; choose a target outside of /bfia")
 
 
 class Toleration(Section):
@@ -225,22 +230,27 @@ class NamedEngine(Machines):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if (self.kind == "kubernetes") != (self.kubernetes is not None):
+    def _fits_kind(self) -> Self:
+        is_kubernetes = self.kind == "kubernetes"
+        if is_kubernetes != (self.kubernetes is not None):
             raise ValueError("kind kubernetes and the section kubernetes belong together")
-        if self.kind == "kubernetes" and (
-            self.base_url or self.tls or self.storage_source or self.runs_source
-        ):
-            raise ValueError(
-                "base_url, tls, storage_source and runs_source are not for kind kubernetes"
-            )
-        if self.kind != "kubernetes" and not self.base_url:
+        if is_kubernetes:
+            self._check_no_daemon()
+        elif not self.base_url:
             raise ValueError(f"kind {self.kind} needs base_url")
         if self.kind == "swarm":
-            self.shares_folders()
+            self.check_sources()
         elif self.constraints or "gpu" in self.model_fields_set:
             raise ValueError("constraints and gpu belong to kind swarm")
         return self
+
+    def _check_no_daemon(self) -> None:
+        """Raise `ValueError` for a setting of a daemon."""
+        settings_of_daemon = (self.base_url, self.tls, self.storage_source, self.runs_source)
+        if any(settings_of_daemon):
+            raise ValueError(
+                "base_url, tls, storage_source and runs_source are not for kind kubernetes"
+            )
 
 
 class SwarmEngineSettings(Machines):
@@ -249,8 +259,8 @@ class SwarmEngineSettings(Machines):
     kind: ClassVar = "swarm"
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        self.shares_folders()
+    def _without_volumes(self) -> Self:
+        self.check_sources()
         return self
 
 
@@ -323,7 +333,8 @@ class DockerEngineSettings(Daemon):
 
 
 def _no_foreign_engine(kind: Any) -> Any:
-    if engine := foreign_engine(kind):
+    engine = foreign_engine(kind)
+    if engine:
         raise ValueError(foreign_engine_rule(engine))
     return kind
 
@@ -352,13 +363,13 @@ class EngineSettings(Section):
 
     @property
     def main(self) -> MainEngine | None:
-        """What is set of the daemon or the cluster that runs containers; None for processes."""
-        known: dict[str, MainEngine] = {
+        """The settings of the daemon or cluster that runs containers; None for processes."""
+        by_kind: dict[str, MainEngine] = {
             "docker": self.docker,
             "swarm": self.swarm,
             "kubernetes": self.kubernetes,
         }
-        return known.get(self.kind)
+        return by_kind.get(self.kind)
 
     @model_validator(mode="after")
     def _signatures_kept(self) -> Self:

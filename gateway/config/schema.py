@@ -330,11 +330,9 @@ class PeerListener(Listener):
 
     @model_validator(mode="after")
     def _advertised_by_https(self) -> "PeerListener":
-        if (
-            self.tls is not None
-            and self.advertise is not None
-            and not self.advertise.startswith("https://")
-        ):
+        if self.tls is None or self.advertise is None:
+            return self
+        if not self.advertise.startswith("https://"):
             raise ValueError("advertise must begin with https:// while tls is set")
         return self
 
@@ -387,7 +385,7 @@ class Storage(Section):
 
     @property
     def path(self) -> Path:
-        """Return the folder."""
+        """The folder."""
         return Path((self.url or DEFAULT_STORAGE).removeprefix("file://"))
 
 
@@ -545,10 +543,8 @@ class ProviderSettings(Section):
 class Origin:
     """Where a setting comes from."""
 
-    kind: str
-    """default, file, environment or command"""
-    where: str = ""
-    """file and line, or the variable's name"""
+    kind: str  # default, file, environment or command
+    where: str = ""  # file and line, or the variable's name
 
 
 class Settings(BaseSettings):
@@ -627,10 +623,14 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _reached_from_everywhere(self) -> "Settings":
         listener = self.listen.container or self.listen.peer
-        far = self.engine.kind in ("swarm", "kubernetes")
-        needs = f"engine.kind {self.engine.kind} needs" if far else ""
-        needs = "engines need" if self.engines else needs
-        if needs and listener.advertise is None:
+        if listener.advertise is not None:
+            return self
+        needs = ""
+        if self.engines:
+            needs = "engines need"
+        elif self.engine.kind in ("swarm", "kubernetes"):
+            needs = f"engine.kind {self.engine.kind} needs"
+        if needs:
             raise ValueError(
                 f"{needs} listen.container.advertise: where containers of every engine reach this gateway, "
                 "such as http://10.0.0.5:7381"
@@ -644,31 +644,40 @@ class Settings(BaseSettings):
             raise ValueError(
                 "engines need engine.kind docker, swarm or kubernetes: local processes see other folders"
             )
-        known = {getattr(main, "base_url", "")}
-        for name, one in self.engines.items():
-            if one.base_url and one.base_url in known:
-                raise ValueError(f"engines.{name}.base_url: {one.base_url} is there twice")
-            known.add(one.base_url)
+        addresses = {getattr(main, "base_url", "")}
+        for name, engine in self.engines.items():
+            if engine.base_url and engine.base_url in addresses:
+                raise ValueError(f"engines.{name}.base_url: {engine.base_url} is there twice")
+            addresses.add(engine.base_url)
         return self
 
     @model_validator(mode="after")
     def _storages_are_reached(self) -> "Settings":
-        docker = self.engine.docker
-        closed = not docker.network and not docker.outside and docker.network_mode == "bridge"
-        for name, one in self.storages.items():
-            if self.engine.kind == "docker" and closed and one.kind == "hdfs" and not one.datanodes:
-                raise ValueError(
-                    f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
-                    "[10.0.8.0/24:9866]: containers reach only what is named"
-                )
-        if len({one.username for one in self.storages.values() if one.kind == "hdfs"}) > 1:
+        hdfs = {name: storage for name, storage in self.storages.items() if storage.kind == "hdfs"}
+        if self._has_closed_network():
+            for name, storage in hdfs.items():
+                if not storage.datanodes:
+                    raise ValueError(
+                        f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
+                        "[10.0.8.0/24:9866]: containers reach only what is named"
+                    )
+        if len({storage.username for storage in hdfs.values()}) > 1:
             raise ValueError("storages of kind hdfs must all have the same username")
         return self
+
+    def _has_closed_network(self) -> bool:
+        """Return whether containers reach only the addresses that this node opens for them."""
+        if self.engine.kind != "docker":
+            return False
+        docker = self.engine.docker
+        is_own_bridge = not docker.network and docker.network_mode == "bridge"
+        return is_own_bridge and not docker.outside
 
     @model_validator(mode="after")
     def _guarded(self) -> "Settings":
         host = self.listen.operator.bind.rpartition(":")[0].strip("[]")
-        if self.auth.mode == "off" and host not in ("127.0.0.1", "::1", "localhost"):
+        is_loopback = host in ("127.0.0.1", "::1", "localhost")
+        if self.auth.mode == "off" and not is_loopback:
             raise ValueError(
                 "auth.mode: off is allowed only while listen.operator.bind is on the loopback address; "
                 "set auth.mode: on, and auth.token or `bfia-gateway token create`"

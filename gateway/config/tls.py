@@ -1,4 +1,4 @@
-"""The certificates of the peer listener: which files, whether they can be used, and what they leave open."""
+"""The certificates of the peer listener: their files, problems and ends, and listeners that prove nothing."""
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +16,20 @@ from route_table.model import Unusable
 
 PATH = "listen.peer.tls"
 NEWER = "the file is newer than what is served: restart the node"
-_NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
+# Settings of the listener that routes call by another name.
+_SETTING_NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
 
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files of a listener; with ``client_ca`` whoever connects has to show a certificate that it signed."""
+    """PEM files of a listener; with ``client_ca``, clients need a certificate of that authority."""
 
     certificate: str
     key: str
     client_ca: str | None = None
 
     def context(self, *_: object) -> ssl.SSLContext:
-        """Return what TLS is served with. Raises `OSError` for files that cannot be used."""
+        """Return the TLS context of a server. Raises `OSError` for files that cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate, self.key)
@@ -39,62 +40,80 @@ class Tls:
         return context
 
 
+def served(tls: PeerTls | None) -> dict[str, Tls]:
+    """Return the TLS files of the listeners with https, by their names. Raises `Invalid` for unusable files."""
+    if tls is None:
+        return {}
+    file_problems = list(problems(tls, datetime.now(UTC)))
+    if file_problems:
+        raise Invalid(file_problems, reason="CERTIFICATE_UNUSABLE")
+    identity = tls.identity
+    return {"peer": Tls(str(identity.certificate), str(identity.key), identity.ca)}
+
+
 def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
-    """Yield what is wrong with the files."""
-    for found in certificates.problems(tls.identity, PATH, now):
-        yield Problem(_NAMES.get(found.path, found.path), found.rule, found.got)
-    if tls.revoked is not None and tls.client_ca is None:
-        yield Problem(
-            f"{PATH}.revoked",
-            "needs client_ca, whose authorities sign revocation lists",
-            str(tls.revoked),
-        )
-    elif tls.revoked is not None:
-        try:
-            certificates.revocation_lists(str(tls.revoked), str(tls.client_ca))
-        except Unusable as error:
-            yield Problem(f"{PATH}.revoked", str(error), str(tls.revoked))
+    """Yield the problems of the files."""
+    for problem in certificates.problems(tls.identity, PATH, now):
+        path = _SETTING_NAMES.get(problem.path, problem.path)
+        yield Problem(path, problem.rule, problem.got)
+    if tls.revoked is not None:
+        yield from _revocation_problems(tls.revoked, tls.client_ca)
+
+
+def _revocation_problems(lists: Path, authorities: Path | None) -> Iterator[Problem]:
+    setting = f"{PATH}.revoked"
+    if authorities is None:
+        rule = "needs client_ca, whose authorities sign revocation lists"
+        yield Problem(setting, rule, str(lists))
+        return
+    try:
+        certificates.revocation_lists(str(lists), str(authorities))
+    except Unusable as error:
+        yield Problem(setting, str(error), str(lists))
 
 
 def files(tls: PeerTls | None) -> dict[str, Sequence[str]]:
-    """Return the digest of each file, and until when it is good: what a listener that starts now serves."""
-    found = certificates.expiries(tls.identity, PATH) if tls is not None else ()
-    return {
-        e.path: (sha256(Path(e.file).read_bytes()).hexdigest(), e.ends.isoformat()) for e in found
-    }
+    """Return digest and end (ISO 8601) of each file by its setting, as a listener that starts now serves them."""
+    if tls is None:
+        return {}
+    versions: dict[str, Sequence[str]] = {}
+    for expiry in certificates.expiries(tls.identity, PATH):
+        digest = sha256(Path(expiry.file).read_bytes()).hexdigest()
+        versions[expiry.path] = (digest, expiry.ends.isoformat())
+    return versions
 
 
 def expiries(
     tls: PeerTls, served: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[certificates.Expiry, str]]:
-    """Yield until when what the listener serves is good, and `NEWER` where its file is another one by now."""
-    there = files(tls)
-    for found in certificates.expiries(tls.identity, PATH):
-        digest, ends = served.get(found.path, there[found.path])
-        if digest == there[found.path][0]:
-            yield found, ""
+    """Yield the end of each certificate that the listener serves, with `NEWER` if its file has changed since.
+
+    ``served`` holds what `files` returned when the listener started.
+    """
+    current = files(tls)
+    for expiry in certificates.expiries(tls.identity, PATH):
+        current_digest, _ = current[expiry.path]
+        digest, ends = served.get(expiry.path, current[expiry.path])
+        if digest == current_digest:
+            yield expiry, ""
         else:
-            yield found._replace(ends=datetime.fromisoformat(ends)), NEWER
+            yield expiry._replace(ends=datetime.fromisoformat(ends)), NEWER
 
 
 def unproven(bind: str, tls: PeerTls | None) -> str:
-    """Return what is open where other machines reach the listener and peers prove nothing; empty where they do."""
+    """Return the gap of a listener that other machines reach and at which peers prove nothing; "" if there is none."""
     host = bind.rpartition(":")[0].strip("[]")
-    try:
-        here_only = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:  # a name: who reaches it is not known here
-        here_only = False
-    if here_only or (tls is not None and tls.client_ca is not None):
+    asks_for_certificate = tls is not None and tls.client_ca is not None
+    if asks_for_certificate or _is_loopback(host):
         return ""
     return f"whoever reaches {bind} can claim to be any peer: peers show no certificate"
 
 
-def served(tls: PeerTls | None) -> dict[str, Tls]:
-    """Return which listeners are served by https, for `gateway.http.server.serve`. Raises `Invalid`."""
-    if tls is None:
-        return {}
-    found = list(problems(tls, datetime.now(UTC)))
-    if found:
-        raise Invalid(found, reason="CERTIFICATE_UNUSABLE")
-    files = tls.identity
-    return {"peer": Tls(str(files.certificate), str(files.key), files.ca)}
+def _is_loopback(host: str) -> bool:
+    """Return whether a host is this machine only; a name other than localhost may be any address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

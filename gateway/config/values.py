@@ -1,4 +1,4 @@
-"""What single values of the configuration must look like: addresses, ids, secrets; storages elsewhere."""
+"""Types of single settings, with their checks: addresses, ids, secrets; remote storages and TLS files."""
 
 import ipaddress
 import re
@@ -21,9 +21,8 @@ class Section(BaseModel):
 
 NODE_RULE = f"{RULE_OF_NODES}, such as JG0100001100000010"
 
-DEFAULT_STORAGE = "var/storage"
-"""Beside the configuration file."""
-
+DEFAULT_STORAGE = "var/storage"  # below the configuration file's folder
+LARGEST_PORT = 65535
 
 _MYSQL = "mysql+pymysql"
 _ENCODED = (
@@ -34,7 +33,8 @@ _ENCODED = (
 
 def _bind(value: str) -> str:
     host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    is_port = port.isdecimal() and int(port) <= LARGEST_PORT
+    if not host or not is_port:
         raise ValueError("must read <address>:<port>, such as 127.0.0.1:7380")
     return value
 
@@ -47,14 +47,21 @@ def _http(value: str) -> str:
 
 
 def is_private(value: str) -> bool:
-    """Tell whether nobody on the way reads what is sent to an address: by https, or within this machine."""
+    """Return whether requests to an address cannot be read on the way: by https, or within this machine."""
     try:
         parts = urlsplit(value)
         host = parts.hostname or ""
-        if parts.scheme == "https":
-            return bool(host)
-        return parts.scheme == "http" and ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, or no address
+    except ValueError:
+        return False
+    if parts.scheme == "https":
+        return bool(host)
+    return parts.scheme == "http" and _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
         return False
 
 
@@ -65,6 +72,7 @@ def _private(value: str) -> str:
 
 
 def _database(value: str) -> str:
+    """Check the address of a database. Raises `ValueError`, without the address: it may have a password."""
     if value.startswith("sqlite+pysqlite:"):  # the same by its longer name
         value = "sqlite:" + value.removeprefix("sqlite+pysqlite:")
     if value.startswith("sqlite:"):
@@ -72,17 +80,8 @@ def _database(value: str) -> str:
             raise ValueError("must name a file: sqlite:///path, without options")
         return value
     scheme, _, rest = value.partition("://")
-    try:
-        parts = urlsplit(value)
-        is_complete = bool(parts.hostname and parts.path.strip("/") and parts.port != 0)
-    except ValueError:  # a port that is none, or a name that is; its text may have the password
-        is_complete = False
-    before_options = rest.partition("?")[0]
-    if scheme == _MYSQL and (
-        before_options.count("@") > 1 or (not is_complete and rest.count("@") > 1)
-    ):
-        raise ValueError(_ENCODED)
-    if scheme == _MYSQL and not is_complete and _has_delimiter_in_password(rest):
+    is_complete = _is_complete(value)
+    if scheme == _MYSQL and _is_badly_encoded(rest, is_complete):
         raise ValueError(_ENCODED)
     if scheme != _MYSQL or not is_complete:
         raise ValueError(
@@ -91,8 +90,31 @@ def _database(value: str) -> str:
     return value
 
 
+def _is_complete(url: str) -> bool:
+    """Return whether an address has a host, a path, and no port or a possible one."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname and parts.path.strip("/") and parts.port != 0)
+    except ValueError:  # a port or a name that is none
+        return False
+
+
+def _is_badly_encoded(rest: str, is_complete: bool) -> bool:
+    """Return whether the user or password has delimiters that are not encoded.
+
+    - ``rest`` is the address without its scheme
+    - ``is_complete``: the address can be read; without delimiters in its password, it is right
+    """
+    before_options, _, _ = rest.partition("?")
+    if before_options.count("@") > 1:
+        return True
+    if is_complete:
+        return False
+    return rest.count("@") > 1 or _has_delimiter_in_password(rest)
+
+
 def _has_delimiter_in_password(rest: str) -> bool:
-    """Tell whether what an address has between ``://`` and ``@`` has a sign that may not stand there as it is."""
+    """Return whether the part of an address before its ``@`` has a character that must be encoded."""
     user_and_password, at, _ = rest.rpartition("@")
     if not at:
         return False
@@ -128,7 +150,7 @@ def _token(value: str) -> str:
 
 
 def is_node(value: str) -> bool:
-    """Tell whether a node may be called so: what addresses, headers and partners' route tables can hold."""
+    """Return whether a text is a node's id that fits into addresses, headers and partners' route tables."""
     return NODE_ID.fullmatch(value) is not None
 
 
@@ -144,15 +166,18 @@ def _event(value: str) -> str:
     return value
 
 
+def _number_as_text(value: object) -> object:
+    """Return a number as text, as YAML reads an id of digits as a number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
 Bind = Annotated[str, AfterValidator(_bind)]
 EventName = Annotated[str, AfterValidator(_event)]
 HttpUrl = Annotated[str, AfterValidator(_http)]
 PrivateUrl = Annotated[str, AfterValidator(_private)]
-NodeName = Annotated[
-    str,
-    BeforeValidator(lambda v: str(v) if isinstance(v, int) and not isinstance(v, bool) else v),
-    AfterValidator(_node),
-]
+NodeName = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_node)]
 DatabaseUrl = Annotated[str, AfterValidator(_database)]
 FileUrl = Annotated[str, AfterValidator(_file_url)]
 Token = Annotated[str, AfterValidator(_token)]
@@ -161,29 +186,23 @@ StorageName = Annotated[str, AfterValidator(_storage_name)]
 
 def without_password(url: str) -> str:
     """Return the address without its user, password and options."""
-    url = re.sub(r"(?s)(://|^(?!.*://)).*@", r"\1***@", url)
-    url = re.sub(
-        r"://([^/?@:]*):(?![0-9]+([/?]|$))[^/?@]*", r"://\1:***", url
-    )  # a password without its @
-    return re.sub(r"(?s)\?.*", "?***", url)
+    without_user = re.sub(r"(?s)(://|^(?!.*://)).*@", r"\1***@", url)
+    # Also a password without its @.
+    without_any = re.sub(r"://([^/?@:]*):(?![0-9]+([/?]|$))[^/?@]*", r"://\1:***", without_user)
+    return re.sub(r"(?s)\?.*", "?***", without_any)
 
 
+# Usual ports of a kind of storage, without and with TLS.
 _PORTS = {"s3": (80, 443), "hdfs": (8020, 8020)}
+_BUCKET = r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?"
 
 
-def _url(value: str) -> str:
+def _storage_url(value: str) -> str:
     parts = urlsplit(value)
-    try:
-        usable = (
-            parts.scheme in _PORTS and parts.hostname and parts.path.strip("/") and parts.port != 0
-        )
-    except ValueError:  # a port that is none
-        usable = False
-    if not usable or parts.query or parts.username:
+    is_usable = parts.scheme in _PORTS and _is_complete(value)
+    if not is_usable or parts.query or parts.username:
         raise ValueError("must read s3://host:port/bucket or hdfs://host:port/folder")
-    if parts.scheme == "s3" and not re.fullmatch(
-        r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?", parts.path
-    ):
+    if parts.scheme == "s3" and not re.fullmatch(_BUCKET, parts.path):
         raise ValueError("must name a bucket and nothing below it: s3://host:port/bucket")
     return value
 
@@ -191,12 +210,12 @@ def _url(value: str) -> str:
 def _data_node(value: str) -> str:
     host, _, port = value.rpartition(":")
     try:
-        usable = 0 < int(port) < 65536 and bool(
-            ipaddress.IPv4Network(host, strict=False) if "/" in host else host
-        )
+        is_port = 0 < int(port) <= LARGEST_PORT
+        if "/" in host:
+            ipaddress.IPv4Network(host, strict=False)
     except ValueError:
-        usable = False
-    if not usable:
+        is_port = False
+    if not is_port or not host:
         raise ValueError("must read address:port or addresses/bits:port, such as 10.0.8.0/24:9866")
     return value
 
@@ -207,7 +226,7 @@ DataNode = Annotated[str, AfterValidator(_data_node)]
 class RemoteSettings(Section):
     """A storage elsewhere."""
 
-    url: Annotated[str, AfterValidator(_url)] = Field(
+    url: Annotated[str, AfterValidator(_storage_url)] = Field(
         description="s3://host:port/bucket or hdfs://host:port/folder.",
         examples=["s3://10.0.0.5:9000/joint"],
     )
@@ -241,37 +260,44 @@ class RemoteSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _has_key(self) -> "RemoteSettings":
-        if self.kind == "s3" and not (self.username and (self.password or self.password_file)):
+    def _fits_kind(self) -> "RemoteSettings":
+        """Check the settings of S3 and of HDFS, which have few in common."""
+        if self.kind == "s3":
+            self._check_s3()
+        else:
+            self._check_hdfs()
+        return self
+
+    def _check_s3(self) -> None:
+        has_secret = self.password or self.password_file
+        if not self.username or not has_secret:
             raise ValueError(
                 "s3 needs username, and password_file (or password by the environment)"
             )
-        if self.kind == "hdfs" and (
-            self.password
-            or self.password_file
-            or self.role
-            or self.tls
-            or self.addressing != "auto"
-        ):
-            raise ValueError("hdfs takes url, username and datanodes only")
-        if self.kind == "s3" and self.datanodes:
+        if self.datanodes:
             raise ValueError("s3 has no datanodes")
-        return self
+
+    def _check_hdfs(self) -> None:
+        settings_of_s3 = (self.password, self.password_file, self.role, self.tls)
+        if any(settings_of_s3) or self.addressing != "auto":
+            raise ValueError("hdfs takes url, username and datanodes only")
 
     @property
     def parts(self) -> SplitResult:
-        """Return the parts of the address."""
+        """The parts of the address."""
         return urlsplit(self.url)
 
     @property
     def kind(self) -> str:
-        """Return s3 or hdfs."""
+        """The kind of storage: s3 or hdfs."""
         return self.parts.scheme
 
     @property
     def port(self) -> int:
-        """Return the port, the usual one where the address has none."""
-        return self.parts.port or _PORTS[self.kind][self.tls]
+        """The port; without one in the address, the usual one of the kind."""
+        plain, encrypted = _PORTS[self.kind]
+        usual = encrypted if self.tls else plain
+        return self.parts.port or usual
 
 
 class PeerTls(Section):
@@ -291,6 +317,8 @@ class PeerTls(Section):
 
     @property
     def identity(self) -> Identity:
-        """The same as routes have it."""
-        ca = str(self.client_ca) if self.client_ca is not None else None
-        return Identity(ca, str(self.certificate), str(self.key))
+        """The files in the form that routes have."""
+        authorities = None
+        if self.client_ca is not None:
+            authorities = str(self.client_ca)
+        return Identity(authorities, str(self.certificate), str(self.key))

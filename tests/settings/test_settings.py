@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import apart, engines_by_place, for_gateways
-from gateway.config.loader import REMOVED, effective, load
+from gateway.config.loader import REMOVED, load
+from gateway.config.report import effective
 from gateway.config.schema import Settings
 from gateway.config.tls import problems
 from gateway.config.values import PeerTls, without_password
@@ -536,7 +537,7 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     )
     assert SECRET not in shown.stdout
     older = [{key: of for key, of in entry.items() if key != "changed"} for entry in found.values()]
-    monkeypatch.setattr("gateway.config.loader.effective", lambda _: older)
+    monkeypatch.setattr("gateway.config.report.effective", lambda _: older)
     shown = call("settings", "--file", "--config", str(file), "--changed")
     assert (
         shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
