@@ -7,7 +7,7 @@ from functools import partial
 
 from engines.base import Engine
 from engines.multi import SeveralEngines
-from gateway.bootstrap import parts
+from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.foundation import Foundation, Registries, unfinished_specs
 from gateway.bootstrap.late import LateServices
 from gateway.config.schema import Settings
@@ -70,7 +70,7 @@ def build_engine_services(
         registries.storage,
         registries.models,
         capacities.defaults,
-        Places(parts.engines_by_place(settings), parts.apart(settings).storage),
+        Places(engine_parts.engines_by_place(settings), engine_parts.apart(settings).storage),
     )
     resources = Resources(
         capacities,
@@ -94,7 +94,7 @@ def build_engine_services(
             settings.storage.path,
             foundation.runs_folder,
             contained=has_containers,
-            apart=parts.apart(settings),
+            apart=engine_parts.apart(settings),
             log_bytes=settings.limits.run_log_bytes,
             remote_of=partial(_remote_of, foundation.store, registries.storage),
             copy=registries.storage.copy,
@@ -107,7 +107,7 @@ def build_engine_services(
 
 def named_engine_at(settings: Settings, engine: Engine, place: str) -> tuple[str, Engine] | None:
     """Return the name and the engine of a provider's place; None for one that is not allowed."""
-    name = parts.engines_by_place(settings).get(place)
+    name = engine_parts.engines_by_place(settings).get(place)
     if name is None:
         return None
     if isinstance(engine, SeveralEngines):

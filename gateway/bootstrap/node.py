@@ -8,7 +8,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from adapter.bfia.channel.rpc import Grpc
-from gateway.bootstrap import parts
+from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.engine_services import EngineFactory
 from gateway.bootstrap.listeners import build_listeners, grpc_servers
 from gateway.bootstrap.services import build_services
@@ -42,7 +42,7 @@ class Gateway:
         """
         self.settings = settings
         self.leaving = threading.Event()
-        self.services = build_services(settings, engine or parts.engine_of, pace)
+        self.services = build_services(settings, engine or engine_parts.engine_of, pace)
         self.services.sockets.door.try_open()
         self.listeners = build_listeners(self.services, self.leaving, doctor)
 

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TextIO
 
 from engines.base import Engine
-from gateway.bootstrap import parts
+from gateway.bootstrap import engine_parts
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.config.tls import Tls
@@ -58,7 +58,7 @@ def open_sockets(settings: Settings, engine: Engine) -> Sockets:
     arrivals = Arrivals()
     container_listener = "peer" if listen.container is None else "container"
     door = ContainerDoor(
-        parts.main_of(engine),
+        engine_parts.main_of(engine),
         listen.container or listen.peer,
         by_listener[container_listener][0],
         partial(arrivals.put, container_listener),

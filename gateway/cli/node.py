@@ -180,7 +180,7 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a route, only
     whether something listens at its address is checked; `route test` tests the whole link.
     """
-    from gateway.bootstrap.parts import engine_of
+    from gateway.bootstrap.engine_parts import engine_of
     from gateway.diagnostics.doctor import look
     from gateway.runtime.trials import good
     from gateway.store.serialization import to_plain

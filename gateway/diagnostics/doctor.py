@@ -29,7 +29,8 @@ from engines.base import (
 )
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
-from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
+from gateway.bootstrap.engine_parts import engines_by_place, main_of
+from gateway.bootstrap.parts import approval_policy, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data import credentials

@@ -25,7 +25,7 @@ from adapter.bfia.examples import A_PROVIDER
 from engines.base import MADE_AT_START, Capacity, Engine, EngineError, Isolation, PullDenied
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
-from gateway.bootstrap import parts
+from gateway.bootstrap import engine_parts
 from gateway.config.engine import NamedEngine
 from gateway.config.loader import load
 from gateway.diagnostics import doctor as doctor_steps
@@ -474,7 +474,7 @@ def test_a_second_gateway_with_a_route_file_of_its_own_is_not_started(
     assert [p.path for p in health] == ["route_table.file"]
     (step,) = (
         one
-        for one in look(found, lambda settings: parts.engine_of(settings, "none"))
+        for one in look(found, lambda settings: engine_parts.engine_of(settings, "none"))
         if one.name == "routes"
     )
     assert (step.result, step.remedy) == (

@@ -10,7 +10,7 @@ import pytest
 from engines.base import Capacity, Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL, MEMORY
-from gateway.bootstrap import parts
+from gateway.bootstrap import engine_parts
 from gateway.config.loader import load
 from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, launched, wait_for
 from tests.contracts.harnesses import DockerHarness, InSandboxes
@@ -132,7 +132,7 @@ def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ):
-    monkeypatch.setattr(parts, "this_machine", lambda: Capacity(2, gib << 30))
+    monkeypatch.setattr(engine_parts, "this_machine", lambda: Capacity(2, gib << 30))
     settings = load(
         None,
         {
@@ -141,7 +141,7 @@ def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
             "state_dir": str(tmp_path),
         },
     )
-    with contextlib.closing(parts.engine_of(settings, "none")) as engine:
+    with contextlib.closing(engine_parts.engine_of(settings, "none")) as engine:
         assert engine.capacity().memory == daemon.info()["MemTotal"] - most * MEMORY
     for elsewhere in ("tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"):
-        assert parts._sandboxes_at(elsewhere) == 10
+        assert engine_parts._sandboxes_at(elsewhere) == 10

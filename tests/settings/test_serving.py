@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from engines.base import EngineDown
 from engines.docker import ContainerdEngine
-from gateway.bootstrap import parts
+from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.node import Gateway, check_route_file
 from gateway.config.loader import load
 from gateway.config.schema import Listener
@@ -236,7 +236,7 @@ def test_an_unusable_database_file_and_a_missing_library_are_named(
     assert refused.value.reason == "DATABASE_UNUSABLE"
     monkeypatch.setitem(sys.modules, "engines.kubernetes", None)
     with pytest.raises(Invalid, match=r"pip install 'bfia-gateway\[k8s\]'"):
-        parts._kubernetes(settings, settings, "i")
+        engine_parts._kubernetes(settings, settings, "i")
 
 
 def test_a_route_file_that_another_gateway_has_just_edited_is_waited_for(

@@ -14,8 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.bootstrap.engine_parts import apart, engines_by_place
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.parts import apart, engines_by_place, for_gateways
+from gateway.bootstrap.parts import for_gateways
 from gateway.config.loader import REMOVED, load
 from gateway.config.report import effective
 from gateway.config.schema import Settings
