@@ -139,15 +139,15 @@ def _channel_report(
     sessions = (session_id(job_id), session_id(run.task_id))
     topics = [topic for session in sessions for topic in broker.waiting(session)]
     awaited = [topic.topic for topic in topics if run.name in topic.readers]
-    unread = [f"{topic.topic} ({topic.messages})" for topic in topics if topic.messages]
+    backlog = [f"{topic.topic} ({topic.messages})" for topic in topics if topic.messages]
     refused = next(filter(None, map(broker.last_refused, sessions)), "")
-    if not awaited and not unread and not refused:
+    if not awaited and not backlog and not refused:
         return ""
     report = "it waited for no message"
     if awaited:
         report = f"it waited for topic {_first(awaited)}"
-    if unread:
-        report += f"; unread: {_first(unread)}"
+    if backlog:
+        report += f"; unread: {_first(backlog)}"
     if refused:
         report += f"; last refused {refused}"
     return report
