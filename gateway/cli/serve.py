@@ -18,8 +18,8 @@ import uvloop
 from engines.base import Engine
 from gateway.bootstrap.engine_parts import engine_of
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.parts import Pace
+from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.loader import REMOVED, load
 from gateway.config.schema import Settings
 from gateway.diagnostics.doctor import look
