@@ -64,7 +64,7 @@ def main_of(engine: Engine) -> Engine:
 def engines_by_place(settings: Settings) -> dict[str, str]:
     """Return the engine's name by each name that a provider may use for it (`Provider.place`).
 
-    These are the engine's name, its address, and the device of its kind, of which the first engine has it.
+    A provider may use the engine's name, its address, or the device of its kind (then the first such engine).
     The main engine's name is "".
     """
     main = settings.engine.main

@@ -49,7 +49,7 @@ def build_engine_services(
     late: LateServices,
     make_engine: EngineFactory,
 ) -> EngineServices:
-    """Return the engines and what is measured and planned on them."""
+    """Return the engines with their images, capacities and plans."""
     settings = foundation.settings
     has_containers = settings.engine.main is not None
     engine = make_engine(settings, foundation.installation)

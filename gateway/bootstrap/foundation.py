@@ -1,4 +1,4 @@
-"""The first stages of a node: settings, database and clock, then the records of what the node knows."""
+"""The first stages of a node: settings, database and clock, then the records in the database."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Foundation:
     limiters: Limiters
     lanes: Lanes
     runs_folder: Path  # working folders and logs of runs
-    lock: TextIO | None  # held beside an SQLite file, which no other process may write
+    lock: TextIO | None  # of an SQLite file, which no other process may write
     store: Store
     call_timing: Timing
     run_timing: RunTiming
@@ -93,7 +93,7 @@ class Registries:
 
 
 def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
-    """Create the folders, lock and open the database. Raises `Invalid` for those that cannot be used."""
+    """Create the folders, lock and open the database. Raises `Invalid` for an unusable folder or database."""
     state = settings.state_dir
     runs_folder = state / "runs"
     make_folder(state, "state_dir")

@@ -1,4 +1,4 @@
-"""The stages of a node for jobs: those that it schedules, and those in which it takes part."""
+"""The stages of a node for jobs, as their scheduler and as a participant."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,7 +184,7 @@ def _check_quota(
     quota_of: Literal["initiator", "scheduler"],
     node: NodeId,
 ) -> None:
-    """Raise `QuotaReached` for a node at its limit of unfinished jobs, of which it is that side."""
+    """Raise `QuotaReached` for a node at its limit of unfinished jobs as their initiator or scheduler."""
     if jobs.under_way_for(quota_of, node, limit):
         raise QuotaReached(
             f"{node} has {limit} jobs here that have not ended (limits.partner_jobs)"

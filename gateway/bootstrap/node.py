@@ -53,7 +53,7 @@ class Gateway:
 
     @property
     def routes(self) -> LiveRoutes:
-        """The route table, which whoever serves the node reloads when its file changes."""
+        """The route table, reloaded by the process when its file changes."""
         return self.services.registries.routes
 
     def start(self) -> None:

@@ -73,7 +73,7 @@ def provide_services(
 ) -> None:
     """Give the handlers of the operators' application their services.
 
-    - ``endpoints`` are those of every listener
+    - ``endpoints``: of every listener
     - ``doctor`` checks everything that the node needs
     """
     foundation = services.foundation

@@ -1,18 +1,19 @@
 """The stage of a node for what partners agree on: contracts, offers, applications and outputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from adapter.bfia import interconn
+from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.management.client import Card, ManagementClient
 from adapter.bfia.management.wire import key_of
 from gateway.auth import origin
 from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
-from gateway.data.outputs import OutputCatalog
+from gateway.data.outputs import OutputCatalog, OutputMetadata, OutputQuery
 from gateway.domain.applications import Kind
 from gateway.domain.spec import NodeId
 from gateway.jobs.applications import Applications, Effect
@@ -23,7 +24,7 @@ from gateway.jobs.offers import Offers
 
 @dataclass(frozen=True)
 class PartnerServices:
-    """Contracts and applications, what this node offers, and the outputs at other nodes."""
+    """Contracts, applications and offers, and the outputs at other nodes."""
 
     card: Card
     outputs: OutputCatalog
@@ -51,7 +52,7 @@ def build_partner_services(
         foundation.store,
         registries.storage,
         registries.sharing,
-        lambda at, wanted: interconn.ask_output_metadata(peers.protocol.peer(at), wanted),
+        partial(_ask_output_metadata, peers.protocol),
         registries.audit.add,
         foundation.clock,
     )
@@ -81,6 +82,14 @@ def build_partner_services(
         peers.peer_table.keys_of,
     )
     return PartnerServices(card, outputs, management, offers, applications)
+
+
+def _ask_output_metadata(
+    protocol: BfiaProtocol,
+    node: NodeId,
+    query: OutputQuery,
+) -> Sequence[OutputMetadata]:
+    return interconn.ask_output_metadata(protocol.peer(node), query)
 
 
 def _advertised_address(foundation: Foundation, late: LateServices) -> str:

@@ -167,7 +167,7 @@ def when_there(connect: Callable[[], X], sleep: Callable[[float], None] = time.s
 
 
 def only_process(settings: Settings) -> TextIO | None:
-    """Lock a file beside an SQLite database, which has one gateway only; None for MariaDB.
+    """Lock an SQLite database, which only one gateway may use; return None for MariaDB.
 
     Raises `Invalid` for a database that cannot be used, or that another gateway uses.
     """

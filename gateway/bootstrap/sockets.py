@@ -30,13 +30,15 @@ class Sockets:
         """Return the URL of each listener on this machine."""
         addresses = {}
         for name, sockets in self.by_listener.items():
-            scheme = "https" if name in self.tls else "http"
+            scheme = "http"
+            if name in self.tls:
+                scheme = "https"
             if sockets:
                 addresses[name] = f"{scheme}://{host_of(sockets[0])}:{port_of(sockets[0])}"
         return addresses
 
     def close(self) -> None:
-        """Close the sockets, also those that were never served."""
+        """Close the sockets, whether they were served or not."""
         for listening in chain.from_iterable(self.by_listener.values()):
             listening.close()
         self.lock.close()

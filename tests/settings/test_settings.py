@@ -134,8 +134,8 @@ def test_revocation_lists_without_authorities_are_refused(tmp_path: Path):
         key=tmp_path / "k.pem",
         revoked=lists,
     )
-    (found,) = [one for one in problems(tls, datetime.now(UTC)) if one.path.endswith("revoked")]
-    assert found.rule == "needs client_ca, whose authorities sign revocation lists"
+    (problem,) = [one for one in problems(tls, datetime.now(UTC)) if one.path.endswith("revoked")]
+    assert problem.rule == "needs client_ca, whose authorities sign revocation lists"
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_paths_lie_beside_the_file_unless_told_otherwise(tmp_path: Path):
     docker = {"base_url": "tcp://h:1", "tls": tls}
     text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}}
     file.write_text(yaml.safe_dump(text))
-    found = load(file)
-    assert found.storage.path == tmp_path / "var" / "storage"
-    assert found.engine.docker.tls is not None
-    assert list(dict(found.engine.docker.tls).values()) == [
+    loaded = load(file)
+    assert loaded.storage.path == tmp_path / "var" / "storage"
+    assert loaded.engine.docker.tls is not None
+    assert list(dict(loaded.engine.docker.tls).values()) == [
         tmp_path / "keys/ca.pem",
         Path("/etc/cert.pem"),
         tmp_path / "key.pem",
@@ -523,21 +523,21 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     )
     monkeypatch.setenv("BFIA_GATEWAY__DATABASE__URL", f"mysql+pymysql://me:{SECRET}@host/db")
     monkeypatch.setenv("BFIA_GATEWAY__LIMITS", '{"pids": 9}')
-    found = {e["path"]: e for e in effective(load(file, {"data": {"grants": "listed"}}))}
-    assert SECRET not in repr(found)
-    told = {path: (found[path]["origin"], found[path]["where"]) for path in found}
-    assert told["node.id"] == ("file", f"{file}:2")
-    assert told["auth.token"] == ("file", f"{file}:4") and found["auth.token"]["value"] == "***"
-    assert told["data.grants"] == ("command", "") and found["data.grants"]["value"] == "listed"
-    assert told["database.url"] == ("environment", "BFIA_GATEWAY__DATABASE__URL")
-    assert told["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
-    assert told["limits.cpu"] == told["approval.mode"] == ("default", "")
+    entries = {e["path"]: e for e in effective(load(file, {"data": {"grants": "listed"}}))}
+    assert SECRET not in repr(entries)
+    origins = {path: (entries[path]["origin"], entries[path]["where"]) for path in entries}
+    assert origins["node.id"] == ("file", f"{file}:2")
+    assert origins["auth.token"] == ("file", f"{file}:4") and entries["auth.token"]["value"] == "***"
+    assert origins["data.grants"] == ("command", "") and entries["data.grants"]["value"] == "listed"
+    assert origins["database.url"] == ("environment", "BFIA_GATEWAY__DATABASE__URL")
+    assert origins["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
+    assert origins["limits.cpu"] == origins["approval.mode"] == ("default", "")
     shown = call("settings", "--file", "--config", str(file), "--changed")
     assert (
         shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     )
     assert SECRET not in shown.stdout
-    older = [{key: of for key, of in entry.items() if key != "changed"} for entry in found.values()]
+    older = [{key: of for key, of in entry.items() if key != "changed"} for entry in entries.values()]
     monkeypatch.setattr("gateway.config.report.effective", lambda _: older)
     shown = call("settings", "--file", "--config", str(file), "--changed")
     assert (
