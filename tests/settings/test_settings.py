@@ -527,7 +527,9 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     assert SECRET not in repr(entries)
     origins = {path: (entries[path]["origin"], entries[path]["where"]) for path in entries}
     assert origins["node.id"] == ("file", f"{file}:2")
-    assert origins["auth.token"] == ("file", f"{file}:4") and entries["auth.token"]["value"] == "***"
+    assert (
+        origins["auth.token"] == ("file", f"{file}:4") and entries["auth.token"]["value"] == "***"
+    )
     assert origins["data.grants"] == ("command", "") and entries["data.grants"]["value"] == "listed"
     assert origins["database.url"] == ("environment", "BFIA_GATEWAY__DATABASE__URL")
     assert origins["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
@@ -537,7 +539,9 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
         shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     )
     assert SECRET not in shown.stdout
-    older = [{key: of for key, of in entry.items() if key != "changed"} for entry in entries.values()]
+    older = [
+        {key: of for key, of in entry.items() if key != "changed"} for entry in entries.values()
+    ]
     monkeypatch.setattr("gateway.config.report.effective", lambda _: older)
     shown = call("settings", "--file", "--config", str(file), "--changed")
     assert (
