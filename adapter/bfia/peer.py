@@ -45,8 +45,7 @@ from gateway.errors import (
 from gateway.http.peers import QUOTA
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
-from gateway.identity.signatures import Answer as SignedAnswer
-from gateway.identity.signatures import Signable, digest, sign
+from gateway.identity.signatures import Signable, SignableResponse, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, listening, new_trace_id
 from route_table.model import Route, UnknownNode
@@ -378,9 +377,9 @@ class Peer:
         may_be_proven = call.route.signing_mode == "accepted" and keys and signature
         if not call.must_be_proven and not may_be_proven:
             return
-        signed = SignedAnswer(response.status, digest(response.body), call.signable)
+        signed = SignableResponse(response.status, digest(response.body), call.signable)
         try:
-            signatures.check_answer(signed, signature, call.request.headers["x-nonce"], keys)
+            signatures.check_response(signed, signature, call.request.headers["x-nonce"], keys)
         except NotAllowed as error:
             message = envelope.get("msg") or envelope.get("message") or "nothing"
             words = shorten(message, _LONGEST_MESSAGE)

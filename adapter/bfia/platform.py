@@ -33,7 +33,13 @@ from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, shorten
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.offers import ALL_SITES
 from gateway.ports import Callback, Limiters
-from gateway.providers.registration import By, Providers, asking, audited, shown_problem
+from gateway.providers.registration import (
+    Providers,
+    Requester,
+    audit_detail,
+    problem_as_json,
+    requester_of,
+)
 from gateway.runtime.context import new_trace_id
 from provider_registry.registry import Written
 
@@ -253,7 +259,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
 
         def register_and_audit() -> tuple[Written, dict[str, Any]]:
             written = providers.register(text, by, single=single)
-            return written, audited(written)
+            return written, audit_detail(written)
 
         written, request.state.audit = await on(providers.limiter, sender, register_and_audit)
         return written
@@ -321,8 +327,8 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     return router
 
 
-def _asking(request: Request) -> By:
-    return asking(getattr(request.state, "operator", ""), getattr(request.state, "role", ""))
+def _asking(request: Request) -> Requester:
+    return requester_of(getattr(request.state, "operator", ""), getattr(request.state, "role", ""))
 
 
 def _provider_body(provider: Any) -> dict[str, Any]:
@@ -335,7 +341,7 @@ def _provider_body(provider: Any) -> dict[str, Any]:
         "protocol": provider.protocol,
         "metadata": dict(provider.metadata),
         "components_description": components,
-        "warnings": [shown_problem(warning) for warning in provider.warnings],
+        "warnings": [problem_as_json(warning) for warning in provider.warnings],
     }
 
 

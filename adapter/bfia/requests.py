@@ -26,8 +26,15 @@ from gateway.domain.spec import NodeId
 from gateway.errors import MISSING, Invalid, NotAllowed, problems_of
 from gateway.http.encoded_bodies import SENT_DIGEST
 from gateway.identity.keys import KeyPair
-from gateway.identity.signatures import Answer as SignedAnswer
-from gateway.identity.signatures import Signable, Verifier, digest, headers, nonce_of, sign
+from gateway.identity.signatures import (
+    Signable,
+    SignableResponse,
+    Verifier,
+    digest,
+    headers,
+    nonce_of,
+    sign,
+)
 from gateway.jobs.trust import presented
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
@@ -371,7 +378,7 @@ def signing_answers(
         body = bytearray()
 
         def signature(pair: KeyPair) -> Mapping[str, str]:
-            signable = SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
+            signable = SignableResponse(start["status"], digest(bytes(body)), _signable(request))
             return headers(signable, sign(pair, signable, nonce, int(time.time())))
 
         async def sign_and_send(message: Message) -> None:

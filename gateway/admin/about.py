@@ -18,7 +18,7 @@ from gateway.data.remote_storage import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.server import serving
-from gateway.identity.keys import Keyring, invitation_of, six_words
+from gateway.identity.keys import Keyring, parse_invitation, six_words
 from gateway.language import catalogue
 from gateway.ports import Clock
 from route_table import certificates
@@ -205,7 +205,7 @@ def words(
 ) -> Response:
     """The words stand for both invitations; to accept one, add its route with the keys."""
     own = _own_invitation(services.settings, body.address)
-    partner = invitation_of(body.invitation, own["node"])
+    partner = parse_invitation(body.invitation, own["node"])
     table = services.routes.table
     return Reply(
         {

@@ -28,12 +28,12 @@ from gateway.admin.deps import (
 from gateway.errors import NotFound
 from gateway.http.pagination import numbered_page, page_of
 from gateway.providers.registration import (
-    By,
     Providers,
-    asking,
-    audited,
-    shown_changes,
-    shown_problem,
+    Requester,
+    audit_detail,
+    changes_as_json,
+    problem_as_json,
+    requester_of,
 )
 from provider_registry import schema
 from provider_registry.forms import form
@@ -112,7 +112,7 @@ _change = View(
     "ProviderChange",
     created=bool,
     changed=(_IS_NEW, lambda done: done.written),
-    changes=(_CHANGES, lambda done: shown_changes(done.changes)),
+    changes=(_CHANGES, lambda done: changes_as_json(done.changes)),
     retired=(bool, lambda done: done.revision.provider.retired),
     digests=(dict[str, str], lambda done: done.revision.provider.digests),
     warnings=(_WARNINGS, lambda done: _warnings(done.revision.provider)),
@@ -183,14 +183,14 @@ def router(providers: Providers) -> APIRouter:
     async def changed(
         request: Request,
         author: str,
-        change: Callable[[By], Written],
+        change: Callable[[Requester], Written],
     ) -> Response:
         """Make a change, leave it to the audit log, and return the result."""
-        by = asking(named(request, author), getattr(request.state, "role", ""))
+        by = requester_of(named(request, author), getattr(request.state, "role", ""))
 
         def work() -> Response:
             done = change(by)
-            request.state.audit = audited(done)
+            request.state.audit = audit_detail(done)
             return Reply({**_shown(done.revision), **_change(done)})
 
         return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
@@ -389,7 +389,7 @@ def _known(work: Callable[[], Any]) -> Any:
 
 
 def _warnings(provider: Provider) -> list[dict[str, Any]]:
-    return [shown_problem(warning) for warning in provider.warnings]
+    return [problem_as_json(warning) for warning in provider.warnings]
 
 
 def _diff(
@@ -408,6 +408,6 @@ def _diff(
         "provider_name": key,
         "since": number,
         "until": last.number,
-        "changes": shown_changes(found),
+        "changes": changes_as_json(found),
         "diff": "\n".join(map(str, found)),
     }

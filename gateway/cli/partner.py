@@ -128,14 +128,14 @@ def accept(
 def _read_invitation(file: Path, this_node: str) -> dict[str, Any]:
     """Return a partner's invitation. Raises `CallFailed` if it is not one, or this node's own."""
     from gateway.errors import Invalid
-    from gateway.identity.keys import invitation_of
+    from gateway.identity.keys import parse_invitation
 
     body = read_object(file)
     if body.get("node") == this_node:
         text = f"{file} is this node's own invitation: send it to the partner, and accept the partner's"
         raise CallFailed(text, EXIT_BAD_INPUT)
     try:
-        return invitation_of(body, this_node)
+        return parse_invitation(body, this_node)
     except Invalid as error:
         text = f"{file} is not the invitation of another node, which has node, address and keys"
         raise CallFailed(text, EXIT_BAD_INPUT) from error

@@ -44,7 +44,7 @@ from gateway.errors import GatewayError, Invalid, StorageFailed, counted
 from gateway.http.server import bound, same, serving
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import ENGLISH, reason_of
-from gateway.providers.images import signers_of
+from gateway.providers.images import load_signers
 from gateway.runtime import trials
 from gateway.runtime.trials import Step, Trial
 from gateway.store.database import connect, next_step, schema_revisions
@@ -635,7 +635,7 @@ def certificates_of(settings: Settings) -> Step:
         problems += [str(problem) for problem in certificates.problems(identity, path, now)]
     signer_keys = 0
     try:
-        for signer in signers_of(settings.engine.docker.signatures):
+        for signer in load_signers(settings.engine.docker.signatures):
             signer_keys += len(signer.keys)
     except Invalid as error:
         problems += [str(problem) for problem in error.problems]

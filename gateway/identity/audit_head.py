@@ -1,6 +1,6 @@
-"""The newest signed head of the audit log, kept beside the keys: whoever can write the database cannot reach it.
+"""The newest signed head of the audit log, stored next to the keys, out of reach of the database's administrators.
 
-Without it, a log that is cut off at the end, or emptied, would verify as one that never was longer.
+Without it, a log whose end was cut off, or that was emptied, would verify like one that was never longer.
 """
 
 import json
@@ -13,12 +13,11 @@ _FILE = "audit-head.json"
 
 @dataclass(frozen=True)
 class Head:
-    """A line that signs all lines before it."""
+    """A line of the log that signs all lines before it."""
 
     line: int
     hash: str
-    at: str
-    """ISO 8601"""
+    at: str  # ISO 8601
 
 
 class HeadFile:
@@ -28,24 +27,28 @@ class HeadFile:
         self._path = state_dir / _FILE
 
     def read(self) -> Head | None:
-        """Return the head, None where none was kept yet. Raises `OSError`, `ValueError`."""
+        """Return the head; None if there is none yet. Raises `OSError`, `ValueError`."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
         try:
             content = json.loads(text)
-            return Head(int(content["line"]), str(content["hash"]), str(content["at"]))
+            return Head(
+                line=int(content["line"]),
+                hash=str(content["hash"]),
+                at=str(content["at"]),
+            )
         except (ValueError, TypeError, LookupError) as error:
             raise ValueError(f"{self._path} is not the head of an audit log") from error
 
     def write(self, head: Head) -> None:
-        """Keep a head in place of the one before. Raises `OSError`."""
+        """Replace the stored head. Raises `OSError`."""
         part = self._path.with_name(f"{_FILE}.{os.getpid()}.part")
         part.write_text(json.dumps(asdict(head)), encoding="utf-8")
         part.chmod(0o600)
         part.replace(self._path)
 
     def delete(self) -> None:
-        """Forget the head: the log is another one from now on. Raises `OSError`."""
+        """Delete the head, for a new log. Raises `OSError`."""
         self._path.unlink(missing_ok=True)

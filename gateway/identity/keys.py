@@ -36,22 +36,37 @@ log = structlog.get_logger(__name__)
 PrivateKey = (
     ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | sm2.PrivateKey
 )
-_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
-_P256 = 32
-"""bytes of each of the two numbers of an ECDSA signature"""
+_CONSONANTS = "bdfghjklmnprstvz"
+_VOWELS = "aiou"
+_WORD_BYTES = 2
+_P256_SIZE = 32  # bytes of each of the two numbers of an ECDSA signature
+_RSA_EXPONENT = 65537
+_RSA_SIZE = 3072  # bits of a new key
 
-MAKERS: Mapping[str, Callable[[], PrivateKey]] = {
+
+def _generate_p256() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _generate_rsa() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(_RSA_EXPONENT, _RSA_SIZE)
+
+
+# Algorithm, by its name in RFC 9421 if it has one -> the function that generates a key for it.
+KEY_GENERATORS: Mapping[str, Callable[[], PrivateKey]] = {
     "ed25519": ed25519.Ed25519PrivateKey.generate,
-    "ecdsa-p256-sha256": lambda: ec.generate_private_key(ec.SECP256R1()),
-    "rsa-v1_5-sha256": lambda: rsa.generate_private_key(65537, 3072),
+    "ecdsa-p256-sha256": _generate_p256,
+    "rsa-v1_5-sha256": _generate_rsa,
     "sm2": sm2.PrivateKey.generate,
 }
-"""algorithm, by its name in RFC 9421 if it has one -> what makes a key for it"""
+
+
+# ------------------------------------------------------------ signing
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A private key with what others know of it."""
+    """A private key and the forms of its public key."""
 
     private: PrivateKey
 
@@ -62,31 +77,31 @@ class KeyPair:
 
     @cached_property
     def algorithm(self) -> str:
-        """One of `MAKERS`."""
+        """One of `KEY_GENERATORS`."""
         return signature_algorithm(self.private.public_key())
 
     @cached_property
     def public(self) -> str:
-        """The public key as routes hold it: base64 of its SubjectPublicKeyInfo."""
+        """The public key in the form of routes: base64 of its SubjectPublicKeyInfo."""
         return encode_key(self.private.public_key())
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature in the form of RFC 9421: of ECDSA and SM2 both numbers, one after the other."""
+        """Return the signature in the form of RFC 9421: for ECDSA and SM2 the two numbers, concatenated."""
         match self.private:
             case ed25519.Ed25519PrivateKey() | sm2.PrivateKey():
                 return self.private.sign(content)
             case rsa.RSAPrivateKey():
                 return self.private.sign(content, PKCS1v15(), SHA256())
         r, s = decode_dss_signature(self.private.sign(content, ec.ECDSA(SHA256())))
-        return r.to_bytes(_P256, "big") + s.to_bytes(_P256, "big")
+        return r.to_bytes(_P256_SIZE, "big") + s.to_bytes(_P256_SIZE, "big")
 
 
-def verifies(
+def is_valid_signature(
     key: PublicKey,
     signature: bytes,
     content: bytes,
 ) -> bool:
-    """Tell whether a signature of content was made with the private key of a public one."""
+    """Return whether a signature of content was made with the private key of a public one."""
     try:
         match key:
             case ed25519.Ed25519PublicKey() | sm2.PublicKey():
@@ -94,120 +109,141 @@ def verifies(
             case rsa.RSAPublicKey():
                 key.verify(signature, content, PKCS1v15(), SHA256())
             case ec.EllipticCurvePublicKey():
-                if len(signature) != 2 * _P256:
-                    return False
-                r, s = (
-                    int.from_bytes(half, "big") for half in (signature[:_P256], signature[_P256:])
-                )
-                key.verify(encode_dss_signature(r, s), content, ec.ECDSA(SHA256()))
+                key.verify(_p256_signature_der(signature), content, ec.ECDSA(SHA256()))
     except InvalidSignature:
         return False
     return True
 
 
-def invitation_of(found: Mapping[str, Any], me: str) -> dict[str, Any]:
-    """Return node, address and keys of another node's invitation. Raises `Invalid` where it is none."""
-    theirs = {key: found.get(key) for key in ("node", "address", "keys")}
-    node, url, keys = theirs.values()
-    texts = [node, url, *keys] if isinstance(keys, list) and keys else [None]
-    # text with spaces or line feeds could show other words in a prompt
+def _p256_signature_der(signature: bytes) -> bytes:
+    """Return the DER form of two concatenated numbers. Raises `InvalidSignature` for another length."""
+    if len(signature) != 2 * _P256_SIZE:
+        raise InvalidSignature
+    r = int.from_bytes(signature[:_P256_SIZE], "big")
+    s = int.from_bytes(signature[_P256_SIZE:], "big")
+    return encode_dss_signature(r, s)
+
+
+# ------------------------------------------------------------ invitations
+
+
+def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
+    """Return node, address and keys of another node's invitation. Raises `Invalid` if it is none."""
+    invitation = {key: body.get(key) for key in ("node", "address", "keys")}
+    node, address, keys = invitation.values()
     if node == me:
-        raise Invalid(
-            [
-                Problem(
-                    "invitation", "must be another node's; this is your own: send it to the partner"
-                )
-            ]
-        )
-    if any(not isinstance(text, str) or text.split() != [text] for text in texts):
-        raise Invalid(
-            [Problem("invitation", "must be another node's, with node, address and keys")]
-        )
-    return theirs
+        rule = "must be another node's; this is your own: send it to the partner"
+        raise Invalid([Problem("invitation", rule)])
+    if not isinstance(keys, list) or not keys:
+        raise _incomplete_invitation()
+    if not all(_is_single_word(text) for text in (node, address, *keys)):
+        raise _incomplete_invitation()
+    return invitation
+
+
+def _incomplete_invitation() -> Invalid:
+    rule = "must be another node's, with node, address and keys"
+    return Invalid([Problem("invitation", rule)])
+
+
+def _is_single_word(text: Any) -> bool:
+    """Return whether a value is text without blanks, which could imitate other words in a prompt."""
+    return isinstance(text, str) and text.split() == [text]
 
 
 def six_words(*invitations: Mapping[str, Any]) -> str:
-    """Return six words that stand for invitations (node, address, keys), for people at each node to compare.
+    """Return six words for invitations (node, address, keys), to be compared by people at each node.
 
     A word stands for 16 bits. To find another invitation with the same words takes 2^48 tries of a slow hash.
     """
-    text = json.dumps(
-        sorted([one["node"], one["address"], sorted(one["keys"])] for one in invitations)
-    )
-    found = hashlib.scrypt(
-        text.encode(),
+    contents = []
+    for invitation in invitations:
+        keys = sorted(invitation["keys"])
+        contents.append([invitation["node"], invitation["address"], keys])
+    digest = hashlib.scrypt(
+        json.dumps(sorted(contents)).encode(),
         salt=b"bfia-gateway partner",
         n=2**15,
         r=8,
         p=1,
         maxmem=2**26,
-        dklen=12,
+        dklen=6 * _WORD_BYTES,
     )
-    return " ".join(
-        _word(int.from_bytes(found[at : at + 2], "big")) for at in range(0, len(found), 2)
-    )
+    words = []
+    for start in range(0, len(digest), _WORD_BYTES):
+        number = int.from_bytes(digest[start : start + _WORD_BYTES], "big")
+        words.append(_word(number))
+    return " ".join(words)
 
 
-def _word(n: int) -> str:
-    """Return 16 bits as three consonants and two vowels."""
-    first, middle, last = (_CONSONANTS[n >> shift & 15] for shift in (12, 6, 0))
-    return first + _VOWELS[n >> 10 & 3] + middle + _VOWELS[n >> 4 & 3] + last
+def _word(number: int) -> str:
+    """Return 16 bits as three consonants (4 bits each) and two vowels (2 bits each)."""
+    first, middle, last = (_CONSONANTS[number >> shift & 15] for shift in (12, 6, 0))
+    return first + _VOWELS[number >> 10 & 3] + middle + _VOWELS[number >> 4 & 3] + last
+
+
+# ------------------------------------------------------------ the node's keys
 
 
 class Keyring:
-    """The node's own key pairs in PEM files: the one that signs, and during a rotation the next one.
+    """The node's own key pairs in PEM files: the signing one and, during a rotation, the next one.
 
     A running gateway notices a change of the files at its next request; while a changed one cannot be used, the
-    pair read before it signs. Safe to use from several threads.
+    previous pair signs. Safe to use from several threads.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "identity"
         self.files = {"signing": self.folder / "signing.pem", "next": self.folder / "next.pem"}
         self._lock = Lock()
-        self._stamp: tuple[int, int] | None = None
-        self._refused: tuple[int, int] | None = None
-        """of the file that the log has named as unusable"""
         self._signing: KeyPair | None = None
+        self._stamp: tuple[int, int] | None = None  # of the file that ``_signing`` was read from
+        self._logged: tuple[int, int] | None = None  # stamp of the unusable file logged last
 
     @property
     def signing(self) -> KeyPair | None:
-        """The pair that signs; None: this node has none yet. Raises `Invalid` where the first file is unusable."""
+        """The pair that signs; None: this node has none yet. Raises `Invalid` if the first file is unusable."""
         current = stamp(str(self.files["signing"]))
         with self._lock:
             if current != self._stamp:
-                try:
-                    self._signing, self._stamp = self._read("signing"), current
-                except Invalid as error:
-                    if self._signing is None:
-                        raise
-                    if (
-                        current != self._refused
-                    ):  # read again at each request: a change of the owner has no stamp
-                        self._refused = current
-                        log.warning(
-                            "changed key not usable, the one before signs", cause=error.message
-                        )
+                self._reload_signing(current)
             return self._signing
+
+    def _reload_signing(self, current: tuple[int, int]) -> None:
+        """Read the signing pair of a changed file; keep the previous pair if that fails."""
+        try:
+            self._signing = self._read("signing")
+        except Invalid as error:
+            if self._signing is None:
+                raise
+            # The stamp is not taken over: a change of the file's owner, which may be the remedy, does not change it.
+            if current != self._logged:
+                self._logged = current
+                log.warning("changed key not usable, the one before signs", cause=error.message)
+            return
+        self._stamp = current
 
     @property
     def pairs(self) -> dict[str, KeyPair]:
-        """The pairs that partners have to know, by their use."""
-        found = {use: self._read(use) for use in self.files}
-        return {use: pair for use, pair in found.items() if pair is not None}
+        """The pairs that partners have to know, by their use. Raises `Invalid`."""
+        pairs = {}
+        for use in self.files:
+            pair = self._read(use)
+            if pair is not None:
+                pairs[use] = pair
+        return pairs
 
     def make(self, algorithm: str) -> KeyPair:
-        """Make a pair: the one that signs if there is none, else the next one, in the place of any other next.
+        """Generate and store a pair: the signing one if there is none, else the next one, replacing another next.
 
-        What root makes belongs to the owner of the state folder, for the gateway to read. Raises `Invalid` for SM2
-        where this machine does not have it.
+        Files made by root are given to the owner of the state folder, for the gateway to read. Raises `Invalid` for
+        SM2 on a machine without it.
         """
         use = "next" if self.files["signing"].exists() else "signing"
         try:
-            pair = KeyPair(MAKERS[algorithm]())
+            pair = KeyPair(KEY_GENERATORS[algorithm]())
         except sm2.Sm2Unavailable as error:
             raise Invalid([Problem("algorithm", str(error), algorithm)]) from error
-        content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(
                 mode=0o700,
@@ -216,57 +252,66 @@ class Keyring:
             )
         part = self.folder / f"{use}.part"
         part.unlink(missing_ok=True)
-        self._hand_over(self.folder)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(content)
-        self._hand_over(part)
+        self._give_to_owner(self.folder)
+        _write_private_key(part, pair)
+        self._give_to_owner(part)
         part.replace(self.files[use])
         return pair
 
     def switch(self) -> bool:
-        """Sign with the next pair from now on, and delete the one before; False: no rotation is under way."""
+        """Replace the signing pair with the next one; return False if no rotation is under way."""
         try:
-            self._hand_over(self.files["next"])
+            self._give_to_owner(self.files["next"])
             self.files["next"].replace(self.files["signing"])
         except FileNotFoundError:
             return False
         return True
 
-    def _hand_over(self, path: Path) -> None:
-        """Give what root made to the owner of the state folder; not a link, which that owner may have put."""
-        if os.geteuid() == 0:
-            owner, fd = self.folder.parent.stat(), os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                if path == self.folder or os.fstat(fd).st_nlink == 1:
-                    os.fchown(fd, owner.st_uid, owner.st_gid)
-            finally:
-                os.close(fd)
+    def _give_to_owner(self, path: Path) -> None:
+        """As root, give a file to the owner of the state folder; not a link, which that owner may have put there."""
+        if os.geteuid() != 0:
+            return
+        owner = self.folder.parent.stat()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            if path == self.folder or os.fstat(descriptor).st_nlink == 1:
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(descriptor)
 
     def _read(self, use: str) -> KeyPair | None:
-        """Return a pair. Raises `Invalid` for a file that cannot be read, or holds none that can sign."""
+        """Return a pair; None if its file does not exist. Raises `Invalid` for an unusable file."""
+        file = self.files[use]
         try:
-            key = _loaded(self.files[use].read_bytes())
+            key = _load_private_key(file.read_bytes())
             signature_algorithm(key.public_key())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             rule = f"cannot be read ({error.strerror}): make the user that runs the gateway its owner (chown)"
-            raise Invalid(
-                [Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE"
-            ) from error
+            raise _unusable(file, rule) from error
         except sm2.Sm2Unavailable as error:
-            raise Invalid(
-                [Problem(str(self.files[use]), str(error))], reason="IDENTITY_UNUSABLE"
-            ) from error
+            raise _unusable(file, str(error)) from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            rule = f"must be a private key in PEM form without a password, for {', '.join(MAKERS)}"
-            raise Invalid(
-                [Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE"
-            ) from error
+            algorithms = ", ".join(KEY_GENERATORS)
+            rule = f"must be a private key in PEM form without a password, for {algorithms}"
+            raise _unusable(file, rule) from error
         return KeyPair(cast(PrivateKey, key))
 
 
-def _loaded(pem: bytes) -> Any:
+def _unusable(file: Path, rule: str) -> Invalid:
+    return Invalid([Problem(str(file), rule)], reason="IDENTITY_UNUSABLE")
+
+
+def _write_private_key(file: Path, pair: KeyPair) -> None:
+    """Write a new file that only its owner can read."""
+    content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
+
+
+def _load_private_key(pem: bytes) -> Any:
     try:
         return load_pem_private_key(pem, None)
     except UnsupportedAlgorithm:

@@ -1,7 +1,8 @@
-"""Signatures of requests between nodes, and of the answers: RFC 9421, in ``x-auth-sign``. See docs/signing.md.
+"""Signatures of requests between nodes and of the responses: RFC 9421, in ``x-auth-sign``. See docs/signing.md.
 
-Covered are method, path, query, body and both node ids, not scheme and host, which relays and proxies change: for
-whom a request is, its target's id says. There is one form, so that no sender chooses what a signature covers.
+They cover method, path, query, body and both node ids. Scheme and host, which relays and proxies change, are not
+covered: the target's id says which node a request is for. There is one form, so that no sender chooses what a
+signature covers.
 """
 
 import hashlib
@@ -11,77 +12,108 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from uuid import uuid4
 
 from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed
-from gateway.identity.keys import KeyPair, verifies
+from gateway.identity.keys import KeyPair, is_valid_signature
 from gateway.ports import Clock
-from route_table.certificates import key_pin, public_key, signature_algorithm
+from route_table.certificates import PublicKey, key_pin, public_key, signature_algorithm
 
-VALID_SECONDS = 300
-"""how far the time of a signature may be from this machine's"""
-_FORM = re.compile(
+VALID_SECONDS = 300  # largest difference between a signature's time and this machine's
+# Clocks of the node's gateways may differ, so signatures are remembered for longer than they are valid.
+REMEMBERED_SECONDS = 3 * VALID_SECONDS
+
+_CONTENT_DIGEST = '"content-digest"'
+_MAX_TARGET = 100  # characters of a node id that a message repeats
+_HEADER = re.compile(
     r'input=(\([a-z0-9@"; -]{1,400}\);created=([0-9]{1,12});'
     r'nonce="([A-Za-z0-9-]{16,64})";keyid="(sha256:[0-9a-f]{64})";alg="([a-z0-9_-]{1,40})"), '
     r"signature=:([A-Za-z0-9+/]+={0,2}):"
 )
 
-First = Callable[[str, str, float], str]
-"""From a signature, a request's fingerprint and seconds to remember it, return the request that used it first."""
+# From a signature, a request's fingerprint and the seconds to remember it, return the request that used it first.
+FirstUse = Callable[[str, str, float], str]
+
+
+# ------------------------------------------------------------ reuse
+
+
+def only_here(signature: str, request: str, seconds: float) -> str:
+    """Return the request itself, for a node with one gateway."""
+    return request
+
+
+@dataclass(frozen=True)
+class _Use:
+    """The first request with a signature."""
+
+    request: str
+    until: float  # end of the signature's validity by `time.monotonic`
 
 
 class UsedSignatures:
     """Remembers signatures while they are valid; safe to use from several threads."""
 
-    def __init__(self, seconds: float, first: First = lambda _, request, __: request) -> None:
-        """``first`` consults the node's other gateways; it may wait for a database."""
+    def __init__(self, seconds: float, first_use: FirstUse = only_here) -> None:
+        """``first_use`` consults the node's other gateways; it may wait for a database."""
         self._seconds = seconds
-        self._first = first
+        self._first_use = first_use
         self._lock = threading.Lock()
-        self._used: dict[str, tuple[float, str]] = {}
-        """signature -> end of its validity by `time.monotonic`, and the request that used it first"""
+        self._uses: dict[str, _Use] = {}  # by signature, the oldest first
 
     def accept(self, signature: str, request: str) -> bool:
         """Record a signature; return False if another request used it before."""
         now = time.monotonic()
         with self._lock:
-            for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
-                del self._used[old]
-            known = self._used.get(signature)
-        first = known[1] if known is not None else self._first(signature, request, self._seconds)
+            self._forget_expired(now)
+            use = self._uses.get(signature)
+        if use is None:
+            first = self._first_use(signature, request, self._seconds)
+            use = _Use(first, now + self._seconds)
         with self._lock:
-            return self._used.setdefault(signature, (now + self._seconds, first))[1] == request
+            return self._uses.setdefault(signature, use).request == request
+
+    def _forget_expired(self, now: float) -> None:
+        expired = []
+        for signature, use in self._uses.items():
+            if use.until >= now:
+                break
+            expired.append(signature)
+        for signature in expired:
+            del self._uses[signature]
+
+
+# ------------------------------------------------------------ signed messages
 
 
 @dataclass(frozen=True)
 class Signable:
-    """What a signature covers of a request. ``path`` and ``query`` are as sent, without the prefix of a proxy."""
+    """The parts of a request that a signature covers."""
 
     method: str
-    path: str
-    query: str
-    digest: str
+    path: str  # as sent, without the prefix of a proxy
+    query: str  # as sent
+    digest: str  # of the body
     source: NodeId
     target: NodeId
 
     @property
     def components(self) -> list[tuple[str, str]]:
-        """What is covered, with its values."""
+        """The covered components of RFC 9421, each with its value."""
         return [
             ('"@method"', self.method),
             ('"@path"', self.path),
             ('"@query"', f"?{self.query}"),
-            ('"content-digest"', self.digest),
+            (_CONTENT_DIGEST, self.digest),
             ('"x-source-node-id"', self.source),
             ('"x-target-node-id"', self.target),
         ]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a signature covers of an answer; its nonce is that of the request."""
+class SignableResponse:
+    """The parts of a response that a signature covers; its nonce is the request's."""
 
     status: int
     digest: str
@@ -89,16 +121,21 @@ class Answer:
 
     @property
     def components(self) -> list[tuple[str, str]]:
-        """What is covered, with its values; all of the request but its body, for which its nonce stands."""
-        asked = [
-            (f"{name};req", v) for name, v in self.request.components if name != '"content-digest"'
-        ]
-        return [('"@status"', str(self.status)), ('"content-digest"', self.digest), *asked]
+        """The covered components, each with its value.
+
+        They include those of the request, except for its body, which the nonce represents.
+        """
+        components = [('"@status"', str(self.status)), (_CONTENT_DIGEST, self.digest)]
+        for name, value in self.request.components:
+            if name != _CONTENT_DIGEST:
+                components.append((f"{name};req", value))
+        return components
 
 
 def signature_base(components: Sequence[tuple[str, str]], params: str) -> bytes:
     """Return the signature base of RFC 9421, 2.5: a line for each component, and one for the parameters."""
-    lines = [f"{name}: {value}" for name, value in (*components, ('"@signature-params"', params))]
+    lines = [f"{name}: {value}" for name, value in components]
+    lines.append(f'"@signature-params": {params}')
     return "\n".join(lines).encode("latin-1")
 
 
@@ -107,19 +144,33 @@ def digest(body: bytes) -> str:
     return f"sha-256=:{b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
+def _component_names(message: Signable | SignableResponse) -> str:
+    names = [name for name, _ in message.components]
+    return f"({' '.join(names)})"
+
+
+# ------------------------------------------------------------ signing
+
+
 def sign(
     pair: KeyPair,
-    message: Signable | Answer,
+    message: Signable | SignableResponse,
     nonce: str,
     created: int,
 ) -> str:
-    """Return the value of ``x-auth-sign``: what RFC 9421 has in Signature-Input and Signature."""
-    params = f'{_names(message)};created={created};nonce="{nonce}";keyid="{pair.id}";alg="{pair.algorithm}"'
+    """Return the value of ``x-auth-sign``: RFC 9421's Signature-Input and Signature.
+
+    ``created``: seconds since 1970.
+    """
+    params = (
+        f"{_component_names(message)};created={created};"
+        f'nonce="{nonce}";keyid="{pair.id}";alg="{pair.algorithm}"'
+    )
     signature = pair.sign(signature_base(message.components, params))
     return f"input={params}, signature=:{b64encode(signature).decode()}:"
 
 
-def headers(message: Signable | Answer, value: str) -> dict[str, str]:
+def headers(message: Signable | SignableResponse, value: str) -> dict[str, str]:
     """Return the headers of a signed message: ``x-auth-sign``, and the RFC's own for proxies that know them."""
     params, _, signature = value.removeprefix("input=").partition(", signature=")
     return {
@@ -131,38 +182,50 @@ def headers(message: Signable | Answer, value: str) -> dict[str, str]:
 
 
 def nonce_of(value: str) -> str:
-    """Return the nonce in a value of ``x-auth-sign``; empty: it is not in our form."""
-    found = _FORM.fullmatch(value)
-    return found[3] if found else ""
+    """Return the nonce in a value of ``x-auth-sign``; empty if it is not in our form."""
+    match = _HEADER.fullmatch(value)
+    if match is None:
+        return ""
+    return match[3]
 
 
-def check_answer(
-    answer: Answer,
+# ------------------------------------------------------------ checking
+
+
+@dataclass(frozen=True)
+class VerifiedSignature:
+    """A signature that one of a node's keys has made."""
+
+    key_id: str
+    nonce: str
+    created: int  # seconds since 1970
+
+
+def check_response(
+    response: SignableResponse,
     value: str,
     nonce: str,
     keys: Iterable[str],
 ) -> None:
-    """Raise `NotAllowed` unless the request's target has signed an answer, by one of its keys, for the nonce."""
-    _, given, _ = _checked(answer, value, keys, answer.request.target)
-    if given != nonce:
+    """Raise `NotAllowed` unless a key of the request's target has signed a response to the request with the nonce."""
+    signature = _verify(response, value, keys, response.request.target)
+    if signature.nonce != nonce:
         raise NotAllowed("it is the answer to another request", reason="SIGNATURE_WRONG")
 
 
 class Verifier:
-    """Checks what other nodes have signed for this one."""
+    """Checks the signatures of requests to this node."""
 
     def __init__(
         self,
         node: NodeId,
         clock: Clock,
-        first: First,
+        first_use: FirstUse,
     ) -> None:
-        """``first``: as in `UsedSignatures`."""
+        """``first_use``: as in `UsedSignatures`."""
         self._node = node
         self._clock = clock
-        self._used = UsedSignatures(
-            3 * VALID_SECONDS, first
-        )  # clocks of the node's gateways may differ
+        self._used = UsedSignatures(REMEMBERED_SECONDS, first_use)
 
     def check(
         self,
@@ -174,73 +237,76 @@ class Verifier:
     ) -> str:
         """Return the id of the key that has signed a request, in time and once, by the value of ``x-auth-sign``.
 
-        ``keys``: the sender's, as its route has them; ``sent_digest``: of a body that was sent encoded. Raises
+        ``keys`` are the sender's, from its route; ``sent_digest`` is that of a body that was sent encoded. Raises
         `NotAllowed`; may wait for the database.
         """
-        key_id, nonce = self.check_headers(request, value, keys)
+        signature = self.check_headers(request, value, keys)
         if request.digest != (sent_digest or digest(body)):
             raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
-        # by nonce, not by signature: of one of ECDSA, anybody can make a second one that is valid too
-        if not self._used.accept(
-            hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex
-        ):
-            raise NotAllowed(
-                f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED"
-            )
-        return key_id
+        # The nonce is remembered, not the signature: from an ECDSA signature, anyone can derive another valid one.
+        use = f"{signature.key_id} {signature.nonce}"
+        if not self._used.accept(hashlib.sha256(use.encode()).hexdigest(), uuid4().hex):
+            text = f"the nonce {signature.nonce} was used before: a repeated request"
+            raise NotAllowed(text, reason="SIGNATURE_USED")
+        return signature.key_id
 
     def check_headers(
         self,
         request: Signable,
         value: str,
         keys: Iterable[str],
-    ) -> tuple[str, str]:
-        """Return key id and nonce of a request whose headers are signed; its body need not be there yet."""
-        key_id, nonce, created = _checked(request, value, keys, request.source)
-        age = self._clock().timestamp() - created
+    ) -> VerifiedSignature:
+        """Return the signature of a request whose body may not have arrived. Raises `NotAllowed`."""
+        signature = _verify(request, value, keys, request.source)
+        age = self._clock().timestamp() - signature.created
         if abs(age) > VALID_SECONDS:
             text = f"the request was signed {age:.0f} s ago: more than {VALID_SECONDS}; compare the clocks"
             raise NotAllowed(text, reason="SIGNATURE_EXPIRED")
         if request.target != self._node:
-            raise NotAllowed(
-                f"the request is signed for {request.target[:100]!r}", reason="SIGNATURE_WRONG"
-            )
-        return key_id, nonce
+            text = f"the request is signed for {request.target[:_MAX_TARGET]!r}"
+            raise NotAllowed(text, reason="SIGNATURE_WRONG")
+        return signature
 
 
-def _checked(
-    message: Signable | Answer,
+def _verify(
+    message: Signable | SignableResponse,
     value: str,
     keys: Iterable[str],
     node: NodeId,
-) -> tuple[str, str, int]:
-    """Return key id, nonce and time of a signature that one of a node's keys has made. Raises `NotAllowed`."""
-    found = _FORM.fullmatch(value)
-    if found is None or not found[1].startswith(f"{_names(message)};"):
-        raise NotAllowed(
-            "x-auth-sign holds no signature in the form of RFC 9421", reason="SIGNATURE_MISSING"
-        )
-    params, created, nonce, key_id, algorithm, signature = found.groups()
-    key = next((key for key in map(public_key, keys) if key_pin(key) == key_id), None)
+) -> VerifiedSignature:
+    """Return the signature in a value of ``x-auth-sign``, made by one of a node's keys. Raises `NotAllowed`."""
+    match = _HEADER.fullmatch(value)
+    if match is None or not match[1].startswith(f"{_component_names(message)};"):
+        text = "x-auth-sign holds no signature in the form of RFC 9421"
+        raise NotAllowed(text, reason="SIGNATURE_MISSING")
+    params, created, nonce, key_id, algorithm, encoded = match.groups()
+    key = _key_with_id(key_id, keys)
     if key is None:
         raise NotAllowed(f"the route of {node} has no key {key_id}", reason="SIGNATURE_KEY_UNKNOWN")
+    signature = _decode(encoded)
     base = signature_base(message.components, params)
-    if algorithm != signature_algorithm(key) or not verifies(key, _decoded(signature), base):
-        raise NotAllowed(
-            f"the signature is not one of this message by the key {key_id}",
-            reason="SIGNATURE_WRONG",
-        )
-    return key_id, nonce, int(created)
+    is_valid = is_valid_signature(key, signature, base)
+    if algorithm != signature_algorithm(key) or not is_valid:
+        text = f"the signature is not one of this message by the key {key_id}"
+        raise NotAllowed(text, reason="SIGNATURE_WRONG")
+    return VerifiedSignature(key_id, nonce, int(created))
 
 
-def _names(message: Signable | Answer) -> str:
-    return f"({' '.join(name for name, _ in message.components)})"
+def _key_with_id(key_id: str, keys: Iterable[str]) -> PublicKey | None:
+    """Return the key with an id; None if there is none."""
+    for text in keys:
+        key = public_key(text)
+        if key_pin(key) == key_id:
+            return key
+    return None
 
 
-def _decoded(text: str) -> bytes:
-    """Return bytes of base64; none for what is not written as an encoder writes it."""
+def _decode(text: str) -> bytes:
+    """Return the bytes of base64; empty if it is not in the form that an encoder writes."""
     try:
-        found = b64decode(text, validate=True)
+        decoded = b64decode(text, validate=True)
     except ValueError:
         return b""
-    return found if b64encode(found).decode() == text else b""
+    if b64encode(decoded).decode() != text:
+        return b""
+    return decoded

@@ -1,6 +1,7 @@
-"""Signed statements that are kept: a JSON object in an envelope after DSSE (Dead Simple Signing Envelope, v1).
+"""Signed statements that are stored: JSON objects in DSSE envelopes (Dead Simple Signing Envelope, v1).
 
-The payload's type is signed with it, so that no statement passes for one of another kind, or for a request.
+The payload's type is signed with it, so that no statement passes for one of another kind, or for a request. The audit
+log signs its heads with such statements; each of its lines has a hash that covers the line before.
 """
 
 import hashlib
@@ -12,69 +13,101 @@ from datetime import datetime
 from typing import Any
 
 from gateway.identity.audit_head import Head
-from gateway.identity.keys import KeyPair, verifies
+from gateway.identity.keys import KeyPair, is_valid_signature
 from route_table.certificates import key_pin, public_key
+
+HEAD_KIND = "application/vnd.bfia-gateway.audit-head.v1+json"
+HEAD = "audit head"  # action of a line that signs the one before it
 
 Envelope = Mapping[str, Any]
 
+# A line of the audit log: id, at (ISO 8601), who, action, status, code, detail; hash: None before the chain began.
+Line = Mapping[str, Any]
+
+
+# ------------------------------------------------------------ statements
+
 
 class UnknownKey(ValueError):
-    """A statement is signed with none of the keys that count."""
+    """A statement is signed with a key that does not count."""
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON data as bytes that are the same wherever it comes from: keys in order, no blanks."""
-    return json.dumps(
+    """Return JSON data as bytes that do not depend on its spelling: keys in order, no blanks."""
+    text = json.dumps(
         value,
         sort_keys=True,
         separators=(",", ":"),
         ensure_ascii=False,
-    ).encode("utf-8", "replace")
+    )
+    return text.encode("utf-8", "replace")
 
 
-def signed(
+def sign_statement(
     pair: KeyPair,
     kind: str,
     content: Mapping[str, Any],
 ) -> Envelope:
     """Return a statement in its envelope. ``kind`` is the payload's media type."""
     payload = canonical(content)
-    return _envelope(kind, payload, pair.id, pair.sign(_covered(kind, payload)))
+    return _envelope(kind, payload, pair.id, pair.sign(_signed_bytes(kind, payload)))
 
 
-def opened(
+def open_envelope(
     envelope: Any,
     kind: str,
     keys: Iterable[str],
 ) -> tuple[dict[str, Any], str]:
-    """Return a statement and the public key that has signed it. Raises `UnknownKey` and `ValueError`."""
-    content, key_id, payload, signature = _read(envelope, kind)
-    key = next((key for key in keys if key_pin(public_key(key)) == key_id), None)
-    if key is None:
-        raise UnknownKey(f"it is signed with the key {key_id}")
-    if not verifies(public_key(key), signature, _covered(kind, payload)):
-        raise ValueError(f"the signature is not one of it by the key {key_id}")
-    return content, key
+    """Return a statement and the public key that has signed it.
+
+    Raises `UnknownKey` for a key that is not among ``keys``, `ValueError` for other forms and wrong signatures.
+    """
+    statement = _read(envelope, kind)
+    for key in keys:
+        decoded_key = public_key(key)
+        if key_pin(decoded_key) != statement.key_id:
+            continue
+        signed = _signed_bytes(kind, statement.payload)
+        if not is_valid_signature(decoded_key, statement.signature, signed):
+            raise ValueError(f"the signature is not one of it by the key {statement.key_id}")
+        return statement.content, key
+    raise UnknownKey(f"it is signed with the key {statement.key_id}")
 
 
-def unproven(envelope: Any, kind: str) -> tuple[dict[str, Any], str]:
-    """Return an envelope's content and the id of the key that it names, unverified. Raises `ValueError`."""
-    return _read(envelope, kind)[:2]
+def read_unverified(envelope: Any, kind: str) -> tuple[dict[str, Any], str]:
+    """Return an envelope's content and the id of its key, without checking the signature. Raises `ValueError`."""
+    statement = _read(envelope, kind)
+    return statement.content, statement.key_id
 
 
-def _read(envelope: Any, kind: str) -> tuple[dict[str, Any], str, bytes, bytes]:
+@dataclass(frozen=True)
+class _Statement:
+    """The parts of an envelope."""
+
+    content: dict[str, Any]
+    payload: bytes
+    key_id: str
+    signature: bytes
+
+
+def _read(envelope: Any, kind: str) -> _Statement:
+    """Read an envelope with one signature. Raises `ValueError`."""
     try:
         (signature,) = envelope["signatures"]
-        payload, given = (
-            b64decode(text, validate=True) for text in (envelope["payload"], signature["sig"])
+        payload = b64decode(envelope["payload"], validate=True)
+        statement = _Statement(
+            content=json.loads(payload),
+            payload=payload,
+            key_id=signature["keyid"],
+            signature=b64decode(signature["sig"], validate=True),
         )
-        key_id, content = signature["keyid"], json.loads(payload)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise ValueError("it is not a signed statement") from error
-    # one way to write it: base64 leaves bits open
-    if not isinstance(content, dict) or envelope != _envelope(kind, payload, key_id, given):
+    # Base64 has several spellings of the same bytes; only one is accepted.
+    expected = _envelope(kind, payload, statement.key_id, statement.signature)
+    if not isinstance(statement.content, dict) or envelope != expected:
         raise ValueError("it is not a signed statement of this kind")
-    return content, key_id, payload, given
+    return statement
 
 
 def _envelope(
@@ -83,29 +116,26 @@ def _envelope(
     key_id: str,
     signature: bytes,
 ) -> Envelope:
-    text, proof = (b64encode(one).decode() for one in (payload, signature))
     return {
         "payloadType": kind,
-        "payload": text,
-        "signatures": [{"keyid": key_id, "sig": proof}],
+        "payload": b64encode(payload).decode(),
+        "signatures": [{"keyid": key_id, "sig": b64encode(signature).decode()}],
     }
 
 
-def _covered(kind: str, payload: bytes) -> bytes:
+def _signed_bytes(kind: str, payload: bytes) -> bytes:
     """Return the bytes that are signed: DSSE's pre-authentication encoding."""
-    return b" ".join(
-        (b"DSSEv1", str(len(kind)).encode(), kind.encode(), str(len(payload)).encode(), payload)
-    )
+    parts = [
+        b"DSSEv1",
+        str(len(kind)).encode(),
+        kind.encode(),
+        str(len(payload)).encode(),
+        payload,
+    ]
+    return b" ".join(parts)
 
 
-# ------------------------------------------------- the audit log: each line's hash covers the one before
-
-HEAD_KIND = "application/vnd.bfia-gateway.audit-head.v1+json"
-HEAD = "audit head"
-"""action of a line that signs the one before it"""
-
-Line = Mapping[str, Any]
-"""id, at (ISO 8601), who, action, status, code, detail; hash: None before the chain began"""
+# ------------------------------------------------------------ the audit log
 
 
 def hash_of(line: Line, previous: str) -> str:
@@ -119,121 +149,202 @@ def signed_head(
     node: str,
     at: datetime,
     number: int,
-    hashed: str,
+    line_hash: str,
 ) -> Envelope:
     """Return the signed head of a chain that ends with a line of this number and hash."""
-    return signed(
-        pair,
-        HEAD_KIND,
-        {
-            "node": node,
-            "at": at.isoformat(),
-            "id": number,
-            "hash": hashed,
-        },
-    )
+    content = {
+        "node": node,
+        "at": at.isoformat(),
+        "id": number,
+        "hash": line_hash,
+    }
+    return sign_statement(pair, HEAD_KIND, content)
 
 
 @dataclass
 class Verification:
-    """What was found in a log."""
+    """The result of checking a log."""
 
     lines: int = 0
-    first: int = 0
-    """number of the first line; if it is not 1, those before it were deleted"""
-    before: int = 0
-    """lines from before the chain began"""
-    head: int | None = None
-    """the last line that is a head"""
+    first: int = 0  # number of the first line; above 1 if the lines before were deleted
+    before: int = 0  # lines from before the chain began
+    head: int | None = None  # the last line that is a head
     head_at: str = ""
-    key: str = ""
-    """id of the key that has signed it"""
-    after_head: int = 0
-    """lines after it: their hashes are right, but anybody can compute those"""
+    key: str = ""  # id of the key that has signed the head
+    after_head: int = (
+        0  # lines after the head: their hashes are right, but anyone can compute those
+    )
     problems: list[str] = field(default_factory=list)
 
 
 def verify_log(
     lines: Iterable[Line],
     keys: Sequence[str],
-    kept: Head | None = None,
+    stored_head: Head | None = None,
 ) -> Verification:
-    """Check a log. ``keys``: the node's public keys, of which one has to have signed the newest head.
+    """Check that no lines of a log were changed, removed, added or moved.
 
-    ``kept``: the newest head that the node has kept outside of the log, which has to be in it.
-
-    That covers earlier heads, whose keys may be gone. Old lines may be gone, too, up to a head.
+    ``keys``: the node's public keys, one of which must have signed the newest head. That head covers earlier ones,
+    whose keys may be unknown by now. Old lines may be missing, too, up to a head. ``stored_head``: the newest head
+    outside the log, which must be in it.
     """
-    found = Verification()
-    problem = found.problems.append
-    last, previous, trusted = 0, "", False
-    hash_at_kept = None
+    check = _LogCheck(keys, stored_head)
     for line in lines:
+        check.add(line)
+    return check.finish()
+
+
+@dataclass(frozen=True)
+class _LineHead:
+    """The statement of a line that is a head, with a valid form."""
+
+    number: Any  # of the line before
+    hash: Any  # of the line before
+    at: str
+    key_id: str
+    is_trusted: bool  # signed by one of the node's keys
+
+
+class _LogCheck:
+    """Checks a log line by line."""
+
+    def __init__(self, keys: Sequence[str], stored_head: Head | None) -> None:
+        self._keys = keys
+        self._stored_head = stored_head
+        self._result = Verification()
+        self._last = 0  # number of the previous line
+        self._last_hash = ""  # of the previous line
+        self._is_trusted = False  # the newest head is signed by one of the node's keys
+        self._hash_at_stored_head: str | None = None
+
+    def add(self, line: Line) -> None:
+        """Check the next line."""
         number = line["id"]
-        if kept is not None and number == kept.line:
-            hash_at_kept = line["hash"]
-        found.first = found.first or number
-        found.lines += 1
-        if number <= last:
-            problem(f"line {number} comes after line {last}: it was added or moved")
-            continue
-        stated, signer, known = _stated(line, keys)
-        missing = number != last + 1
-        if missing and not (last == 0 and stated):
-            gap = f"lines {last + 1} to {number - 1} are"
-            problem(f"{gap if number > last + 2 else f'line {last + 1} is'} missing")
-        before = (str(stated.get("hash")) if stated else None) if missing else previous
+        stored = self._stored_head
+        if stored is not None and number == stored.line:
+            self._hash_at_stored_head = line["hash"]
+        self._result.first = self._result.first or number
+        self._result.lines += 1
+        if number <= self._last:
+            self._report(f"line {number} comes after line {self._last}: it was added or moved")
+            return
+        head = _head_in(line, self._keys)
+        self._check_gap(number, head)
+        previous_hash = self._hash_before(number, head)
+        self._check_hash(line, previous_hash)
+        self._result.after_head += 1
+        if head is not None:
+            self._take_head(number, head, previous_hash)
+        self._last = number
+        self._last_hash = line["hash"] or ""
+
+    def finish(self) -> Verification:
+        """Return the result, after checking the log as a whole."""
+        self._check_end()
+        self._check_newest_head()
+        return self._result
+
+    def _report(self, problem: str) -> None:
+        self._result.problems.append(problem)
+
+    def _check_gap(self, number: int, head: _LineHead | None) -> None:
+        """Report missing lines, except those before a first line that is a head."""
+        first_missing = self._last + 1
+        if number == first_missing:
+            return
+        if self._last == 0 and head is not None:
+            return
+        if number == first_missing + 1:
+            self._report(f"line {first_missing} is missing")
+        else:
+            self._report(f"lines {first_missing} to {number - 1} are missing")
+
+    def _hash_before(self, number: int, head: _LineHead | None) -> str | None:
+        """Return the hash of the line before, which a head knows even if that is missing; None if unknown."""
+        if number == self._last + 1:
+            return self._last_hash
+        if head is None:
+            return None
+        return str(head.hash)
+
+    def _check_hash(self, line: Line, previous_hash: str | None) -> None:
+        number = line["id"]
         if line["hash"] is None:
-            found.before += 1
-            if found.before != found.lines:
-                problem(f"line {number} has no hash: it was added, or an older version wrote it")
-        elif before is not None and hash_of(line, before) != line["hash"]:
-            problem(
-                f"line {number} was changed" + (f", or line {last} and its hash" if before else "")
-            )
-        found.after_head += 1
-        if stated:
-            if (stated.get("id"), stated.get("hash")) != (number - 1, before):
-                problem(
-                    f"the head in line {number} signs another log: lines and hashes before it were changed"
+            self._result.before += 1
+            if self._result.before != self._result.lines:
+                self._report(
+                    f"line {number} has no hash: it was added, or an older version wrote it"
                 )
-            found.head, found.head_at, found.key, found.after_head = (
-                number,
-                str(stated.get("at")),
-                signer,
-                0,
+            return
+        if previous_hash is None or hash_of(line, previous_hash) == line["hash"]:
+            return
+        if previous_hash:
+            self._report(f"line {number} was changed, or line {self._last} and its hash")
+        else:
+            self._report(f"line {number} was changed")
+
+    def _take_head(self, number: int, head: _LineHead, previous_hash: str | None) -> None:
+        """Make a line the newest head, and check that it signs the line before."""
+        if head.number != number - 1 or head.hash != previous_hash:
+            self._report(
+                f"the head in line {number} signs another log: lines and hashes before it were changed"
             )
-            trusted = known
-        last, previous = number, line["hash"] or ""
-    if found.lines == 0 and kept is None:
-        problem("there are no lines: nothing was ever changed at this node, or the log was emptied")
-    if kept is not None and last < kept.line:
-        problem(
-            f"lines {last + 1} to {kept.line} are missing at the end: the node signed the last one at {kept.at}"
-        )
-    elif kept is not None and found.first <= kept.line and hash_at_kept != kept.hash:
-        problem(f"line {kept.line} is not the one that the node signed at {kept.at}")
-    if found.lines > found.before and found.head is None:
-        problem(
-            "no line is a signed head: anyone who can write the log could have rewritten all of it"
-        )
-    elif found.head is not None and not trusted:
-        problem(
-            f"the newest head, line {found.head}, is signed with {found.key}, not a key of the node"
-        )
-    return found
+        self._result.head = number
+        self._result.head_at = head.at
+        self._result.key = head.key_id
+        self._result.after_head = 0
+        self._is_trusted = head.is_trusted
+
+    def _check_end(self) -> None:
+        """Report an empty log, or one that differs from the stored head."""
+        stored = self._stored_head
+        if stored is None:
+            if self._result.lines == 0:
+                self._report(
+                    "there are no lines: nothing was ever changed at this node, or the log was emptied"
+                )
+            return
+        if self._last < stored.line:
+            self._report(
+                f"lines {self._last + 1} to {stored.line} are missing at the end: "
+                f"the node signed the last one at {stored.at}"
+            )
+        elif self._result.first <= stored.line and self._hash_at_stored_head != stored.hash:
+            self._report(f"line {stored.line} is not the one that the node signed at {stored.at}")
+
+    def _check_newest_head(self) -> None:
+        """Report a chain without a head, or with a newest head by an unknown key."""
+        result = self._result
+        if result.head is None:
+            if result.lines > result.before:
+                self._report(
+                    "no line is a signed head: anyone who can write the log could have rewritten all of it"
+                )
+        elif not self._is_trusted:
+            self._report(
+                f"the newest head, line {result.head}, is signed with {result.key}, not a key of the node"
+            )
 
 
-def _stated(line: Line, keys: Sequence[str]) -> tuple[dict[str, Any], str, bool]:
-    """Return a head's content, the key that it names, and whether that is a trusted key and has signed it."""
+def _head_in(line: Line, keys: Sequence[str]) -> _LineHead | None:
+    """Return the head in a line; None for other lines, and for heads with a wrong form or signature."""
     if line["action"] != HEAD:
-        return {}, "", False
+        return None
     envelope = line["detail"].get("head")
+    is_trusted = True
     try:
-        content, signer = unproven(envelope, HEAD_KIND)
-        opened(envelope, HEAD_KIND, keys)
+        content, key_id = read_unverified(envelope, HEAD_KIND)
+        open_envelope(envelope, HEAD_KIND, keys)
     except UnknownKey:
-        return content, signer, False
+        is_trusted = False
     except ValueError:
-        return {}, "", False
-    return content, signer, True
+        return None
+    if not content:
+        return None
+    return _LineHead(
+        number=content.get("id"),
+        hash=content.get("hash"),
+        at=str(content.get("at")),
+        key_id=key_id,
+        is_trusted=is_trusted,
+    )

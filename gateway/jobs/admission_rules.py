@@ -13,7 +13,7 @@ from gateway.jobs.bundles import Bundles
 from gateway.jobs.intake import Intake
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.trust import Trust
-from gateway.providers.images import Signatures
+from gateway.providers.images import SignaturePolicy
 from provider_registry.registry import Registry
 
 
@@ -43,7 +43,7 @@ class Rules:
     peers: Peers
     intake: Intake
     policy: Policy
-    signatures: Signatures
+    signatures: SignaturePolicy
     bundles: Bundles
     trust: Trust
     # Audits a refused start: the node that requested it, the action, and its detail.

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.domain.dag import DagNode
 from gateway.domain.spec import JobSpec, NodeId
-from gateway.identity.statements import Envelope, canonical, opened, unproven
+from gateway.identity.statements import Envelope, canonical, open_envelope, read_unverified
 from gateway.ports import as_mapping
 from provider_registry.model import ANY
 
@@ -45,13 +45,13 @@ class Statement:
 
 def open_statement(envelope: Any, keys: Sequence[str]) -> tuple[Statement, str]:
     """Return a statement and the public key that signed it. Raises `UnknownKey` and `ValueError`."""
-    content, key = opened(envelope, KIND, keys)
+    content, key = open_envelope(envelope, KIND, keys)
     return _statement(content), key
 
 
 def accepted_statement(envelope: Envelope) -> Statement:
     """Return the statement of a bundle whose signature was checked when it was accepted."""
-    content, _ = unproven(envelope, KIND)
+    content, _ = read_unverified(envelope, KIND)
     return _statement(content)
 
 

@@ -10,7 +10,7 @@ from gateway.domain.run import Agreement, LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import NotAllowed
 from gateway.identity.keys import Keyring
-from gateway.identity.statements import Envelope, UnknownKey, signed, unproven
+from gateway.identity.statements import Envelope, UnknownKey, read_unverified, sign_statement
 from gateway.jobs.bundle_statement import (
     KIND,
     Statement,
@@ -67,7 +67,7 @@ class Bundles:
         bundles = {}
         for node in nodes:
             content = {**common, "for": node, "parts": digests(parts(spec, node))}
-            bundles[node] = signed(pair, KIND, content)
+            bundles[node] = sign_statement(pair, KIND, content)
         return bundles
 
     def accept(self, spec: JobSpec, sender: NodeId) -> Agreement | None:
@@ -124,7 +124,7 @@ class Bundles:
         Neither the initiator nor the scheduling node vouches for itself.
         """
         with suppress(ValueError, UnsupportedAlgorithm):
-            signer = unproven(envelope, KIND)[0].get("signer")
+            signer = read_unverified(envelope, KIND)[0].get("signer")
             if signer not in (initiator, scheduler) or signer == node:
                 return ()
             keys = self._keys_of(signer, self._route_of(signer))
@@ -193,7 +193,7 @@ class Bundles:
 def _signer(envelope: Envelope, routes: Mapping[NodeId, Route | None]) -> NodeId:
     """Return the node that claims to have signed a bundle: the initiator or the scheduling node."""
     try:
-        signer = unproven(envelope, KIND)[0].get("signer")
+        signer = read_unverified(envelope, KIND)[0].get("signer")
         for node in routes:
             if node == signer:
                 return node

@@ -34,7 +34,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
 from gateway.errors import EngineFailed, GatewayError, StorageFailed
 from gateway.ports import Site
-from gateway.providers.images import Signatures
+from gateway.providers.images import SignaturePolicy
 from gateway.runtime.context import NodeContext, Peers
 from gateway.runtime.loop import wait_for_database
 
@@ -62,7 +62,7 @@ class LaunchRules:
     """The privileges of runs, and the images that they may start from."""
 
     allow: Mapping[str, Allowance]  # by the provider's name
-    signatures: Signatures
+    signatures: SignaturePolicy
     # Approves the digest of an image without an approved one; returns the digest approved by then.
     pinned: Callable[[str, str, str, str], str]
     limits: Callable[[Run], Mapping[str, float | None]]

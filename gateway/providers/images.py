@@ -1,8 +1,7 @@
-"""Images that have to be signed: which, by whom, and whether they are.
+"""The images of providers: their signatures, and their inspection at registration.
 
-The admin names public keys per provider or registry. A signature is cosign's: ECDSA, RSA or Ed25519 over a text
-that names the digest of the image's manifest. An image that was found to be signed is not asked after again while
-the gateway runs: its content cannot change.
+The admin names public keys per provider or registry. Signatures are cosign's: ECDSA, RSA or Ed25519 over a text that
+names the digest of the image's manifest.
 """
 
 import json
@@ -31,29 +30,40 @@ from gateway.errors import Invalid
 from provider_registry import image_labels
 from provider_registry.model import Provider, bounded
 
-_ID = re.compile("(sha256:)?[0-9a-f]+")
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
+NOT_PINNED = (
+    "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
+)
+_IMAGE_ID = re.compile("(sha256:)?[0-9a-f]+")
+_MAX_DIGEST = 80  # characters of a signed digest that a message repeats
 
-@dataclass(frozen=True)
+
+# ------------------------------------------------------------ signatures
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: keys have no hash
 class Signer:
-    """Whose signature counts for which images; patterns in which ``*`` stands for anything."""
+    """The keys that must sign certain images; ``*`` in a pattern stands for anything."""
 
-    provider: str
-    registry: str
+    provider: str  # pattern
+    registry: str  # pattern
     keys: tuple[PublicKey, ...]
 
-    def is_for(self, provider: str, registry: str) -> bool:
-        """Tell whether it counts for images of a provider from a registry."""
-        return fnmatchcase(provider, self.provider) and fnmatchcase(registry, self.registry)
+    def applies_to(self, provider: str, registries: Iterable[str]) -> bool:
+        """Return whether the rule is about images of a provider from any of some registries."""
+        if not fnmatchcase(provider, self.provider):
+            return False
+        return any(fnmatchcase(registry, self.registry) for registry in registries)
 
 
-class Signatures:
-    """Checks images before they are registered and before they start."""
+class SignaturePolicy:
+    """Checks the signatures of images before they are registered and before they start."""
 
     def __init__(self, signers: Sequence[Signer] = ()) -> None:
         self._signers = tuple(signers)
-        self._known: set[tuple[str, int]] = set()
+        # Digests and signers checked before; the content of a digest cannot change.
+        self._checked: set[tuple[str, Signer]] = set()
 
     def check(
         self,
@@ -61,85 +71,98 @@ class Signatures:
         image: str,
         engine: Engine,
     ) -> str:
-        """Return the digest of an image that is signed as it has to be; empty where no rule is about it.
+        """Return the digest of an image with a valid signature; empty if no rule applies to it.
 
-        The first rule that is about it decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
+        The first rule that applies decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
         SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
-        names: Sequence[str] = (image,)
-        if self._signers and _ID.fullmatch(image):  # an id does not say where it came from
-            names = engine.image_facts(image).repo_digests or names
-        registries = {registry_of(name) for name in names}
-        number = next(
-            (
-                n
-                for n, s in enumerate(self._signers)
-                if any(s.is_for(provider, one) for one in registries)
-            ),
-            None,
-        )
-        if number is None:
+        signer = self._signer_for(provider, image, engine)
+        if signer is None:
             return ""
         facts = engine.image_facts(image)
-        if (facts.digest, number) in self._known:
+        if (facts.digest, signer) in self._checked:
             return facts.digest
-        wrong = [
-            _wrong(one, self._signers[number].keys)
-            for one in find_signatures(image, facts.repo_digests)
+        flaws = [
+            _flaw(signature, signer.keys)
+            for signature in find_signatures(image, facts.repo_digests)
         ]
-        if all(wrong):
-            causes = "; ".join(dict.fromkeys(wrong))
+        if all(flaws):
+            causes = "; ".join(dict.fromkeys(flaws))
             raise SignatureInvalid(
                 f"no signature of {image} counts for provider {provider}: {causes}"
             )
-        self._known.add((facts.digest, number))
+        self._checked.add((facts.digest, signer))
         return facts.digest
 
+    def _signer_for(self, provider: str, image: str, engine: Engine) -> Signer | None:
+        """Return the first rule that applies to an image; None if there is none."""
+        names: Sequence[str] = (image,)
+        if self._signers and _IMAGE_ID.fullmatch(image):  # an id does not name its registry
+            names = engine.image_facts(image).repo_digests or names
+        registries = {registry_of(name) for name in names}
+        for signer in self._signers:
+            if signer.applies_to(provider, registries):
+                return signer
+        return None
 
-def signers_of(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
+
+def load_signers(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
     """Read the keys that a configuration names. Raises `Invalid` with every file that holds no public key."""
-    found, problems = [], []
+    signers = []
+    problems: list[Problem] = []
     for number, rule in enumerate(rules):
-        keys = []
-        for index, path in enumerate(rule.keys):
-            try:
-                keys.append(_key(path))
-            except (OSError, ValueError, UnsupportedAlgorithm) as error:
-                words = error.strerror if isinstance(error, OSError) else str(error)
-                text = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({words})"
-                problems.append(
-                    Problem(f"engine.docker.signatures[{number}].keys[{index}]", text, str(path))
-                )
-        found.append(Signer(rule.provider, rule.registry, tuple(keys)))
+        path = f"engine.docker.signatures[{number}].keys"
+        keys = _load_keys(rule.keys, path, problems)
+        signers.append(Signer(rule.provider, rule.registry, keys))
     if problems:
         raise Invalid(problems)
-    return tuple(found)
+    return tuple(signers)
 
 
-def _key(path: Path) -> PublicKey:
-    key = load_pem_public_key(read_bounded(path, MIB))
+def _load_keys(
+    files: Sequence[Path],
+    path: str,
+    problems: list[Problem],
+) -> tuple[PublicKey, ...]:
+    """Read public keys; a problem is added for each file that holds none."""
+    keys = []
+    for index, file in enumerate(files):
+        try:
+            keys.append(_load_key(file))
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            cause = error.strerror if isinstance(error, OSError) else str(error)
+            rule = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({cause})"
+            problems.append(Problem(f"{path}[{index}]", rule, str(file)))
+    return tuple(keys)
+
+
+def _load_key(file: Path) -> PublicKey:
+    """Read a public key. Raises `OSError`, `ValueError` and `UnsupportedAlgorithm`."""
+    key = load_pem_public_key(read_bounded(file, MIB))
     if not isinstance(key, (ec.EllipticCurvePublicKey, RSAPublicKey, Ed25519PublicKey)):
         raise ValueError(f"it is a key of another kind, {type(key).__name__}")
     return key
 
 
-def _wrong(one: ImageSignature, keys: Sequence[PublicKey]) -> str:
-    """Say why a signature does not count; empty where it does."""
+def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
+    """Return why a signature does not count; empty if it does."""
     try:
-        signature = b64decode(one.signature, validate=True)
+        signature = b64decode(image_signature.signature, validate=True)
     except ValueError:
         return "one is not valid base64"
-    if not any(_made_by(key, signature, one.payload) for key in keys):
+    payload = image_signature.payload
+    if not any(_is_signed_with(key, signature, payload) for key in keys):
         return "one was made with another key, or over something else"
     try:
-        critical = json.loads(one.payload)["critical"]
-        named = critical["image"]["docker-manifest-digest"]
+        signed_digest = json.loads(payload)["critical"]["image"]["docker-manifest-digest"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return "one signs a text that names no image"
-    return "" if named == one.digest else f"one is for another image, {str(named)[:80]}"
+    if signed_digest != image_signature.digest:
+        return f"one is for another image, {str(signed_digest)[:_MAX_DIGEST]}"
+    return ""
 
 
-def _made_by(
+def _is_signed_with(
     key: PublicKey,
     signature: bytes,
     payload: bytes,
@@ -157,98 +180,108 @@ def _made_by(
     return True
 
 
-NOT_PINNED = (
-    "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
-)
+# ------------------------------------------------------------ inspection
 
 
-class _TooLong(Exception):
-    """Fetching takes longer than a registration may wait."""
+class _PullTimeout(Exception):
+    """Pulling takes longer than a registration may wait."""
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What was found of one image. ``reason`` is empty if it is here."""
+class InspectedImage:
+    """The result of inspecting one image."""
 
     image: str
     facts: ImageMetadata = field(default_factory=ImageMetadata)
-    reason: str = ""
+    reason: str = ""  # why it cannot be used; empty if it can
     message: str = ""
 
     @property
-    def unsigned(self) -> bool:
-        """It is here, and its required signature is missing, invalid or could not be checked."""
+    def is_unsigned(self) -> bool:
+        """True if its required signature is missing, invalid or could not be checked."""
         return self.reason.startswith("SIGNATURE_")
 
 
+# Checks the signature of a provider's image; arguments and errors as in `SignaturePolicy.check`.
+SignatureCheck = Callable[[str, str, Engine], str]
+
+
+def accept_unsigned(provider: str, image: str, engine: Engine) -> str:
+    """Require no signature of any image."""
+    return ""
+
+
 class Images:
-    """Looks at images where they will run."""
+    """Inspects the images of providers with the engines that will run them."""
 
     def __init__(
         self,
         engine_at: Callable[[str], Engine | None],
         seconds: float,
-        signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: "",
+        check_signature: SignatureCheck = accept_unsigned,
     ) -> None:
-        """``engine_at`` returns the engine for a provider's place, None for one that the admin has not allowed.
+        """``engine_at`` returns the engine for `Provider.place`, None for one that the admin has not allowed.
 
-        ``seconds`` bound the fetching of all images of one registration, where fetching is allowed at all.
-        ``signed`` raises `EngineError` for an image that is not signed as it has to be.
+        ``seconds`` limits the pulling of all images of one registration, if the engine's settings allow pulling.
         """
         self._engine_at = engine_at
-        self._signed = signed
+        self._check_signature = check_signature
         self._seconds = seconds
 
-    def look(
+    def inspect(
         self,
         images: Iterable[str],
         place: str = "",
         provider: str = "",
-    ) -> tuple[Looked, ...]:
-        """Look at each image of a provider, and fetch it if the engine's settings allow that. Raises nothing."""
-        until = time.monotonic() + self._seconds
+    ) -> tuple[InspectedImage, ...]:
+        """Inspect each image of a provider, pulling it if the engine's settings allow that. Raises nothing."""
+        deadline = time.monotonic() + self._seconds
         try:
             engine = self._engine_at(place)
         except EngineError as error:
-            return tuple(Looked(image, reason=error.reason, message=str(error)) for image in images)
+            return _all_failed(images, error.reason, str(error))
         if engine is None:
-            text = f"{place} is not among engines"
-            return tuple(
-                Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images
-            )
-        return tuple(self._one(engine, image, provider, until) for image in images)
+            return _all_failed(images, "DAEMON_NOT_ALLOWED", f"{place} is not among engines")
+        return tuple(self._inspect(engine, image, provider, deadline) for image in images)
 
-    def _one(
+    def _inspect(
         self,
         engine: Engine,
         image: str,
         provider: str,
-        until: float,
-    ) -> Looked:
-        def report(progress: str) -> None:
-            if time.monotonic() >= until:
-                raise _TooLong(f"{image} was not pulled within {self._seconds:g} s; {progress}")
+        deadline: float,
+    ) -> InspectedImage:
+        def check_deadline(progress: str) -> None:
+            if time.monotonic() >= deadline:
+                raise _PullTimeout(f"{image} was not pulled within {self._seconds:g} s; {progress}")
 
         try:
-            engine.ensure_image(image, report)
-            self._signed(provider, image, engine)
-            return Looked(image, engine.image_facts(image))
+            engine.ensure_image(image, check_deadline)
+            self._check_signature(provider, image, engine)
+            return InspectedImage(image, engine.image_facts(image))
         except EngineError as error:
-            return Looked(image, reason=error.reason, message=str(error))
-        except _TooLong as error:
-            return Looked(image, reason="PULL_TIMEOUT", message=str(error))
+            return InspectedImage(image, reason=error.reason, message=str(error))
+        except _PullTimeout as error:
+            return InspectedImage(image, reason="PULL_TIMEOUT", message=str(error))
 
 
-def pinned(provider: Provider, looked: Iterable[Looked]) -> Provider:
-    """Return the provider with the digests of what was found, and a warning for each image that is odd."""
+def _all_failed(images: Iterable[str], reason: str, message: str) -> tuple[InspectedImage, ...]:
+    return tuple(InspectedImage(image, reason=reason, message=message) for image in images)
+
+
+def pin_images(provider: Provider, inspected: Iterable[InspectedImage]) -> Provider:
+    """Return the provider with the digests of its images, and warnings about the images.
+
+    There is one for each image that could not be inspected, and for each difference of its labels.
+    """
     digests: dict[str, str] = {}
     warnings: list[Problem] = []
-    for one in looked:
-        if one.reason:
-            rule = f"cannot be inspected ({one.reason}: {one.message}); {NOT_PINNED}"
-            warnings.append(Problem("metadata.image", rule, one.image))
+    for image in inspected:
+        if image.reason:
+            rule = f"cannot be inspected ({image.reason}: {image.message}); {NOT_PINNED}"
+            warnings.append(Problem("metadata.image", rule, image.image))
             continue
-        if one.facts.digest:
-            digests[one.image] = one.facts.digest
-        warnings += image_labels.differences(one.facts.labels, provider, one.image)
+        if image.facts.digest:
+            digests[image.image] = image.facts.digest
+        warnings += image_labels.differences(image.facts.labels, provider, image.image)
     return replace(provider, digests=digests, warnings=bounded([*warnings, *provider.warnings]))

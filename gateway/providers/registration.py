@@ -1,6 +1,7 @@
-"""Registering, retiring and approving providers: who may, what their images are, and which jobs use them."""
+"""Registering, retiring and approving providers: permissions, images, and the jobs that use them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -10,39 +11,47 @@ from anyio import CapacityLimiter
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.providers.images import Images, Looked, pinned
+from gateway.providers.images import Images, InspectedImage, pin_images
 from provider_registry.model import InvalidDescription, Provider, bounded, join
 from provider_registry.registration import read, read_value
 from provider_registry.registry import Change, Registry, Unknown, Written
 
-_SHOWN = 5
-"""how many jobs a reason names"""
+MAX_CONCURRENT = 4  # registrations; further ones wait without a thread
+_MAX_LISTED_JOBS = 5  # in the reason of a provider's retirement
+_MAX_NAME = 128  # characters of a provider's name that a message repeats
 
 
 @dataclass(frozen=True)
-class By:
-    """Who requests a change. An admin may change every provider, a vendor only its own."""
+class Requester:
+    """The person who requests a change. An admin may change every provider, a vendor only its own."""
 
     name: str = "operator"
     admin: bool = True
 
+    @property
+    def as_owner(self) -> str:
+        """The owner of the names that the requester registers; empty: the node's admins."""
+        if self.admin:
+            return ""
+        return self.name
 
-def asking(name: str, role: str) -> By:
-    """Return who requests a change, as the operators' guard knows it; without tokens a user of this machine."""
-    return By(name or "operator", role in ("", "admin"))
+
+def requester_of(name: str, role: str) -> Requester:
+    """Return the requester for a name and role of the operators' guard; without a role, an admin of this machine."""
+    return Requester(name or "operator", role in ("", "admin"))
 
 
 @dataclass(frozen=True)
-class Gone:
-    """What became of providers that were to be deleted."""
+class Deletion:
+    """The result of deleting providers."""
 
     deleted: tuple[str, ...]
-    retired: tuple[str, ...]
-    """used by jobs that are not over"""
+    retired: tuple[str, ...]  # used by unfinished jobs
 
 
-AT_ONCE = 4
-"""registrations processed at the same time; others wait without holding a thread"""
+def accept_any_storage(engines: Sequence[str]) -> str:
+    """Report no problem of a component's storage engines."""
+    return ""
 
 
 class Providers:
@@ -55,233 +64,278 @@ class Providers:
         unfinished: Callable[[], Iterable[JobSpec]],
         *,
         require_image: bool = False,
-        storage_rule: Callable[[Sequence[str]], str] = lambda engines: "",
+        storage_rule: Callable[[Sequence[str]], str] = accept_any_storage,
     ) -> None:
-        """``unfinished`` yields every job that is not over here.
+        """Build the use cases from their parts.
 
-        ``storage_rule`` says what becomes here of a component with this storageEngine; empty: nothing.
-
-        ``require_image``: an image that cannot be inspected refuses its registration.
+        - ``unfinished`` yields every unfinished job of this node
+        - ``require_image``: an image that cannot be inspected refuses its registration
+        - ``storage_rule`` returns the problem of a component's storage engines here; empty if none
         """
         self.registry = registry
         self._images = images
         self._unfinished = unfinished
         self._require_image = require_image
         self._storage_rule = storage_rule
-        self.limiter = CapacityLimiter(AT_ONCE)
-        """the threads for registrations, which may wait for images"""
+        # For the threads of registrations, which may wait for images.
+        self.limiter = CapacityLimiter(MAX_CONCURRENT)
+        # Large descriptions are read one at a time, so that other requests get their turn.
         self._reading = Lock()
-        """large descriptions are read one at a time, so that other requests get their turn"""
+
+    # ------------------------------------------------------------ registering
 
     def register(
         self,
         body: bytes | Mapping[str, Any],
-        by: By,
+        by: Requester,
         reason: str = "",
         *,
         strict: bool = False,
         single: bool = False,
     ) -> Written:
-        """Register a provider, or one component with its image, whichever the body (or its JSON text) is.
+        """Register a provider, or one component with its image, from a body or its JSON text.
 
-        ``single``: it is the latter where it does not show which. With ``strict`` an image that cannot be
-        inspected refuses it. Raises `Invalid` with every problem, `NotAllowed` (NOT_OWNER).
+        ``single``: a body that may be either is one component. With ``strict`` an image that cannot be inspected
+        refuses the registration. Raises `Invalid` with every problem, `NotAllowed` (NOT_OWNER).
         """
         provider, single = self._read(body, single)
         owner = self.registry.repository.owner(provider.name)
         if owner is not None:
-            _refuse_other(provider.name, owner, by)
-        looked = self._images.look(provider.every_image(), provider.place, provider.name)
-        if unsigned := [one for one in looked if one.unsigned]:
-            raise Invalid((_missing(one, single) for one in unsigned), reason=unsigned[0].reason)
-        missing = [one for one in looked if one.reason]
-        if missing and (strict or self._require_image):
-            raise Invalid((_missing(one, single) for one in missing), reason="IMAGE_NOT_USABLE")
-        provider = self._with_storages(pinned(provider, looked))
-        _refuse_other(
-            provider.name,
-            self.registry.repository.claim(provider.name, "" if by.admin else by.name),
-            by,
-        )
-        done = self.registry.register_component if single else self.registry.register
-        return done(provider, by.name, reason)
+            _check_owner(provider.name, owner, by)
+        images = self._images.inspect(provider.every_image(), provider.place, provider.name)
+        strict = strict or self._require_image
+        _check_images(images, strict=strict, single=single)
+        provider = self._with_storage_warnings(pin_images(provider, images))
+        owner = self.registry.repository.claim(provider.name, by.as_owner)
+        _check_owner(provider.name, owner, by)
+        if single:
+            return self.registry.register_component(provider, by.name, reason)
+        return self.registry.register(provider, by.name, reason)
 
-    def _with_storages(self, provider: Provider) -> Provider:
-        """Warn once where this node has none of the storages that a component lists."""
-        found = [
-            Problem(
-                join("components_description", name, "storageEngine"),
-                rule,
-                list(one.storage_engines),
-            )
-            for name, one in provider.components.items()
-            if (rule := self._storage_rule(one.storage_engines))
-        ]
-        return (
-            replace(provider, warnings=bounded([*found, *provider.warnings])) if found else provider
-        )
+    def _read(self, body: bytes | Mapping[str, Any], single: bool) -> tuple[Provider, bool]:
+        """Return the provider, and whether the body is one component with its image. Raises `Invalid`."""
+        try:
+            with self._reading:
+                if isinstance(body, bytes):
+                    return read(body, single)
+                return read_value(body, single)
+        except InvalidDescription as error:
+            raise Invalid(error.problems) from error
+
+    def _with_storage_warnings(self, provider: Provider) -> Provider:
+        """Add a warning for each component whose storage engines this node does not have."""
+        warnings = []
+        for name, component in provider.components.items():
+            rule = self._storage_rule(component.storage_engines)
+            if rule:
+                path = join("components_description", name, "storageEngine")
+                warnings.append(Problem(path, rule, list(component.storage_engines)))
+        if not warnings:
+            return provider
+        return replace(provider, warnings=bounded([*warnings, *provider.warnings]))
+
+    # ------------------------------------------------------------ changing
 
     def retire(
         self,
         key: str,
-        by: By,
+        by: Requester,
         reason: str = "",
     ) -> Written:
-        """Have no new job use a provider. Raises `NotFound`, `NotAllowed`."""
-        return self._changed(key, by, lambda: self.registry.retire(key, by.name, reason))
+        """Exclude a provider from new jobs. Raises `NotFound`, `NotAllowed`."""
+        with self._changing(key, by):
+            return self.registry.retire(key, by.name, reason)
 
     def unretire(
         self,
         key: str,
-        by: By,
+        by: Requester,
         reason: str = "",
     ) -> Written:
-        """Take `retire` back. Raises `NotFound`, `NotAllowed`."""
-        return self._changed(key, by, lambda: self.registry.unretire(key, by.name, reason))
+        """Undo `retire`. Raises `NotFound`, `NotAllowed`."""
+        with self._changing(key, by):
+            return self.registry.unretire(key, by.name, reason)
 
     def approve(
         self,
         key: str,
-        by: By,
+        by: Requester,
         reason: str = "",
         image: str = "",
     ) -> Written:
-        """Have the images as they are now be the right ones; with ``image`` only that one."""
+        """Pin the current digests of a provider's images, or of one ``image``.
 
-        def work() -> Written:
-            provider = self.registry.get(key)
-            every = provider.every_image()
-            if image and image not in every:
-                raise NotFound(
-                    f"{key} has no image {image}; it has {', '.join(every)}", reason="IMAGE_UNKNOWN"
-                )
-            looked = self._images.look([image] if image else every, provider.place, provider.name)
-            wrong = [f"{one.image}: {_cause(one)}" for one in looked if not one.facts.digest]
-            if wrong:
-                unsigned = next((one.reason for one in looked if one.unsigned), "IMAGE_NOT_USABLE")
-                raise Refused("; ".join(wrong), reason=unsigned)
-            digests = {one.image: one.facts.digest for one in looked}
+        Raises `NotFound`, `NotAllowed`, and `Refused` for images that cannot be inspected.
+        """
+        with self._changing(key, by) as provider:
+            all_images = provider.every_image()
+            if image and image not in all_images:
+                text = f"{key} has no image {image}; it has {', '.join(all_images)}"
+                raise NotFound(text, reason="IMAGE_UNKNOWN")
+            names = [image] if image else all_images
+            images = self._images.inspect(names, provider.place, provider.name)
+            _check_digests(images)
+            digests = {image.image: image.facts.digest for image in images}
             return self.registry.approve(key, digests, by.name, reason)
 
-        return self._changed(key, by, work)
+    def delete(self, by: Requester, **parts: str) -> Deletion:
+        """Delete the providers that match all parts; those in use are retired instead.
 
-    def delete(self, by: By, **parts: str) -> Gone:
-        """Delete what has all the given parts; what jobs still use is retired instead."""
+        Raises `Invalid` if there are no parts, `NotAllowed`.
+        """
         if not any(parts.values()):
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
-        chosen = self.registry.query(**parts)
-        for provider in chosen:
-            _refuse_other(provider.name, self.owner(provider.name), by)
-        users = self._users() if chosen else {}
-        deleted, retired = [], []
-        for provider in chosen:
+        providers = self.registry.query(**parts)
+        for provider in providers:
+            _check_owner(provider.name, self.owner(provider.name), by)
+        users = self._users() if providers else {}
+        deleted = []
+        retired = []
+        for provider in providers:
             jobs = users.get((provider.name, provider.version), [])
             if jobs:
-                shown = ", ".join(jobs[:_SHOWN]) + (", …" if len(jobs) > _SHOWN else "")
-                self.registry.retire(provider.key, by.name, f"was to be deleted; used by {shown}")
+                self.registry.retire(provider.key, by.name, _in_use(jobs))
                 retired.append(provider.key)
             else:
                 self.registry.remove(provider.key, by.name)
                 deleted.append(provider.key)
-        return Gone(tuple(deleted), tuple(retired))
+        return Deletion(tuple(deleted), tuple(retired))
 
-    def users(self, provider: Provider) -> list[str]:
-        """Return the jobs that are not over and use a provider."""
-        return self._users().get((provider.name, provider.version), [])
-
-    def give(self, name: str, owner: str) -> str | None:
-        """Make a vendor, by the name of its tokens, the owner of a provider's name; return who was.
-
-        Empty: the node's admins. Raises `NotFound` for a name that was never registered.
-        """
-        before = self.registry.repository.owner(name)
-        if before is None:
-            raise NotFound(
-                f"no provider {name[:128]} was ever registered", reason="PROVIDER_UNKNOWN"
-            )
-        self.registry.repository.give(name, owner)
-        return before
-
-    def owner(self, name: str) -> str:
-        """Return whose a name is; empty: the node's admins', or nobody's yet."""
-        return self.registry.repository.owner(name) or ""
-
-    def _changed(
-        self,
-        key: str,
-        by: By,
-        work: Callable[[], Written],
-    ) -> Written:
+    @contextmanager
+    def _changing(self, key: str, by: Requester) -> Iterator[Provider]:
+        """Give a provider that the requester may change. Raises `NotFound`, `NotAllowed`."""
         try:
-            name = self.registry.get(key).name
-            _refuse_other(name, self.owner(name), by)
-            return work()
+            provider = self.registry.get(key)
+            _check_owner(provider.name, self.owner(provider.name), by)
+            yield provider
         except Unknown as error:
             raise NotFound(error.message, reason=error.reason) from error
 
-    def _read(self, body: bytes | Mapping[str, Any], single: bool) -> tuple[Provider, bool]:
-        """Return (provider, whether the body is one component with its image). Raises `Invalid`."""
-        try:
-            with self._reading:
-                return read(body, single) if isinstance(body, bytes) else read_value(body, single)
-        except InvalidDescription as error:
-            raise Invalid(error.problems) from error
+    # ------------------------------------------------------------ owners and users
+
+    def owner(self, name: str) -> str:
+        """Return the owner of a provider's name; empty: the node's admins, or the name is free."""
+        return self.registry.repository.owner(name) or ""
+
+    def give(self, name: str, owner: str) -> str | None:
+        """Make a vendor, by the name of its tokens, the owner of a provider's name; return the former owner.
+
+        An empty owner means the node's admins. Raises `NotFound` for a name that was never registered.
+        """
+        former = self.registry.repository.owner(name)
+        if former is None:
+            text = f"no provider {name[:_MAX_NAME]} was ever registered"
+            raise NotFound(text, reason="PROVIDER_UNKNOWN")
+        self.registry.repository.give(name, owner)
+        return former
+
+    def users(self, provider: Provider) -> list[str]:
+        """Return the ids of the unfinished jobs that use a provider."""
+        return self._users().get((provider.name, provider.version), [])
 
     def _users(self) -> dict[tuple[str, str], list[str]]:
-        found: dict[tuple[str, str], list[str]] = {}
+        """Return the ids of unfinished jobs by the name and version of the providers they use."""
+        users: dict[tuple[str, str], list[str]] = {}
         for spec in self._unfinished():
-            for ref in {
-                (node.component.provider, node.component.version) for node in spec.dag.nodes
-            }:
-                jobs = found.setdefault(ref, [])
+            components = [task.component for task in spec.dag.nodes]
+            for provider in {(component.provider, component.version) for component in components}:
+                jobs = users.setdefault(provider, [])
                 if spec.job_id not in jobs:
                     jobs.append(spec.job_id)
-        return found
+        return users
 
 
-def audited(done: Written) -> dict[str, Any]:
-    """Return what the audit keeps of a change: before and after of all that differs."""
+# ------------------------------------------------------------ checks
+
+
+def _check_owner(
+    name: str,
+    owner: str,
+    by: Requester,
+) -> None:
+    """Raise `NotAllowed` unless a requester may change the providers of a name."""
+    if by.admin or owner == by.name:
+        return
+    holder = owner or "this node's admins"
+    text = f"the provider name {name} belongs to {holder}, not to {by.name}; an admin can give it: bfia-gateway provider give"
+    raise NotAllowed(text, reason="NOT_OWNER")
+
+
+def _check_images(
+    images: Sequence[InspectedImage],
+    *,
+    strict: bool,
+    single: bool,
+) -> None:
+    """Raise `Invalid` for unsigned images and, if ``strict``, for all that cannot be inspected."""
+    path = "imageUrl" if single else "metadata.image"
+    unsigned = [image for image in images if image.is_unsigned]
+    if unsigned:
+        raise Invalid(_image_problems(unsigned, path), reason=unsigned[0].reason)
+    unusable = [image for image in images if image.reason]
+    if unusable and strict:
+        raise Invalid(_image_problems(unusable, path), reason="IMAGE_NOT_USABLE")
+
+
+def _image_problems(images: Iterable[InspectedImage], path: str) -> Iterator[Problem]:
+    for image in images:
+        rule = f"must be an image that can be inspected ({_cause(image)})"
+        yield Problem(path, rule, image.image)
+
+
+def _check_digests(images: Sequence[InspectedImage]) -> None:
+    """Raise `Refused` unless every image has a digest."""
+    without_digest = [image for image in images if not image.facts.digest]
+    if not without_digest:
+        return
+    reasons = [image.reason for image in images if image.is_unsigned]
+    reason = next(iter(reasons), "IMAGE_NOT_USABLE")
+    text = "; ".join(f"{image.image}: {_cause(image)}" for image in without_digest)
+    raise Refused(text, reason=reason)
+
+
+def _cause(image: InspectedImage) -> str:
+    if image.reason:
+        return f"{image.reason}: {image.message}"
+    return "NO_DIGEST: the engine cannot tell this image from another with the same name"
+
+
+def _in_use(jobs: Sequence[str]) -> str:
+    """Return the reason for retiring a provider that was to be deleted."""
+    listed = ", ".join(jobs[:_MAX_LISTED_JOBS])
+    if len(jobs) > _MAX_LISTED_JOBS:
+        listed += ", …"
+    return f"was to be deleted; used by {listed}"
+
+
+# ------------------------------------------------------------ JSON
+
+
+def audit_detail(change: Written) -> dict[str, Any]:
+    """Return the audit log's record of a change: before and after of all differences."""
+    action = "unchanged"
+    if change.written:
+        action = str(change.revision.action)
     return {
-        "provider": done.revision.key,
-        "action": str(done.revision.action) if done.written else "unchanged",
-        "revision": done.revision.number,
-        "changes": shown_changes(done.changes),
+        "provider": change.revision.key,
+        "action": action,
+        "revision": change.revision.number,
+        "changes": changes_as_json(change.changes),
     }
 
 
-def shown_problem(problem: Any) -> dict[str, Any]:
-    """Return a warning as answers show it; ``suggestion`` only where there is one."""
-    shown = {
+def problem_as_json(problem: Problem) -> dict[str, Any]:
+    """Return a warning for a response; ``suggestion`` only if there is one."""
+    body = {
         "path": problem.path,
         "rule": problem.rule,
         "got": problem.got,
     }
-    return shown | ({"suggestion": problem.suggestion} if problem.suggestion else {})
+    if problem.suggestion:
+        body["suggestion"] = problem.suggestion
+    return body
 
 
-def shown_changes(changes: Iterable[Change]) -> list[dict[str, Any]]:
-    """Return changes of a description for JSON."""
+def changes_as_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
+    """Return changes of a description for a response."""
     return [change._asdict() for change in changes]
-
-
-def _refuse_other(
-    name: str,
-    owner: str,
-    by: By,
-) -> None:
-    if by.admin or owner == by.name:
-        return
-    whose = f"belongs to {owner}" if owner else "belongs to this node's admins"
-    text = f"the provider name {name} {whose}, not to {by.name}; an admin can give it: bfia-gateway provider give"
-    raise NotAllowed(text, reason="NOT_OWNER")
-
-
-def _missing(one: Looked, single: bool) -> Problem:
-    rule = f"must be an image that can be inspected ({_cause(one)})"
-    return Problem("imageUrl" if single else "metadata.image", rule, one.image)
-
-
-def _cause(one: Looked) -> str:
-    if one.reason:
-        return f"{one.reason}: {one.message}"
-    return "NO_DIGEST: the engine cannot tell this image from another with the same name"

@@ -24,8 +24,8 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from engines.messages import pull_error
 from engines.registry.names import PullRules
-from gateway.providers.images import Images, Signatures
-from gateway.providers.registration import By, Providers
+from gateway.providers.images import Images, SignaturePolicy
+from gateway.providers.registration import Providers, Requester
 from provider_registry.registry import Registry
 from tests.contracts.engine_acts import a_spec, exits, output_of
 from tests.contracts.harnesses import DockerHarness
@@ -270,7 +270,9 @@ def test_the_words_of_a_registry_are_understood(text: str, error: type[EngineErr
 KEY = "acme:1.0.0@docker"
 
 
-def providers_of(engine: ContainerdEngine, signed: Signatures = Signatures()) -> Providers:
+def providers_of(
+    engine: ContainerdEngine, signed: SignaturePolicy = SignaturePolicy()
+) -> Providers:
     images = Images(lambda _: engine, 60.0, signed.check)
     return Providers(Registry(MemoryRepository()), images, list)
 
@@ -282,7 +284,7 @@ def test_an_image_that_moves_is_not_started_until_it_is_approved(
     providers = providers_of(engine)
     image, _ = build()
     body = a_request(metadata={"image": image})
-    first = providers.register(body, By()).revision.provider
+    first = providers.register(body, Requester()).revision.provider
     assert first.digests == {image: engine.image_digest(image)} and first.warnings == ()
     _, moved = build(component="Other")
     assert engine.image_digest(image) == moved != first.digests[image]
@@ -295,6 +297,8 @@ def test_an_image_that_moves_is_not_started_until_it_is_approved(
     )
     with pytest.raises(DigestChanged, match="provider approve"):
         engine.launch(spec)
-    assert providers.approve(KEY, By()).revision.provider.digests == {image: moved}
-    named = [warning.path for warning in providers.register(body, By()).revision.provider.warnings]
+    assert providers.approve(KEY, Requester()).revision.provider.digests == {image: moved}
+    named = [
+        warning.path for warning in providers.register(body, Requester()).revision.provider.warnings
+    ]
     assert named == [f"components_description.{name}" for name in ("Algo", "Other")]

@@ -13,8 +13,8 @@ from engines.registry import client as registries
 from engines.registry.logins import Login
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
-from gateway.providers.images import Images, Signatures, signers_of
-from gateway.providers.registration import By, Providers
+from gateway.providers.images import Images, SignaturePolicy, load_signers
+from gateway.providers.registration import Providers, Requester
 from provider_registry.registry import Registry
 from tests.contracts.test_cluster_refusals import serving
 from tests.core.test_engine_failures import ended
@@ -61,16 +61,16 @@ def key() -> ec.EllipticCurvePrivateKey:
 
 
 @pytest.fixture
-def signed_by(tmp_path: Path) -> Callable[..., Signatures]:
-    def make(*keys: Any, **rule: str) -> Signatures:
+def signed_by(tmp_path: Path) -> Callable[..., SignaturePolicy]:
+    def make(*keys: Any, **rule: str) -> SignaturePolicy:
         files = [public(key, tmp_path, f"{n}.pub") for n, key in enumerate(keys)]
-        return Signatures(signers_of([SignatureRule(keys=files, **rule)]))
+        return SignaturePolicy(load_signers([SignatureRule(keys=files, **rule)]))
 
     return make
 
 
 def reason(
-    signatures: Signatures,
+    signatures: SignaturePolicy,
     image: str,
     engine: Known,
     provider: str = "acme",
@@ -87,7 +87,7 @@ def reason(
 def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(
     shop: str,
     key: Any,
-    signed_by: Callable[..., Signatures],
+    signed_by: Callable[..., SignaturePolicy],
 ) -> None:
     other, digest, image = (
         ec.generate_private_key(ec.SECP384R1()),
@@ -134,7 +134,7 @@ def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(
 def test_keys_of_three_kinds_count(
     shop: str,
     make: Callable[[], Any],
-    signed_by: Callable[..., Signatures],
+    signed_by: Callable[..., SignaturePolicy],
 ) -> None:
     key, digest, image = make(), a_digest(), f"{shop}/acme:1.0"
     put(shop, "acme", digest, (text_for(digest), signature(key, text_for(digest))))
@@ -146,7 +146,7 @@ def test_keys_of_three_kinds_count(
 def test_the_credentials_of_docker_are_used(
     tmp_path: Path,
     key: Any,
-    signed_by: Callable[..., Signatures],
+    signed_by: Callable[..., SignaturePolicy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digest = a_digest()
@@ -167,7 +167,7 @@ def test_the_credentials_of_docker_are_used(
 
 
 def test_what_no_rule_is_about_is_not_asked_after(
-    key: Any, signed_by: Callable[..., Signatures]
+    key: Any, signed_by: Callable[..., SignaturePolicy]
 ) -> None:
     engine = Known("registry.example.com/a:1")
     assert reason(signed_by(key, provider="other"), "registry.example.com/a:1", engine) == ""
@@ -180,7 +180,7 @@ def test_what_no_rule_is_about_is_not_asked_after(
 
 
 def test_the_id_of_an_image_leads_past_no_rule(
-    key: Any, signed_by: Callable[..., Signatures]
+    key: Any, signed_by: Callable[..., SignaturePolicy]
 ) -> None:
     """Attack: an image stays at the daemon when its signature is refused; it is registered by its id instead."""
     rule = signed_by(key, registry="registry.example.com")
@@ -195,7 +195,7 @@ def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None
     (tmp_path / "text").write_text("no key")
     other = public(x25519.X25519PrivateKey.generate(), tmp_path, "x.pub")
     with pytest.raises(Invalid) as caught:
-        signers_of([SignatureRule(keys=[tmp_path / "text", tmp_path / "none", other])])
+        load_signers([SignatureRule(keys=[tmp_path / "text", tmp_path / "none", other])])
     at = "engine.docker.signatures[0].keys"
     assert [p.path for p in caught.value.problems] == [f"{at}[0]", f"{at}[1]", f"{at}[2]"]
     assert all("public key in PEM" in p.rule for p in caught.value.problems)
@@ -204,33 +204,33 @@ def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None
 def test_a_registration_and_an_approval_are_refused(
     tmp_path: Path,
     key: Any,
-    signed_by: Callable[..., Signatures],
+    signed_by: Callable[..., SignaturePolicy],
 ) -> None:
     image = "registry.example.com/a:1"
     images = Images(lambda _: Known(image), 5.0, signed_by(key, provider="acme").check)
     providers = Providers(Registry(MemoryRepository()), images, list)
     with pytest.raises(Invalid, match="SIGNATURE_ABSENT") as refused:
-        providers.register(a_request(metadata={"image": image}), By())
+        providers.register(a_request(metadata={"image": image}), Requester())
     assert (
         refused.value.reason == "SIGNATURE_ABSENT"
         and refused.value.problems[0].path == "metadata.image"
     )
     assert providers.registry.query() == []
     free = a_request(metadata={"image": image}, name="free")
-    key_ = providers.register(free, By()).revision.key
-    assert providers.approve(key_, By()).revision.provider.digests
+    key_ = providers.register(free, Requester()).revision.key
+    assert providers.approve(key_, Requester()).revision.provider.digests
     closed = Providers(
         providers.registry, Images(lambda _: Known(image), 5.0, signed_by(key).check), list
     )
     with pytest.raises(Refused, match="was never pulled from its registry") as unsigned:
-        closed.approve(key_, By())
+        closed.approve(key_, Requester())
     assert unsigned.value.reason == "SIGNATURE_ABSENT"
 
 
 def test_nothing_starts_that_is_not_signed(
     tmp_path: Path,
     key: Any,
-    signed_by: Callable[..., Signatures],
+    signed_by: Callable[..., SignaturePolicy],
 ) -> None:
     with running(tmp_path, make_engine=MemoryEngine.making({"example:1.0.0": Script(0)})) as node:
         node.signatures.check = signed_by(key).check  # type: ignore[method-assign]

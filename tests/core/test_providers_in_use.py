@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Invalid
-from gateway.providers.registration import By
+from gateway.providers.registration import Requester
 from provider_registry.registration import provider_from_request
 from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
 from tests.contracts.apis import IMAGE, registration
@@ -32,5 +32,5 @@ def test_a_job_keeps_its_version_and_a_retired_one_takes_no_new_jobs(tmp_path: P
             node.participant.start_job(spec.job_id, SPEC)
             node.participant.start_task(spec.job_id, f"task_{spec.job_id}", "a", SPEC)
             assert {run.image for run in node.store.local_jobs.get(spec.job_id).runs} == {image}
-        node.providers.unretire(KEY, By())
+        node.providers.unretire(KEY, Requester())
         node.participant.create_job(after, SPEC)

@@ -8,7 +8,7 @@ from engines.base import EngineDown, ImageMetadata
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
-from gateway.providers.registration import By, Providers, audited
+from gateway.providers.registration import Providers, Requester, audit_detail
 from provider_registry.image_labels import differences
 from provider_registry.registry import Registry
 from tests.builders import a_spec, raising
@@ -16,7 +16,11 @@ from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_description, a_parameter, a_provider, a_request
 from tests.registry.memory import MemoryRepository
 
-ADMIN, ANN, BOB = By("operator"), By("ann", admin=False), By("bob", admin=False)
+ADMIN, ANN, BOB = (
+    Requester("operator"),
+    Requester("ann", admin=False),
+    Requester("bob", admin=False),
+)
 KEY, IMAGE = "acme:1.0.0@docker", "acme:1.0.0"
 
 
@@ -107,7 +111,7 @@ def test_a_moved_image_is_approved_by_its_owner(providers, engine):
         providers.approve(KEY, BOB)
     done = providers.approve(KEY, ANN, "rebuilt", IMAGE)
     assert [str(c) for c in done.changes] == [f'~ digests["{IMAGE}"]: sha256:1 → sha256:2']
-    assert audited(done)["changes"] == [
+    assert audit_detail(done)["changes"] == [
         {
             "path": f'digests["{IMAGE}"]',
             "before": "sha256:1",
@@ -147,9 +151,9 @@ def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
 
 
 def test_a_failing_or_forbidden_engine_is_the_reason_of_each_image():
-    (down,) = Images(raising(EngineDown("no daemon answers")), 0.0).look(["a:1"], "far")
+    (down,) = Images(raising(EngineDown("no daemon answers")), 0.0).inspect(["a:1"], "far")
     assert (down.reason, down.message) == ("ENGINE_DOWN", "no daemon answers")
-    (closed,) = Images(lambda place: None, 0.0).look(["a:1"], "far")
+    (closed,) = Images(lambda place: None, 0.0).inspect(["a:1"], "far")
     assert (closed.reason, closed.message) == ("DAEMON_NOT_ALLOWED", "far is not among engines")
 
 

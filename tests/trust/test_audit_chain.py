@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.identity.audit_head import Head, HeadFile
-from gateway.identity.keys import MAKERS, KeyPair, Keyring
+from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
 from gateway.identity.statements import HEAD, hash_of, signed_head, verify_log
 from gateway.store import schema
 from gateway.store.audit import SqlAudit
@@ -19,7 +19,7 @@ from tests.contracts.databases import a_store
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running, settings
 
-OWN, ANOTHER = (KeyPair(MAKERS["ed25519"]()) for _ in range(2))
+OWN, ANOTHER = (KeyPair(KEY_GENERATORS["ed25519"]()) for _ in range(2))
 Lines = list[dict[str, Any]]
 
 

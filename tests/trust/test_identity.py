@@ -20,22 +20,22 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from gateway.errors import Invalid
-from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
+from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring, is_valid_signature
 from gateway.language.catalogue import translate
 from route_table import sm2
 from route_table.certificates import key_pin, public_key
 from tests.cli import call
 
 
-@pytest.mark.parametrize("algorithm", MAKERS)
+@pytest.mark.parametrize("algorithm", KEY_GENERATORS)
 def test_a_signature_is_valid_for_its_key_and_content_only(algorithm: str):
-    pair, other = KeyPair(MAKERS[algorithm]()), KeyPair(MAKERS[algorithm]())
+    pair, other = KeyPair(KEY_GENERATORS[algorithm]()), KeyPair(KEY_GENERATORS[algorithm]())
     signature = pair.sign(b"this")
     assert pair.algorithm == algorithm and key_pin(public_key(pair.public)) == pair.id
-    assert verifies(public_key(pair.public), signature, b"this")
-    assert not verifies(public_key(pair.public), signature, b"that")
-    assert not verifies(public_key(other.public), signature, b"this")
-    assert not verifies(public_key(pair.public), signature[:-1], b"this")
+    assert is_valid_signature(public_key(pair.public), signature, b"this")
+    assert not is_valid_signature(public_key(pair.public), signature, b"that")
+    assert not is_valid_signature(public_key(other.public), signature, b"this")
+    assert not is_valid_signature(public_key(pair.public), signature[:-1], b"this")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_state_folder(tmp_path: Path
 
 
 def test_a_key_that_is_not_on_the_curve_is_refused():
-    spki = MAKERS["sm2"]().public_key().public_bytes()  # type: ignore[call-arg]
+    spki = KEY_GENERATORS["sm2"]().public_key().public_bytes()  # type: ignore[call-arg]
     for wrong in (spki[:-1] + bytes([spki[-1] ^ 1]), spki[:-1], spki + b"\0", b""):
         with pytest.raises(ValueError):
             public_key(b64encode(wrong).decode())

@@ -19,8 +19,8 @@ from adapter.bfia.translate import create_body, job_spec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import JobSpec
 from gateway.errors import Conflict, GatewayError, NotAllowed, Refused
-from gateway.identity.keys import MAKERS, KeyPair, Keyring
-from gateway.identity.statements import opened, signed
+from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
+from gateway.identity.statements import open_envelope, sign_statement
 from gateway.jobs.bundle_document import FILE, document, verify
 from gateway.jobs.bundle_statement import KIND, parts
 from gateway.jobs.bundles import VALID_DAYS, Bundles
@@ -33,7 +33,7 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 from tests.trust.agreeing import route
 
-STRANGERS = KeyPair(MAKERS["ed25519"]())
+STRANGERS = KeyPair(KEY_GENERATORS["ed25519"]())
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def with_bundle(
     spec = spec.for_node(PEER)
     bundle = world.me.bundles.of(spec, [PEER])[PEER]
     if content is not None:
-        found = opened(bundle, KIND, [public(world.me)])[0]
-        bundle = signed(
+        found = open_envelope(bundle, KIND, [public(world.me)])[0]
+        bundle = sign_statement(
             Keyring(world.me.settings.state_dir).pairs["signing"], KIND, found | content
         )
     return replace(spec, bundles={PEER: json.loads(json.dumps(bundle))})
@@ -134,7 +134,8 @@ def test_a_node_learns_no_entries_of_another_one(world: World):
     spec = a_job()
     bundles = world.me.bundles.of(spec, spec.nodes)
     stated = {
-        node: opened(bundles[node], KIND, [public(world.me)])[0]["parts"] for node in spec.nodes
+        node: open_envelope(bundles[node], KIND, [public(world.me)])[0]["parts"]
+        for node in spec.nodes
     }
     assert set(stated[PEER]) == {"flow", "parties", "common", "host.0"}
     assert {name for name in stated[ME] if stated[ME][name] == stated[PEER].get(name)} == {
@@ -239,16 +240,16 @@ def test_a_bundle_for_another_node_time_or_signer_is_refused(world: World):
         assert (
             reason(lambda content=content: accepted(with_bundle(world, spec, content), ME)) == why
         ), content
-    strangers = signed(
+    strangers = sign_statement(
         STRANGERS,
         KIND,
-        opened(world.me.bundles.of(spec, [PEER])[PEER], KIND, [public(world.me)])[0],
+        open_envelope(world.me.bundles.of(spec, [PEER])[PEER], KIND, [public(world.me)])[0],
     )
     assert (
         reason(lambda: accepted(replace(spec, bundles={PEER: strangers}), ME))
         == "BUNDLE_KEY_UNKNOWN"
     )
-    head = signed(
+    head = sign_statement(
         Keyring(world.me.settings.state_dir).pairs["signing"],
         "application/json",
         {"job_id": spec.job_id},
@@ -266,7 +267,7 @@ def test_a_refused_job_is_not_stored_and_the_audit_says_why(
     attacks = {
         "BUNDLE_MISSING": lambda *_: {},
         "BUNDLE_WRONG": lambda _, nodes: of(a_job(), nodes),
-        "BUNDLE_KEY_UNKNOWN": lambda *_: {PEER: signed(STRANGERS, KIND, {"signer": ME})},
+        "BUNDLE_KEY_UNKNOWN": lambda *_: {PEER: sign_statement(STRANGERS, KIND, {"signer": ME})},
     }
     monkeypatch.setattr(world.me.protocol, "bundles", attacks[why])
     with pytest.raises(Refused) as refused:

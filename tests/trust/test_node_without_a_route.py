@@ -11,7 +11,7 @@ import pytest
 from adapter.bfia.requests import OF_PARTIES
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import JobSpec
-from gateway.identity.keys import MAKERS, KeyPair, Keyring
+from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
 from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import registration
 from tests.inprocess import ME, PEER, STRANGER, ask, routes_of, running
@@ -21,7 +21,7 @@ from tests.trust.test_signed_requests import CONTROL, Sent, reason
 THIRD = "JG0100003300000030"
 INVENTED, REMOVED = "JG0000000000000405", "JG0000000000000406"
 NOWHERE = {"url": "http://127.0.0.1:9"}
-PAIRS = {node: KeyPair(MAKERS["ed25519"]()) for node in (STRANGER, THIRD, REMOVED)}
+PAIRS = {node: KeyPair(KEY_GENERATORS["ed25519"]()) for node in (STRANGER, THIRD, REMOVED)}
 OPEN = {f"{CONTROL}/node/hello", *(f"/v1/interconn/node/{name}" for name in ("query", "health"))}
 OF_CONTRACTS = {
     f"/v1/interconn/node/contract/{name}" for name in ("apply", "confirm", "query", "terminate")

@@ -9,13 +9,13 @@ import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.diagnostics.doctor import signing_of
-from gateway.identity.keys import MAKERS, KeyPair
+from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.runtime.trials import Result
 from tests.inprocess import ME, PEER, ask, running
 from tests.trust.agreeing import route
 
 POLL = "/v1/interconn/schedule/task/poll"
-KEY = KeyPair(MAKERS["ed25519"]()).public
+KEY = KeyPair(KEY_GENERATORS["ed25519"]()).public
 ADDRESS = {"url": "http://127.0.0.1:9"}
 
 

@@ -10,8 +10,15 @@ from anyio import CapacityLimiter
 from adapter.bfia import requests
 from gateway.bootstrap.node import Gateway
 from gateway.errors import NotFound, PeerUnreachable
-from gateway.identity.keys import MAKERS, KeyPair, Keyring
-from gateway.identity.signatures import Answer, Signable, check_answer, digest, headers, sign
+from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
+from gateway.identity.signatures import (
+    Signable,
+    SignableResponse,
+    check_response,
+    digest,
+    headers,
+    sign,
+)
 from gateway.runtime.trials import Result
 from tests.e2e.recorder import Recorder
 from tests.inprocess import ME, PEER, running
@@ -104,11 +111,11 @@ def test_what_the_partner_answers_counts(nodes: tuple[Gateway, Gateway, Between]
 def forged(between: Between, asked: Passing) -> Passing:
     """Answer with a signature by a key of one's own."""
     body = b'{"code": 0, "msg": "success", "data": {}}'
-    answer = Answer(
+    answer = SignableResponse(
         200, digest(body), Signable(asked.method, asked.path, "", digest(asked.body), ME, PEER)
     )
     value = sign(
-        KeyPair(MAKERS["ed25519"]()),
+        KeyPair(KEY_GENERATORS["ed25519"]()),
         answer,
         asked.headers["x-nonce"],
         int(asked.headers["x-timestamp"]) // 1000,
@@ -225,7 +232,7 @@ def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Be
 
 @pytest.mark.anyio
 async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
-    pair, sent = KeyPair(MAKERS["ed25519"]()), list[Any]()
+    pair, sent = KeyPair(KEY_GENERATORS["ed25519"]()), list[Any]()
     asked = Signable("POST", "/v1/interconn/schedule/task/poll", "", digest(b""), PEER, ME)
     nonce = "0123456789abcdef"
 
@@ -273,7 +280,9 @@ async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
     start, body = sent
     said = {name.decode(): value.decode() for name, value in start["headers"]}
     assert body["body"] == b"one two"
-    check_answer(Answer(200, digest(b"one two"), asked), said["x-auth-sign"], nonce, [pair.public])
+    check_response(
+        SignableResponse(200, digest(b"one two"), asked), said["x-auth-sign"], nonce, [pair.public]
+    )
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from gateway.identity.keys import MAKERS, KeyPair
+from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.identity.signatures import Signable, Verifier, digest, sign
 from gateway.store.database import open_database
 from gateway.store.repositories import SqlUsedSignatures
@@ -23,7 +23,7 @@ def signing() -> list[list[str]]:
     with TemporaryDirectory() as home:
         store = Store(open_database(f"sqlite:///{home}/bench.db"))
         verifier = Verifier("B", clock, SqlUsedSignatures(store, clock).first)
-        for algorithm, make in MAKERS.items():
+        for algorithm, make in KEY_GENERATORS.items():
             pair, times = KeyPair(make()), []
             for _ in range(_TIMES):
                 began = time.perf_counter()
