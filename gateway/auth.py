@@ -1,4 +1,4 @@
-"""Who may do what on the operators' listener: roles, tokens, and the table of what each role may request."""
+"""Roles, tokens and permissions on the operators' listener, the origin of peers' requests, and the tokens of runs."""
 
 import hashlib
 import hmac
@@ -15,26 +15,79 @@ from gateway.domain.spec import NodeId, Note
 from gateway.domain.states import replace
 from gateway.errors import GatewayError
 
-PREFIX = "bfia_"
-BY_PROVIDER = "oidc:"
-"""begins the names of tokens that a login at the OpenID provider makes, and of no others"""
+TOKEN_PREFIX = "bfia_"
+TOKEN_BYTES = 32  # random ones in a token
+OPENID_PREFIX = (
+    "oidc:"  # begins the names of the tokens made by logins at the OpenID provider, and no others
+)
+
+_SUBJECT_DIGITS = 8  # of the digest of a person's subject at the OpenID provider
+_RUN_CODE_LENGTH = 32  # characters
+
+
+# ------------------------------------------------------------ roles
+
+
+class Role(StrEnum):
+    """The purpose of a token."""
+
+    ADMIN = "admin"  # everything
+    VENDOR = "vendor"  # registers components and sees how they perform
+    PLATFORM = "platform"  # submits jobs, uploads data, downloads results
+    VIEWER = "viewer"  # reads jobs, routes and health; no data, and no logs, which may contain some
+
+
+_READERS = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
 _DATA = (
     r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive|bundle)|models/[^/]+.*/export"
     r"|datasets/[^/]+/[^/]+/(preview|download))"
 )
 
+# Methods, a pattern of paths, the roles that may use them: the first matching row decides. An admin may do everything,
+# including requests that match no row.
+RULES = (
+    ("GET", r"/(docs|openapi\.json|metrics|health|console)?", _READERS),
+    ("GET POST DELETE", r"/api/v1/session", _READERS),
+    ("GET", _DATA, (Role.PLATFORM,)),
+    ("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", (Role.VENDOR, Role.PLATFORM)),
+    ("GET", r"/api/v1/(audit|settings|doctor|events/webhooks).*", (Role.ADMIN,)),
+    ("GET", r"/api/v1/.*", _READERS),
+    ("POST", r"/api/v1/(jobs|models)(/.*)?", (Role.PLATFORM,)),
+    ("PUT DELETE", r"/api/v1/templates/[^/]+", (Role.PLATFORM,)),
+    ("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", (Role.VENDOR,)),
+    ("POST", r"/api/v1/routes/[^/]+/test", (Role.PLATFORM,)),
+    ("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list)", _READERS),
+    ("GET POST", r"/v[12]/(platform/)?schedule/task/get_log.*", (Role.VENDOR, Role.PLATFORM)),
+    ("POST", r"/(v1/platform|v2)/schedule/component/register", (Role.VENDOR,)),
+    ("GET POST", r"/(v1/platform|v2)/schedule/.*", (Role.PLATFORM,)),
+    ("GET", r"/v2/provider/query", _READERS),
+    ("POST", r"/v2/provider/.*", (Role.VENDOR,)),
+    ("GET POST", r"/v2/component/.*", (Role.PLATFORM,)),
+)
 
-class Role(StrEnum):
-    """What a token is for."""
 
-    ADMIN = "admin"
-    """everything"""
-    VENDOR = "vendor"
-    """registers components, and sees how they do"""
-    PLATFORM = "platform"
-    """submits jobs, uploads data, downloads results"""
-    VIEWER = "viewer"
-    """reads jobs, routes and health; never data, nor logs, which may contain some"""
+def may(
+    role: Role,
+    method: str,
+    path: str,
+) -> bool:
+    """Return whether a role may make a request."""
+    if role is Role.ADMIN:
+        return True
+    if method == "HEAD":
+        method = "GET"
+    for methods, pattern, roles in RULES:
+        if method in methods.split() and re.fullmatch(pattern, path):
+            return role in roles
+    return False
+
+
+def roles_for(method: str, path: str) -> list[str]:
+    """Return the roles that may make a request."""
+    return [str(role) for role in Role if may(role, method, path)]
+
+
+# ------------------------------------------------------------ tokens
 
 
 class Unauthenticated(GatewayError):
@@ -45,7 +98,7 @@ class Unauthenticated(GatewayError):
 
 
 class LoginRefused(GatewayError):
-    """A login at the OpenID provider did not succeed; ``reason`` says whether by browser, provider or settings."""
+    """A login at the OpenID provider failed; ``reason`` names the browser, the provider or the settings as the cause."""
 
     reason = "OIDC_REFUSED"
     code = 403
@@ -53,7 +106,7 @@ class LoginRefused(GatewayError):
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is kept: never its text."""
+    """A token as it is stored: never its text."""
 
     id: str
     name: str
@@ -64,60 +117,17 @@ class Token:
     revoked_at: datetime | None = None
 
 
-def token_place(token: Token) -> tuple[str, str]:
-    """Return where a token stands in a list, the oldest first."""
-    return token.created_at.isoformat(timespec="microseconds"), token.id
-
-
 @dataclass(frozen=True)
 class Identity:
-    """Who makes a request."""
+    """The sender of an operator's request."""
 
     name: str
     role: Role
 
 
-_SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
-RULES = (
-    ("GET", r"/(docs|openapi\.json|metrics|health|console)?", _SEES),
-    ("GET POST DELETE", r"/api/v1/session", _SEES),
-    ("GET", _DATA, (Role.PLATFORM,)),
-    ("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", (Role.VENDOR, Role.PLATFORM)),
-    ("GET", r"/api/v1/(audit|settings|doctor|events/webhooks).*", (Role.ADMIN,)),
-    ("GET", r"/api/v1/.*", _SEES),
-    ("POST", r"/api/v1/(jobs|models)(/.*)?", (Role.PLATFORM,)),
-    ("PUT DELETE", r"/api/v1/templates/[^/]+", (Role.PLATFORM,)),
-    ("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", (Role.VENDOR,)),
-    ("POST", r"/api/v1/routes/[^/]+/test", (Role.PLATFORM,)),
-    ("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list)", _SEES),
-    ("GET POST", r"/v[12]/(platform/)?schedule/task/get_log.*", (Role.VENDOR, Role.PLATFORM)),
-    ("POST", r"/(v1/platform|v2)/schedule/component/register", (Role.VENDOR,)),
-    ("GET POST", r"/(v1/platform|v2)/schedule/.*", (Role.PLATFORM,)),
-    ("GET", r"/v2/provider/query", _SEES),
-    ("POST", r"/v2/provider/.*", (Role.VENDOR,)),
-    ("GET POST", r"/v2/component/.*", (Role.PLATFORM,)),
-)
-"""Methods, a pattern of paths, who may: the first that fits decides.
-
-An admin may do everything; what no row names, an admin alone may do.
-"""
-
-
-def may(
-    role: Role,
-    method: str,
-    path: str,
-) -> bool:
-    """Tell whether a role may make a request."""
-    if role is Role.ADMIN:
-        return True
-    method = "GET" if method == "HEAD" else method
-    fits = (
-        roles
-        for methods, pattern, roles in RULES
-        if method in methods.split() and re.fullmatch(pattern, path)
-    )
-    return role in next(fits, ())
+def token_key(token: Token) -> tuple[str, str]:
+    """Return the sort key of a token in a list, the oldest first."""
+    return token.created_at.isoformat(timespec="microseconds"), token.id
 
 
 def new_token(
@@ -126,28 +136,30 @@ def new_token(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[str, Token]:
-    """Return a token's text, to be shown once, and what is kept of it. The text holds 256 random bits."""
-    text = PREFIX + secrets.token_urlsafe(32)
+    """Return a token's text, to be displayed once, and its stored form. The text holds 256 random bits."""
+    text = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     return text, Token(secrets.token_hex(6), name, role, digest(text), now, expires_at)
 
 
 def digest(text: str) -> str:
-    """Return what is kept of a token's text: it is random, so one round of SHA-256 hides it."""
+    """Return the stored digest of a token's text, which is random, so that one round of SHA-256 hides it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def provider_name(name: str, subject: str) -> str:
+def openid_token_name(name: str, subject: str) -> str:
     """Return the token name of a person who logged in at the OpenID provider."""
-    return f"{BY_PROVIDER}{name}#{digest(subject)[:8]}"
+    return f"{OPENID_PREFIX}{name}#{digest(subject)[:_SUBJECT_DIGITS]}"
 
 
 def person_of(name: str) -> str:
-    """Return what stays the same of a token's name: people may change their names at an OpenID provider."""
-    return name.rpartition("#")[2] if name.startswith(BY_PROVIDER) else name
+    """Return the part of a token's name that identifies a person, who may change names at an OpenID provider."""
+    if name.startswith(OPENID_PREFIX):
+        return name.rpartition("#")[2]
+    return name
 
 
 class Access:
-    """Recognises who makes a request."""
+    """Identifies the senders of operators' requests."""
 
     def __init__(
         self,
@@ -155,21 +167,23 @@ class Access:
         clock: Callable[[], datetime],
         configured: str = "",
     ) -> None:
-        """``find`` looks a token up by its digest; ``configured`` is the settings' own token, an admin's."""
+        """``find`` looks a token up by its digest; ``configured`` is an admin's token in the settings."""
         self._find = find
         self._clock = clock
-        self._configured = digest(configured) if configured else ""
+        self._configured = ""
+        if configured:
+            self._configured = digest(configured)
 
     def identify(self, text: str) -> Identity:
-        """Return whose token it is. Raises `Unauthenticated` with the reason."""
+        """Return the identity of a token's holder. Raises `Unauthenticated` with the reason."""
         if not text:
             raise Unauthenticated(
                 "send Authorization: Bearer <token>; an admin makes one by bfia-gateway token create"
             )
-        found = digest(text)
-        if self._configured and secrets.compare_digest(found, self._configured):
+        text_digest = digest(text)
+        if self._configured and secrets.compare_digest(text_digest, self._configured):
             return Identity("operator", Role.ADMIN)
-        token = self._find(found)
+        token = self._find(text_digest)
         if token is None:
             raise Unauthenticated("unknown token", reason="TOKEN_UNKNOWN")
         if token.revoked_at is not None:
@@ -180,100 +194,101 @@ class Access:
         return Identity(token.name, token.role)
 
 
-def allowed(method: str, path: str) -> list[str]:
-    """Return the roles that may make a request, for a refusal that says so."""
-    return [str(role) for role in Role if may(role, method, path)]
+# ------------------------------------------------------------ the origin of a request
 
 
-X = TypeVar("X")
+RecordT = TypeVar("RecordT")
 
 
 @dataclass
 class RequestOrigin:
-    """What is known of the sender of the request under way; empty where it is not."""
+    """The sender of the current request; values that are not known are empty."""
 
     address: str = ""
-    certificate: str = ""
-    """the subject of the certificate that its TLS connection showed"""
-    fingerprint: str = ""
-    """SHA-256 of that certificate"""
-    node: NodeId = ""
-    """set once the node may speak here"""
-    key: str = ""
-    """id of the key, or of the FATE application, that signed the request, once the signature was checked"""
-    permits: tuple[str, ...] = ()
-    """digests of the permits that it brought"""
+    certificate: str = ""  # subject of the client certificate of its TLS connection
+    fingerprint: str = ""  # SHA-256 of that certificate
+    node: NodeId = ""  # set once the node is admitted
+    key: str = (
+        ""  # id of the key or FATE application that signed the request, set once that is checked
+    )
+    permits: tuple[str, ...] = ()  # digests of its permits
 
     def detail(self) -> dict[str, str]:
-        """Return what the timeline and the audit say of it."""
-        found = {
+        """Return the known values for the timeline and the audit log."""
+        values = {
             "from": self.address,
             "certificate": self.certificate,
             "sha256": self.fingerprint,
             "key": self.key,
         }
-        return {name: text for name, text in found.items() if text}
+        return {name: value for name, value in values.items() if value}
 
 
 ORIGIN: ContextVar[RequestOrigin | None] = ContextVar("origin", default=None)
 
 
 def origin() -> RequestOrigin:
-    """Return where the request under way comes from; an empty one outside of peers' requests."""
+    """Return the origin of the current request; an empty one outside of peers' requests."""
     return ORIGIN.get() or RequestOrigin()
 
 
-def proven(note: Note, asked: RequestOrigin | None = None) -> Note:
-    """Return a line of a timeline with where the request under way comes from, if its node caused it."""
-    asked = asked or origin()
-    if not note.by or note.by != asked.node:
+def with_origin(note: Note, request_origin: RequestOrigin | None = None) -> Note:
+    """Return a line of a timeline with the origin of the request, by default the current one.
+
+    A line that the request's node did not cause is returned unchanged.
+    """
+    request_origin = request_origin or origin()
+    if not note.by or note.by != request_origin.node:
         return note
-    return replace(note, detail={**note.detail, "origin": asked.detail()})
+    return replace(note, detail={**note.detail, "origin": request_origin.detail()})
 
 
-def with_proof(change: Callable[[X], X]) -> Callable[[X], X]:
-    """Return a change of a job's record that proves its lines; another thread may make it."""
-    asked = origin()
-    if not asked.node:
+def adding_origin(change: Callable[[RecordT], RecordT]) -> Callable[[RecordT], RecordT]:
+    """Return a change of a job's record that adds the current origin to its new lines.
+
+    Another thread may apply it.
+    """
+    request_origin = origin()
+    if not request_origin.node:
         return change
 
-    def proved(record: X) -> X:
+    def change_with_origin(record: RecordT) -> RecordT:
         before: Any = record
         after: Any = change(record)
-        if len(after.notes) <= len(before.notes):
-            return cast(X, after)
-        added = after.notes[len(before.notes) :]
-        return cast(
-            X, replace(after, notes=(*before.notes, *(proven(note, asked) for note in added)))
-        )
+        old_count = len(before.notes)
+        if len(after.notes) <= old_count:
+            return cast(RecordT, after)
+        new_notes = [with_origin(note, request_origin) for note in after.notes[old_count:]]
+        return cast(RecordT, replace(after, notes=(*before.notes, *new_notes)))
 
-    return proved
+    return change_with_origin
 
 
-# The tokens by which a container proves which run it is.
-#
-# A token is a random id, which the database keeps, and a code over it, which only the gateway that starts the
-# container can compute: whoever reads the database, or a copy of it, cannot make a token.
-
-_CODE = 32
-"""characters"""
+# ------------------------------------------------------------ the tokens of runs
 
 
 class RunTokens:
-    """Issues and checks the tokens of the runs that one gateway starts."""
+    """Issues and checks the tokens by which the containers of one gateway prove which run they are.
+
+    A token is a random id, stored in the database, and a code over it that only the gateway can compute. Access to the
+    database, or to a copy of it, is therefore not enough to make a token.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def issue(self, id_: str) -> str:
-        """Return the token that belongs to an id."""
+        """Return the token of an id."""
         return id_ + self._code(id_)
 
     def id_of(self, token: str) -> str | None:
-        """Return the id that a token belongs to; None for one that was not issued here."""
-        id_, code = token[:-_CODE], token[-_CODE:]
-        genuine = hmac.compare_digest(code.encode("utf-8", "replace"), self._code(id_).encode())
-        return id_ if genuine else None
+        """Return the id of a token; None if it was not issued here."""
+        id_ = token[:-_RUN_CODE_LENGTH]
+        code = token[-_RUN_CODE_LENGTH:].encode("utf-8", "replace")
+        if not hmac.compare_digest(code, self._code(id_).encode()):
+            return None
+        return id_
 
     def _code(self, id_: str) -> str:
-        return hmac.digest(self._key, id_.encode("utf-8", "replace"), "sha256").hex()[:_CODE]
+        code = hmac.digest(self._key, id_.encode("utf-8", "replace"), "sha256")
+        return code.hex()[:_RUN_CODE_LENGTH]

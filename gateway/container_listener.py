@@ -1,7 +1,7 @@
-"""The way from this node's containers to its listener: an address on the engine's bridge, and nothing else of us.
+"""The address at which this node's containers reach the gateway, and the only one that they can reach.
 
-The bridge is there only once the container engine answers. A gateway that starts before it opens the door at the
-first launch after that; a bridge that was made anew is noticed there, too.
+It is on the engine's bridge, which exists only once the container engine responds. A gateway that starts earlier
+listens there from the first launch after that; each launch also notices a bridge that was created again.
 """
 
 import errno
@@ -23,39 +23,42 @@ ANY = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 
 
-class ContainerDoor:
-    """Knows where containers find this gateway."""
+class ContainerListener:
+    """The gateway's listener for containers, on the engine's bridge if it has one."""
 
     def __init__(
         self,
         engine: Engine,
         listener: Listener,
         first: socket.socket,
-        arrived: Callable[[socket.socket], None],
+        add_socket: Callable[[socket.socket], None],
     ) -> None:
-        """``first`` is the listener's socket; ``arrived`` is given every further one that is to be served."""
+        """``first`` is the listener's socket; ``add_socket`` gets every further one, which must be served."""
         self._engine = engine
         self._advertised = listener.advertise
-        self._own, self._port = host_of(first), port_of(first)
-        self._arrived = arrived
+        self._first_host = host_of(first)
+        self._port = port_of(first)
+        self._add_socket = add_socket
         self._lock = threading.Lock()
-        self._network = ""
-        self._host = ""
+        self._network = ""  # id of the bridge's network that the listener was opened for
+        self._host = ""  # at which containers reach the gateway
 
     def address(self) -> str:
-        """Return the base URL for containers, opening the door if that has still to be done.
+        """Return the base URL for containers, listening on the engine's bridge first if necessary.
 
-        Raises `EngineFailed` (ENGINE_DOWN, CREATE_FAILED) where containers cannot reach this gateway.
+        Raises `EngineFailed` (ENGINE_DOWN, CREATE_FAILED, PORT_IN_USE) if containers cannot reach this gateway.
         """
         with self._lock:
-            if not isinstance(self._engine, ContainerdEngine):
-                self._host = LOOPBACK if self._own == ANY else self._own
+            if isinstance(self._engine, ContainerdEngine):
+                self._follow_bridge(self._engine)
+            elif self._first_host == ANY:
+                self._host = LOOPBACK
             else:
-                self._look(self._engine)
+                self._host = self._first_host
             return self._advertised or f"http://{self._host}:{self._port}"
 
     def try_open(self) -> None:
-        """Open the door now if the engine answers; say what of the isolation holds."""
+        """Listen on the engine's bridge if the engine responds, and log how containers are isolated."""
         try:
             self.address()
         except EngineFailed as error:
@@ -63,26 +66,34 @@ class ContainerDoor:
                 "containers cannot reach this gateway yet; it is tried again", cause=error.message
             )
         if not isinstance(self._engine, ContainerdEngine):
-            self._tell()
+            self._log_isolation()
 
-    def _look(self, engine: ContainerdEngine) -> None:
+    def _follow_bridge(self, engine: ContainerdEngine) -> None:
+        """Listen on the engine's bridge if that is new. Raises `EngineFailed`."""
         try:
             network = engine.network_id()
             if network == self._network:
                 return
             host = engine.gateway_address()
-            self._bind(host)
+            if self._needs_socket(host):
+                self._bind(host)
             engine.close_host([self._port])
         except EngineError as error:
             raise EngineFailed(str(error), reason=error.reason) from error
-        self._network, self._host = network, host
-        self._tell()
+        self._network = network
+        self._host = host
+        self._log_isolation()
+
+    def _needs_socket(self, host: str) -> bool:
+        """Return whether no socket serves the bridge's address yet."""
+        if self._advertised is not None:
+            return False
+        return host not in (self._host, self._first_host) and self._first_host != ANY
 
     def _bind(self, host: str) -> None:
-        if self._advertised is not None or self._host == host or self._own in (ANY, host):
-            return
+        """Listen on the bridge's address. Raises `EngineFailed`."""
         try:
-            self._arrived(bound(f"{host}:{self._port}"))
+            self._add_socket(bound(f"{host}:{self._port}"))
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 text = (
@@ -92,17 +103,18 @@ class ContainerDoor:
                 raise EngineFailed(text, reason="CREATE_FAILED") from error
             raise EngineFailed(str(error.strerror), reason="PORT_IN_USE") from error
 
-    def _tell(self) -> None:
+    def _log_isolation(self) -> None:
+        """Log which parts of the isolation hold, and a warning for each gap."""
         try:
-            found = self._engine.isolation()
+            isolation = self._engine.isolation()
         except EngineError as error:
             log.warning("isolation of containers cannot be checked", cause=str(error))
             return
         log.info(
             "isolation of containers",
-            from_each_other=found.tasks,
-            from_host=found.host,
-            from_outside=found.outside,
+            from_each_other=isolation.tasks,
+            from_host=isolation.host,
+            from_outside=isolation.outside,
         )
-        for gap in found.gaps:
+        for gap in isolation.gaps:
             log.warning("containers are not fully isolated", gap=gap)

@@ -1,7 +1,7 @@
 """The errors that the gateway responds with, and how a response reports them.
 
-They are raised where they are known and turned into a response by one handler per adapter. Anything
-else that is raised is a bug: it is logged with its trace, and the response does not contain its text.
+One handler per adapter turns them into a response. Any other exception is a bug: it is logged with its trace, and the
+response does not contain its text.
 
     GatewayError
     ├── Invalid            bad input; carries every Problem
@@ -31,8 +31,8 @@ from gateway.domain.problems import near as near
 if TYPE_CHECKING:  # commands need no models, and importing them takes long
     from pydantic import BaseModel
 
-MOST_PROBLEMS = 200  # of one error
-MOST_TEXT = 20_000  # characters of an error's message in a response
+MAX_PROBLEMS = 200  # of one error
+MAX_TEXT = 20_000  # characters of an error's message in a response
 
 
 def release(handled: BaseException) -> None:
@@ -71,20 +71,22 @@ class GatewayError(Exception):
     @property
     def message(self) -> str:
         """What happened, for people; by default the reason."""
-        return str(self.args[0]) if self.args else self.reason
+        if not self.args:
+            return self.reason
+        return str(self.args[0])
 
 
 class Invalid(GatewayError):
-    """Bad input, with every problem and its path up to `MOST_PROBLEMS`."""
+    """Bad input, with every problem and its path up to `MAX_PROBLEMS`."""
 
     reason = "INVALID"
     code = 400
 
     def __init__(self, problems: Iterable[Problem], *, reason: str | None = None) -> None:
-        self.problems = tuple(islice(problems, MOST_PROBLEMS + 1))
-        if len(self.problems) > MOST_PROBLEMS:
-            more = Problem("(document)", f"has more than the {MOST_PROBLEMS} problems listed here")
-            self.problems = (*self.problems[:MOST_PROBLEMS], more)
+        self.problems = tuple(islice(problems, MAX_PROBLEMS + 1))
+        if len(self.problems) > MAX_PROBLEMS:
+            overflow = f"has more than the {MAX_PROBLEMS} problems listed here"
+            self.problems = (*self.problems[:MAX_PROBLEMS], Problem("(document)", overflow))
         super().__init__("; ".join(map(str, self.problems)), reason=reason)
 
 
@@ -129,7 +131,7 @@ class Refused(GatewayError):
         problems: Iterable[Problem] = (),
     ) -> None:
         super().__init__(message, reason=reason)
-        self.problems = tuple(islice(problems, MOST_PROBLEMS))
+        self.problems = tuple(islice(problems, MAX_PROBLEMS))
 
 
 class NotServed(Refused):
@@ -213,7 +215,7 @@ class StorageAway(StorageFailed, Busy):
 
 def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str, Any]:
     """Return the body of an error response, with its texts rewritten by ``words``."""
-    text = words(error.message[: 2 * MOST_TEXT])
+    text = words(error.message[: 2 * MAX_TEXT])
     data: dict[str, Any] = {"reason": error.reason}
     if error.job_id:
         data["job_id"] = error.job_id
@@ -221,7 +223,7 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
         data["problems"] = [_problem_as_dict(problem, words) for problem in error.problems]
     return {
         "code": error.code,
-        "msg": shorten(f"{error.reason}: {text}", MOST_TEXT),
+        "msg": shorten(f"{error.reason}: {text}", MAX_TEXT),
         "data": data,
     }
 
@@ -239,16 +241,16 @@ def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str,
 
 def shown(value: Any, limit: int = 500) -> Any:
     """Return a value for a response: JSON numbers unchanged, everything else as text of at most ``limit``."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bool | int | None):
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bool | int | float | None):
         return value
     return shorten(value, limit)
 
 
 def shorten(value: Any, limit: int = 500) -> str:
     """Return a value as encodable text of at most ``limit`` characters, with an ellipsis if it is cut."""
-    text = value if isinstance(value, str) else repr(value)
+    text: str = value if isinstance(value, str) else repr(value)
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= limit:
         return text
@@ -280,8 +282,8 @@ def brief(error: GatewayError) -> GatewayError:
 # with a verb, the value, and a suggestion.
 
 MISSING = "is missing"
-_MOST_LISTED = 12  # known keys listed in a rule
-_CERTAIN = 0.8  # similarity of an unknown key to a missing one that makes it a suggestion
+_MAX_LISTED = 12  # known keys listed in a rule
+_MISSPELLED = 0.8  # least similarity of an unknown key to the missing one that it is taken for
 _LISTS = ("list", "tuple", "set", "frozen_set", "iterable")
 _OBJECTS = ("dict", "mapping", "model", "model_attributes", "dataclass")
 _RULES = {
@@ -315,7 +317,7 @@ _COMPARED = {
     "too_long": ("max_length", "must not have more than {} entries"),
 }
 # Rules in plain words instead of a number or an expression.
-_PLAINER = {
+_PLAIN_RULES = {
     ("min_length", 1): "must not be empty",
     ("pattern", r"^[\x21-\x7e]+$"): "must consist of printable ASCII characters, without spaces",
 }
@@ -362,23 +364,31 @@ def _problem(
     if kind == "extra_forbidden":
         return _unknown_key(path, location, value, model)
     if kind in ("literal_error", "enum"):
-        texts = re.split(r", | or ", str(limits.get("expected", "")))
-        allowed = [text.strip("'") for text in texts]
-        rule = f"must be one of {', '.join(allowed)}"
-        return Problem(path, rule, value, near(str(value), allowed))
+        return _not_a_choice(path, value, str(limits.get("expected", "")))
     return Problem(path, _rule(error, kind, limits), value)
 
 
+def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
+    """Return the problem of a value that is none of the choices, which pydantic lists as ``'a', 'b' or 'c'``."""
+    choices = [choice.strip("'") for choice in re.split(r", | or ", expected)]
+    rule = f"must be one of {', '.join(choices)}"
+    return Problem(path, rule, value, near(str(value), choices))
+
+
 def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
-    """Return the suggestion to rename an unknown key that stands for a missing one; "" without one."""
-    name = str(location[-1]) if location else ""
-    parent = location[:-1]
+    """Return the suggestion to rename an unknown key that was meant as a missing one; "" without one."""
+    *parent, last = location or ("",)
+    name = str(last)
     unknown_keys = []
     if isinstance(value, Mapping):
         keys = _keys(model, parent)
         unknown_keys = [key for key in value if isinstance(key, str) and key not in keys]
-    misnomer = _other_name(name, unknown_keys, model, parent) or near(name, unknown_keys, _CERTAIN)
-    return f"{name} instead of {misnomer}" if misnomer else ""
+    misnomer = _other_name(name, unknown_keys, model, parent) or near(
+        name, unknown_keys, _MISSPELLED
+    )
+    if not misnomer:
+        return ""
+    return f"{name} instead of {misnomer}"
 
 
 def _unknown_key(
@@ -391,8 +401,8 @@ def _unknown_key(
     keys = _keys(model, location[:-1])
     rule = "is not known here"
     if keys:
-        rule += f"; known are {', '.join(keys[:_MOST_LISTED])}"
-    if len(keys) > _MOST_LISTED:
+        rule += f"; known are {', '.join(keys[:_MAX_LISTED])}"
+    if len(keys) > _MAX_LISTED:
         rule += ", …"
     if not location:
         return Problem(path, rule, value)
@@ -436,7 +446,7 @@ def _rule(
     if kind in _COMPARED:
         name, template = _COMPARED[kind]
         limit = limits.get(name)
-        return _PLAINER.get((name, limit)) or template.format(limit)
+        return _PLAIN_RULES.get((name, limit)) or template.format(limit)
     if kind in ("value_error", "assertion_error"):  # our own words, after pydantic's prefix
         return str(limits.get("error") or error.get("msg", "is not valid"))
     if kind.startswith(("datetime_", "date_")):

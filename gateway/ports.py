@@ -1,4 +1,4 @@
-"""What the core offers to adapters, and what adapters offer to the core.
+"""The interfaces between the core and its adapters.
 
 The same two interfaces are implemented by the use cases of this node (`Coordinator`, `Participant`) and by each
 protocol's client, so a call looks the same whether it stays in the process or goes out.
@@ -38,24 +38,23 @@ class TaskReport:
     status: TaskStatus
     failure: Failure | None = None
     job_id: str = ""
-    tries: int = 1
-    """how often this was told, with this time; a node that may not have taken it in yet is `Busy`"""
+    tries: int = (
+        1  # how often it was sent, this time included; `Busy` leaves open whether it arrived
+    )
 
 
 @dataclass(frozen=True)
 class Callback:
-    """What a container says of itself."""
+    """A container's report about itself."""
 
-    status: TaskStatus | None
-    """None: ``word`` names no status, so that the report changes nothing"""
+    status: TaskStatus | None  # None: ``word`` names no status, so the report changes nothing
     task_id: str = ""
     role: str = ""
     run_id: str = ""
     result_code: str = ""
     result_message: str = ""
-    address: str = ""
-    """from which it came"""
-    word: str = ""
+    address: str = ""  # of the sender
+    word: str = ""  # the container's own word for its status
 
 
 @dataclass(frozen=True)
@@ -66,55 +65,48 @@ class TaskView:
     name: str
     status: TaskStatus
     failure: Failure | None = None
+    # Node -> role -> status there.
     nodes: Mapping[NodeId, Mapping[str, TaskStatus]] = field(default_factory=dict)
-    """node -> role -> how the task is there"""
-    since: datetime | None = None
-    """when the attempt began"""
-    attempt: int = 0
-    """number of the attempt, from 0"""
-    attempts: Sequence[Attempt] = ()
-    """earlier ones, which failed"""
-    waiting: Waiting | None = None
-    """why it has not ended yet"""
-    inherited: Lineage | None = None
-    """the task of an earlier job whose outputs stand for its own"""
+    since: datetime | None = None  # begin of the attempt
+    attempt: int = 0  # number of the attempt, from 0
+    attempts: Sequence[Attempt] = ()  # earlier ones, which failed
+    waiting: Waiting | None = None  # why it has not ended yet
+    inherited: Lineage | None = None  # the task of an earlier job whose outputs it uses as its own
 
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as it is reported to whoever may read it."""
+    """A job as it is reported to those with permission to read it."""
 
     job_id: str
     status: JobStatus
     tasks: Sequence[TaskView] = ()
     outcome: Outcome | None = None
     failure: Failure | None = None
-    progress: int = 0
-    """percent"""
+    progress: int = 0  # percent
     flow_id: str = ""
     scheduler: NodeId = ""
     warnings: Sequence[str] = ()
-    waiting: Waiting | None = None
-    """why it has not ended yet; of an ended one, what is still to do"""
+    waiting: Waiting | None = (
+        None  # why it has not ended yet; of an ended one, the work that remains
+    )
     parties: Sequence[PartyDetail] = ()
-    tolerated: Sequence[str] = ()
-    """tasks that failed without the job failing"""
-    old_job_id: str = ""
-    """the job of which it took over finished tasks"""
-    origin: Origin | None = None
-    """the job that it runs again"""
-    is_inferred: bool = False
-    """whether its node tells no outcome, and leaves tasks FAILED by a stop as by a failure"""
-    ends_no_callback_job: bool = False
-    """whether its node is known never to end a job with ``sync_type: callback``"""
+    tolerated: Sequence[str] = ()  # tasks that failed without the job failing
+    old_job_id: str = ""  # the job whose finished tasks it took over
+    origin: Origin | None = None  # the job that it runs again
+    is_inferred: bool = (
+        False  # its node reports no outcome, and FAILED for stopped tasks as for failed ones
+    )
+    ends_no_callback_job: bool = False  # its node never ends a job with ``sync_type: callback``
 
 
 class SchedulerApi(Protocol):
-    """What a scheduling node does for initiators and participants."""
+    """The requests of initiators and participants to a scheduling node."""
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Create the job at every node; return its id when all accepted: FATE's nodes give it one of their own.
+        """Create the job at every node; return its id once all have accepted it.
 
+        The id is the submitted one, except for FATE's nodes, which choose their own.
         Raises `Refused`, `Invalid`, `Conflict`.
         """
 
@@ -125,15 +117,15 @@ class SchedulerApi(Protocol):
         sender: NodeId,
         why: Failure | None = None,
     ) -> None:
-        """Stop the job everywhere (``task_name`` empty), or one task and all that needs its output.
+        """Stop the job everywhere (``task_name`` empty), or one task and all that need its output.
 
-        ``why``: what the sender says about it; with another reason than STOPPED the job has failed.
-        What is over stays as it is, with all that follows it. Repeated: no error. Raises `NotFound`, and
-        `NotAllowed` for a node without a part in the job.
+        ``why`` is the sender's explanation; with another reason than STOPPED the job has failed. Ended tasks keep
+        their status, with all that follow them. May be repeated. Raises `NotFound`, and `NotAllowed` for a node
+        without a part in the job.
         """
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Tell how a job stands. Raises `NotFound`."""
+        """Return the state of a job. Raises `NotFound`."""
 
     def suspend_job(
         self,
@@ -141,9 +133,9 @@ class SchedulerApi(Protocol):
         on: bool,
         sender: NodeId,
     ) -> None:
-        """Start no further task, or (``on`` False) go on. Repeated: no error.
+        """Start no further task, or (``on`` False) continue. May be repeated.
 
-        Raises `NotFound`, `NotAllowed`, `Conflict` where the job has ended, `NotServed` by a peer without it.
+        Raises `NotFound`, `NotAllowed`, `Conflict` if the job has ended, `NotServed` for a peer without this request.
         """
 
     def amend_job(
@@ -155,7 +147,7 @@ class SchedulerApi(Protocol):
     ) -> int:
         """Give tasks that have not begun new parameters, at every node or at none; return the version.
 
-        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), what a node answers that
+        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), the error of a node that
         refuses them, and `NotServed`.
         """
 
@@ -166,37 +158,37 @@ class SchedulerApi(Protocol):
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Take in that somebody at a node agreed to the job, or (with a failure) refused it.
+        """Record a person's approval of the job at a node or, with a failure, the refusal.
 
-        ``audit``: the question that this answers, where the job was asked about before it was created.
+        ``audit``: id of the question, if the node was asked before the job was created.
 
-        Repeated: no error. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for another
-        answer than before, and for a refusal once the job is READY.
+        May be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a decision that
+        differs from the recorded one, and for a refusal once the job is READY.
         """
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
-        """Run an ended job again from a task on, as a new job; return when every node has accepted that.
+    def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
+        """Run an ended job again from a task on, as a new job; return once every node has accepted it.
 
         Raises `NotFound`, `NotAllowed`, `Conflict` (JOB_NOT_ENDED), `Invalid`, `Refused` (INHERITANCE_FAILED, …).
         """
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Take in news. Late or repeated news is not an error. Raises `NotFound` for a task unknown here."""
+        """Record a task's state. It may be late or repeated. Raises `NotFound` for a task unknown here."""
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Take in that the sender has something free that the job waits for. A hint: nothing depends on it."""
+        """Note that the sender has free resources for a waiting job. Only a hint, which may be lost."""
 
 
 class ParticipantApi(Protocol):
-    """What a participating node does for the scheduling node. Every call may be repeated without harm."""
+    """The requests of a scheduling node to a participating node. Every call may be repeated."""
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Check and store the job. Raises `Invalid` with every problem, `Conflict`, `NotAllowed`."""
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Ask whether the node would take the job, where it wants to be asked before; None: it does not.
+        """Ask a node before the job is created whether it accepts it; None if it does not want to be asked.
 
-        What it decides comes by `SchedulerApi.confirm_job`. Raises as `create_job` does.
+        Its decision arrives by `SchedulerApi.confirm_job`. Raises the errors of `create_job`.
         """
 
     def withdraw(
@@ -205,19 +197,19 @@ class ParticipantApi(Protocol):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Take back a question, or what was agreed to. A node that cannot be told waits in vain.
+        """Withdraw a question or an approved job. A node that cannot be reached keeps waiting.
 
-        ``ending`` tells how the job ended, and why.
+        ``ending``: how the job ended, and why.
         """
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Tell what would happen to a job here; create nothing. Raises `NotAllowed`, `NotServed`, `Refused`."""
+        """Return the checks of a job here without creating it. Raises `NotAllowed`, `NotServed`, `Refused`."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Keep what the job needs here until it ends. Raises `Refused` with RESOURCES_BUSY."""
+        """Reserve the job's resources here until it ends. Raises `Refused` with RESOURCES_BUSY."""
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Take back what the job holds here, until it is asked for again; for a job that has not begun."""
+        """Release the reservation of a job that has not begun; `hold` may follow again."""
 
     def start_job(
         self,
@@ -225,7 +217,7 @@ class ParticipantApi(Protocol):
         sender: NodeId,
         without: Sequence[str] = (),
     ) -> None:
-        """Begin. ``without`` names the parties that are left out; what was not held before is held now.
+        """Begin the job, with the resources that are not reserved yet. ``without`` names the excluded parties.
 
         Raises `Conflict`, `NotAllowed`, `Refused` with RESOURCES_BUSY.
         """
@@ -238,9 +230,9 @@ class ParticipantApi(Protocol):
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
-        """Put new parameters aside, which hold once a task's start names them; ``holding``: ids of earlier ones.
+        """Offer new parameters, which take effect once a task's start names them.
 
-        ``amended``, the job with them, is what a request signs.
+        ``holding``: ids of the earlier offers in effect. ``amended``: the job with all of them, which a request signs.
 
         Raises `Invalid`, `Conflict`, `NotAllowed`, `NotServed`.
         """
@@ -253,9 +245,10 @@ class ParticipantApi(Protocol):
         sender: NodeId,
         holding: Sequence[str] = (),
     ) -> None:
-        """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none.
+        """Accept the task's runs, which start afterwards.
 
-        ``holding`` names the offered parameters that hold; a node has agreed to each.
+        ``holding``: ids of the offered parameters in effect, each accepted by the node before. Raises `Refused` with
+        NO_ROLE_HERE if the node has no role in the task.
         """
 
     def poll_task(
@@ -264,7 +257,10 @@ class ParticipantApi(Protocol):
         role: str,
         sender: NodeId,
     ) -> TaskNews:
-        """Tell how a task stands at a role, or (empty) at all of the node. Raises `NotFound` with TASK_UNKNOWN."""
+        """Return a task's state at a role, or (empty) at all roles of the node.
+
+        Raises `NotFound` with TASK_UNKNOWN.
+        """
 
     def stop_job(
         self,
@@ -273,7 +269,7 @@ class ParticipantApi(Protocol):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """End the job here (``task_name`` empty) or one task and what follows it."""
+        """End the job here (``task_name`` empty), or one task and those that follow it."""
 
     def stop_task(
         self,
@@ -282,9 +278,9 @@ class ParticipantApi(Protocol):
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End one task and what follows it; one that has succeeded, or never started, is left as it is.
+        """End one task and those that follow it, unless it has succeeded or never started.
 
-        Some peers know it by its id only: then ``job_id`` and ``task_name`` are empty. Raises `NotFound`.
+        Some peers only know tasks by their ids: then ``job_id`` and ``task_name`` are empty. Raises `NotFound`.
         """
 
     def delete_job(
@@ -293,7 +289,7 @@ class ParticipantApi(Protocol):
         dry_run: bool,
         sender: NodeId,
     ) -> None:
-        """Delete an ended job with its logs and outputs; one that is not there is deleted already.
+        """Delete an ended job with its logs and outputs; a job unknown here counts as deleted.
 
         Raises `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE), `NotAllowed`, `NotServed`.
         """
@@ -301,30 +297,26 @@ class ParticipantApi(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """What a container needs to know about the node it runs at."""
+    """The node's properties that a container needs."""
 
     storage_url: str
     callback_url: str
-    transport: str
-    """host:port, without a scheme"""
+    transport: str  # host:port, without a scheme
     log_path: str
     institution_of: Mapping[NodeId, str]
-    checkpoint: str = ""
-    """the folder for checkpoints; empty: it has none"""
-    checkpoint_at: Address | None = None
-    """where they lie at its storage, if that is elsewhere and it has no folder for them"""
-    compute: str = ""
-    """a computing engine that the admin lets the provider use"""
-    tuning: Mapping[str, int] = field(default_factory=dict)
-    """n_threads, chunk_size where the admin sets them"""
+    checkpoint: str = ""  # the folder for checkpoints; empty: none
+    checkpoint_at: Address | None = None  # their address in a remote storage, instead of a folder
+    compute: str = ""  # a computing engine that the admin lets the provider use
+    tuning: Mapping[str, int] = field(
+        default_factory=dict
+    )  # n_threads, chunk_size if the admin sets them
 
 
 class ProtocolAdapter(Protocol):
     """A protocol: its client for calls that go out, and the container's environment it defines."""
 
     name: str
-    numbers_tasks: bool
-    """whether its nodes know a task by its name and the number of its attempt, so that its id has to tell both"""
+    numbers_tasks: bool  # its nodes identify tasks by name and number of attempt, both of which the id contains
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
@@ -341,7 +333,7 @@ class ProtocolAdapter(Protocol):
         """Return the variables of a run's container."""
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container that serves its state; None where it does not answer, or has not ended its work."""
+        """Ask a container that serves its state; None if it does not respond, or has not ended its work."""
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return a job as this protocol submits it."""
@@ -349,26 +341,29 @@ class ProtocolAdapter(Protocol):
 
 @dataclass(frozen=True)
 class Limiters:
-    """Threads for blocking use cases, apart by what they wait for, so that slow peers starve nobody."""
+    """Threads for blocking use cases, in separate pools so that slow peers delay nothing else."""
 
-    peers: CapacityLimiter
-    """requests that wait for other nodes"""
-    news: CapacityLimiter
-    """callbacks and polls: short, and jobs stand still without them"""
+    peers: CapacityLimiter  # requests that wait for other nodes
+    news: CapacityLimiter  # callbacks and polls, which are short, and on which jobs wait
     rest: CapacityLimiter
 
 
-Clock = Callable[[], datetime]
-"""returns the time, aware, in UTC"""
+Clock = Callable[[], datetime]  # returns the aware time in UTC
+
+_MAX_SECONDS = 1e9  # larger numbers exceed the range of clocks
 
 
 def as_seconds(value: Any) -> float | None:
     """Return the value if it is a number of seconds that a clock can count, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not abs(value) < _MAX_SECONDS:  # also true for nan
         return None
     return float(value)
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return value
+    return {}

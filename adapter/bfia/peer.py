@@ -31,7 +31,7 @@ from adapter.page import Page, page_of
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import (
-    MOST_PROBLEMS,
+    MAX_PROBLEMS,
     GatewayError,
     Invalid,
     NotAllowed,
@@ -632,7 +632,7 @@ def _problems(value: Any) -> list[Problem]:
     if not isinstance(value, list):
         return []
     problems = []
-    for entry in value[: MOST_PROBLEMS + 1]:
+    for entry in value[: MAX_PROBLEMS + 1]:
         if isinstance(entry, Mapping):
             path = shorten(entry.get("path") or "")
             rule = shorten(entry.get("rule") or "")

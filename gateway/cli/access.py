@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
+from gateway.auth import OPENID_PREFIX, Role, Token, new_token, token_key
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, settings_of
 from gateway.cli.command import Output, command
@@ -66,8 +66,8 @@ def create_token(
 
     if not name.strip() or len(name) > _LONGEST_NAME:
         raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
-    if name.startswith(BY_PROVIDER):
-        text = f"names beginning with {BY_PROVIDER} are of those who log in by OpenID"
+    if name.startswith(OPENID_PREFIX):
+        text = f"names beginning with {OPENID_PREFIX} are of those who log in by OpenID"
         raise CallFailed(text, EXIT_BAD_INPUT)
     now = datetime.now(UTC)
     expires_at = now + timedelta(days=days) if days else None
@@ -96,7 +96,7 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
     from gateway.store.repositories import SqlTokens
 
     with closing(store_of(config)) as store:
-        response = page_of("tokens", SqlTokens(store).list(), token_place, **page)
+        response = page_of("tokens", SqlTokens(store).list(), token_key, **page)
     response["tokens"] = [_token_json(token) for token in response["tokens"]]
     yield response
     columns: Columns = {

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from gateway.admin.deps import Empty, Paths, Reply, shape
-from gateway.auth import BY_PROVIDER, LoginRefused, digest, new_token, provider_name
+from gateway.auth import OPENID_PREFIX, LoginRefused, digest, new_token, openid_token_name
 from gateway.config.schema import Settings
 from gateway.http.guard import OIDC, Record, cookie_name
 from gateway.ports import Clock
@@ -92,8 +92,10 @@ class Sessions:
         """Return a new token for somebody who logged in at the provider; none outlives its time."""
         now = self._clock()
         until = now + timedelta(seconds=_SECONDS)
-        text, token = new_token(provider_name(person.name, person.subject), person.role, now, until)
-        self._tokens.forget(BY_PROVIDER, now)
+        text, token = new_token(
+            openid_token_name(person.name, person.subject), person.role, now, until
+        )
+        self._tokens.forget(OPENID_PREFIX, now)
         self._tokens.add(token)
         detail: dict[str, Any] = {
             "token": token.id,
@@ -108,7 +110,7 @@ class Sessions:
     def end(self, text: str) -> bool:
         """Revoke a token that a login at the provider made; tell whether it was one."""
         token = self._tokens.find(digest(text)) if text else None
-        if token is None or not token.name.startswith(BY_PROVIDER):
+        if token is None or not token.name.startswith(OPENID_PREFIX):
             return False
         self._tokens.revoke(token.id, self._clock())
         return True

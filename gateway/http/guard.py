@@ -20,7 +20,7 @@ from anyio import CapacityLimiter
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.auth import Access, Identity, Role, Unauthenticated, allowed, may, origin
+from gateway.auth import Access, Identity, Role, Unauthenticated, may, origin, roles_for
 from gateway.errors import GatewayError, NotAllowed, NotFound
 from gateway.http.app import refusal
 from gateway.ports import Clock
@@ -211,7 +211,7 @@ def _check_path_and_role(identity: Identity, method: str, path: str) -> None:
         text = f"no such path on this listener: {path}; other nodes use listen.peer"
         raise NotFound(text, reason="PATH_UNKNOWN")
     if not may(identity.role, method, path):
-        roles = ", ".join(allowed(method, path))
+        roles = ", ".join(roles_for(method, path))
         request = f"{method} {path}"
         text = f"{identity.name} has the role {identity.role}; {request} is open to {roles}"
         raise NotAllowed(text)

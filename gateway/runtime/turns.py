@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from gateway.auth import with_proof
+from gateway.auth import adding_origin
 from gateway.errors import DatabaseAway
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class Turns(Generic[R, X]):
 
         Raises the errors of the change (other pending changes are stored then) and of the store.
         """
-        entry = _Pending(with_proof(change))
+        entry = _Pending(adding_origin(change))
         queue = self._join(key, entry)
         try:
             with queue.turn:
@@ -114,7 +114,7 @@ class Turns(Generic[R, X]):
             queue = self._queues.get(key) or _Queue()
             if len(_deferred(queue)) >= limit:
                 return False
-            queue.entries.append(_Pending(with_proof(change), deadline))
+            queue.entries.append(_Pending(adding_origin(change), deadline))
             self._queues[key] = queue
         return True
 

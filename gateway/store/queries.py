@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import and_, bindparam, func, or_, select, union_all
 
-from gateway.auth import proven
+from gateway.auth import with_origin
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
@@ -195,7 +195,7 @@ def drop_job(
     with store.write() as connection:
         if not _is_known(connection, job_id):
             return False
-        add_notes(connection, job_id, "operator", [proven(note)])
+        add_notes(connection, job_id, "operator", [with_origin(note)])
         for table in _JOB_TABLES:
             connection.execute(table.delete().filter_by(job_id=job_id))
         connection.execute(delete_entries)

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import and_, bindparam, func, or_, select
 
-from gateway.auth import proven, with_proof
+from gateway.auth import adding_origin, with_origin
 from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
@@ -72,7 +72,7 @@ class Records(Generic[R]):
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, if the id exists."""
-        value = replace(value, notes=tuple(map(proven, value.notes)))
+        value = replace(value, notes=tuple(map(with_origin, value.notes)))
         drops = self._cache.drops
         columns, written = self._columns(value, None)
         row: dict[str, Any] = {
@@ -140,7 +140,7 @@ class Records(Generic[R]):
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
         """Change a record. Raises `NotFound` and the errors of ``change``; then nothing is changed."""
-        prove = with_proof(change)
+        prove = adding_origin(change)
 
         def decide(value: R) -> tuple[R, None]:
             return prove(value), None

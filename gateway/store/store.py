@@ -11,7 +11,7 @@ from functools import partial
 import sqlalchemy as sa
 from sqlalchemy import bindparam, select, union_all
 
-from gateway.auth import proven
+from gateway.auth import with_origin
 from gateway.domain.execution import machine as execution_machine
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
@@ -208,7 +208,7 @@ class Store(Database):
         if not notes:
             return
         with self.write() as connection:
-            add_notes(connection, job_id, side, map(proven, notes))
+            add_notes(connection, job_id, side, map(with_origin, notes))
 
     # ------------------------------------------------------------ submissions
 

@@ -551,7 +551,7 @@ def test_every_message_rule_and_refusal_is_there_in_chinese():
     wanted |= {
         *NAMES.values(),
         *_ABOUT_DATA.values(),
-        *texts_of("gateway/identity", {"problem"}, 0, 2),
+        *texts_of("gateway/identity", {"_report"}, 0, 2),
     }
     wanted |= {
         *texts_of(PRODUCT, {*errors(GatewayError), *errors(EngineError)}, 0, 2),
@@ -641,9 +641,6 @@ PUT_TOGETHER |= {"what 9 wrote takes 9 of disk, 9", "9 made more than 9 files an
 PUT_TOGETHER |= {"9 made folders in folders too deep to be measured; 9"}
 PUT_TOGETHER |= {"9 was taken off its network and reaches no other party"}
 PUT_TOGETHER |= {"RUN_TOKEN_REQUIRED: 9: send the value of config.token"}
-PUT_TOGETHER |= {
-    "the provider name 9 9, not to 9; an admin can give it: bfia-gateway provider give"
-}
 PUT_TOGETHER |= {"must lie in one of this node's storages: 9the folder file://9; 9"}
 PUT_TOGETHER |= {"9: if the partner says so by telephone, edit the route and decide again"}
 PUT_TOGETHER |= {

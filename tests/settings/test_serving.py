@@ -22,7 +22,7 @@ from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.node import Gateway, check_route_file
 from gateway.config.loader import load
 from gateway.config.schema import Listener
-from gateway.container_listener import ContainerDoor
+from gateway.container_listener import ContainerListener
 from gateway.errors import EngineFailed, Invalid
 from gateway.http.server import bound, claimed, port_of
 from gateway.http.server import serving as served_from
@@ -202,7 +202,7 @@ def test_a_bridge_that_is_not_here_or_a_port_that_is_taken_is_named(
     engine = ContainerdEngine("n", "i")
     monkeypatch.setattr(engine, "network_id", lambda: "n1")
     with closing(bound("127.0.0.2:0")) as first:
-        door = ContainerDoor(engine, Listener(bind="127.0.0.2:0"), first, lambda _: None)
+        door = ContainerListener(engine, Listener(bind="127.0.0.2:0"), first, lambda _: None)
         with closing(bound(f"127.0.0.1:{port_of(first)}")):
             for host, reason in (("192.0.2.1", "CREATE_FAILED"), ("127.0.0.1", "PORT_IN_USE")):
                 monkeypatch.setattr(engine, "gateway_address", lambda host=host: host)
@@ -220,7 +220,9 @@ def test_isolation_that_cannot_be_checked_keeps_no_gateway_from_its_start(
     engine = ContainerdEngine("n", "i")
     monkeypatch.setattr(engine, "isolation", away)
     with closing(bound("127.0.0.1:0")) as first, capture_logs() as said:
-        ContainerDoor(engine, Listener(bind="127.0.0.1:0"), first, lambda _: None)._tell()
+        ContainerListener(
+            engine, Listener(bind="127.0.0.1:0"), first, lambda _: None
+        )._log_isolation()
     assert [line["event"] for line in said] == ["isolation of containers cannot be checked"]
 
 

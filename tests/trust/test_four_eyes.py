@@ -8,7 +8,7 @@ import pytest
 
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.auth import Role, provider_name
+from gateway.auth import Role, openid_token_name
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus
 from provider_registry.registration import provider_from_request
@@ -19,7 +19,11 @@ from tests.memory_engine import MemoryEngine, Script
 
 OWN = "0123456789abcdef0123"
 CREATE = "/v1/platform/schedule/job/create_all"
-LI, RENAMED, ANOTHER = provider_name("li", "7"), provider_name("na", "7"), provider_name("li", "8")
+LI, RENAMED, ANOTHER = (
+    openid_token_name("li", "7"),
+    openid_token_name("na", "7"),
+    openid_token_name("li", "8"),
+)
 
 
 @pytest.fixture

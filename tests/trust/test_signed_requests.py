@@ -437,4 +437,4 @@ def test_what_is_no_longer_valid_is_not_remembered(monkeypatch: pytest.MonkeyPat
     used = UsedSignatures(10.0)
     assert used.accept("a", "first") and not used.accept("a", "second")
     now.monotonic.return_value = 111.0
-    assert used.accept("b", "third") and list(used._used) == ["b"]
+    assert used.accept("b", "third") and list(used._uses) == ["b"]

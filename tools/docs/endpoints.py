@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from adapter.bfia.platform import SCHEDULE
-from gateway.auth import Role, allowed
+from gateway.auth import Role, roles_for
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from tools.docs import code, table, translated
@@ -97,7 +97,7 @@ def _roles(
     path: str,
     language: str,
 ) -> str:
-    roles = allowed(method, path)
+    roles = roles_for(method, path)
     if path in _UNGUARDED:
         return _OPEN[language]
     return _EVERY[language] if len(roles) == len(Role) else ", ".join(roles)
