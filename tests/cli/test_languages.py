@@ -486,24 +486,31 @@ def texts_of(
 
     Also those that have a name in the function before they are said.
     """
-    found = []
-    for name, call, named in calls_in(rooms):
-        if name in calls and len(call.args) > at:
-            given = call.args[at]
-            said = named.get(given.id, []) if isinstance(given, ast.Name) else [given]
-            found += [text for one in said for text in _forms(one)]
-    return [one for one in dict.fromkeys(found) if len(re.findall("[a-z]{2,}", one)) > words]
+    texts: list[str] = []
+    for name, call, assigned in calls_in(rooms):
+        if name not in calls or len(call.args) <= at:
+            continue
+        argument = call.args[at]
+        expressions = [argument]
+        if isinstance(argument, ast.Name):
+            expressions = assigned.get(argument.id, [])
+        for expression in expressions:
+            texts += _forms(expression)
+    return [text for text in dict.fromkeys(texts) if len(re.findall("[a-z]{2,}", text)) > words]
 
 
-def _forms(given: ast.expr) -> Iterator[str]:
-    """Yield the text that an expression is, or both of a choice."""
-    for one in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
-        yield text_of(one)
+def _forms(expression: ast.expr) -> Iterator[str]:
+    """Yield the text of an expression, or both texts of a conditional one."""
+    if isinstance(expression, ast.IfExp):
+        yield text_of(expression.body)
+        yield text_of(expression.orelse)
+    else:
+        yield text_of(expression)
 
 
-def text_of(given: ast.expr) -> str:
+def text_of(expression: ast.expr) -> str:
     """Return a text of the code; a value in it is a 9."""
-    parts = given.values if isinstance(given, ast.JoinedStr) else [given]
+    parts = expression.values if isinstance(expression, ast.JoinedStr) else [expression]
     return "".join(str(p.value) if isinstance(p, ast.Constant) else "9" for p in parts)
 
 
