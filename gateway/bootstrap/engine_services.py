@@ -22,7 +22,7 @@ from gateway.errors import GatewayError
 from gateway.jobs.engine_capacities import EngineCapacities
 from gateway.jobs.planner import Places, TaskPlanner
 from gateway.jobs.resources import Resources
-from gateway.providers.images import Images, Signatures, signers_of
+from gateway.providers.images import Images, SignaturePolicy, load_signers
 from gateway.providers.registration import Providers
 from gateway.runtime.context import traced
 from gateway.store.store import Store
@@ -35,7 +35,7 @@ class EngineServices:
     """The engines, their images and resources, and the plans of tasks on them."""
 
     engine: Engine
-    image_signatures: Signatures
+    image_signatures: SignaturePolicy
     providers: Providers
     workspace: Workspace
     capacities: EngineCapacities
@@ -54,7 +54,7 @@ def build_engine_services(
     has_containers = settings.engine.main is not None
     engine = make_engine(settings, foundation.installation)
     signers = settings.engine.docker.signatures if has_containers else ()
-    image_signatures = Signatures(signers_of(signers))
+    image_signatures = SignaturePolicy(load_signers(signers))
     images = Images(
         partial(_engine_for, settings, engine),
         foundation.pace.registration_pull,

@@ -12,7 +12,7 @@ from gateway.bootstrap import engine_parts
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.config.tls import Tls
-from gateway.container_listener import ContainerDoor
+from gateway.container_listener import ContainerListener
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 
 
@@ -24,7 +24,7 @@ class Sockets:
     tls: Mapping[str, Tls]  # TLS of the listeners that have it
     lock: TextIO  # the locked file that names the listeners
     arrivals: Arrivals
-    door: ContainerDoor
+    door: ContainerListener
 
     def addresses(self) -> dict[str, str]:
         """Return the URL of each listener on this machine."""
@@ -59,7 +59,7 @@ def open_sockets(settings: Settings, engine: Engine) -> Sockets:
     )
     arrivals = Arrivals()
     container_listener = "peer" if listen.container is None else "container"
-    door = ContainerDoor(
+    door = ContainerListener(
         engine_parts.main_of(engine),
         listen.container or listen.peer,
         by_listener[container_listener][0],
