@@ -139,9 +139,10 @@ def _field_problems(document: Any, counterparts: Counterparts, path: str) -> Ite
         value = _value_at(document, field)
         if value is None:
             continue
-        field_path = f"{path}.{field}" if path else field
-        rule = _ELSEWHERE if counterpart else _NOWHERE
-        yield Problem(field_path, rule, shorten(value), counterpart)
+        rule = _NOWHERE
+        if counterpart:
+            rule = _ELSEWHERE
+        yield Problem(f"{path}.{field}".lstrip("."), rule, shorten(value), counterpart)
 
 
 def _value_at(document: Any, path: str) -> Any:

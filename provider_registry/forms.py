@@ -62,7 +62,7 @@ def _properties(component: Component) -> dict[str, Any]:
 
 
 def _parameter_schema(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the schema of one parameter; ``labels`` are those of its choices."""
+    """Return the schema of one parameter; ``labels`` has a label for each choice."""
     kind = kind_of(parameter.type)
     schema: dict[str, Any] = {"title": parameter.title or parameter.name}
     if parameter.description:

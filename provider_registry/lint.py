@@ -13,7 +13,7 @@ from provider_registry.values import (
     ValueKind,
     full_match,
     kind_of,
-    listed,
+    list_limited,
     number,
     reads_as,
 )
@@ -175,7 +175,7 @@ def unusual_value(
 ) -> Iterator[Problem]:
     """Yield a value that is not among the usual ones, with the most similar of them."""
     if value not in usual:
-        names = listed(usual, MAX_LISTED_VALUES)
+        names = list_limited(usual, MAX_LISTED_VALUES)
         yield Problem(path, rule.format(names), value, near(value, usual))
 
 
@@ -304,7 +304,7 @@ def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
     kind = kind_of(parameter.type)
     unreadable = [choice for choice in choices if choice and not reads_as(kind, choice)]
     if unreadable:
-        names = listed(unreadable, MAX_LISTED_VALUES)
+        names = list_limited(unreadable, MAX_LISTED_VALUES)
         rule = f"lists values that are not of type {parameter.type}: {names}"
         yield Problem(path, rule, unreadable)
     validator = parameter.validator
@@ -312,7 +312,7 @@ def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
         return
     outside = [choice for choice in choices if _is_outside(validator, choice)]
     if outside:
-        names = listed(outside, MAX_LISTED_VALUES)
+        names = list_limited(outside, MAX_LISTED_VALUES)
         yield Problem(path, f"lists values outside {validator.text}: {names}", outside)
 
 
@@ -342,6 +342,8 @@ def _condition_problems(
         return
     values = choices[name]
     if value and values is not None and value not in values:
-        meant = near(value, values)
-        suggestion = f"{name}.{meant}" if meant else ""
+        suggestion = ""
+        similar = near(value, values)
+        if similar:
+            suggestion = f"{name}.{similar}"
         yield Problem(path, f"names a value that {name} does not list", condition, suggestion)

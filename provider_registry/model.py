@@ -1,4 +1,4 @@
-"""A provider, the components in its image, their parameters, inputs and outputs, and what is wrong with them.
+"""A provider, the components in its image, their parameters, inputs and outputs, and the problems of all these.
 
 All values are frozen; the mappings inside them are read-only by convention.
 """
@@ -282,10 +282,12 @@ def shorten(value: Any) -> Any:
     match value:
         case None | bool():
             return value
-        case float():
-            return value if math.isfinite(value) else repr(value)
-        case int():
-            return value if abs(value) < _LARGEST_QUOTED else "an integer of many digits"
+        case float() if not math.isfinite(value):
+            return repr(value)
+        case int() if abs(value) >= _LARGEST_QUOTED:
+            return "an integer of many digits"
+        case int() | float():
+            return value
         case str():
             return _shorten_text(value)
         case Mapping():

@@ -31,6 +31,9 @@ PROTOCOLS = (PROTOCOL, "fate")
 MAX_KEY = 255  # characters of name, version and device with their separators
 MAX_BYTES = 2 * 1024**2  # of a body; a hundred components with parameters take half a megabyte
 
+_MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
+_MAX_QUOTED_KEY = 64  # characters
+
 _REQUEST_FIELDS = schema.REGISTRATION.fields()
 
 # A string, or a comma before a closing bracket. An unclosed string runs to the end, so that matching
@@ -66,7 +69,7 @@ def _parse(text: bytes) -> tuple[Any, bool]:
     except RecursionError:
         raise _invalid("must not nest so deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
-        raise _invalid(f"must be JSON: {str(error)[:200]}") from None
+        raise _invalid(f"must be JSON: {str(error)[:_MAX_CAUSE]}") from None
 
 
 def _drop_comma(match: re.Match[str]) -> str:
@@ -74,7 +77,7 @@ def _drop_comma(match: re.Match[str]) -> str:
 
 
 def read_value(body: Any, single: bool = False) -> tuple[Provider, bool]:
-    """Do as `read` with a parsed body."""
+    """Read a parsed body, as `read` does."""
     fields = body.keys() if isinstance(body, Mapping) else frozenset()
     if "imageUrl" in fields or "component_info" in fields:
         single = True
@@ -123,7 +126,7 @@ def _read_components(
     problems: list[Problem],
     warnings: list[Problem],
 ) -> dict[str, Component]:
-    """Read the valid descriptions of a request; what is wrong with them is added to the two lists."""
+    """Read the descriptions of a request; their problems and warnings are added to the two lists."""
     described = body.get("components_description")
     if not isinstance(described, Mapping) or len(described) > MAX_COMPONENTS:
         return {}
@@ -161,7 +164,7 @@ def _read_component(
         document = {**document, "componentName": key}
         name_warnings = (Problem(name_path, "is missing; its key is used"),)
     elif name != key:
-        name_problems = (Problem(name_path, f"must equal its key, {key[:64]}", name),)
+        name_problems = (Problem(name_path, f"must equal its key, {key[:_MAX_QUOTED_KEY]}", name),)
     try:
         component, warnings = description.component(document, path, **registered)
     except InvalidDescription as error:
@@ -224,9 +227,8 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
-    `Registry.register_component` adds it to the components that the provider already has; the paths
-    of the warnings are those of the component in its provider's document. Raises InvalidDescription,
-    with paths of the body.
+    `Registry.register_component` adds it to the provider's other components. Warnings have the component's path in
+    the provider's document. Raises `InvalidDescription`, with paths of the body.
     """
     oversized = document_problem(body)
     if oversized:

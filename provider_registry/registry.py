@@ -25,7 +25,7 @@ from provider_registry.model import (
 )
 from provider_registry.registration import DEVICE
 
-MOST_CHANGES = 200  # reported between two states of a provider
+MAX_CHANGES = 200  # reported between two states of a provider
 MAX_LISTED_NAMES = 10  # in a message
 MAX_ENTRY_NAME = 128  # characters of a list entry's name in a path
 MAX_WRITE_ATTEMPTS = 16  # of a change, if other writers come first
@@ -94,22 +94,26 @@ class Change(NamedTuple):
 
 
 def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
-    """Return at most `MOST_CHANGES` differences between two states of a provider, values shortened.
+    """Return at most `MAX_CHANGES` differences between two states of a provider, values shortened.
 
     Entries of lists are compared by their names, so that moving one is not a change. Warnings are
     not compared.
     """
     differences = _differences("", _comparable(before), _comparable(after))
-    return tuple(islice(differences, MOST_CHANGES))
+    return tuple(islice(differences, MAX_CHANGES))
 
 
 def _comparable(provider: Provider | None) -> dict[str, Any]:
-    document = {} if provider is None else provider.document()
+    """Return a provider's document without its warnings."""
+    document: dict[str, Any] = {}
+    if provider is not None:
+        document = provider.document()
     document["warnings"] = None
     return document
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+    """Yield the differences between two JSON values, part by part."""
     if old == new and type(old) is type(new):
         return
     old_parts = parts(old)
@@ -134,15 +138,20 @@ def parts(value: Any) -> Mapping[str, Any] | None:
         return None
     for field in _NAME_FIELDS:
         names = [entry.get(field) for entry in value]
-        are_text = all(isinstance(name, str) for name in names)
-        if are_text and len(set(names)) == len(names):
-            return {
-                str(name)[:MAX_ENTRY_NAME]: entry for name, entry in zip(names, value, strict=True)
-            }
+        if _are_unique_texts(names):
+            short_names = [name[:MAX_ENTRY_NAME] for name in names]
+            return dict(zip(short_names, value, strict=True))
     return None
 
 
+def _are_unique_texts(names: Sequence[Any]) -> bool:
+    if not all(isinstance(name, str) for name in names):
+        return False
+    return len(set(names)) == len(names)
+
+
 def _change_value(value: Any) -> Any:
+    """Return a value for a `Change`, in which None stands for an absent one."""
     if value is _ABSENT:
         return None
     if value is None:
@@ -202,13 +211,13 @@ class Repository(Protocol):
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return revisions, newest first; with ``before`` only those of lower numbers."""
+        """Return revisions, newest first; with ``before`` only lower numbers."""
 
     def since(self, key: str, moment: datetime) -> Revision | None:
         """Return the revision in force at a moment if another one followed it, else None."""
 
     def owner(self, name: str) -> str | None:
-        """Return the owner of a provider's name; empty: the node's admins; None: nobody yet."""
+        """Return the owner of a provider's name; empty: the node's admins; None: it has no owner yet."""
 
     def claim(self, name: str, owner: str) -> str:
         """Set the owner of a name that has none; return the present owner."""
@@ -256,8 +265,8 @@ def _utc_now() -> datetime:
 class Registry:
     """Registers, finds, lists, retires and removes providers; every change is a `Revision`.
 
-    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key; ``*``
-    stands for any part. Absent names do not restrict.
+    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key; ``*`` matches any
+    part. Absent names do not restrict.
     """
 
     def __init__(self, repository: Repository, clock: Callable[[], datetime] = _utc_now) -> None:
@@ -269,7 +278,8 @@ class Registry:
     def one_view(self) -> Iterator[None]:
         """Let `find` read each provider only once in this thread while the context is open."""
         outer: dict[Hashable, Any] | None = getattr(self._view, "read", None)
-        self._view.read = {} if outer is None else outer
+        if outer is None:
+            self._view.read = {}
         try:
             yield
         finally:
@@ -317,8 +327,10 @@ class Registry:
             return _merge(registered, provider)
 
         written = self._write(provider.key, add_components, Action.UPDATED, author, reason)
-        before = written.before.components.keys() if written.before else frozenset()
-        return replace(written, created=not provider.components.keys() <= before)
+        if written.before is None:
+            return replace(written, created=True)
+        new_components = provider.components.keys() - written.before.components.keys()
+        return replace(written, created=bool(new_components))
 
     def retire(self, key: str, author: str = "", reason: str = "") -> Written:
         """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`."""
@@ -407,7 +419,9 @@ class Registry:
         Providers in use precede retired ones. Raises `Unknown`.
         """
         provider, version, device = _split_key(name)
-        candidates = self.query(provider, device, version) if provider else []
+        candidates = []
+        if provider:
+            candidates = self.query(provider, device, version)
         if not candidates:
             raise self._unknown(provider, version, device)
         in_use = [candidate for candidate in candidates if not candidate.retired]
@@ -435,7 +449,9 @@ class Registry:
 
     def newest(self, provider: str, name: str) -> str:
         """Return the highest version of a provider in use that has a component. Raises `Unknown`."""
-        versions = self._versions_for_jobs(provider) if provider and provider != ANY else []
+        versions = []
+        if provider not in ("", ANY):
+            versions = self._versions_for_jobs(provider)
         if not versions:
             raise self._unknown(provider, ANY, DEVICE)
         in_use = [registered for registered in versions if not registered.retired]
@@ -488,8 +504,7 @@ class Registry:
             if at is not None:
                 past = self._read_once((key, at), partial(self.repository.since, key, at))
             if past is not None and past.action is not Action.DELETED:
-                approved = registered.digests if registered is not None else {}
-                return replace(past.provider, digests={**past.provider.digests, **approved})
+                return _with_approved_digests(past.provider, registered)
             if registered is not None:
                 return registered
         raise self._unknown(provider, version, DEVICE)
@@ -558,10 +573,12 @@ class Registry:
             return Written(revision, before, created=before is None)
 
     def _newest_revision(self, key: str) -> Revision | None:
-        revisions = self.repository.history(key, limit=1)
-        return revisions[0] if revisions else None
+        for revision in self.repository.history(key, limit=1):
+            return revision
+        return None
 
     def _retired(self, provider: Provider) -> Unknown:
+        """Return the error of a job that names a retired provider."""
         versions = self._versions_for_jobs(provider.name)
         in_use = [registered.version for registered in versions if not registered.retired]
         rest = "no other version is registered"
@@ -574,8 +591,11 @@ class Registry:
         return Unknown("PROVIDER_RETIRED", text)
 
     def _unknown(self, provider: str, version: str, device: str) -> Unknown:
+        """Return the error of a key that is not registered, with the registered keys of the same name."""
         device = device or DEVICE
-        same_name = self.query(name=provider) if provider and provider != ANY else []
+        same_name = []
+        if provider not in ("", ANY):
+            same_name = self.query(name=provider)
         if not same_name:
             return self._provider_unknown(provider, device)
         keys = _name_list(registered.key for registered in same_name)
@@ -590,23 +610,31 @@ class Registry:
         return Unknown("PROVIDER_UNKNOWN", f"{text}; it is registered as {keys}")
 
     def _provider_unknown(self, provider: str, device: str) -> Unknown:
+        """Return the error of a name that is not registered, with the most similar one."""
         text = f"no provider {shorten(provider)} is registered"
         if device != DEVICE:
             text += f" on {device}"
         names = dict.fromkeys(registered.name for registered in self.repository.list())
-        meant = near(provider, names, SIMILARITY)
-        if meant:
-            text += f", but {meant} is: did you mean that?"
+        similar = near(provider, names, SIMILARITY)
+        if similar:
+            text += f", but {similar} is: did you mean that?"
         register = "register it with: bfia-gateway provider register FILE"
         return Unknown("PROVIDER_UNKNOWN", f"{text}; {register}")
+
+
+def _with_approved_digests(past: Provider, registered: Provider | None) -> Provider:
+    """Return a past state with the digests that are approved now."""
+    if registered is None:
+        return past
+    return replace(past, digests={**past.digests, **registered.digests})
 
 
 def _component_unknown(provider: Provider, name: str) -> Unknown:
     names = _name_list(provider.components)
     rest = f"has no component {shorten(name)}; it has {names}"
-    meant = near(name, provider.components, SIMILARITY)
-    if meant:
-        rest += f" (did you mean {meant}?)"
+    similar = near(name, provider.components, SIMILARITY)
+    if similar:
+        rest += f" (did you mean {similar}?)"
     return Unknown("COMPONENT_UNKNOWN", f"provider {provider.key} {rest}")
 
 

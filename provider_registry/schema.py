@@ -127,7 +127,7 @@ def _wrong_type(error: ValidationError, path: str) -> Problem:
 
 
 def _broken_rule(error: ValidationError, path: str) -> Problem:
-    """Return the problem of any other rule, in our words for limits or those of ``x-rule``."""
+    """Return the problem of any other rule, in our words for limits or the text of ``x-rule``."""
     rule = f"breaks the rule {error.validator!r} of the format"
     if isinstance(error.schema, Mapping):
         rule = error.schema.get("x-rule") or rule

@@ -268,7 +268,7 @@ class _ParameterCheck:
         suggestion = ""
         if len(self._warnings) < MAX_SUGGESTIONS:
             compared = islice(self._declared, MAX_SUGGESTIONS)
-            unused = [other for other in compared if other not in self._values]
+            unused = [parameter for parameter in compared if parameter not in self._values]
             suggestion = near(name, unused, SIMILARITY)
         self._warnings.append(Problem(join(self._path, name), rule, value, suggestion))
 
@@ -277,9 +277,9 @@ class _ParameterCheck:
         mismatch = _type_mismatch(parameter, value)
         if mismatch is not None:
             self._report(Problem(path, mismatch.rule, value), refuses=mismatch.refuses)
-        if not _is_listed(parameter, value):
+        if not _is_list_limited(parameter, value):
             choices = parameter.binding or ()
-            rule = f"is none of {listed(choices, MAX_LISTED_CHOICES)}"
+            rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
             problem = Problem(path, rule, value, near(as_text(value), choices))
             # Choices say nothing about values of another type.
             self._report(problem, refuses=self._strict and mismatch is None)
@@ -379,10 +379,10 @@ def _range_binds(parameter: Parameter, value: Any) -> bool:
     if validator is None or validator.pattern is not None or number(value) is None:
         return False
     numbers = [number(text) for text in _named_values(parameter)]
-    return all(validator.in_range(named) for named in numbers if named is not None)
+    return all(validator.in_range(described) for described in numbers if described is not None)
 
 
-def _is_listed(parameter: Parameter, value: Any) -> bool:
+def _is_list_limited(parameter: Parameter, value: Any) -> bool:
     """Return whether a value is a choice or the default; True if no choices are listed.
 
     Empty text is always accepted. Numbers are compared as numbers, booleans without regard to case,
@@ -422,7 +422,7 @@ def _is_choice(parameter: Parameter, choices: Sequence[str], value: Any) -> bool
     return any(number(choice) == as_number for choice in choices)
 
 
-def listed(values: Sequence[str], limit: int) -> str:
+def list_limited(values: Sequence[str], limit: int) -> str:
     """Return values in one line; if there are more than ``limit``, the first ones and their number."""
     text = ", ".join(value[:MAX_CHOICE_LENGTH] for value in values[:limit])
     if len(values) > limit:

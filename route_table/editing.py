@@ -86,7 +86,7 @@ def _replaced_keys(values: Mapping[str, Any]) -> set[str]:
 
 
 def _spell(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as the file spells them, without those of None."""
+    """Return values as the file spells them, leaving out None."""
     spellings = {}
     for key, value in values.items():
         if isinstance(value, bool):

@@ -38,7 +38,8 @@ MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
 _FILE = "file"  # source of a version that was written into the file
 _LOOK_BACK = 100  # versions searched for the former route of a removed node
-_KEPT_IN_FORMER = ("keys", "signing", "bundles", "components")  # of a node's last entry
+# What a node's former route takes from its very last entry.
+_PROOF_FIELDS = ("keys", "signing", "bundles", "components")
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,9 @@ class Version:
     at: datetime
     author: str
     reason: str
-    source: str
-    """file, api, rollback, or contract for the end of one"""
+    source: str  # file, api, rollback, or contract for the end of a contract
     text: str
-    unchanged: bool = False
-    """not stored: the result of an edit that changed nothing"""
+    unchanged: bool = False  # the result of an edit that changed nothing; not stored
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Export:
 
 
 class FieldChange(NamedTuple):
-    """One value of a route before and after; ``field`` is empty where the whole route came or went."""
+    """One value of a route before and after; ``field`` is empty if the route was added or removed."""
 
     node: str
     field: str
@@ -74,25 +73,25 @@ class FieldChange(NamedTuple):
 
 
 class Repository(Protocol):
-    """Keeps the versions. Several gateways may share one."""
+    """Stores the versions. Several gateways may share one."""
 
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
 
     def get(self, number: int) -> Version | None:
-        """Return a version; None: there is none of that number."""
+        """Return a version; None if the number is unknown."""
 
     def add(self, version: Version) -> bool:
-        """Append a version; False, and nothing done, where its number is taken."""
+        """Append a version; return False, without a change, if its number is taken."""
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
         """Return versions older than ``before``, newest first."""
 
     def exported(self) -> Export | None:
-        """Return the last export; None: this gateway has written none yet."""
+        """Return the last export; None if this gateway has written none yet."""
 
     def followed_by(self) -> str:
-        """Return the address of another gateway that serves this node and follows a file; empty: none does."""
+        """Return the address of another gateway of this node that follows a file; empty if there is none."""
 
     def set_exported(self, export: Export) -> None:
         """Store the last export."""
@@ -138,6 +137,7 @@ class MemoryVersions:
         self._exported = export
 
 
+# From an identity, the path of its entry and the time, return the problems of its files.
 FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
 
@@ -504,7 +504,7 @@ class LiveRoutes:
                     former = table.resolve(node)
                     break
         if former is not None and last_entry is not None:
-            proof = {name: getattr(last_entry, name) for name in _KEPT_IN_FORMER}
+            proof = {name: getattr(last_entry, name) for name in _PROOF_FIELDS}
             former = replace(former, **proof)
         self._formers[node] = (self._table.version, former)
         return former

@@ -162,7 +162,7 @@ class Route:
     server_name: str | None = None
     # Patterns, with ``*`` for anything, of the components that the node may have run here; empty: all.
     components: tuple[str, ...] = ()
-    # Names or key pins, one of which the node's client certificate must bear; empty: the node's id.
+    # Names or key pins; the node's client certificate must bear one of them. Empty: the node's id.
     peer_certificate: tuple[str, ...] = ()
     keys: tuple[
         str, ...

@@ -154,7 +154,7 @@ def _is_single_word(text: Any) -> bool:
 def six_words(*invitations: Mapping[str, Any]) -> str:
     """Return six words for invitations (node, address, keys), to be compared by people at each node.
 
-    A word stands for 16 bits. To find another invitation with the same words takes 2^48 tries of a slow hash.
+    A word represents 16 bits. To find another invitation with the same words takes 2^48 tries of a slow hash.
     """
     contents = []
     for invitation in invitations:

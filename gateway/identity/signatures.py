@@ -123,7 +123,7 @@ class SignableResponse:
     def components(self) -> list[tuple[str, str]]:
         """The covered components, each with its value.
 
-        They include those of the request, except for its body, which the nonce represents.
+        They include the request's components, except for its body, which the nonce represents.
         """
         components = [('"@status"', str(self.status)), (_CONTENT_DIGEST, self.digest)]
         for name, value in self.request.components:

@@ -184,7 +184,7 @@ def verify_log(
 ) -> Verification:
     """Check that no lines of a log were changed, removed, added or moved.
 
-    ``keys``: the node's public keys, one of which must have signed the newest head. That head covers earlier ones,
+    ``keys``: the node's public keys. One of them must have signed the newest head. That head covers earlier ones,
     whose keys may be unknown by now. Old lines may be missing, too, up to a head. ``stored_head``: the newest head
     outside the log, which must be in it.
     """

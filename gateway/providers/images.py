@@ -44,7 +44,7 @@ _MAX_DIGEST = 80  # characters of a signed digest that a message repeats
 
 @dataclass(frozen=True, eq=False)  # compared by identity: keys have no hash
 class Signer:
-    """The keys that must sign certain images; ``*`` in a pattern stands for anything."""
+    """The keys that must sign certain images; ``*`` in a pattern matches anything."""
 
     provider: str  # pattern
     registry: str  # pattern

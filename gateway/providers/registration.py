@@ -179,7 +179,7 @@ class Providers:
             return self.registry.approve(key, digests, by.name, reason)
 
     def delete(self, by: Requester, **parts: str) -> Deletion:
-        """Delete the providers that match all parts; those in use are retired instead.
+        """Delete the providers that match all parts, and retire the ones in use instead.
 
         Raises `Invalid` if there are no parts, `NotAllowed`.
         """
