@@ -18,15 +18,15 @@ class Profile:
     says_null: bool = True
     # Whether every job must have ``job_params.common``, at least with the ``sync_type``.
     needs_common: bool = False
-    # Whether its ``status_all`` is served for GET.
+    # Whether it serves ``status_all`` for GET.
     status_by_get: bool = False
     # Whether READY is one of its task states.
     knows_ready: bool = True
-    # Whether ``status_all`` may have other fields than the map of task states, such as the job's state.
+    # Whether ``status_all`` may have fields besides the map of task states, such as the job's state.
     reads_job_status: bool = True
     # Whether any refusal of a poll means that the task is unknown there.
     poll_error_means_unknown: bool = False
-    # Words of its refusal of a job that it already has; empty: it accepts repetitions.
+    # Words in its refusal of a job that it already has; empty if it accepts repetitions.
     says_exists: str = ""
     # Whether a party takes part in a task only with an entry in ``task_params``.
     reads_task_entries: bool = False
@@ -40,27 +40,27 @@ class Profile:
     takes_confirm: bool = True
     # Whether its containers share a session per task, ``session_<task id>``, rather than per job.
     session_per_task: bool = False
-    # Whether its transport takes a message as the bare payload, with its topic in a header.
+    # Whether its transport accepts messages as raw payloads, with the topic in a header.
     bare_payloads: bool = False
-    # Whether its transport takes a message only inside an Inbound.
+    # Whether its transport accepts messages only inside an Inbound.
     encapsulates: bool = False
     # Whether it requires ``/v1/interconn/job/audit/apply`` before a job is created there.
     audits_first: bool = False
-    # The code of its response, with HTTP 200, for a path that it does not have.
+    # The code of its response, with HTTP 200, for an unknown path.
     unknown_path_code: int | None = None
     # What to try if it serves none of the standard's paths.
     without_paths: str = ""
-    # Whether it needs HTTP 200 even for unknown paths, wrong methods and too large bodies.
+    # Whether it needs HTTP 200 even for unknown paths, wrong methods and oversized bodies.
     errors_as_200: bool = False
     # Whether it finds a task in ``status_all`` by the task's name instead of its id.
     status_by_name: bool = False
-    # Whether its ``stop_all`` may also mean that a container of its own has died.
+    # Whether its ``stop_all`` may also mean that one of its own containers has died.
     stops_for_failures: bool = False
     # Whether a job with ``sync_type: callback`` that it schedules stays RUNNING forever.
     ends_no_callback_job: bool = False
-    # Whether a job with a task that has not begun ends only at the second ``job/stop``.
+    # Whether a job with a task that has not started ends only at the second ``job/stop``.
     stops_at_second_request: bool = False
-    # Characters; it may be unable to store a longer id.
+    # Maximum length of a job id in characters; it may be unable to store a longer one.
     longest_job_id: int = 100
 
 
