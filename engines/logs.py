@@ -25,7 +25,7 @@ SHORTAGES: Mapping[int | None, type[EngineError]] = {
     errno.EAGAIN: EngineDown,
 }
 
-_CHUNK = 1024 * 1024  # bytes
+CHUNK = 1024 * 1024  # bytes
 _LINE = 16 * 1024  # bytes searched for the end of a line
 _NEWLINE = b"\n"
 
@@ -77,7 +77,7 @@ def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
     buffer = bytearray()
     for chunk in chunks:
         buffer += chunk
-        if tail is not None and len(buffer) > tail + _CHUNK:
+        if tail is not None and len(buffer) > tail + CHUNK:
             del buffer[: len(buffer) - tail]
     if tail is not None:
         del buffer[: max(0, len(buffer) - tail)]
@@ -160,7 +160,7 @@ def _copy_ends(source: BinaryIO, target: BinaryIO, max_bytes: int) -> None:
 
 def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
     while count:
-        chunk = source.read(min(_CHUNK, count))
+        chunk = source.read(min(CHUNK, count))
         if not chunk:
             return
         target.write(chunk)

@@ -28,13 +28,13 @@ C = TypeVar("C")
 K = TypeVar("K", bound=Hashable)
 
 LARGEST_ANSWER = 32 * 1024**2  # bytes; this protocol has no longer responses
-_MAX_REQUESTS = 32  # concurrent requests to one address
+MAX_REQUESTS = 32  # concurrent requests to one address
 _MAX_IDLE = 8  # idle connections kept per address
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
 _MAX_OVERHEAD = 4  # bytes on the wire per byte of the largest body; short chunks are mostly framing
 _IDLE_SECONDS = 4.0  # a connection is not reused after a longer pause
 _CONNECT_SECONDS = 3.0
-_QUEUE_SECONDS = 1.0  # wait for one of the `_MAX_REQUESTS`
+_QUEUE_SECONDS = 1.0  # wait for one of the `MAX_REQUESTS`
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
 _LENGTH_HEADERS = frozenset({"content-length", "transfer-encoding"})
@@ -208,7 +208,7 @@ class Client:
         self._prefix = parts.path.rstrip("/")
         self._verify = verify
         self._server_name = server_name or self._host
-        self._slots = threading.Semaphore(_MAX_REQUESTS)
+        self._slots = threading.Semaphore(MAX_REQUESTS)
         self._lock = threading.Lock()
         self._idle: list[tuple[float, socket.socket]] = []  # with the time of the last response
         self._busy: set[socket.socket] = set()
@@ -220,7 +220,7 @@ class Client:
         """
         end = time.monotonic() + seconds
         if not self._slots.acquire(timeout=min(_QUEUE_SECONDS, seconds)):
-            raise NotConnected(f"{_MAX_REQUESTS} requests are under way")
+            raise NotConnected(f"{MAX_REQUESTS} requests are under way")
         try:
             response = self._send(request, seconds, end)
         finally:

@@ -33,7 +33,7 @@ BETWEEN_NODES = "/v1/interconn/"
 PASSED = "x-relay-path"  # header with the nodes that have relayed a request, separated by commas
 MOST_HOPS = 8  # nodes that may relay one request
 
-_LARGEST_RESPONSE = 32 * 1024**2
+LARGEST_RESPONSE = 32 * 1024**2
 _TIMEOUT_SHARE = 0.9  # of the sender's timeout; the rest is for the response's way back
 _SHORTEST_TIMEOUT = 0.05  # seconds
 _CONNECT_SECONDS = 3.0
@@ -393,8 +393,8 @@ async def _read(response: httpx.Response, target: str) -> bytes:
     content = bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
-        if len(content) > _LARGEST_RESPONSE:
-            raise _silence(f"{target} answers with more than {_LARGEST_RESPONSE} bytes")
+        if len(content) > LARGEST_RESPONSE:
+            raise _silence(f"{target} answers with more than {LARGEST_RESPONSE} bytes")
     return bytes(content)
 
 

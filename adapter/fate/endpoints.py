@@ -55,7 +55,7 @@ from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
 
 B = TypeVar("B", bound=wire.Party)
 
-_MOST_TASKS = 10_000  # tasks and roles that are remembered as reported to run
+MAX_TASKS = 10_000  # tasks and roles that are remembered as reported to run
 _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
 _SKIPPED_VERSIONS = 3  # that FATE may count on for a party that it could not reach
 # FATE continues with these while the job waits for approval; they have no effect then.
@@ -518,7 +518,7 @@ def _record_running(
     """Record that a task is reported as running; return whether it was recorded before."""
     was_recorded = (task_id, role) in running
     running[task_id, role] = None
-    if len(running) > _MOST_TASKS:
+    if len(running) > MAX_TASKS:
         oldest = next(iter(running))
         del running[oldest]
     return was_recorded

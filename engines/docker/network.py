@@ -28,9 +28,9 @@ _IN_USE = (
 )  # statuses for a bridge or a name that exists, and for a network with containers
 _BRIDGE_NAME = "com.docker.network.bridge.name"
 _BETWEEN_CONTAINERS = "com.docker.network.bridge.enable_icc"
-_CREATE_TIMEOUT = 10.0  # seconds for another gateway to complete its creation of the network
+CREATE_TIMEOUT = 10.0  # seconds for another gateway to complete its creation of the network
 _PAUSE = 0.05  # seconds between two looks for it
-_CHECK_EVERY = 1.0  # seconds between checks of the packet filter
+CHECK_EVERY = 1.0  # seconds between checks of the packet filter
 
 
 class NodeNetwork:
@@ -133,7 +133,7 @@ class NodeNetwork:
             return
         with self._firewall_lock:
             since_last_check = time.monotonic() - self._firewall_checked
-            if not immediately and since_last_check < _CHECK_EVERY:
+            if not immediately and since_last_check < CHECK_EVERY:
                 return
             gap = self._firewall.gap(self._open_ports)
             if gap:
@@ -272,7 +272,7 @@ class NodeNetwork:
 
     def _wait_for_creation(self, refusal: APIError) -> Mapping[str, Any]:
         """Return the network that another gateway is creating; it becomes visible only afterwards."""
-        deadline = time.monotonic() + _CREATE_TIMEOUT
+        deadline = time.monotonic() + CREATE_TIMEOUT
         while True:
             network = self._find()
             if network is not None:

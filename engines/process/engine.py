@@ -49,11 +49,11 @@ from engines.process.run_directory import Exits, RunDirectory, exits_within, sen
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
+CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _REMOVED_PREFIX = ".gone-"  # of the directories of removed runs
 _NO_RUN = ".none"  # name of a directory that never exists
 _EXIT_TIMEOUT = 5.0  # seconds for the exit of a supervisor that started nothing
-_REPORT_TIMEOUT = 30.0  # seconds for a supervisor's report on its run's start
+REPORT_TIMEOUT = 30.0  # seconds for a supervisor's report on its run's start
 _LOCKS = 64  # shared by all runs
 _LONGEST_OUTPUT = 2000  # bytes of a supervisor's output in a message
 
@@ -70,7 +70,7 @@ def this_machine() -> Capacity:
     """Return the cores available to this process, and the memory of the machine or of its control group."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        limit = _CONTROL_GROUP.read_text(encoding="ascii").strip()
+        limit = CONTROL_GROUP.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         limit = ""
     if limit.isdecimal():
@@ -379,7 +379,7 @@ class Spawner:
         """
         ours, theirs = socket.socketpair()
         with ours:
-            ours.settimeout(_REPORT_TIMEOUT)
+            ours.settimeout(REPORT_TIMEOUT)
             with theirs:
                 self._request(directory, theirs)
             ours.sendall(json.dumps(command).encode())

@@ -23,7 +23,7 @@ from engines.process import supervisor
 from engines.process.supervisor import boot_id, processes, start_time, stat
 from engines.watch import Follower
 
-_KILL_TIMEOUT = 5.0  # seconds that a supervisor may take to kill its run
+KILL_TIMEOUT = 5.0  # seconds that a supervisor may take to kill its run
 _SESSION_KILL_TIMEOUT = 2.0  # seconds for one process to end
 _PAUSE = 0.001  # seconds between two looks for exits; each look waits for the next exit
 _BLOCK = 512  # bytes; unit of st_blocks
@@ -116,9 +116,9 @@ class RunDirectory:
 
     def _kill(self, descriptor: int) -> None:
         send(descriptor, supervisor.KILL_ALL)
-        if not exits_within(descriptor, _KILL_TIMEOUT):
+        if not exits_within(descriptor, KILL_TIMEOUT):
             send(descriptor, signal.SIGKILL)
-            exits_within(descriptor, _KILL_TIMEOUT)
+            exits_within(descriptor, KILL_TIMEOUT)
             kill_session(self._read(supervisor.CHILD))
 
     def _record_exit(self) -> Probe:

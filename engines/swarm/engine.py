@@ -62,7 +62,7 @@ _ISOLATION = Isolation(
     ),
 )
 _CONFLICT = 409
-_PAUSE = 0.1  # seconds between two attempts to create or remove
+PAUSE = 0.1  # seconds between two attempts to create or remove
 _POLL_INTERVAL = 1.0  # seconds between two looks for exits
 _NETWORK_SECONDS = 10.0  # for a manager to notice that a network is no longer in use
 
@@ -203,7 +203,7 @@ class SwarmEngine(DaemonEngine):
                 # The network of an earlier run of this name may just have been removed.
                 if not network_is_gone(error) or time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
 
     def _create_service(
         self,
@@ -385,7 +385,7 @@ class SwarmEngine(DaemonEngine):
             except APIError:
                 if time.monotonic() > deadline:
                     return
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
 
     def _remove_unused_networks(self) -> None:
         """Remove the networks of runs that are gone, as far as possible."""

@@ -26,7 +26,7 @@ _ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's po
 _MAX_ENDED = 150  # newest sessions of a day that are denied: a bucket's policy has 20 KiB
 # Of two changes of a policy at the same time the last one wins: so a change is checked and repeated.
 _TRIES = 10
-_PAUSE = 0.2  # seconds between two tries
+PAUSE = 0.2  # seconds between two tries
 _ENDING = threading.Lock()
 _READ_ACTIONS = ["s3:GetObject"]
 _WRITE_ACTIONS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
@@ -80,7 +80,7 @@ def end(
                     return
                 today = _denial(remote.folder, [*denied, pattern], now)
                 _put_policy(client, remote.folder, [*_remaining(statements, now), today])
-            time.sleep(_PAUSE)  # another gateway's change may overwrite this one
+            time.sleep(PAUSE)  # another gateway's change may overwrite this one
     raise StorageAway(
         f"storage {remote.name} does not keep what this node adds to the policy of its bucket"
     )

@@ -58,9 +58,9 @@ AUTO = "auto"
 PATH = "path"
 VIRTUAL = "virtual"
 
-_SECONDS = 20.0  # for one request
+TIMEOUT = 20.0  # for one request
 _CONNECT_SECONDS = 3.0
-_RETRIES = 3
+RETRIES = 3
 SAMPLE_SECONDS = 10.0  # for writing, reading and deleting a sample in a storage that works
 _SAMPLE = b"bfia" * 32 * 1024
 _ADDRESSING_PROBE = ".addressing"  # object requested to find out the addressing
@@ -122,7 +122,7 @@ class Remote:
     def operator(self) -> Operator:
         """Return the client for reading and writing."""
         operator = self._hdfs_operator() if self.kind == HDFS else self._s3_operator()
-        return operator.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
+        return operator.layer(TimeoutLayer(timeout=TIMEOUT, io_timeout=TIMEOUT))
 
     def _hdfs_operator(self) -> Operator:
         if self.username:  # the library takes the user only from the environment
@@ -147,7 +147,7 @@ class Remote:
             options["session_token"] = self.token
         # Not for HDFS, whose client retries by itself.
         retries = RetryLayer(
-            max_times=_RETRIES,
+            max_times=RETRIES,
             min_delay=0.2,
             max_delay=2.0,
         )
@@ -362,12 +362,12 @@ class RemoteStorage(Storage):
 
     def _open(self, path: str) -> Any:
         if self.remote.kind == S3 and not self.remote.tls:
-            return ObjectReader(lambda: asyncio.run(self._sign(path)), _SECONDS, _RETRIES)
+            return ObjectReader(lambda: asyncio.run(self._sign(path)), TIMEOUT, RETRIES)
         return self._connect().open(path, "rb")
 
     async def _sign(self, path: str) -> Any:
         operator = self._connect().to_async_operator()
-        return await operator.presign_read(path, math.ceil(_SECONDS))
+        return await operator.presign_read(path, math.ceil(TIMEOUT))
 
     # ------------------------------------------------------------ writing
 
@@ -585,7 +585,7 @@ class RemoteStorage(Storage):
             return self._error("STORAGE_DENIED", "denies access")
         if "timeout" in str(error).lower():
             self._is_doubtful = True
-            return self.slow(_SECONDS)
+            return self.slow(TIMEOUT)
         return self._error(StorageAway.reason, "cannot be reached")
 
     def meaning(self, text: str) -> StorageFailed | None:

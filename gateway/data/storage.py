@@ -31,7 +31,7 @@ METADATA = "metadata"
 PARTITION = "data_"
 LARGEST_JSON = 4 * 1024 * 1024  # bytes of a report or metadata that are read
 CHUNK = 1024 * 1024  # bytes that are read or sent in one piece
-_PROGRESS_STEP = 64 * CHUNK  # bytes of a file between two calls of ``progress`` in `Storage.sums`
+PROGRESS_STEP = 64 * CHUNK  # bytes of a file between two calls of ``progress`` in `Storage.sums`
 
 
 class Stored(NamedTuple):
@@ -188,7 +188,7 @@ class Storage(ABC):
                 if not data:
                     break
                 digest.update(data)
-                if file.tell() % _PROGRESS_STEP == 0:
+                if file.tell() % PROGRESS_STEP == 0:
                     progress(0)
             return FileSum(stored.name, file.tell(), digest.hexdigest())
 

@@ -35,7 +35,7 @@ _FOLDER_MODE = 0o777
 _FILE_MODE = 0o666
 _MAX_LOG_ENTRIES = 10_000  # files and folders of a run's log folder that are shortened
 GIB = 1024**3
-_PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
+PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
 # More than a full disk has free in blocks that are in use; a folder can be made on many a full disk.
 _SAMPLE = b"\0" * 64 * 1024
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -387,7 +387,7 @@ class DiskWatch:
     def _schedule_next(self, run: Run, start: float) -> None:
         now = time.monotonic()
         duration = now - start
-        pause = max(self._every - duration, _PAUSE_FACTOR * duration)
+        pause = max(self._every - duration, PAUSE_FACTOR * duration)
         upcoming = {name: moment for name, moment in self._next.items() if moment > now}
         self._next = {**upcoming, run.name: now + pause}
 

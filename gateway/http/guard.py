@@ -40,11 +40,11 @@ BY_PAGE = "x-console"
 _READS = ("GET", "HEAD", "OPTIONS")
 _CACHE_SECONDS = 2.0  # lifetime of a cached identity: a revoked token works that long
 _STREAM_SECONDS = 1.0  # the same for streams, which check every half second
-_CACHE_SIZE = 1000  # identities
+CACHE_SIZE = 1000  # identities
 # The sender on a listener without tokens: any user of this machine.
 _LOCAL = Identity("operator", Role.ADMIN)
 MOST = 20  # different refusals written per minute
-_MOST_COUNTED = 1000  # different refusals with a count of their repetitions
+MAX_COUNTED = 1000  # different refusals with a count of their repetitions
 _MINUTE = timedelta(minutes=1)
 _DENIED = (401, 403)
 _BUSY = "RESOURCES_BUSY"  # reason of a refusal that may succeed later
@@ -143,7 +143,7 @@ class Guard:
             if time.monotonic() - cached_at < cache_seconds:
                 return identity
         identity = await anyio.to_thread.run_sync(access.identify, token, limiter=self.limiter)
-        if len(self._cache) >= _CACHE_SIZE:
+        if len(self._cache) >= CACHE_SIZE:
             self._cache.clear()
         self._cache[token] = (time.monotonic(), identity)
         return identity
@@ -277,7 +277,7 @@ class Refusals:
             self._others += 1
             return None
         self._written += 1
-        if len(self._counts) >= _MOST_COUNTED:
+        if len(self._counts) >= MAX_COUNTED:
             self._others += sum(count for _, count in self._counts.values())
             self._counts.clear()
         self._counts[key] = (now, 0)

@@ -32,7 +32,7 @@ _HELLO = "/v1/interconn/schedule/node/hello"
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
-_MOST_BUCKETS = 10_000  # when they are full, all senders start again with a full bucket
+MAX_BUCKETS = 10_000  # when they are full, all senders start again with a full bucket
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class TokenBucket:
         tokens, counted_at = self._buckets.get(name, (self._capacity, now))
         tokens += (now - counted_at) * self._capacity / 60
         tokens = min(self._capacity, tokens)
-        if name not in self._buckets and len(self._buckets) >= _MOST_BUCKETS:
+        if name not in self._buckets and len(self._buckets) >= MAX_BUCKETS:
             self._buckets.clear()
         is_allowed = tokens >= 1
         if is_allowed:

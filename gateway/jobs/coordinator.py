@@ -49,8 +49,8 @@ from gateway.store import queries
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
-_ANSWER_WITHIN = 30.0  # seconds in which every node has to accept a job
-_LIST_WITHIN = 5.0  # seconds; a list of jobs waits this long for their scheduling nodes
+ANSWER_WITHIN = 30.0  # seconds in which every node has to accept a job
+LIST_WITHIN = 5.0  # seconds; a list of jobs waits this long for their scheduling nodes
 
 # Timeline events of a submission; the second is that of databases of earlier releases.
 _SUBMIT = ("submission requested", "asked to submit")
@@ -200,11 +200,11 @@ class Coordinator:
                     f"job {spec.job_id} is here already, with another body",
                     reason="JOB_ID_CONFLICT",
                 )
-        job = self._scheduler.wait(spec.job_id, _is_decided, _ANSWER_WITHIN)
+        job = self._scheduler.wait(spec.job_id, _is_decided, ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
             raise _refused(job)
         if not _is_decided(job):
-            raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
+            raise PeerUnreachable(f"not every node has answered within {ANSWER_WITHIN:g} s")
 
     def _check_intake(self, job_id: str, sender: NodeId) -> None:
         """Raise if no new jobs are taken from the sender; a repeated submission always passes."""
@@ -348,7 +348,7 @@ class Coordinator:
         return statuses | self._statuses_elsewhere(submitted)
 
     def _statuses_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
-        """Ask the scheduling nodes of these jobs in parallel, for at most `_LIST_WITHIN`.
+        """Ask the scheduling nodes of these jobs in parallel, for at most `LIST_WITHIN`.
 
         A job that its node refused, or does not answer for in time, is PENDING.
         """
@@ -371,7 +371,7 @@ class Coordinator:
         lanes = Lanes()
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
-        deadline = time.monotonic() + _LIST_WITHIN
+        deadline = time.monotonic() + LIST_WITHIN
         with suppress(Empty):
             for _ in jobs:
                 remaining = max(deadline - time.monotonic(), 0)

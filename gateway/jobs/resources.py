@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL = 15.0  # seconds between two searches for reservations left over
 # The age of a reservation whose job the scheduling node neither starts nor requests again.
-_LEASE = timedelta(minutes=15)
+LEASE = timedelta(minutes=15)
 _RELEASE_GRACE = timedelta(seconds=30)  # for an ended job to release its reservation itself
 
 LedgerChange = Callable[[Ledger, str | None], Ledger]  # from a ledger and the status of the job
@@ -335,7 +335,7 @@ def _is_expired(
     """Whether a job was neither started nor requested again within the lease."""
     if claim is None or claim.state is not ClaimState.HELD or status != "READY":
         return False
-    return now - claim.asked_at > _LEASE
+    return now - claim.asked_at > LEASE
 
 
 def _removal_of(job_id: str) -> LedgerChange:

@@ -36,7 +36,7 @@ from route_table.live import Export, Version
 X = TypeVar("X")
 
 GATEWAY_TIMEOUT = 8.0  # seconds without a heartbeat after which a gateway counts as stopped
-_MAX_CACHED_READS = 1000
+MAX_CACHED_READS = 1000
 _SIGNATURE_CLEANUP_INTERVAL = 10.0  # seconds
 _MAX_ENGINE_NAME = 255  # characters; the width of the column
 
@@ -173,7 +173,7 @@ class SqlProviders(InDatabase):
             return read()
         with self._lock:
             if (kind, key) not in self._cache:
-                if len(self._cache) >= _MAX_CACHED_READS:
+                if len(self._cache) >= MAX_CACHED_READS:
                     self._cache.clear()
                 self._cache[kind, key] = read()
             result: X = self._cache[kind, key]

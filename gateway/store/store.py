@@ -26,7 +26,7 @@ from gateway.store.records import Records, Rows, run_rows, task_rows
 from gateway.store.serialization import as_time, loads
 from gateway.store.timeline import TimelineEntry, add_notes
 
-_MAX_TASK_IDS = 10_000  # tasks whose jobs are remembered; a task never changes its job
+MAX_TASK_IDS = 10_000  # tasks whose jobs are remembered; a task never changes its job
 
 _RUN = schema.run.c
 _TASK = schema.task.c
@@ -148,7 +148,7 @@ class Store(Database):
         job_id = self.text(_JOB_OF_TASK, id=task_id)
         if job_id is None:
             return None
-        if len(self._jobs_of_tasks) >= _MAX_TASK_IDS:
+        if len(self._jobs_of_tasks) >= MAX_TASK_IDS:
             self._jobs_of_tasks.clear()
         self._jobs_of_tasks[task_id] = job_id
         return job_id

@@ -373,7 +373,7 @@ def test_a_change_is_in_the_log_before_its_answer_which_stands_without_it(
 
 def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     """Attack: each request has another token."""
-    monkeypatch.setattr(guards, "_CACHE_SIZE", 2)
+    monkeypatch.setattr(guards, "CACHE_SIZE", 2)
     access = SimpleNamespace(identify=lambda token: token)
     guard = Guard(None, access, None, lambda: NOW, CapacityLimiter(1))  # type: ignore[arg-type]
     for number in range(9):
@@ -483,7 +483,7 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
 def test_counted_refusals_are_bounded_and_survive_a_database_outage(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(guards, "_MOST_COUNTED", 2)
+    monkeypatch.setattr(guards, "MAX_COUNTED", 2)
 
     def away(*_: object) -> None:
         raise DatabaseAway("away")

@@ -218,7 +218,7 @@ def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(
     refused = delete(node, "job-sent", 503)
     assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
     node.registry.register(provider_from_request(registration()))
-    monkeypatch.setattr(coordinator, "_ANSWER_WITHIN", 0.01)
+    monkeypatch.setattr(coordinator, "ANSWER_WITHIN", 0.01)
     with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
         node.coordinator.submit_job(
             replace(

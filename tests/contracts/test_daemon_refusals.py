@@ -248,7 +248,7 @@ def test_a_network_that_another_gateway_is_just_creating_is_waited_for(
 ):
     found, _ = a_network(networks=[[], [], [NET]], create_network=[says(409)])
     assert found.ensure() == "n"
-    monkeypatch.setattr(network, "_CREATE_TIMEOUT", 0.0)
+    monkeypatch.setattr(network, "CREATE_TIMEOUT", 0.0)
     for refused in (says(403), says(500)):
         found, _ = a_network(networks=[[]], create_network=[refused])
         with pytest.raises(APIError) as caught:
@@ -322,7 +322,7 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     found, _ = a_network(networks=[[{**ours, "IPAM": POOL}]], remove_network=[says(403)])
     found.close_host([1])
     assert any(why in gap for gap in found.isolation().gaps) and not found.isolation().host
-    monkeypatch.setattr(network, "_CHECK_EVERY", 0.0)
+    monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
     with monkeypatch.context() as again:
         again.setattr(Firewall, "close_except", lambda *_: None)  # it can be used again
         for _ in range(2):
@@ -472,7 +472,7 @@ def test_a_machine_that_left_the_swarm_is_gone():
 def test_a_runs_network_is_kept_while_used_and_then_removed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(swarm, "_PAUSE", 0.0)
+    monkeypatch.setattr(swarm, "PAUSE", 0.0)
     assert a_swarm(create_network=[says(409, "already exists")])[0]._network("r") == "r"
     with pytest.raises(APIError):
         a_swarm(create_network=[says(500)])[0]._network("r")
@@ -485,7 +485,7 @@ def test_a_runs_network_is_kept_while_used_and_then_removed(
 def test_a_run_is_created_again_while_its_former_network_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(swarm, "_PAUSE", 0.0)
+    monkeypatch.setattr(swarm, "PAUSE", 0.0)
     daemon = {
         "nodes": [[]],
         "create_network": [{}],

@@ -335,7 +335,7 @@ def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(network, "_CHECK_EVERY", 0.0)
+    monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
     with listening() as operators, listening(engine.gateway_address()) as door:
         engine.close_host([door])
         there = (f"{default_bridge(daemon)}:{operators}", f"{engine.gateway_address()}:{door}")

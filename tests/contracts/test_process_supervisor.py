@@ -486,7 +486,7 @@ def test_a_supervisor_that_cannot_be_forked_or_never_reports(
         kept.append(connection.dup())
         socket.send_fds(kept[-1], [b"-"], [os.pidfd_open(os.getpid())])
 
-    monkeypatch.setattr(engines, "_REPORT_TIMEOUT", 0.05)
+    monkeypatch.setattr(engines, "REPORT_TIMEOUT", 0.05)
     monkeypatch.setattr(spawner, "_request", silent)
     descriptor, report = spawner.start(tmp_path, {})
     os.close(descriptor)
@@ -504,7 +504,7 @@ def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(
         record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)
     ]
     monkeypatch.setattr(supervisor, "KILL_ALL", 0)  # a signal that it does not hear
-    monkeypatch.setattr(run_directory, "_KILL_TIMEOUT", 0.01)
+    monkeypatch.setattr(run_directory, "KILL_TIMEOUT", 0.01)
     engine.stop(name, 0)
     gone(pids)
 
@@ -527,7 +527,7 @@ def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(
     with pytest.raises(EngineDown, match="no right to write"):
         engine.check()
     (tmp_path / "memory.max").write_text("1048576\n")
-    monkeypatch.setattr(engines, "_CONTROL_GROUP", tmp_path / "memory.max")
+    monkeypatch.setattr(engines, "CONTROL_GROUP", tmp_path / "memory.max")
     assert engine.capacity().memory == 1048576
 
 
@@ -545,7 +545,7 @@ def test_a_folder_that_cannot_be_removed_says_why(
 
 
 def test_of_a_long_log_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_CHUNK", 2)
+    monkeypatch.setattr(logs, "CHUNK", 2)
     assert logs.last([b"abc", b"def", b"ghi"], 2) == b"hi"
 
 

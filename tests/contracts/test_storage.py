@@ -453,8 +453,8 @@ def fails(act: Callable[[], Any], reason: str) -> bool:
 def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data_and_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_storage, "_SECONDS", 1.0)
-    monkeypatch.setattr(remote_storage, "_RETRIES", 1)
+    monkeypatch.setattr(remote_storage, "TIMEOUT", 1.0)
+    monkeypatch.setattr(remote_storage, "RETRIES", 1)
     with real.bucket() as place:
         direct = remote_of(place)
         with Proxy(direct.host, direct.port) as between:

@@ -370,7 +370,7 @@ def test_a_model_of_holes_is_not_read_through(
         patch.setattr(node.storage, "sums", lambda _, look: look(size) or look(1) or [])
         elsewhere = seal(replace(run, outputs={"model": replace(place, storage="lake")}))
     assert elsewhere == replace(over, at=elsewhere.at) and over.final and not whole.final
-    monkeypatch.setattr(storage, "_LOOK", storage.CHUNK)
+    monkeypatch.setattr(storage, "PROGRESS_STEP", storage.CHUNK)
     chunks = []
     monkeypatch.setattr(
         storage, "hashlib", SimpleNamespace(sha256=lambda: SimpleNamespace(update=chunks.append))

@@ -98,7 +98,7 @@ def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(calls, "LONGEST_CALL", 600.0)
-    monkeypatch.setattr(coordinator, "_LIST_WITHIN", 2.0)
+    monkeypatch.setattr(coordinator, "LIST_WITHIN", 2.0)
     gave_up = threading.Event()
 
     def holds(handler: BaseHTTPRequestHandler) -> None:

@@ -365,7 +365,7 @@ def test_reservations_of_a_job_that_never_starts_are_released_in_time(
     nodes[B].participant.hold(spec.job_id, A)
     resources.reconcile()
     assert nodes.remaining(B) == 4
-    monkeypatch.setattr("gateway.jobs.resources._LEASE", timedelta())
+    monkeypatch.setattr("gateway.jobs.resources.LEASE", timedelta())
     time.sleep(0.01)  # the clock has to move
     resources.reconcile()
     assert (nodes.remaining(B), counts(nodes, B)[2]) == (24, expired + 1)

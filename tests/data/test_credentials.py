@@ -177,7 +177,7 @@ class Raced(Remote):
 def test_a_change_that_is_always_taken_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "_statements", lambda *_: [])
     monkeypatch.setattr(credentials, "_put_policy", lambda *_: None)
-    monkeypatch.setattr(credentials, "_PAUSE", 0.0)
+    monkeypatch.setattr(credentials, "PAUSE", 0.0)
     monkeypatch.setattr(Remote, "client", lambda *_: nullcontext())
     remote = Remote("lake", "s3", "h", 1, "joint", role="arn:aws:iam:::role/bfia-run")
     with pytest.raises(StorageAway, match="does not keep what this node adds to the policy"):

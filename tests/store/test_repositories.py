@@ -406,14 +406,14 @@ def test_a_version_of_routes_whose_number_is_taken_is_not_added(store: Store):
 
 
 def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(repositories, "_MAX_CACHED_READS", 1)
+    monkeypatch.setattr(repositories, "MAX_CACHED_READS", 1)
     kept = SqlProviders(store, sole_writer=True)
     assert (kept.get("a"), kept.get("b"), len(kept._cache)) == (None, None, 1)
     cache = RecordCache[Any](capacity=1)
     for number in (1, 2):
         cache.put(f"job-{number}", CachedRecord(1, 0.0, number, 1, 1), 0)
     assert cache.get("job-1") is None and cache.get("job-2") is not None
-    monkeypatch.setattr(store_module, "_MAX_TASK_IDS", 1)
+    monkeypatch.setattr(store_module, "MAX_TASK_IDS", 1)
     for number in (1, 2):
         job = a_job(spec=a_spec("a", job_id=f"job-{number}"))
         tasks = {"a": replace(job.tasks["a"], task_id=f"task-{number}")}

@@ -74,7 +74,7 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
     monkeypatch.setattr(
         parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1)
     )
-    monkeypatch.setattr(workspace, "_PAUSE", 0)
+    monkeypatch.setattr(workspace, "PAUSE_FACTOR", 0)
     pace, resources = parts.Pace(disk_check=0.1, files=1000), {"disk_gib": 0.05}
     with running(
         tmp_path,

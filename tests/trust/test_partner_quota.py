@@ -49,7 +49,7 @@ def test_a_bucket_refills_within_a_minute_and_each_name_has_its_own():
 
 def test_names_without_end_are_kept_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     """Attack: each request names another node."""
-    monkeypatch.setattr(peers, "_MOST_BUCKETS", 2)
+    monkeypatch.setattr(peers, "MAX_BUCKETS", 2)
     bucket = TokenBucket(3)
     assert all(bucket.take(f"{number}") for number in range(9)) and len(bucket._buckets) <= 2
 

@@ -54,7 +54,7 @@ SUCCESS = "E0000000000"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
 GRPC = "2"  # the HTTP version of requests that came by gRPC
 
-_LONG = 1 << 18  # bytes of a body whose payload is not copied
+LONG_PAYLOAD = 1 << 18  # bytes of a body whose payload is not copied
 _LONGEST_TOPIC = 4096
 _MILLISECONDS_FROM = 1000  # a smaller timeout is in seconds
 
@@ -228,7 +228,7 @@ def _read_apart(
     """Read a message and its payload, which is not copied if it is long. Raises Invalid."""
     body = Pieces(pieces)
     is_json = form is Form.JSON
-    if len(body) > _LONG:
+    if len(body) > LONG_PAYLOAD:
         try:
             if is_json:
                 cut = _cut_json(body)

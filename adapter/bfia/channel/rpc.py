@@ -41,7 +41,7 @@ _KEEPALIVE_SECONDS = (
     60  # after which a connection with calls is probed: a stream's client may be gone
 )
 _GRACE_SECONDS = 1.0
-_STALL_SECONDS = 10.0
+STALL_SECONDS = 10.0
 # Bytes per second of a connection on which a message arrives: gRPC shows no message before it is complete.
 _LEAST_RATE = 32 * 1024
 
@@ -53,7 +53,7 @@ _OF_ONE_ADDRESS = 4
 _OF_ALL_ADDRESSES = 8
 
 _CALLS = 128  # at the same time over one connection
-_STREAMS = 16  # of one node
+MAX_STREAMS = 16  # of one node
 
 
 class CountingWriter(asyncio.StreamWriter):
@@ -169,9 +169,9 @@ class Grpc:
             yield begin
             return
         sender = _header(_headers_of(context), b"x-ptp-source-node-id")
-        slots = self._slots_of(_STREAMS, "streams", sender)
+        slots = self._slots_of(MAX_STREAMS, "streams", sender)
         if slots.locked():
-            text = f"a node has at most {_STREAMS} streams here"
+            text = f"a node has at most {MAX_STREAMS} streams here"
             yield encode_answer(BUFFER_FULL, text, form=Form.PROTOBUF)
             return
         async with slots:
@@ -305,8 +305,8 @@ async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) 
     try:
         while not message.done():
             size_before = writer.size
-            done, _ = await asyncio.wait([message], timeout=_STALL_SECONDS)
-            is_slow = writer.size - size_before < _STALL_SECONDS * _LEAST_RATE
+            done, _ = await asyncio.wait([message], timeout=STALL_SECONDS)
+            is_slow = writer.size - size_before < STALL_SECONDS * _LEAST_RATE
             if not done and is_slow:
                 rule = f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)"
                 raise Invalid([Problem("body", rule)])

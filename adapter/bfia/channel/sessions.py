@@ -15,8 +15,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _FRESH_SECONDS = 1.0  # a cached value's age at most
-_MOST_ENTRIES = 4096
-_IDLE_SECONDS = 600.0
+MAX_ENTRIES = 4096
+IDLE_SECONDS = 600.0
 _NODE_SHARE = 4  # one node may have a quarter of the unknown sessions
 
 
@@ -46,7 +46,7 @@ class Cache(Generic[K, V]):
             if expires_at > time.monotonic():
                 return value
         value = await anyio.to_thread.run_sync(self._fetch, key, limiter=self._limiter)
-        if len(self._entries) >= _MOST_ENTRIES:
+        if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
         self._entries[key] = (time.monotonic() + _FRESH_SECONDS, value)
         return value
@@ -97,7 +97,7 @@ class UnknownSessions:
         return ""
 
     async def _drop_stale(self, admitted: dict[str, str]) -> None:
-        idle = set(self._broker.idle(_IDLE_SECONDS))
+        idle = set(self._broker.idle(IDLE_SECONDS))
         for session in list(admitted):
             no_longer_counts = not self._broker.holds(session) or await self._is_known(session)
             if no_longer_counts:

@@ -338,7 +338,7 @@ def test_a_node_without_a_route_is_refused_by_name(tmp_path: Path):
 
 
 def test_more_requests_than_a_peer_has_connections_are_not_sent(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "_MAX_REQUESTS", 0)
+    monkeypatch.setattr(connections, "MAX_REQUESTS", 0)
     with pytest.raises(NotConnected, match="0 requests are under way"):
         Client("http://127.0.0.1:9", None).send(Request("GET", "/", {}, b""), 0.01)  # type: ignore[arg-type]
 

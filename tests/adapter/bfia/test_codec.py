@@ -193,7 +193,7 @@ def test_an_extracted_payload_equals_that_of_a_full_parser(
     size,
 ):
     def found(longer_than):
-        monkeypatch.setattr(codec, "_LONG", longer_than)
+        monkeypatch.setattr(codec, "LONG_PAYLOAD", longer_than)
         try:
             push, payload = read_push(
                 [body[at : at + size] for at in range(0, len(body), size)], form

@@ -461,7 +461,7 @@ def test_the_silence_of_a_target_is_told_by_the_relay(
     said: str,
     delivered: bool,
 ):
-    monkeypatch.setattr(relay, "_LARGEST_RESPONSE", 10)
+    monkeypatch.setattr(relay, "LARGEST_RESPONSE", 10)
     answer = by_relay(hop, part(b"{}"), unusable=hop is None, **{WITHIN: "60"})
     told = answer.json()
     assert answer.status_code == 503 and said in told["msg"]

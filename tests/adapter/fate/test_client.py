@@ -502,7 +502,7 @@ def test_a_container_is_asked_as_in_the_standards_protocol():
 
 
 def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(endpoints, "_MOST_TASKS", 2)
+    monkeypatch.setattr(endpoints, "MAX_TASKS", 2)
     running: dict[tuple[str, str], None] = {}
     assert [endpoints._record_running(running, task, "guest") for task in "abbca"] == [
         False,

@@ -270,7 +270,7 @@ async def test_why_a_peer_gave_no_answer_is_passed_on(make_node, client):
 
 
 async def test_cached_answers_are_few(monkeypatch):
-    monkeypatch.setattr(sessions, "_MOST_ENTRIES", 2)
+    monkeypatch.setattr(sessions, "MAX_ENTRIES", 2)
     asked = []
     cache = sessions.Cache(lambda key: asked.append(key) or key)
     assert [await cache(key) for key in "aabca"] == list("aabca")
@@ -278,7 +278,7 @@ async def test_cached_answers_are_few(monkeypatch):
 
 
 async def test_an_unknown_session_that_nobody_uses_makes_room(desk, monkeypatch):
-    monkeypatch.setattr(sessions, "_IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", -1.0)
     known = sessions.UnknownSessions(desk.broker, sessions.Cache(lambda _: None), 1)
     for session in ("one", "two"):
         await known.admit(session, "peer")

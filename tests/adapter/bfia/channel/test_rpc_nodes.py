@@ -192,7 +192,7 @@ async def test_a_message_by_grpc_need_not_be_whole_soon_but_must_not_stand_still
     ):
         answer = await invoke(channel, PushInbound(topic="t", payload=b"x"), headers)
         assert TransportOutbound.FromString(answer).code == OK
-        monkeypatch.setattr(rpc, "_STALL_SECONDS", 0.01)
+        monkeypatch.setattr(rpc, "STALL_SECONDS", 0.01)
         begun = channel.stream_unary(f"/{calls.SERVICE}/invoke")(
             metadata=list(headers.items()), timeout=60
         )
@@ -335,7 +335,7 @@ async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(beta):
 
 
 async def test_a_stream_too_many_is_refused(beta, monkeypatch):
-    monkeypatch.setattr(rpc, "_STREAMS", 1)
+    monkeypatch.setattr(rpc, "MAX_STREAMS", 1)
     async with speaking(beta) as channel:
         begin = channel.stream_stream(f"/{calls.SERVICE}/transport")
         first = begin(metadata=list(FROM_ALPHA.items()), timeout=60)
@@ -370,7 +370,7 @@ async def test_calls_without_a_message_keep_no_other_address_out(tmp_path, monke
         return noting
 
     monkeypatch.setattr(Grpc, "connected", from_elsewhere)
-    monkeypatch.setattr(rpc, "_STALL_SECONDS", 3600.0)
+    monkeypatch.setattr(rpc, "STALL_SECONDS", 3600.0)
     beta = Node("beta", tmp_path / "beta")
     beta.around = around
     async with served(beta), speaking(beta) as stranger, speaking(beta) as channel:
