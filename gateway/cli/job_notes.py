@@ -9,10 +9,10 @@ from gateway.cli.language import t
 from gateway.cli.values import amount
 from gateway.errors import counted
 
-TOPIC_LIMIT = 10
-FAILED_RUN_LIMIT = 3
-LAST_LINE_LIMIT = 10  # lines of each failed run
-LINE_LENGTH = 300  # characters of each of them
+_TOPIC_LIMIT = 10  # topics with a line
+_FAILED_RUN_LIMIT = 3  # failed runs with lines of their logs
+_LAST_LINE_LIMIT = 10  # lines of each of their logs
+_LINE_LENGTH = 300  # characters of each of these lines
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,16 @@ class _Attempt:
 
     @property
     def label(self) -> str:
+        """The task and its party."""
         return f"{self.run['task_name']} as {self.run['party']}"
 
 
 def lineage(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield the job that this one reruns or continues, and the tasks whose results it takes over."""
-    inherited_tasks = dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", []))
     inherited = ""
-    if inherited_tasks:
-        inherited = f"; taken over: {', '.join(inherited_tasks)}"
+    tasks = dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", []))
+    if tasks:
+        inherited = f"; taken over: {', '.join(tasks)}"
     origin = job.get("origin")
     if origin:
         changed = ""
@@ -45,7 +46,7 @@ def lineage(job: Mapping[str, Any]) -> Iterator[str]:
 
 def channel_lines(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield each topic's unread messages and waiting readers, the last refusal, and each session's total."""
-    for topic in job.get("channel", [])[:TOPIC_LIMIT]:
+    for topic in job.get("channel", [])[:_TOPIC_LIMIT]:
         yield f"channel, topic {topic['topic']}: " + "; ".join(_topic_facts(topic))
     refused = job.get("channel_refused")
     if refused:
@@ -57,6 +58,7 @@ def channel_lines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the unread messages of a topic, its rate, and its waiting readers."""
     if topic["messages"]:
         messages = counted(topic["messages"], "message")
         yield f"{messages}, {topic['bytes']} bytes, the oldest for {topic['oldest']:.0f} s"
@@ -76,16 +78,19 @@ def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield the end of each failed run's log at this node, and the command that prints the whole log."""
     attempts = [attempt for attempt in _relevant_attempts(job) if attempt.run.get("last_lines")]
-    for attempt in attempts[-FAILED_RUN_LIMIT:]:
-        run = attempt.run
-        if attempt.is_last:
-            words = ["job", "logs", job["job_id"], "--task", run["task_name"]]
-            suffix = f" (all: {shlex.join([*words, '--party', run['party']])})"
-        else:
-            suffix = f", attempt {run['attempt'] + 1}"
-        yield t(f"last lines of {attempt.label}{suffix}:")
-        for line in run["last_lines"][-LAST_LINE_LIMIT:]:
-            yield f"  {' '.join(line[:LINE_LENGTH].splitlines())}"
+    for attempt in attempts[-_FAILED_RUN_LIMIT:]:
+        yield t(f"last lines of {attempt.label}{_log_source(attempt, job['job_id'])}:")
+        for line in attempt.run["last_lines"][-_LAST_LINE_LIMIT:]:
+            yield f"  {' '.join(line[:_LINE_LENGTH].splitlines())}"
+
+
+def _log_source(attempt: _Attempt, job_id: str) -> str:
+    """Return the command that prints an attempt's log; of an earlier attempt, its number."""
+    run = attempt.run
+    if not attempt.is_last:
+        return f", attempt {run['attempt'] + 1}"
+    words = ["job", "logs", job_id, "--task", run["task_name"], "--party", run["party"]]
+    return f" (all: {shlex.join(words)})"
 
 
 def warnings(job: Mapping[str, Any]) -> list[str]:
@@ -101,8 +106,8 @@ def warning_lines(warnings: Sequence[str], job_id: str, limit: int | None) -> li
     lines = [f"warning: {warning}" for warning in warnings[:limit]]
     hidden = len(warnings) - len(lines)
     if hidden:
-        more = counted(hidden, "more warning")
-        lines.append(f"{more}: bfia-gateway job show {shlex.quote(job_id)}")
+        hidden_warnings = counted(hidden, "more warning")
+        lines.append(f"{hidden_warnings}: bfia-gateway job show {shlex.quote(job_id)}")
     return lines
 
 

@@ -74,8 +74,8 @@ def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
     if readable.get("code") == 0:
         del readable["code"]
         readable.pop("message", None)
-    other = {key: value for key, value in readable.items() if key not in _CALL_KEYS}
-    return call | _with_translated_keys(other)
+    rest = {key: value for key, value in readable.items() if key not in _CALL_KEYS}
+    return call | _with_translated_keys(rest)
 
 
 def _call_summary(detail: Mapping[str, Any]) -> dict[str, Any]:

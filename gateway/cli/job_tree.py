@@ -1,6 +1,6 @@
 """A job as a terminal shows it: its tasks by party, its progress, and the notes about it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bfia_gateway_client.errors import harmless
@@ -26,8 +26,8 @@ _STYLES = {
     "FAILED": "red",
     "STOPPED": "red",
 }
-# Once a job has ended, these states of a task only mean that it never began.
-_NOT_BEGUN = {"PENDING", "READY"}
+# Once a job has ended, these states of a task only mean that it was never started.
+_NOT_STARTED = {"PENDING", "READY"}
 
 
 def draw_job(
@@ -40,82 +40,100 @@ def draw_job(
     from rich.console import Group
 
     title = t(f"{job['job_id']}, scheduled by {job['scheduler']}")
-    parts: list[RenderableType] = [_text(title, "bold")]
-    parts += [_text(t(line), "dim") for line in _ownership(job)]
-    parts += [_task_table(job), _progress_line(job)]
-    parts += _explanations(job)
-    parts += [_text(line) for line in advice]
-    for line in (*lineage(job), *channel_lines(job), *silent_engines(job)):
-        parts.append(_text(t(line), "dim"))
-    parts += [_text(line, "dim") for line in last_lines(job)]
-    for line in warning_lines(warnings(job), job["job_id"], warning_limit):
-        parts.append(_text(t(line), "yellow"))
-    return Group(*parts)
+    notes = [*lineage(job), *channel_lines(job), *silent_engines(job)]
+    warnings_of_job = warning_lines(warnings(job), job["job_id"], warning_limit)
+    return Group(
+        _text(title, "bold"),
+        *_texts(_ownership(job), "dim"),
+        _task_table(job),
+        _progress_line(job),
+        *_explanations(job),
+        *_texts(advice),
+        *_texts(map(t, notes), "dim"),
+        *_texts(last_lines(job), "dim"),
+        *_texts(map(t, warnings_of_job), "yellow"),
+    )
 
 
 def _text(words: str, style: str = "") -> "Text":
+    """Return text that does not steer the terminal."""
     from rich.text import Text
 
     return Text(harmless(words), style=style)
 
 
-def _ownership(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the job's owner, when it was created, and how long it has run."""
+def _texts(lines: Iterable[str], style: str = "") -> list["Text"]:
+    return [_text(line, style) for line in lines]
+
+
+def _ownership(job: Mapping[str, Any]) -> list[str]:
+    """Return a line with the job's owner, the time of its creation and its duration.
+
+    A node that does not know the time, as it only takes part in the job, has no such line.
+    """
     created = job.get("created_at")
     if not created:
-        return
-    ended = job.get("ended_at")
-    if ended:
-        duration, verb = lasted(created, ended), "took"
-    else:
-        duration, verb = lasted(job.get("started_at"), None), "running for"
-    took = ""
-    if duration:
-        took = f", {verb} {duration}"
+        return []
     owner = job.get("user") or job.get("initiator") or ""
-    yield f"of {owner}, created {created[:19].replace('T', ' ')} UTC{took}"
+    duration = _duration(job)
+    return [t(f"of {owner}, created {created[:19].replace('T', ' ')} UTC{duration}")]
+
+
+def _duration(job: Mapping[str, Any]) -> str:
+    """Return how long the job took or has been running; an empty text before its start."""
+    if job.get("ended_at"):
+        return f", took {lasted(job['created_at'], job['ended_at'])}"
+    running = lasted(job.get("started_at"), None)
+    if running:
+        return f", running for {running}"
+    return ""
 
 
 # ---------------------------------------------------------------- tasks and progress
 
 
 def _task_table(job: Mapping[str, Any]) -> "Table":
+    """Return a row per task: its state at each node, and why it failed or what it waits for."""
     from rich.table import Table
 
     roles_by_node: dict[str, list[str]] = {}
     for party in job["parties"]:
         roles_by_node.setdefault(party["node"], []).append(party["role"])
     table = Table(box=None, pad_edge=False)
-    table.add_column(_text(t("task")), overflow="fold")
-    for node, roles in roles_by_node.items():
-        table.add_column(_text(f"{node} ({', '.join(roles)})"), overflow="fold")
-    table.add_column(_text(""), overflow="fold")
+    headings = [t("task")]
+    headings += [f"{node} ({', '.join(roles)})" for node, roles in roles_by_node.items()]
+    for heading in [*headings, ""]:
+        table.add_column(_text(heading), overflow="fold")
     for task in job["tasks"]:
         states = [_task_state(task, node, job) for node in roles_by_node]
-        cells = [_text(state or "–", _STYLES.get(state, "dim")) for state in states]
-        reason = ""
-        if not _failed_like_its_job(task, job):
-            reason = t(_reason_text(task))
-        table.add_row(_text(task["name"]), *cells, _text(reason, "dim"))
+        reason = "" if _failed_like_its_job(task, job) else t(_reason_text(task))
+        table.add_row(_text(task["name"]), *map(_state_text, states), _text(reason, "dim"))
     return table
 
 
+def _state_text(state: str) -> "Text":
+    return _text(state or "–", _STYLES.get(state, "dim"))
+
+
 def _task_state(task: Mapping[str, Any], node: str, job: Mapping[str, Any]) -> str:
-    """Return a task's state at a node, or the state of each role if they differ."""
-    stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
-    states = {}
-    for role, state in task["nodes"].get(node, {}).items():
-        if job.get("outcome") and state in _NOT_BEGUN:
-            continue
-        if stopped and state == "FAILED":
-            state = "STOPPED"
-        states[role] = state
+    """Return a task's state at a node, or the state of each role if they differ.
+
+    Of an ended job, parties that were never started have no state.
+    """
+    states = dict(task["nodes"].get(node, {}))
+    if job.get("outcome"):
+        states = {role: state for role, state in states.items() if state not in _NOT_STARTED}
+    was_stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
+    if was_stopped:
+        for role, state in states.items():
+            states[role] = "STOPPED" if state == "FAILED" else state
     if len(set(states.values())) == 1:
         return str(next(iter(states.values())))
     return " ".join(f"{role} {state}" for role, state in states.items())
 
 
 def _progress_line(job: Mapping[str, Any]) -> "Table":
+    """Return the job's state and percentage, behind a bar unless it failed."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -133,10 +151,8 @@ def _progress_line(job: Mapping[str, Any]) -> "Table":
 
 
 def _explanations(job: Mapping[str, Any]) -> Iterator["Text"]:
-    """Yield why each node refused the job, else why it failed or what it waits for."""
-    style = "dim"
-    if job.get("failure"):
-        style = "red"
+    """Yield each node's refusal of the job, else its failure or the cause of its waiting."""
+    style = "red" if job.get("failure") else "dim"
     subjects: list[Mapping[str, Any]] = [job]
     if job.get("refusals"):
         subjects = [{"failure": refusal} for refusal in job["refusals"]]
@@ -156,17 +172,20 @@ def _failed_like_its_job(task: Mapping[str, Any], job: Mapping[str, Any]) -> boo
 
 
 def _reason_text(subject: Mapping[str, Any]) -> str:
-    """Return why a job or task failed, else what it waits for, else an empty text."""
+    """Return the failure of a job or task, else the cause of its waiting, else an empty text."""
     failure = subject.get("failure")
     if failure:
         return _failure_text(failure)
     waiting = subject.get("waiting") or {}
-    if waiting.get("reason") == "JOB":  # the message names the cause by itself
-        return str(waiting["message"]).rpartition(": ")[2]
-    return ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+    message = str(waiting.get("message") or "")
+    if waiting.get("reason") == "JOB":  # the end of the message is the cause
+        return message.rpartition(": ")[2]
+    reason = str(waiting.get("reason") or "")
+    return ": ".join(filter(None, (reason, message)))
 
 
 def _failure_text(failure: Mapping[str, Any]) -> str:
+    """Return a failure's reason, its task, role and node if known, and its message."""
     reason = failure["reason"]
     places = [f"{t(key)} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)]
     heading = reason
@@ -174,7 +193,9 @@ def _failure_text(failure: Mapping[str, Any]) -> str:
         heading += f" ({' '.join(places)})"
     message = _without_prefixes(failure["message"], f"{failure.get('node')}: ", f"{reason}: ")
     message = message.replace(f" {reason}: ", " ")
-    return ": ".join(filter(None, (heading, message)))
+    if message:
+        return f"{heading}: {message}"
+    return heading
 
 
 def _without_prefixes(message: str, *prefixes: str) -> str:

@@ -311,7 +311,7 @@ _add_group(
     "provider",
     "Algorithm images, the components in them, and who may change them. A provider's full name is "
     "name:version@device; parts may be left out where that is clear.",
-    loaded_from("commands", "providers", "check"),
+    loaded_from("commands", "providers", "provider_init", "check"),
 )
 _add_group(
     "route",

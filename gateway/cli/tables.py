@@ -220,11 +220,12 @@ def _console() -> Any:
 def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
     """Print columns as one table, its remedies below it, or its rows as a table each."""
     room = _room(columns)
-    for column in columns[1:]:
-        if column.name == _REMEDY and _belongs_below(column, _total_width(columns) > room):
-            others = [other for other in columns if other is not column]
-            _print_columns(others)
-            _print_remedies(others, column)
+    is_too_wide = _total_width(columns) > room
+    for index, column in enumerate(columns):
+        if index > 0 and column.name == _REMEDY and _belongs_below(column, is_too_wide):
+            without_remedies = [*columns[:index], *columns[index + 1 :]]
+            _print_columns(without_remedies)
+            _print_remedies(without_remedies, column)
             return
     if len(columns) <= 2:
         _print_grid(columns)
