@@ -111,6 +111,7 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
 
 
 def _token_json(token: Token) -> dict[str, str]:
+    """Return a token as lists show it, without its secret."""
     expires = "never"
     if token.expires_at:
         expires = f"{token.expires_at:%Y-%m-%d %H:%M}"
@@ -311,6 +312,7 @@ def _difference(entry: Mapping[str, Any]) -> str:
 
 
 def _detail_text(detail: Mapping[str, Any]) -> str:
+    """Return an entry's change, or why the request was refused, whatever its length."""
     if isinstance(detail.get("changes"), list):
         return ", ".join(map(difference, detail["changes"][:_LISTED_CHANGES]))
     if "reason" in detail and "from" in detail:

@@ -271,6 +271,7 @@ def _restore(
 
 
 def _print_missing(missing: Sequence[str]) -> None:
+    """Print the first tables and models that are not in the storage."""
     if not missing:
         return
     rows = [[address] for address in missing[:_LISTED_ADDRESSES]]
@@ -326,6 +327,7 @@ def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Sto
 
 
 def _open_storages(settings: "Settings", config: Path) -> "Storages":
+    """Open the storages of the settings. Raises `CallFailed` with every problem of the configuration."""
     from gateway.bootstrap.parts import storages
 
     try:

@@ -61,6 +61,7 @@ def _parameters(
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:
+    """Split ``name=value``. Raises `CallFailed`, which shows the ``form`` of the option."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise CallFailed(f"{text!r} must read {form}", EXIT_BAD_INPUT)
@@ -112,7 +113,7 @@ def _value_errors(
 ) -> list[str]:
     """Return the errors in a component's parameters, and print the warnings.
 
-    A missing parameter is no error: it gets a made-up value.
+    A missing parameter does not count: it gets a made-up value.
     """
     from provider_registry import values
 
@@ -130,6 +131,7 @@ def _check_parameter_names(
     trial_input: "TrialInput",
     components: "Sequence[Component]",
 ) -> None:
+    """Raise `CallFailed` for parameters that none of the components has."""
     declared: dict[str, None] = {}
     for component in components:
         declared |= dict.fromkeys(parameter.name for parameter in component.parameters)
@@ -143,6 +145,7 @@ def _check_parameter_names(
 
 
 def _check_data(trial_input: "TrialInput", components: "Sequence[Component]") -> None:
+    """Raise `CallFailed` for data that none of the components reads."""
     roles: set[str] = set()
     inputs: set[str] = set()
     for component in components:

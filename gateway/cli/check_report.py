@@ -49,6 +49,7 @@ def _problem_json(problem: "Problem") -> dict[str, Any]:
 
 
 def _component_json(result: "CheckedComponent") -> dict[str, Any]:
+    """Return a component's clauses with their results, and the beginnings of its outputs."""
     outputs = []
     for (party, name), text in result.outputs.items():
         outputs.append({"party": party, "output": name, "begins": text})
@@ -72,6 +73,7 @@ def _finding_json(clause: "Clause", finding: "Finding") -> dict[str, Any]:
 
 
 def _remedy(clause: "Clause", finding: "Finding") -> str:
+    """Return what to do about a broken clause; of another clause nothing."""
     if finding.result != "failed":
         return ""
     return finding.remedy or clause.remedy

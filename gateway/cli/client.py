@@ -167,6 +167,7 @@ class Client:
             raise CallFailed(text, code, error.reason, error.data) from error
 
     def _no_answer_text(self, error: NoAnswer) -> str:
+        """Return why the node did not respond, and the next step."""
         other_scheme = self._other_scheme(error.message)
         if other_scheme:
             return other_scheme
@@ -175,6 +176,7 @@ class Client:
         return f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
 
     def _refusal_text(self, error: GatewayError) -> str:
+        """Return the node's refusal, and the next step if this machine knows it."""
         if error.reason == "NO_TOKEN":
             return _NO_TOKEN
         if error.reason == "PATH_UNKNOWN":

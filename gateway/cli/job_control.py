@@ -138,6 +138,7 @@ def _of_tasks(key: str) -> Column:
 
 
 def _parameter_lines(approval: Mapping[str, Any]) -> str:
+    """Return a line for each task and party with parameters."""
     lines = []
     for task in approval["tasks"]:
         if task["parameters"]:
@@ -178,6 +179,7 @@ def _decide(
     participle: str,
     reason: str,
 ) -> Output:
+    """Approve or reject a job, and print whether that changed anything."""
     response = node.post(path_of("jobs", job_id, action), {"by": who(), "reason": reason})
     yield response
     if not response["repeated"]:
@@ -190,6 +192,7 @@ def _decide(
 
 
 def _earlier_decision(approval: Mapping[str, Any]) -> str:
+    """Return who decided before, when and why."""
     decided_at = str(approval.get("decided_at") or "")[:19]
     by = f"by {approval.get('by') or 'an operator'} at {decided_at} UTC"
     message = (approval.get("failure") or {}).get("message")

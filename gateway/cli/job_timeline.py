@@ -88,6 +88,7 @@ def _call_summary(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_translated_keys(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a detail for people: its keys as words, and its messages, in the language in use."""
     translated = {}
     for key, value in detail.items():
         if isinstance(value, Mapping):

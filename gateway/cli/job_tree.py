@@ -186,7 +186,7 @@ def _reason_text(subject: Mapping[str, Any]) -> str:
 
 def _failure_text(failure: Mapping[str, Any]) -> str:
     """Return a failure's reason, its task, role and node if known, and its message."""
-    reason = failure["reason"]
+    reason = str(failure["reason"])
     places = [f"{t(key)} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)]
     heading = reason
     if places:

@@ -180,6 +180,7 @@ def _warn_of_example_id(node_id: str) -> None:
 
 
 def _print_missing_tls_files(folder: Path) -> None:
+    """Print the files that the listener's TLS settings name and that do not exist yet."""
     from gateway.cli.init import TLS_FILES
 
     files = [folder / name for name in TLS_FILES]

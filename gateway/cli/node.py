@@ -144,6 +144,7 @@ def _watch_drain(node: Client, state: Any, *, quiet: bool) -> Any:
 
 
 def _remaining_jobs(jobs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the jobs that a draining node still has, in a line."""
     if not jobs:
         return "nothing is left"
     names = [f"{job['job_id']} {job['status']}" for job in jobs]

@@ -50,6 +50,7 @@ def _completion(
 
 
 def _matching(names: Iterable[str], beginning: str) -> list[str]:
+    """Return the names with a beginning that are safe to complete, each once."""
     matching: dict[str, None] = {}
     for name in names:
         if name.startswith(beginning) and _SAFE_NAME.fullmatch(name):

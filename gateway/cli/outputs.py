@@ -261,6 +261,7 @@ def _select_report(
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
+    """Print the values of a report and the first rows of its tables. Raises `CallFailed` if it is unreadable."""
     if report["problem"]:
         raise CallFailed(f"the report {report['problem']}")
     if report["values"]:
@@ -327,6 +328,7 @@ def _dataset_id(output: Mapping[str, Any]) -> str:
 
 
 def _column_names(output: Mapping[str, Any]) -> str:
+    """Return the first columns of an output with their types."""
     if not output["there"]:
         return "not there"
     names = [f"{column['name']} {column['type']}".strip() for column in output["columns"]]
@@ -403,6 +405,7 @@ def clean(
 
 
 def _print_deleted(response: Mapping[str, Any], dry_run: bool) -> None:
+    """Print what was deleted of a job, or would be."""
     items = response["items"]
     if not items:
         say("nothing to delete")

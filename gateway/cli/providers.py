@@ -247,12 +247,14 @@ def _change(
     action: str,
     body: Mapping[str, str],
 ) -> Output:
+    """Change a provider and print what that changed."""
     provider = node.post(_path(node, name, action), {**body, "author": who()})
     yield provider
     _print_change(provider)
 
 
 def _print_change(provider: Mapping[str, Any]) -> None:
+    """Print what a request changed, and the new revision."""
     name = provider["provider_name"]
     revision = provider["revision"]
     if not provider["changed"]:

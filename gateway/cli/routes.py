@@ -198,6 +198,7 @@ def _reason(version: Mapping[str, Any]) -> str:
 
 
 def _changes_text(version: Mapping[str, Any]) -> str:
+    """Return the first changes of a version in a line."""
     changes = version["changes"]
     text = ", ".join(map(difference, changes[:_LISTED_CHANGES]))
     unnamed = len(changes) - _LISTED_CHANGES
@@ -285,6 +286,7 @@ def _edit(
     values: Mapping[str, Any],
     reason: str,
 ) -> Output:
+    """Write an entry of the routes; print the new version, and a hint if it lacks a key."""
     body = {
         "route": values,
         "reason": reason,
@@ -313,6 +315,7 @@ def _lacks_key(change: Mapping[str, Any]) -> bool:
 
 
 def _output_of(version: dict[str, Any]) -> Output:
+    """Return the output of a command that made a version of the routes."""
     yield version
     if version["changes"]:
         say(f"version {version['version']} is in force: {_changes_text(version)}")

@@ -110,6 +110,7 @@ def listing(
 
 
 def _value(entry: Any, column: Column) -> Any:
+    """Return the value of a column for an entry."""
     if isinstance(column, str):
         return entry[column]
     return column(entry)

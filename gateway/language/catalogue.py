@@ -73,13 +73,11 @@ class Group:
 class _Template:
     """A form of English texts, and its translation."""
 
-    longest_part: str
-    """the longest part without values"""
-    pattern: Any
-    names: tuple[str, ...]
+    longest_part: str  # the longest part without values
+    pattern: Any  # of RE2, with a group per value
+    names: tuple[str, ...]  # of the values
     translation: str
-    weight: int
-    """characters outside values"""
+    weight: int  # characters outside values
 
 
 def of_environment() -> str:
@@ -93,7 +91,8 @@ def of_environment() -> str:
 
 def of_header(accepted: str) -> str:
     """Return the preferred language of an ``Accept-Language`` header."""
-    best, best_weight = ENGLISH, 0.0
+    preferred = ENGLISH
+    highest_weight = 0.0
     for entry in accepted.split(","):
         tag, _, weight_text = entry.replace(" ", "").partition(";q=")
         language = tag.lower().split("-")[0]
@@ -101,16 +100,15 @@ def of_header(accepted: str) -> str:
             weight = float(weight_text or 1)
         except ValueError:
             continue
-        if language in (ENGLISH, CHINESE) and weight > best_weight:
-            best, best_weight = language, weight
-    return best
+        if language in (ENGLISH, CHINESE) and weight > highest_weight:
+            preferred = language
+            highest_weight = weight
+    return preferred
 
 
 def translate(text: str, language: str) -> str:
     """Return a text in a language; unchanged without a translation."""
-    if language == ENGLISH or not text.strip():
-        return text
-    if len(text) > _LONGEST or _SURROGATE.search(text):
+    if language == ENGLISH or not _may_be_translated(text):
         return text
     return (
         _translated_whole(text)
@@ -123,6 +121,12 @@ def translate(text: str, language: str) -> str:
         or _translated_problem(text)
         or text
     )
+
+
+def _may_be_translated(text: str) -> bool:
+    if not text.strip() or len(text) > _LONGEST:
+        return False
+    return not _SURROGATE.search(text)
 
 
 def next_step(
@@ -200,6 +204,7 @@ def _translated_whole(text: str, *, joined: bool = False) -> str:
 
 
 def _from_template(templates: Sequence[_Template], text: str, joined: bool) -> str:
+    """Return the translation by the first template of the text's form; empty if there is none."""
     for template in templates:
         translation = _filled(template, text, joined)
         if translation:
@@ -214,18 +219,17 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
     match = template.pattern.fullmatch(text)
     if not match:
         return ""
-    values = list(zip(template.names, match.groups(), strict=True))
-    if any(_spans_texts(name, value, joined) for name, value in values):
+    pairs = list(zip(template.names, match.groups(), strict=True))
+    if any(_spans_texts(name, value, joined) for name, value in pairs):
         return ""
-    translated_names = {name for name, value in values if _needs_translation(name, value)}
-    final = {}
-    for name, value in values:
-        final[name] = translate(value, CHINESE) if name in translated_names else value
-    for name, value in final.items():
-        may_be_sentence = name[0].isupper() or name in _PROSE_NAMES
-        if not may_be_sentence and _SENTENCE.search(value):
+    values = {}
+    for name, value in pairs:
+        if _needs_translation(name, value):
+            value = translate(value, CHINESE)
+        if _is_untranslated_sentence(name, value):
             return ""
-    return template.translation.format_map(final)
+        values[name] = value
+    return template.translation.format_map(values)
 
 
 def _spans_texts(name: str, value: str, joined: bool) -> bool:
@@ -237,7 +241,14 @@ def _spans_texts(name: str, value: str, joined: bool) -> bool:
     return not joined and "; " in value
 
 
+def _is_untranslated_sentence(name: str, value: str) -> bool:
+    """True for an English sentence in the place of a value that cannot be one."""
+    may_be_sentence = name[0].isupper() or name in _PROSE_NAMES
+    return not may_be_sentence and bool(_SENTENCE.search(value))
+
+
 def _needs_translation(name: str, value: str) -> bool:
+    """True for a value that is a text, and not a name or number."""
     if name[0].isupper() or " " in value:
         return True
     return value == "none" and name not in _WORD_NAMES
@@ -247,6 +258,7 @@ def _needs_translation(name: str, value: str) -> bool:
 
 
 def _translated_problem_list(text: str) -> str:
+    """Return problems with values, translated one by one; empty if the text is no such list."""
     if _GOT not in text:
         return ""
     return _translated_parts(text, _NEXT_PROBLEM, "；", ends=")")
@@ -318,13 +330,9 @@ def _translated_rule(text: str) -> tuple[str, str]:
 @cache
 def _catalogue() -> tuple[dict[str, str], list[_Template]]:
     """Return the texts, and the templates in the order of their fixed text, longest first."""
-    entries = {}
-    for reason in reasons().values():
-        english = reason.next_step[ENGLISH]
-        if "{" not in english:
-            entries[english.rstrip(".")] = reason.next_step[CHINESE].rstrip("。")
-    entries |= entries_of("zh.yml")
-    texts, templates = {}, []
+    entries = {**_next_steps(), **entries_of("zh.yml")}
+    texts = {}
+    templates = []
     for english, translation in entries.items():
         if "{" not in english:
             texts[english] = translation
@@ -333,6 +341,16 @@ def _catalogue() -> tuple[dict[str, str], list[_Template]]:
             templates.append(template)
     templates.sort(key=lambda template: -template.weight)
     return texts, templates
+
+
+def _next_steps() -> dict[str, str]:
+    """Return the next steps of reasons without full stops: messages contain them, too."""
+    steps = {}
+    for reason in reasons().values():
+        english = reason.next_step[ENGLISH]
+        if "{" not in english:
+            steps[english.rstrip(".")] = reason.next_step[CHINESE].rstrip("。")
+    return steps
 
 
 def _build_template(english: str, translation: str) -> _Template | None:
@@ -361,6 +379,7 @@ def _build_template(english: str, translation: str) -> _Template | None:
 
 
 def _value_pattern(name: str) -> str:
+    """Return the regular expression of a value, by its name."""
     if name == "n":
         return "([0-9]+)"
     if name == "party":

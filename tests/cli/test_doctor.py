@@ -28,8 +28,10 @@ from engines.multi import SeveralEngines
 from gateway.bootstrap import engine_parts
 from gateway.config.engine import NamedEngine
 from gateway.config.loader import load
-from gateway.diagnostics import doctor as doctor_steps
-from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of, storages_of
+from gateway.diagnostics import engines, machine, network
+from gateway.diagnostics.doctor import look
+from gateway.diagnostics.machine import clock_of, storages_of
+from gateway.diagnostics.network import certificates_of, routes_of
 from gateway.domain.resources import GIB
 from gateway.errors import Invalid
 from gateway.http.server import claimed
@@ -360,31 +362,27 @@ def looked(step: Callable[..., Step], **about: Any) -> tuple[Result, str]:
 
 def test_what_fails_while_it_is_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     older = looked(
-        doctor_steps._migrations, database_up=True, revisions=("0016_applications", "0020_gpus")
+        machine.migrations, database_up=True, revisions=("0016_applications", "0020_gpus")
     )
     assert older == (Result.WARNING, "the schema is 0016_applications, this version's is 0020_gpus")
     engine = SimpleNamespace(isolation=raising(EngineError("it answers nonsense")))
-    assert looked(doctor_steps._isolation, engine_up=True, engine=engine)[0] is Result.FAILED
+    assert looked(engines.isolation, engine_up=True, engine=engine)[0] is Result.FAILED
     with monkeypatch.context() as patch:
         patch.setattr(
-            doctor_steps, "try_to_write", raising(OSError(errno.ENOSPC, "No space left on device"))
+            machine, "try_to_write", raising(OSError(errno.ENOSPC, "No space left on device"))
         )
-        full = doctor_steps._writable(tmp_path)
+        full = machine.writable(tmp_path)
         assert full.cause == f"{tmp_path} is full: No space left on device"
         patch.setattr(
             socket, "create_connection", raising(OSError(errno.EHOSTUNREACH, "No route to host"))
         )
-        away = doctor_steps._connection_problem(urlsplit("http://10.0.0.9:7380"))
+        away = network._connection_problem(urlsplit("http://10.0.0.9:7380"))
         assert away.startswith("10.0.0.9:7380 cannot be reached (")
-        patch.setattr(doctor_steps, "database_time", lambda store: 100.0)
+        patch.setattr(machine, "database_time", lambda store: 100.0)
         clock = clock_of(tmp_path / "none", cast(Any, object()), lambda: 0.0)
         assert "the clock of the database is 100 s off this machine's" in clock.cause
-        patch.setattr(
-            doctor_steps, "bound", raising(PermissionError(errno.EACCES, "Permission denied"))
-        )
-        ports = doctor_steps._ports(
-            cast(Any, SimpleNamespace(settings=settings(tmp_path / "node")))
-        )
+        patch.setattr(network, "bound", raising(PermissionError(errno.EACCES, "Permission denied")))
+        ports = network.ports(cast(Any, SimpleNamespace(settings=settings(tmp_path / "node"))))
         assert ports.result is Result.FAILED and ports.cause.startswith("peer: ")
 
 
@@ -408,7 +406,7 @@ def test_what_peers_could_do_and_keys_that_end_or_cannot_be_read_are_named(tmp_p
                 "listen": listen,
             },
         )
-        found = looked(doctor_steps._peers, settings=made)
+        found = looked(network.peers, settings=made)
         assert found[0] is result and words in found[1]
         ends = certificates_of(made)
         assert (
@@ -432,7 +430,7 @@ def test_what_peers_could_do_and_keys_that_end_or_cannot_be_read_are_named(tmp_p
     Keyring(made.state_dir).make("ed25519")
     for file in made.state_dir.rglob("*.pem"):
         file.write_text("no key")
-    assert doctor_steps.signing_of(made).result is Result.FAILED
+    assert network.signing_of(made).result is Result.FAILED
 
 
 def test_a_route_to_where_nobody_listens_is_told(config: Path, busy_port: int):

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.loader import load
 from gateway.data.remote_storage import Remote, RemoteStorage
-from gateway.diagnostics.doctor import storages_of
+from gateway.diagnostics.machine import storages_of
 from gateway.errors import Invalid, StorageFailed
 from tests.e2e.nodes import ROOT
 

@@ -28,7 +28,7 @@ from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, RemoteParts
 from gateway.data.s3_reader import ObjectReader
 from gateway.data.upload import Upload
-from gateway.diagnostics.doctor import storages_of
+from gateway.diagnostics.machine import storages_of
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound, StorageAway, StorageFailed

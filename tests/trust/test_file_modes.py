@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.diagnostics.doctor import modes_of
+from gateway.diagnostics.machine import modes_of
 from gateway.runtime.trials import Result
 from tests import forks
 from tests.certificates import Authority

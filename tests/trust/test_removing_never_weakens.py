@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
-from gateway.diagnostics.doctor import signing_of
+from gateway.diagnostics.network import signing_of
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.runtime.trials import Result
 from tests.inprocess import ME, PEER, ask, running

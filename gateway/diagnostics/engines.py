@@ -1,0 +1,255 @@
+"""Checks of the engines, the isolation of runs, and the registered images."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engines.base import (
+    MADE_AT_START,
+    Capacity,
+    CommandNotFound,
+    Engine,
+    EngineDown,
+    EngineError,
+    ImageNotFound,
+)
+from engines.multi import SeveralEngines
+from gateway.bootstrap.engine_parts import engines_by_place, main_of
+from gateway.diagnostics.installation import Installation, Risk, explained_step
+from gateway.domain.resources import Amounts
+from gateway.errors import counted
+from gateway.http.server import serving
+from gateway.runtime import trials
+from gateway.runtime.trials import Step
+from gateway.store.repositories import SqlProviders
+from provider_registry.model import Provider
+
+_MAX_CONNECTIONS = 16  # images checked at the same time
+_PULL_TIMEOUT = 10.0  # seconds for a registry's answer about an image
+
+
+def engine(node: Installation) -> Step:
+    """Check that every engine responds, and has cpu and memory for runs."""
+    kind = node.engine.kind
+    try:
+        node.engine.check()
+        capacity = node.engine.capacity()
+    except EngineError as error:
+        return trials.failed(f"{error.reason}: {error}", error.remedy or _engine_remedy(node))
+    text = kind
+    if capacity.gpu:
+        text += f" with gpu {capacity.gpu}"
+    risks: list[Risk] = []
+    further = further_engines(node.engine)
+    if further:
+        further_text, risks = _further_engines_state(further)
+        text += f", and {further_text}"
+    if not _has_capacity(capacity):
+        risks.insert(0, _no_capacity(kind))
+    if not risks:
+        return trials.ok(text)
+    causes = "; ".join(risk.cause for risk in risks)
+    remedies = dict.fromkeys(risk.remedy for risk in risks)
+    return trials.warning(f"nothing can run at {causes}", "; ".join(remedies), text)
+
+
+def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Risk]]:
+    """Return the capacities of further engines in a text, and why nothing can run at some of them."""
+    texts = []
+    risks = []
+    for name, further_engine in engines.items():
+        try:
+            capacity = further_engine.capacity()
+        except EngineError as error:
+            remedy = error.remedy or "start that engine, or check its entry and certificates"
+            risks.append(Risk(f"{name}: {error.reason}: {error}", remedy))
+            continue
+        texts.append(f"{name} ({further_engine.kind}) has {_amounts(capacity)}")
+        if not _has_capacity(capacity):
+            risks.append(_no_capacity(name))
+    text = counted(len(engines), "further engine")
+    if texts:
+        text += f": {'; '.join(texts)}"
+    return text, risks
+
+
+def _has_capacity(capacity: Capacity) -> bool:
+    return min(capacity.cpu, capacity.memory) > 0
+
+
+def _no_capacity(engine_name: str) -> Risk:
+    return Risk(
+        f"{engine_name}: it has no cpu or no memory for runs",
+        "raise the ResourceQuota of its namespace, or have a machine take runs",
+    )
+
+
+def _engine_remedy(node: Installation) -> str:
+    """Return what to do about an engine that does not respond."""
+    if node.settings.engine.main is None:
+        return "check the state folder"
+    if node.engine.kind == "kubernetes":
+        return "check the API server, and engine.kubernetes.kubeconfig"
+    return f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
+
+
+def _amounts(capacity: Capacity) -> str:
+    return Amounts.of(capacity.cpu, capacity.memory, gpu=capacity.gpu).text()
+
+
+def isolation(node: Installation) -> Step:
+    """Report whether tasks are isolated from each other, from the host and from outside."""
+    if not node.engine_up:
+        return trials.skipped()
+    try:
+        gaps = node.engine.isolation().gaps
+    except EngineError as error:
+        return trials.failed(f"{error.reason}: {error}", "check the container engine")
+    if not gaps:
+        return trials.ok("tasks are isolated from each other, from the host and from outside")
+    remedy = "close the gaps, or accept them"
+    before_first_start = serving(node.settings.state_dir) is None
+    if before_first_start and all(gap.endswith(MADE_AT_START) for gap in gaps):
+        remedy = "nothing before the first start; afterwards close the gaps, or accept them"
+    return trials.warning("; ".join(gaps), remedy)
+
+
+def images(node: Installation) -> Step:
+    """Look for every registered image at the engine that its provider names, else at its registry."""
+    if not (node.engine_up and node.database_ready):
+        return trials.skipped()
+    providers_by_image = _registered_images(node)
+    if not providers_by_image:
+        return trials.ok("no provider is in use: nothing to check")
+
+    def check_image(image: _RegisteredImage) -> _ImageCheck:
+        return _check_image(node, image, providers_by_image[image])
+
+    with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+        checks = list(pool.map(check_image, sorted(providers_by_image)))
+    total = f"{counted(len(checks), 'image')} registered"
+    moved: list[str] = []
+    for check in checks:
+        moved += check.moved
+    if moved:
+        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
+        remedy = (
+            "bfia-gateway provider approve, if it is the right one; else restore the approved one"
+        )
+        return trials.warning(text, remedy, total)
+    missing = [check for check in checks if check.remedy]
+    if missing:
+        causes = "; ".join(check.cause for check in missing)
+        remedies = "; ".join(dict.fromkeys(check.remedy for check in missing))
+        return trials.warning(f"registered, but not here: {causes}", remedies, total)
+    remote = sum(check.in_registry for check in checks)
+    if remote:
+        return trials.ok(f"{total}, {remote} of them with its registry, pulled when needed")
+    return trials.ok(f"{total}, all here")
+
+
+class _RegisteredImage(NamedTuple):
+    """An image, and the engine that its provider names."""
+
+    name: str
+    engine: str
+
+    @property
+    def label(self) -> str:
+        if self.engine:
+            return f"{self.name} at {self.engine}"
+        return self.name
+
+
+@dataclass(frozen=True)
+class _ImageCheck:
+    """The state of an image at its engine or its registry."""
+
+    moved: Sequence[str] = ()  # the providers for which another one was approved
+    in_registry: bool = False
+    cause: str = ""
+    remedy: str = ""
+
+
+def _registered_images(node: Installation) -> dict[_RegisteredImage, list[Provider]]:
+    """Return the images of all providers in use, each with its providers."""
+    images: dict[_RegisteredImage, list[Provider]] = {}
+    for provider in SqlProviders(node.store).list():
+        if provider.retired:
+            continue
+        for name in provider.every_image():
+            images.setdefault(_RegisteredImage(name, provider.place), []).append(provider)
+    return images
+
+
+def _check_image(
+    node: Installation,
+    image: _RegisteredImage,
+    providers: Sequence[Provider],
+) -> _ImageCheck:
+    """Look for an image at its engine, else at its registry if the engine pulls images."""
+    providers_text = f"for {', '.join(provider.key for provider in providers)}"
+    image_engine = _engine_at(node, image.engine)
+    if image_engine is None:
+        remedy = "add it to engines, or register the provider without it"
+        cause = f"{image.label} (DAEMON_NOT_ALLOWED), {providers_text}"
+        return _ImageCheck(cause=cause, remedy=remedy)
+    try:
+        digest = image_engine.image_digest(image.name)
+    except ImageNotFound as error:
+        if not _pulls(node):
+            return _missing(image, providers_text, error)
+        try:
+            image_engine.registry_digest(image.name, _PULL_TIMEOUT)
+        except EngineError as registry_error:
+            return _missing(image, providers_text, registry_error, in_full=True)
+        return _ImageCheck(in_registry=True)
+    except EngineError as error:
+        return _missing(image, providers_text, error)
+    moved = [p.key for p in providers if p.digests.get(image.name, digest) != digest]
+    return _ImageCheck(moved)
+
+
+def _pulls(node: Installation) -> bool:
+    """Return whether the node pulls missing images."""
+    main_engine = node.settings.engine
+    return main_engine.main is not None and main_engine.docker.pull == "missing"
+
+
+def _missing(
+    image: _RegisteredImage,
+    providers_text: str,
+    error: EngineError,
+    *,
+    in_full: bool = False,
+) -> _ImageCheck:
+    """Return the check of an image that is not there; ``in_full``: with the error's message."""
+    cause = error.reason
+    if in_full or isinstance(error, CommandNotFound):
+        cause = f"{error.reason}: {error}"
+    remedy = error.remedy or _image_remedy(error)
+    return _ImageCheck(cause=f"{image.label} ({cause}), {providers_text}", remedy=remedy)
+
+
+def _image_remedy(error: EngineError) -> str:
+    """Return what to do about an image that an engine does not have."""
+    step = ""
+    if not isinstance(error, EngineDown):
+        step = explained_step(error.reason)
+    return step or "check the container engine"
+
+
+def _engine_at(node: Installation, place: str) -> Engine | None:
+    """Return the engine of a provider's place; None for a place that the settings do not allow."""
+    name = engines_by_place(node.settings).get(place)
+    if name == "":
+        return main_of(node.engine)
+    return further_engines(node.engine).get(name or place)
+
+
+def further_engines(engine: Engine) -> Mapping[str, Engine]:
+    """Return the engines of a node except its main one, by name."""
+    if isinstance(engine, SeveralEngines):
+        return engine.others
+    return {}

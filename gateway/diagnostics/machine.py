@@ -1,0 +1,274 @@
+"""Checks of the database, the storages, the folders, the disk and the clock."""
+
+import os
+import shlex
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from engines.base import (
+    Engine,
+    EngineError,
+)
+from engines.docker import ContainerdEngine
+from gateway.bootstrap.parts import storages
+from gateway.config.schema import Settings
+from gateway.data import credentials
+from gateway.data.reading import nearest_existing
+from gateway.data.remote_storage import HDFS, S3, Remote, RemoteStorage
+from gateway.data.workspace import is_disk_full, try_to_write
+from gateway.diagnostics.installation import (
+    Installation,
+    Risk,
+    explained_step,
+    routes_in_file,
+    warning_of,
+)
+from gateway.errors import GatewayError, Invalid, StorageFailed
+from gateway.identity.keys import Keyring
+from gateway.runtime import trials
+from gateway.runtime.trials import Step
+from gateway.store.database import next_step
+from gateway.store.queries import database_time
+from gateway.store.store import Store
+
+_MAX_SKEW = 30.0  # seconds between the clocks of two machines
+_SQLITE = "sqlite:///"
+_STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
+
+
+def database(node: Installation) -> Step:
+    """Check that the database responds."""
+    try:
+        _ = node.revisions
+    except GatewayError as error:
+        cause = "; ".join(str(p) for p in error.problems) or error.message
+        return trials.failed(cause, next_step(error))
+    return trials.ok(f"{urlsplit(node.settings.database.url).scheme.partition('+')[0]} answers")
+
+
+def migrations(node: Installation) -> Step:
+    """Compare the schema of the database with this version's."""
+    if not node.database_up:
+        return trials.skipped()
+    current, newest = node.revisions
+    if current is None:
+        return trials.ok("the schema is not made yet; serve makes it")
+    if current == newest:
+        return trials.ok(newest)
+    remedy = (
+        "serve upgrades a schema that it knows and refuses any other; back up the database first"
+    )
+    return trials.warning(f"the schema is {current}, this version's is {newest}", remedy)
+
+
+def writable(folder: Path) -> Step:
+    """Write a file into a folder, or into the nearest one that exists."""
+    existing = nearest_existing(folder)
+    try:
+        try_to_write(existing)
+    except OSError as error:
+        if is_disk_full(error):
+            return trials.failed(
+                f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}"
+            )
+        text = f"user {os.getuid()} cannot write to {existing}: {error.strerror}"
+        return trials.failed(text, f"give the gateway's user the right to write to {folder}")
+    if existing != folder:
+        return trials.ok(f"{folder} (made at the start)")
+    return trials.ok(str(folder))
+
+
+def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
+    """Write, read and delete a small object at each remote storage, and check that containers reach it."""
+    try:
+        remote_storages = list(storages(settings).remotes.values())
+    except Invalid as error:
+        remedy = "give the gateway's user the right to read the file, or correct its path"
+        return trials.failed(error.message, remedy)
+    problems: list[Risk] = []
+    for storage in remote_storages:
+        problems += _storage_problems(storage, engine)
+    if problems:
+        causes = "; ".join(problem.cause for problem in problems)
+        remedies = dict.fromkeys(problem.remedy for problem in problems if problem.remedy)
+        return trials.failed(causes, "; ".join(remedies))
+    remotes = [storage.remote for storage in remote_storages]
+    text = ", ".join(f"{remote.name} ({remote.kind}://{remote.host})" for remote in remotes)
+    risks = list(_storage_risks(remotes))
+    if risks:
+        return warning_of(risks, text)
+    return trials.ok(text or "none but the node's folder")
+
+
+def _storage_problems(storage: RemoteStorage, engine: Engine | None) -> Iterator[Risk]:
+    """Yield the problems of one storage; a further text about the same problem has no remedy."""
+    try:
+        storage.check()
+    except StorageFailed as error:
+        remedy = explained_step(error.reason) or _STORAGE_STEP
+        yield Risk(f"{error.reason}: {error.message}", remedy)
+        if error.own_words:
+            yield Risk(f"the storage says: {error.own_words}", "")
+    if isinstance(engine, ContainerdEngine):
+        unreachable = _unreachable_from_containers(engine, storage.remote)
+        if unreachable:
+            yield Risk(unreachable, _STORAGE_STEP)
+
+
+def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
+    """Yield the weaknesses of storages that work."""
+    shared = ", ".join(remote.name for remote in remotes if remote.kind == S3 and not remote.role)
+    if shared:
+        yield Risk(
+            f"containers get the node's own key of {shared}, which opens every dataset there",
+            "where the server has STS, set role in storages: each run gets a key of its own",
+        )
+    lasting = "; ".join(_lasting_credentials(remotes))
+    if lasting:
+        yield Risk(
+            f"credentials of runs outlast them, by up to 12 hours: {lasting}",
+            "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy",
+        )
+    open_to_all = ", ".join(remote.name for remote in remotes if remote.kind == HDFS)
+    if open_to_all:
+        yield Risk(
+            f"containers can change all of {open_to_all}: HDFS believes the name that a client gives",
+            "keep there only what every image that runs here may read; for more, use S3 with role",
+        )
+
+
+def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
+    """Yield why the credentials of runs at a storage cannot be ended with the run."""
+    for remote in remotes:
+        if remote.role:
+            try:
+                credentials.check_end(remote)
+            except StorageFailed as error:
+                yield error.message
+
+
+def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> str:
+    """Return why containers cannot reach a storage; empty if they can."""
+    try:
+        cause = engine.no_way_to(remote.services)
+    except EngineError as error:
+        cause = str(error)
+    if not cause:
+        return ""
+    return f"containers cannot reach storage {remote.name}: {cause}"
+
+
+def disk(node: Installation) -> Step:
+    """Compare the free space for the storage with its reserve."""
+    folder = node.settings.storage.path
+    reserve = node.settings.limits.storage_reserve_bytes
+    free = shutil.disk_usage(nearest_existing(folder)).free
+    text = f"{_size(free)} free at {folder}"
+    if free < reserve:
+        cause = f"{text}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
+        return trials.failed(cause, "make room, or lower the reserve")
+    return trials.ok(text)
+
+
+def _size(count: int) -> str:
+    if count >= 1024**3:
+        return f"{count / 1024**3:.1f} GiB"
+    return f"{count / 1024**2:.0f} MiB"
+
+
+def modes_of(settings: Settings, config: Path | None = None) -> Step:
+    """Warn of files and folders with data, secrets or keys that are open to other users."""
+    files = _secret_files(settings)
+    if config is not None:
+        files.insert(0, config)
+    folders = [settings.state_dir, settings.storage.path]
+    open_paths = []
+    commands = []
+    for mode, paths in (("600", files), ("700", folders)):
+        too_open = [str(path) for path in dict.fromkeys(paths) if _open_to_others(path)]
+        if too_open:
+            open_paths += too_open
+            commands.append(shlex.join(["chmod", mode, *too_open]))
+    if not open_paths:
+        return trials.ok("closed to other users")
+    cause = f"open to other users of this machine: {', '.join(open_paths)}"
+    return trials.warning(cause, "; ".join(commands))
+
+
+def _secret_files(settings: Settings) -> list[Path]:
+    """Return the files with keys, passwords or data that the settings and routes name."""
+    files = [*_tls_keys(settings), *_kubeconfigs(settings)]
+    files += Keyring(settings.state_dir).files.values()
+    for storage in settings.storages.values():
+        if storage.password_file:
+            files.append(storage.password_file)
+    for route in routes_in_file(settings).table.routes.values():
+        if route.identity.key:
+            files.append(Path(route.identity.key))
+    if settings.database.url.startswith(_SQLITE):
+        database = settings.database.url.removeprefix(_SQLITE).partition("?")[0]
+        files += [Path(database + suffix) for suffix in ("", "-wal", "-shm")]
+    return files
+
+
+def _tls_keys(settings: Settings) -> list[Path]:
+    """Return the keys of the clients of engines, and of the listener for peers."""
+    main_engine = settings.engine
+    tls_settings = [main_engine.docker.tls, main_engine.swarm.tls]
+    tls_settings += [engine.tls for engine in settings.engines.values()]
+    keys = [tls.key for tls in tls_settings if tls]
+    if settings.listen.peer.tls:
+        keys.append(settings.listen.peer.tls.key)
+    return [key for key in keys if key]
+
+
+def _kubeconfigs(settings: Settings) -> list[Path]:
+    further_clusters = [engine.kubernetes for engine in settings.engines.values()]
+    clusters = [settings.engine.kubernetes, *further_clusters]
+    files = [cluster.kubeconfig for cluster in clusters if cluster]
+    return [file for file in files if file]
+
+
+def _open_to_others(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    except OSError:  # other steps report what is missing
+        return False
+
+
+def clock(node: Installation) -> Step:
+    """Compare the clocks of the storage and of a database server with this machine's."""
+    store = None
+    if node.database_up and not node.settings.database.url.startswith("sqlite:"):
+        store = node.store
+    return clock_of(node.settings.storage.path, store)
+
+
+def clock_of(
+    folder: Path,
+    store: Store | None,
+    now: Callable[[], float] = time.time,
+) -> Step:
+    """Compare this machine's clock with the storage's, and with a database server's."""
+    skews = {}
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest_existing(folder)) as file:
+        file.write(b"x")
+        file.flush()
+        skews["storage"] = os.fstat(file.fileno()).st_mtime - now()
+    if store is not None:
+        skews["database"] = database_time(store) - now()
+    offsets = [f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items()]
+    text = ", ".join(offsets) or "nothing to compare with"
+    causes = []
+    for name, skew in skews.items():
+        if abs(skew) > _MAX_SKEW:
+            causes.append(f"the clock of the {name} is {abs(skew):.0f} s off this machine's")
+    if causes:
+        return trials.failed("; ".join(causes), "let both machines follow a time server", text)
+    return trials.ok(text)
