@@ -17,7 +17,6 @@ from gateway.admin.deps import Paths, Reply, content, shape
 from gateway.auth import Role
 from gateway.data import parquet
 from gateway.data.outputs import Output, OutputCatalog, OutputMetadata, OutputQuery, outputs_of
-from gateway.data.plots import names, picture
 from gateway.data.reports import Series, read_report
 from gateway.data.storage import Storage
 from gateway.domain.run import Address
@@ -251,11 +250,6 @@ def one_range(text: str, size: int) -> tuple[int, int] | None:
 _MOST_JSON = 256 * 1024  # bytes of a report in a list
 _JOB = "/jobs/{job_id}"
 _ONE = "{task}/{party}/{key}"
-# Headers of a picture. Its texts are a vendor's: a browser that opens it must not run or load anything.
-_PICTURE = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-    "x-content-type-options": "nosniff",
-}
 _LOCATION: dict[str, Any] = dict.fromkeys(("task", "party", "key", "namespace", "name"), str)
 _THERE = Annotated[bool, Field(description="it is in this node's storage")]
 _OUTPUT = shape(
@@ -298,21 +292,10 @@ _REPORT = shape(
     values=dict[str, Any],
     series=[Series],
     problem=str,
-    plots=Annotated[
-        list[str], Field(description="what can be drawn: names of tables, and `values`")
-    ],
 )
 _METADATA = shape("OutputsMetadata", outputs=[OutputMetadata])
 _Party = Annotated[
     str, Path(description="`host.0`, or `host` for all parties of the role", examples=["host.0"])
-]
-_Plot = Annotated[
-    str | None,
-    Query(
-        max_length=1000,
-        description="one of the report's `plots`; default: the first of them",
-        examples=["loss"],
-    ),
 ]
 
 
@@ -426,7 +409,7 @@ def router(
     def report(wanted: _Wanted) -> Response:
         """``values``: single values by their path; ``series``: tables, each with columns and points.
 
-        ``problem`` says why a report cannot be read; then both are empty. ``plots``: what of it `/plot` draws.
+        ``problem`` says why a report cannot be read; then both are empty.
         """
         output = find_report(wanted)
         content = read_report(storage, output.address)
@@ -435,23 +418,8 @@ def router(
                 **output.as_dict(),
                 "type": output.type,
                 **vars(content),
-                "plots": list(names(content)),
             }
         )
-
-    @paths(
-        "GET",
-        f"{_JOB}/reports/{_ONE}/plot",
-        "A report as a picture (SVG)",
-        response_class=Response,
-        responses=content("image/svg+xml"),
-    )
-    def plot(wanted: _Wanted, series: _Plot = None) -> Response:
-        """A table with a sorted first column as lines over it, any other as bars; single values as bars."""
-        output = find_report(wanted)
-        title = f"{output.run.task_name} {output.run.party.label} {output.key}"
-        image = picture(read_report(storage, output.address), title, series)
-        return Response(image, media_type="image/svg+xml", headers=_PICTURE)
 
     async def metadata(wanted: OutputQuery) -> Response:
         outputs = await anyio.to_thread.run_sync(

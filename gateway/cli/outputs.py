@@ -11,7 +11,7 @@ import typer
 from bfia_gateway_client.calls import path_of
 from bfia_gateway_client.errors import harmless
 from gateway.cli import options
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect
 from gateway.cli.command import Output, command, save, whole_id
 from gateway.cli.jobs import Party, commands, job_at, run_of
 from gateway.cli.language import t
@@ -205,39 +205,22 @@ def _report_summary(node: Client, entry: Mapping[str, Any]) -> str:
     return ", ".join(texts)
 
 
-@command(commands, "report", "job-0123 secureboost report0 --plot loss.svg")
+@command(commands, "report", "job-0123 secureboost report0")
 def report(
     node: Client,
     job_id: options.JobId,
     task: TaskName,
     key: Annotated[str, typer.Argument(help="Key of the report in the flow.")],
     party: Party = "",
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", "-o", help="Draw it into this file (SVG; browsers show it)."),
-    ] = None,
-    force: options.Force = False,
-    series: Annotated[
-        str | None, typer.Option(help="Draw this table of it, or values; default: the first.")
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a report: its values and the first rows of its tables; with --plot as a picture too."""
-    if series is not None and plot is None:
-        raise CallFailed(
-            "--series selects what to draw: name a file with --plot too", EXIT_BAD_INPUT
-        )
-    if plot is not None:
-        new_file(plot, force)
+    """Show a report: its values and the first rows of its tables."""
     entry = _select_report(node, job_id, task, key, party)
     report = node.get(entry["url"])
     if as_json:
         print_json(report)
     else:
         _print_report(report)
-    if plot is not None:
-        length = node.download(f"{entry['url']}/plot", plot, series=series)
-        say(f"{plot}: {amount(length)}", err=as_json)
 
 
 def _select_report(
@@ -272,7 +255,7 @@ def _print_report(report: Mapping[str, Any]) -> None:
         table(series["name"], list(series["columns"]), rows)
         hidden = len(series["points"]) - len(rows) + series["left_out"]
         if hidden:
-            say(f"and {counted(hidden, 'row')} more: --json or --plot FILE shows them")
+            say(f"and {counted(hidden, 'row')} more: --json shows them")
 
 
 def _plain(value: Any) -> str:

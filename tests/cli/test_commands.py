@@ -254,7 +254,6 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
     for words in (
         ["job", "download", "job-1", "a", "k", "-p", "guest.0"],
         ["job", "archive", "job-1"],
-        ["job", "report", "job-1", "a", "k", "--plot", str(there)],
         ["data", "download", "bank#rows"],
         ["model", "export", "credit", "3"],
     ):

@@ -23,6 +23,5 @@ def run(file: Path) -> tuple[dict[str, Any], list[str]]:
             if isinstance(last, ast.Expr)
             else None
         )
-        picture = getattr(value, "_repr_svg_", None)
-        shown.append(picture() if picture else repr(value))
+        shown.append(repr(value))
     return names, shown

@@ -9,6 +9,11 @@ from gateway.console import session
 FILES = Path(session.__file__).with_name("static")
 
 
+def modules() -> list[Path]:
+    """Return the console's own JavaScript."""
+    return [file for file in FILES.rglob("*.js") if "vendor" not in file.parts]
+
+
 def words() -> dict[str, dict[str, str]]:
     """Return the console's texts by language and key."""
     text = (FILES / "words.js").read_text(encoding="utf-8").partition("words = ")[2].rstrip(";\n")

@@ -22,6 +22,7 @@ expect.set_options(timeout=120_000)  # there to end a hang
 HOSTILE = "<img src=x onerror=\"document.title='stolen'\">"
 PAGES = ("jobs", "submit", "approvals", "data", "providers", "partners", "node")
 LANGUAGES = ["en-GB", "zh-CN"]
+CHART = ".chart [role=img][aria-label^='train-loss loss']"
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +154,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
 
     expect(ann.locator("main .row .badge").first).to_have_text(hers("=SUCCEEDED"))  # by itself
     expect(ann.locator(".graph .task.good")).to_have_count(2)
-    drawn = (
-        "[...document.querySelectorAll('img.plot')].some((i) => i.complete && i.naturalWidth > 100)"
-    )
-    wait_for(
-        lambda: ann.evaluate(drawn), about="a plot is drawn"
-    )  # the page's policy forbids Playwright's own wait
+    expect(ann.locator(f"{CHART} canvas")).to_be_visible()
     button(ann, hers("log")).first.click()
     expect(ann.locator("pre.log")).not_to_be_empty()
     button(ann, hers("look")).first.click()
@@ -278,7 +274,11 @@ def test_curves_grow_while_training_runs(
     points.click()
     expect(points).not_to_have_text(before)
     expect(page.locator("details[open] summary", has_text="loss (")).to_be_visible()
-    expect(page.locator("img.plot[alt='train-loss loss']")).to_be_visible()
+    expect(page.locator(f"{CHART} canvas")).to_be_visible()
+    position = page.locator(".chart .u-series .u-value").first
+    expect(position).not_to_have_text(re.compile("^[01]?$"))  # the last point's
+    page.locator(f"{CHART} .u-over").hover(position={"x": 1, "y": 50})
+    expect(position).to_have_text(re.compile("^[01]$"))
     expect(page.locator("main .row .badge").first).to_have_text(say("=RUNNING"))
     keep(page, f"training-{language}")
     go(page, "node")
@@ -339,7 +339,7 @@ def test_the_picture_of_the_console_shows_an_ended_training(
     page = person(browser, nodes[jobs.GUEST], "en-GB", viewport=viewport)
     page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
     expect(page.locator("main .row .badge").first).to_have_text("SUCCEEDED")
-    expect(page.locator("img.plot[alt='train-loss loss']")).to_be_visible()
+    expect(page.locator(f"{CHART} canvas")).to_be_visible()
     folder = os.environ.get("BFIA_SCREENSHOTS")
     if folder:
         page.evaluate("scrollTo(0, 0)")

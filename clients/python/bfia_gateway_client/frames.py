@@ -119,21 +119,3 @@ def text_columns(columns: Sequence[Json], *id_columns: str) -> list[str]:
             text.append(str(column["name"]))
     ids = [name for name in id_columns if name in names]
     return list(dict.fromkeys([*text, *ids]))
-
-
-class Picture:
-    """A picture as SVG, which notebooks display."""
-
-    def __init__(self, svg: str) -> None:
-        self.svg = svg
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def save(self, file: str | Path) -> None:
-        """Write the picture into a file, which browsers display."""
-        Path(file).write_text(self.svg, encoding="utf-8")
-
-    def __repr__(self) -> str:
-        size = len(self.svg)
-        return f"<Picture of {size} bytes of SVG; a notebook shows it, save(file) writes it>"

@@ -27,7 +27,7 @@ from bfia_gateway_client.errors import (
     harmless,
     invalid,
 )
-from bfia_gateway_client.frames import FrameReader, Picture, frame_of_rows, text_columns
+from bfia_gateway_client.frames import FrameReader, frame_of_rows, text_columns
 from bfia_gateway_client.progress import OVER, Progress, watch_job
 from bfia_gateway_client.transfers import download
 
@@ -325,26 +325,6 @@ class Jobs(Group[W]):
         names = ", ".join(table["name"] for table in report["series"])
         text = f"is not a table of this report; there are: {names}"
         raise invalid(Problem("series", text, series))
-
-    @call
-    async def plot(
-        self,
-        job_id: str,
-        task: str,
-        key: str,
-        party: str = "",
-        *,
-        series: str = "",
-    ) -> Picture:
-        """Return a report as a picture, which notebooks display; ``series``: one of its ``plots``."""
-        svg = bytearray()
-
-        def receive(chunk: bytes, total: int | None) -> None:
-            svg.extend(chunk)
-
-        path = await self._path(job_id, "reports", task, key, party)
-        await self._wire.fetch(f"{path}/plot", receive, {"series": series})
-        return Picture(svg.decode())
 
     async def _path(
         self,

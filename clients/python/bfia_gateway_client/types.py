@@ -637,8 +637,6 @@ class Report(Response):
     values: dict[str, Any] = Field(default_factory=dict)
     series: list[Series] = Field(default_factory=list)
     problem: str = ""
-    plots: list[str] = Field(default_factory=list)
-    """what can be drawn: names of tables, and `values`"""
 
 
 class ReportLine(Response):

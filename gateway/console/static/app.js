@@ -1,230 +1,153 @@
-// The frame: who is logged in, where one is, and which page shows.
-import { submitPage } from "./compose.js";
-import { button, call, forget, get, h, lang, languages, Refused, speak, t } from "./core.js";
-import { jobPage, jobsPage } from "./jobs.js";
-import {
-  approvalsPage,
-  datasetPage,
-  dataPage,
-  nodePage,
-  partnersPage,
-  providerPage,
-  providersPage,
-} from "./pages.js";
+// The frame of the console: header, login and the page that the address names.
+import { ApiError, request } from "./api.js";
+import { button, dismissErrors } from "./dialogs.js";
+import { h } from "./dom.js";
+import { chooseLanguage, language, LANGUAGES, translate } from "./language.js";
+import { loginForm, takeRememberedAddress } from "./login.js";
+import { approvalsPage } from "./pages/approvals.js";
+import { datasetPage } from "./pages/dataset.js";
+import { datasetsPage } from "./pages/datasets.js";
+import { jobPage } from "./pages/job.js";
+import { jobsPage } from "./pages/jobs.js";
+import { nodePage } from "./pages/node.js";
+import { partnersPage } from "./pages/partners.js";
+import { providerPage } from "./pages/provider.js";
+import { providersPage } from "./pages/providers.js";
+import { submitPage } from "./pages/submit.js";
+import { alertBox, hint, option } from "./widgets.js";
 
-const pages = [
-  ["jobs", jobsPage, jobPage],
-  ["submit", submitPage],
-  ["approvals", approvalsPage],
-  ["data", dataPage, datasetPage],
-  ["providers", providersPage, providerPage],
-  ["partners", partnersPage],
-  ["node", nodePage],
-];
+// By the first segment of the address: the page of the list, and the page of one of its members.
+const PAGES = {
+  jobs: { list: jobsPage, member: jobPage },
+  submit: { list: submitPage },
+  approvals: { list: approvalsPage },
+  data: { list: datasetsPage, member: datasetPage },
+  providers: { list: providersPage, member: providerPage },
+  partners: { list: partnersPage },
+  node: { list: nodePage },
+};
+const FIRST_PAGE = "jobs";
+
 let session = null;
-let left = new AbortController();
+let pageAbort = new AbortController(); // aborts when the user leaves the page
 
-function header() {
-  const [here] = place();
-  Object.assign(document.getElementById("skip"), {
-    textContent: t("skip"),
-    onclick: (event) => {
-      event.preventDefault(); // the address names the page
-      (document.querySelector("main .list") ?? document.getElementById("main")).focus();
-    },
-  });
-  document.getElementById("header").replaceChildren(
+/** The page that the address names, and the ids of the member that it shows. */
+function currentPlace() {
+  const [name, ...ids] = location.hash.replace(/^#\//, "").split("/");
+  if (!Object.hasOwn(PAGES, name)) return { name: FIRST_PAGE, ids: [] };
+  return { name, ids: ids.map(decodeURIComponent) };
+}
+
+// ---------------------------------------------------------------- header
+
+function drawHeader() {
+  const skipLink = document.getElementById("skip");
+  skipLink.textContent = translate("skip");
+  skipLink.onclick = skipToContent;
+  const bar = h(
+    "div",
+    { class: "bar" },
+    h("span", { class: "name" }, "BFIA"),
+    session && h("span", { class: "mono faint", title: session.institution }, session.node),
+    session && navigation(),
     h(
-      "div",
-      { class: "bar" },
-      h("span", { class: "name" }, "BFIA"),
-      session && h("span", { class: "mono faint", title: session.institution }, session.node),
-      session &&
-        h(
-          "nav",
-          { "aria-label": t("pages") },
-          pages.map(([name]) =>
-            h(
-              "a",
-              { href: `#/${name}`, "aria-current": name === here ? "page" : null },
-              t(`page ${name}`),
-            ),
-          ),
-        ),
-      h(
-        "span",
-        { class: "who" },
-        session?.user && h("span", {}, `${session.user} (${session.role})`),
-        h(
-          "select",
-          { "aria-label": t("language"), onchange: (event) => speak(event.target.value) },
-          Object.entries(languages).map(([code, name]) =>
-            h("option", { value: code, selected: code === lang() }, name),
-          ),
-        ),
-        session?.user &&
-          button("log out", async () => {
-            const { provider } = await call("DELETE", "/api/v1/session");
-            login(provider && t("still at provider", { provider }));
-          }),
-      ),
+      "span",
+      { class: "who" },
+      session?.user && h("span", {}, `${session.user} (${session.role})`),
+      languageChoice(),
+      session?.user && button("log out", logOut),
     ),
   );
+  document.getElementById("header").replaceChildren(bar);
 }
 
-const place = () => {
-  const [name, ...rest] = location.hash.replace(/^#\//, "").split("/");
-  const known = pages.find(([of]) => of === name);
-  return known ? [name, rest.map(decodeURIComponent)] : ["jobs", []];
-};
-
-/** What the way back from the login at a provider left in the address: why it was refused. */
-function refusedThere() {
-  const reason = location.hash.match(/^#refused=([A-Z_]+)$/)?.[1];
-  if (reason) history.replaceState(null, "", "#/");
-  return reason && `${t(`=${reason}`)} (${reason})`;
+function skipToContent(event) {
+  event.preventDefault(); // the address would name no page
+  const content = document.querySelector("main .list") ?? document.getElementById("main");
+  content.focus();
 }
-const remembered = {
-  // where somebody was who goes to log in elsewhere
-  set: () => {
-    if (location.hash.length > 2)
-      try {
-        sessionStorage.setItem("place", location.hash);
-      } catch {
-        /* private browsing */
-      }
-  },
-  take: () => {
-    try {
-      const at = sessionStorage.getItem("place");
-      sessionStorage.removeItem("place");
-      return at;
-    } catch {
-      return null;
-    }
-  },
-};
 
-async function login(why = "") {
+function navigation() {
+  const { name: currentPage } = currentPlace();
+  const links = Object.keys(PAGES).map((name) => {
+    const current = name === currentPage ? "page" : null;
+    return h("a", { href: `#/${name}`, "aria-current": current }, translate(`page ${name}`));
+  });
+  return h("nav", { "aria-label": translate("pages") }, links);
+}
+
+function languageChoice() {
+  const options = Object.entries(LANGUAGES).map(([code, name]) => option(code, language, name));
+  const choose = (event) => chooseLanguage(event.target.value);
+  return h("select", { "aria-label": translate("language"), onchange: choose }, options);
+}
+
+async function logOut() {
+  const { provider } = await request("DELETE", "/api/v1/session");
+  await showLogin(provider && translate("still at provider", { provider }));
+}
+
+// ---------------------------------------------------------------- pages
+
+/** Shows the login page; `message`: why the user has to log in. */
+async function showLogin(message = "") {
   session = null;
-  left.abort();
-  header();
-  const token = h("input", {
-    type: "password",
-    name: "token",
-    size: 40,
-    autocomplete: "current-password",
-    required: true,
+  pageAbort.abort();
+  drawHeader();
+  const form = await loginForm(message, async (newSession) => {
+    session = newSession;
+    await showPage();
   });
-  const said = h("div");
-  const form = h(
-    "form",
-    {
-      onsubmit: async (event) => {
-        event.preventDefault();
-        try {
-          session = await call("POST", "/api/v1/session", undefined, {
-            headers: { authorization: `Bearer ${token.value.trim()}` },
-            quiet: true,
-          });
-          show();
-        } catch (error) {
-          said.replaceChildren(
-            h("div", { class: "box bad", role: "alert" }, h("p", {}, error.message)),
-          );
-        }
-      },
-    },
-    h("p", {}, h("label", {}, t("token"), token)),
-    said,
-    h("button", { class: "main" }, t("log in")),
-  );
-  const refused = refusedThere();
-  const ways = await call("GET", "/api/v1/session/ways").catch(() => ({ oidc: false }));
-  const byToken = [
-    form,
-    h(
-      "p",
-      { class: "faint" },
-      t("how to get a token"),
-      " ",
-      h("code", {}, "bfia-gateway token create"),
-    ),
-  ];
-  document
-    .getElementById("main")
-    .replaceChildren(
-      h(
-        "div",
-        { class: "login" },
-        h("h1", {}, t("log in")),
-        refused && h("div", { class: "box bad", role: "alert" }, h("p", {}, refused)),
-        h(
-          "section",
-          {},
-          why && h("p", {}, why),
-          ways.oidc
-            ? [
-                h(
-                  "p",
-                  {},
-                  h(
-                    "a",
-                    { class: "button main", href: "/api/v1/session/oidc", onclick: remembered.set },
-                    t("log in by provider"),
-                  ),
-                ),
-                h("p", { class: "faint" }, t("identity provider"), " ", h("code", {}, ways.issuer)),
-                h("details", {}, h("summary", {}, t("log in by token")), byToken),
-              ]
-            : byToken,
-        ),
-      ),
-    );
-  if (!ways.oidc) token.focus();
+  document.getElementById("main").replaceChildren(form);
+  form.querySelector("[data-focus]")?.focus();
 }
 
-async function show() {
-  left.abort();
-  left = new AbortController();
-  const mine = left;
-  const [name, rest] = place();
-  header();
+/** Shows the page that the address names. */
+async function showPage() {
+  pageAbort.abort();
+  pageAbort = new AbortController();
+  const { signal } = pageAbort;
+  const { name, ids } = currentPlace();
+  const { list, member } = PAGES[name];
+  const fillPage = ids.length > 0 && member ? member : list;
   const main = document.getElementById("main");
-  const [, list, one] = pages.find(([of]) => of === name);
   const body = h("div");
+  drawHeader();
+  document.title = `${translate(`page ${name}`)} · ${session.node}`;
+  main.replaceChildren(hint(translate("loading")));
   try {
-    document.title = `${t(`page ${name}`)} · ${session.node}`;
-    main.replaceChildren(h("p", { class: "faint" }, t("loading")));
-    await (rest.length && one ? one : list)(body, {
-      session,
-      stopped: mine.signal,
-      parts: rest,
-      again: show,
-    });
+    await fillPage(body, { session, signal, ids, reload: showPage });
   } catch (error) {
-    if (mine.signal.aborted) return;
-    if (!(error instanceof Refused)) console.error(error);
-    body.replaceChildren(
-      h("h1", {}, t(`page ${name}`)),
-      h("div", { class: "box bad", role: "alert" }, h("p", {}, error.message)),
-      button("try again", show),
-    );
+    if (!(error instanceof ApiError) && !signal.aborted) console.error(error);
+    showPageError(body, name, error);
   }
-  if (!mine.signal.aborted) main.replaceChildren(body);
+  if (!signal.aborted) main.replaceChildren(body);
 }
 
-addEventListener("hashchange", () => {
-  forget();
-  if (session) show().then(() => document.getElementById("main").focus());
+function showPageError(body, name, error) {
+  body.replaceChildren(
+    h("h1", {}, translate(`page ${name}`)),
+    alertBox(error.message),
+    button("try again", showPage),
+  );
+}
+
+addEventListener("hashchange", async () => {
+  dismissErrors();
+  if (!session) return;
+  await showPage();
+  document.getElementById("main").focus();
 });
-addEventListener("logged-out", () => session && login(t("logged out")));
+
+addEventListener("logged-out", () => {
+  if (session) showLogin(translate("logged out"));
+});
 
 try {
-  session = await call("GET", "/api/v1/session", undefined, { quiet: true });
-  const back = remembered.take();
-  if (!location.hash && back) history.replaceState(null, "", back);
-  await show();
+  session = await request("GET", "/api/v1/session", undefined, { quiet: true });
+  const address = takeRememberedAddress();
+  if (!location.hash && address) history.replaceState(null, "", address);
+  await showPage();
 } catch (error) {
-  login(error.status === 401 ? "" : error.message);
+  await showLogin(error.status === 401 ? "" : error.message);
 }

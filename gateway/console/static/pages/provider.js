@@ -1,0 +1,121 @@
+// One algorithm provider: its images, components and history.
+import { get, request, segment } from "../api.js";
+import { askText, button, notifyDone } from "../dialogs.js";
+import { append, h } from "../dom.js";
+import { displayValue, timestamp } from "../format.js";
+import { apiWord, listSeparator, translate } from "../language.js";
+import { hasRole } from "../roles.js";
+import { badge, card, code, facts, row, table } from "../widgets.js";
+
+export async function providerPage(body, { session, ids: [name], reload }) {
+  const path = `/api/v1/providers/${segment(name)}`;
+  const [provider, { history }] = await Promise.all([get(path), get(`${path}/history`)]);
+  append(
+    body,
+    row(h("h1", {}, provider.provider_name), badge(provider.retired ? "retired" : "enabled")),
+    overview(provider, path, session, reload),
+    provider.warnings.length > 0 && card("warnings", warningTable(provider.warnings)),
+    Object.values(provider.components_description).map(component),
+    historyCard(path, history),
+  );
+}
+
+function overview(provider, path, session, reload) {
+  const imageRows = Object.keys(provider.images).map((image) => [
+    code(image),
+    code(provider.digests[image] ?? "–"),
+  ]);
+  const act = (verb, endpoint, danger = false) => {
+    const what = provider.provider_name;
+    return actionButton(verb, { path: `${path}/${endpoint}`, what, danger, reload });
+  };
+  return card(
+    "",
+    facts([
+      ["owner", provider.owner || apiWord("admins")],
+      ["revision", provider.revision],
+      ["protocol", provider.protocol],
+      ["used by", provider.jobs.join(listSeparator)],
+    ]),
+    table(["image", "digest"], imageRows),
+    hasRole(session, "vendor") &&
+      row(
+        act("approve image", "approve"),
+        provider.retired ? act("unretire", "unretire") : act("retire", "retire", true),
+      ),
+  );
+}
+
+function actionButton(verb, { path, what, danger, reload }) {
+  const act = async () => {
+    const reason = await askText(translate(`${verb}?`), { danger });
+    if (reason === null) return;
+    await request("POST", path, { reason });
+    notifyDone(verb, what);
+    await reload();
+  };
+  return button(verb, act, danger ? "danger" : "");
+}
+
+function warningTable(warnings) {
+  const rows = warnings.map((warning) => [
+    warning.path ?? "",
+    warning.rule ?? warning.message ?? displayValue(warning),
+  ]);
+  return table(["where", "what"], rows);
+}
+
+function component(description) {
+  const { componentName, title, description: about } = description;
+  const texts = new Set([title, about].filter(Boolean)); // often the same
+  const parameterRows = (description.inputParam ?? []).map((parameter) => [
+    parameter.name,
+    parameter.type,
+    displayValue(parameter.defaultValue),
+    parameter.description ?? parameter.title,
+  ]);
+  const details = h(
+    "details",
+    {},
+    h("summary", {}, h("strong", {}, componentName), ` ${[...texts].join(" ")}`),
+    facts([
+      ["roles", (description.roleList ?? []).join(listSeparator)],
+      ["storages", (description.storageEngine ?? []).join(listSeparator)],
+    ]),
+    table(["name", "type", "default", "description"], parameterRows),
+  );
+  return h("section", {}, details);
+}
+
+// ---------------------------------------------------------------- history
+
+function historyCard(path, entries) {
+  const difference = h("div");
+  const rows = entries.map((entry) => [
+    entry.revision,
+    timestamp(entry.at),
+    entry.author,
+    entry.in_words,
+    entry.reason,
+    entry.revision > 1
+      ? button("difference", () => showDifference(path, entry.revision, difference))
+      : "",
+  ]);
+  return card("history", table(["revision", "time", "by", "what", "why", ""], rows), difference);
+}
+
+/** Shows the changes between a revision and the one before. */
+async function showDifference(path, revision, place) {
+  const previous = revision - 1;
+  const { changes } = await get(`${path}/diff?since=${previous}&until=${revision}`);
+  const rows = changes.map((change) => [
+    code(change.path),
+    code(displayValue(change.before)),
+    code(displayValue(change.after)),
+  ]);
+  place.replaceChildren(
+    h("h3", {}, `${translate("difference")} ${previous} → ${revision}`),
+    table(["where", "before", "after"], rows),
+  );
+  place.scrollIntoView({ block: "nearest" });
+}

@@ -1,0 +1,23 @@
+// The registered algorithm providers.
+import { getAll, segment } from "../api.js";
+import { append, h } from "../dom.js";
+import { apiWord, listSeparator, translate } from "../language.js";
+import { badge, card, code, table } from "../widgets.js";
+
+export async function providersPage(body) {
+  const providers = await getAll("/api/v1/providers", "providers");
+  const rows = providers.map((provider) => [
+    h("a", { href: `#/providers/${segment(provider.provider_name)}` }, provider.provider_name),
+    code(provider.image),
+    provider.components.join(listSeparator),
+    provider.warning_count,
+    badge(provider.retired ? "retired" : "enabled"),
+    provider.owner || apiWord("admins"),
+  ]);
+  const columns = ["provider", "image", "components", "warnings", "state", "owner"];
+  append(
+    body,
+    h("h1", {}, translate("page providers")),
+    card("", table(columns, rows, "no providers")),
+  );
+}
