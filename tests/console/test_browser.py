@@ -90,6 +90,15 @@ def keep(page: Page, name: str) -> None:
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
+def serious_violations(page: Page) -> list[tuple[str, list[str]]]:
+    """Return the rules of accessibility that a page breaks, each with the elements."""
+    return [
+        (violation["id"], [node["html"][:120] for node in violation["nodes"]])
+        for violation in Axe().run(page).response["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]
+
+
 def test_a_wrong_token_is_refused_and_stored_nowhere(nodes: Federation, browser: Browser):
     page = browser.new_page()
     page.goto(f"{nodes[jobs.GUEST].operator}/")
@@ -276,11 +285,16 @@ def test_curves_grow_while_training_runs(
     expect(page.locator("details[open] summary", has_text="loss (")).to_be_visible()
     expect(page.locator(f"{CHART} canvas")).to_be_visible()
     position = page.locator(".chart .u-series .u-value").first
-    expect(position).not_to_have_text(re.compile("^[01]?$"))  # the last point's
+    expect(position).not_to_have_text(re.compile("^[01]?$"))  # the legend shows the last point
     page.locator(f"{CHART} .u-over").hover(position={"x": 1, "y": 50})
     expect(position).to_have_text(re.compile("^[01]$"))
     expect(page.locator("main .row .badge").first).to_have_text(say("=RUNNING"))
     keep(page, f"training-{language}")
+    assert serious_violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator(f"{CHART} canvas")).to_be_visible()
+    assert serious_violations(page) == []
+    keep(page, f"training-{language}-dark")
     go(page, "node")
     expect(page.get_by_role("row", name=job_id)).to_be_visible()  # who holds what, since when
     page.get_by_role("link", name=job_id).click()
@@ -502,12 +516,7 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
     for name in PAGES:
         go(page, name)
         page.wait_for_load_state("networkidle") if name not in ("jobs",) else None
-        serious = [
-            (v["id"], [n["html"][:120] for n in v["nodes"]])
-            for v in Axe().run(page).response["violations"]
-            if v["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], name
+        assert serious_violations(page) == [], name
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
             f"{name} is too wide"
         )

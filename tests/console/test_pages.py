@@ -66,6 +66,8 @@ def hostile(node: Gateway) -> None:
         SCRIPT: 0.5,
         "remark": SCRIPT,
         "loss": [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)],
+        "vast": [{"at": n, "value": 10.0 ** (100 * n - 150)} for n in range(4)],
+        "bars": [{"name": SCRIPT, "value": -1.5}, {"name": "b", "value": None}],
     }
     (node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report" / "data_0").write_text(
         json.dumps(report)
@@ -93,6 +95,11 @@ def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], 
     hostile(me)
     page = opened(browser, me, f"jobs/{JOB}")
     expect(page.locator("dd", has_text="<img").first).to_be_visible()  # the report
+    chart = page.get_by_role("img", name=SCRIPT)
+    expect(chart.locator("canvas")).to_be_visible()
+    expect(page.locator(".chart .u-label", has_text="<img")).to_be_visible()
+    expect(page.get_by_role("img", name="vast").locator("canvas")).to_be_visible()
+    expect(page.locator(".bars", has_text="<img")).to_contain_text("-1.5")
     page.locator("summary", has_text="loss (").click()
     page.get_by_role("button", name="Log", exact=True).click()
     expect(page.locator("pre.log")).to_contain_text("begins <img")

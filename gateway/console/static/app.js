@@ -4,27 +4,18 @@ import { button, dismissErrors } from "./dialogs.js";
 import { h } from "./dom.js";
 import { chooseLanguage, language, LANGUAGES, translate } from "./language.js";
 import { loginForm, takeRememberedAddress } from "./login.js";
-import { approvalsPage } from "./pages/approvals.js";
-import { datasetPage } from "./pages/dataset.js";
-import { datasetsPage } from "./pages/datasets.js";
-import { jobPage } from "./pages/job.js";
-import { jobsPage } from "./pages/jobs.js";
-import { nodePage } from "./pages/node.js";
-import { partnersPage } from "./pages/partners.js";
-import { providerPage } from "./pages/provider.js";
-import { providersPage } from "./pages/providers.js";
-import { submitPage } from "./pages/submit.js";
 import { alertBox, hint, option } from "./widgets.js";
 
-// By the first segment of the address: the page of the list, and the page of one of its members.
+// By the first segment of the address: the module of the list, and the module of one of its members.
+// Modules are loaded when they are first needed; each exports `fillPage(body, context)`.
 const PAGES = {
-  jobs: { list: jobsPage, member: jobPage },
-  submit: { list: submitPage },
-  approvals: { list: approvalsPage },
-  data: { list: datasetsPage, member: datasetPage },
-  providers: { list: providersPage, member: providerPage },
-  partners: { list: partnersPage },
-  node: { list: nodePage },
+  jobs: { list: "jobs", member: "job" },
+  submit: { list: "submit" },
+  approvals: { list: "approvals" },
+  data: { list: "datasets", member: "dataset" },
+  providers: { list: "providers", member: "provider" },
+  partners: { list: "partners" },
+  node: { list: "node" },
 };
 const FIRST_PAGE = "jobs";
 
@@ -109,13 +100,14 @@ async function showPage() {
   const { signal } = pageAbort;
   const { name, ids } = currentPlace();
   const { list, member } = PAGES[name];
-  const fillPage = ids.length > 0 && member ? member : list;
+  const module = ids.length > 0 && member ? member : list;
   const main = document.getElementById("main");
   const body = h("div");
   drawHeader();
   document.title = `${translate(`page ${name}`)} · ${session.node}`;
   main.replaceChildren(hint(translate("loading")));
   try {
+    const { fillPage } = await import(`./pages/${module}.js`);
     await fillPage(body, { session, signal, ids, reload: showPage });
   } catch (error) {
     if (!(error instanceof ApiError) && !signal.aborted) console.error(error);

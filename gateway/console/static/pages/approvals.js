@@ -8,7 +8,7 @@ import { datasetLink, jobLink } from "../links.js";
 import { hasRole } from "../roles.js";
 import { badge, card, code, facts, faintCode, hint, row, table } from "../widgets.js";
 
-export async function approvalsPage(body, { session, reload }) {
+export async function fillPage(body, { session, reload }) {
   const [jobs, applications] = await Promise.all([
     getAll("/api/v1/approvals", "approvals"),
     getAll("/api/v1/applications", "applications"),

@@ -10,7 +10,7 @@ import { badge, box, card, code, dataTable, facts, hint, row, table } from "../w
 
 const STATISTICS_ROWS = 100; // rows of which statistics are computed
 
-export async function datasetPage(body, { session, ids: [namespace, name], reload }) {
+export async function fillPage(body, { session, ids: [namespace, name], reload }) {
   const path = `/api/v1/datasets/${segment(namespace)}/${segment(name)}`;
   const [dataset, { routes }] = await Promise.all([get(path), get("/api/v1/routes?limit=1000")]);
   const columns = h("div", {}, columnTable(dataset.columns));

@@ -14,7 +14,7 @@ const METADATA_FIELDS = {
   delimiter: "delimiter",
 };
 
-export async function datasetsPage(body, { session, reload }) {
+export async function fillPage(body, { session, reload }) {
   const datasets = await getAll("/api/v1/datasets", "datasets", { unregistered: false });
   append(
     body,

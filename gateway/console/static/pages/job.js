@@ -15,7 +15,7 @@ import { hasEnded, hasSettled, taskStates } from "./job_states.js";
 import { taskTable } from "./job_tasks.js";
 import { timeTable } from "./job_times.js";
 
-export async function jobPage(body, { signal, session, ids: [id] }) {
+export async function fillPage(body, { signal, session, ids: [id] }) {
   const view = new JobView(id, session, signal);
   append(body, view.elements);
   await view.load();

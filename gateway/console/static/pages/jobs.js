@@ -12,7 +12,7 @@ const PAGE_SIZE = 50;
 const STATUSES = ["PENDING", "READY", "RUNNING", "FINISHED", "REJECTED"];
 const OUTCOMES = ["SUCCEEDED", "FAILED", "STOPPED", "REJECTED"];
 
-export async function jobsPage(body, { signal }) {
+export async function fillPage(body, { signal }) {
   const filter = { status: "", outcome: "", flow_id: "", partner: "" };
   const list = h("div", { class: "list", tabindex: "-1" });
   const setFilter = (name, text) => {

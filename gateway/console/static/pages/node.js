@@ -20,7 +20,7 @@ import {
 } from "../widgets.js";
 import { auditCard } from "./audit.js";
 
-export async function nodePage(body, { session }) {
+export async function fillPage(body, { session }) {
   const [health, engine, resources, { storages }] = await Promise.all([
     readHealth(),
     get("/api/v1/engine"),

@@ -18,7 +18,7 @@ const ROUTE_FIELDS = [
 const SIGNING_CHOICES = ["required", "accepted", "off"];
 const EXPIRES_SOON_DAYS = 30;
 
-export async function partnersPage(body, { session, reload }) {
+export async function fillPage(body, { session, reload }) {
   const [routing, { versions }, { certificates }] = await Promise.all([
     get("/api/v1/routes?limit=1000"),
     get("/api/v1/route-versions"),

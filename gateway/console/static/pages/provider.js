@@ -7,7 +7,7 @@ import { apiWord, listSeparator, translate } from "../language.js";
 import { hasRole } from "../roles.js";
 import { badge, card, code, facts, row, table } from "../widgets.js";
 
-export async function providerPage(body, { session, ids: [name], reload }) {
+export async function fillPage(body, { session, ids: [name], reload }) {
   const path = `/api/v1/providers/${segment(name)}`;
   const [provider, { history }] = await Promise.all([get(path), get(`${path}/history`)]);
   append(

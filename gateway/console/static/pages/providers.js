@@ -4,7 +4,7 @@ import { append, h } from "../dom.js";
 import { apiWord, listSeparator, translate } from "../language.js";
 import { badge, card, code, table } from "../widgets.js";
 
-export async function providersPage(body) {
+export async function fillPage(body) {
   const providers = await getAll("/api/v1/providers", "providers");
   const rows = providers.map((provider) => [
     h("a", { href: `#/providers/${segment(provider.provider_name)}` }, provider.provider_name),

@@ -14,7 +14,7 @@ import { alertBox, box, errorBox, hint, option, row } from "../widgets.js";
 
 const PLAN_DELAY_MS = 1000; // after the last change
 
-export async function submitPage(body, { session, signal }) {
+export async function fillPage(body, { session, signal }) {
   const catalog = await loadCatalog(session);
   const editor = new JobEditor(session, signal, catalog);
   append(body, editor.elements());
