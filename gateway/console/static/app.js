@@ -7,7 +7,8 @@ import { loginForm, takeRememberedAddress } from "./login.js";
 import { alertBox, hint, option } from "./widgets.js";
 
 // By the first segment of the address: the module of the list, and the module of one of its members.
-// Modules are loaded when they are first needed; each exports `fillPage(body, context)`.
+// Modules are loaded when they are first needed. Each exports `fillPage(body, {session, signal, ids, reload})`;
+// `signal` aborts when the user leaves the page, `reload` loads it again.
 const PAGES = {
   jobs: { list: "jobs", member: "job" },
   submit: { list: "submit" },

@@ -22,13 +22,15 @@ export function isCurve({ columns, points }) {
   if (columns.length < 2 || points.length < 2) return false;
   const positions = points.map((point) => point[0]);
   if (!positions.every(isDrawable)) return false;
-  return isAscending(positions) || isAscending(positions.toReversed());
+  return isAscending(positions) || isAscending(reversed(positions));
 }
 
 const isDrawable = (value) => Number.isFinite(value) && Math.abs(value) < LARGEST;
 
 const isAscending = (numbers) =>
   numbers.every((number, index) => index === 0 || numbers[index - 1] <= number);
+
+const reversed = (list) => [...list].reverse();
 
 /** The columns with numbers, as `{name, values}`; the first of several is the axis or the name of a row. */
 function valueColumns({ columns, points }) {
@@ -132,7 +134,7 @@ export class CurveChart {
 function chartData({ points }, columns) {
   const positions = points.map((point) => point[0]);
   const lists = [positions, ...columns.map(({ values }) => values)];
-  return isAscending(positions) ? lists : lists.map((list) => list.toReversed());
+  return isAscending(positions) ? lists : lists.map(reversed);
 }
 
 function axisOptions(options = {}) {
