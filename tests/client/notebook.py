@@ -1,4 +1,4 @@
-"""Runs a notebook as its reader would: every cell in its order, in one namespace; a cell's last value is shown."""
+"""Runs a notebook as its reader would: every cell in order, in one namespace; a cell shows its last value."""
 
 import ast
 import json
@@ -7,21 +7,24 @@ from typing import Any
 
 
 def run(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the names that the cells leave, and what each shows. Raises what a cell raises."""
+    """Return the names that the cells define, and the text that each cell shows. Raises what a cell raises."""
     cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {"__name__": "__main__"}
-    shown = []
+    texts = []
     for number, cell in enumerate(cells):
-        if cell["cell_type"] != "code":
-            continue
-        tree = ast.parse("".join(cell["source"]))
-        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        where = f"{file.name}, cell {number}"
-        exec(compile(tree, where, "exec"), names)
-        value = (
-            eval(compile(ast.Expression(last.value), where, "eval"), names)
-            if isinstance(last, ast.Expr)
-            else None
-        )
-        shown.append(repr(value))
-    return names, shown
+        if cell["cell_type"] == "code":
+            value = run_cell("".join(cell["source"]), f"{file.name}, cell {number}", names)
+            texts.append(repr(value))
+    return names, texts
+
+
+def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
+    """Run the statements of a cell, and return the value of its last expression or None."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, name, "exec"), names)
+        return None
+    tree.body.pop()
+    exec(compile(tree, name, "exec"), names)
+    return eval(compile(ast.Expression(last.value), name, "eval"), names)

@@ -72,8 +72,8 @@ def hour(two: Federation) -> Iterator[tuple[dict[str, Any], list[str]]]:
 
 
 def test_the_notebook_trains_reads_curves_and_predicts(hour: tuple[dict[str, Any], list[str]]):
-    names, shown = hour
-    assert "('heterosecureboost', 'train-loss')" in "".join(shown)
+    names, texts = hour
+    assert "('heterosecureboost', 'train-loss')" in "".join(texts)
     assert names["auc"] > 0.98 and len(names["loss"]) == 3
     assert len(names["common"]) == len(names["scores"]) == len(names["predicted"]) > 400
     assert isinstance(names["predicted"], pandas.DataFrame | polars.DataFrame)

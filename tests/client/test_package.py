@@ -21,14 +21,14 @@ PACKAGE = ROOT / "clients" / "python"
 
 
 def test_it_needs_httpx_and_pydantic_alone():
-    found = set()
+    packages = set()
     for file in (PACKAGE / "bfia_gateway_client").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                found |= {one.name.partition(".")[0] for one in node.names}
+                packages |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found.add(str(node.module).partition(".")[0])
-    assert found - set(sys.stdlib_module_names) == {"bfia_gateway_client", "httpx", "pydantic"}
+                packages.add(str(node.module).partition(".")[0])
+    assert packages - set(sys.stdlib_module_names) == {"bfia_gateway_client", "httpx", "pydantic"}
 
 
 @pytest.mark.parametrize("root", [ROOT, PACKAGE], ids=["the gateway's wheel", "its own wheel"])

@@ -45,8 +45,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -113,16 +113,16 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     browser: Browser,
     language: str,
 ):
-    other = next(one for one in LANGUAGES if one != language)
-    ann, bob = (
-        person(browser, nodes[jobs.GUEST], language),
-        person(browser, nodes[jobs.HOST], other),
-    )
-    hers, his, agreed = spoken(language), spoken(other), f"与数据部门确认 {language}"
+    ann = person(browser, nodes[jobs.GUEST], language)
+    hers = spoken(language)
+    bob = person(browser, nodes[jobs.HOST], "en-GB")
+    his = spoken("en-GB")
+    agreed = f"与数据部门确认 {language}"
     body = jobs.quick_job(jobs.GUEST, jobs.HOST) | {"flow_id": HOSTILE}
     go(ann, "submit")
     ann.locator("summary", has_text=hers("job as JSON")).click()
-    text, submit = ann.locator("textarea"), button(ann, hers("submit"))
+    text = ann.locator("textarea")
+    submit = button(ann, hers("submit"))
     text.fill("{")
     submit.click()
     expect(ann.get_by_role("alert")).to_contain_text(hers("not JSON"))
@@ -190,12 +190,10 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     bob.locator("dialog button.danger").click()
     expect(ann.locator(".graph .task", has_text=hers("=not run"))).to_have_count(2)
     expect(ann.get_by_text(hers("nothing was started"))).to_be_visible()
-    decided = [
-        e
-        for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"]
-        if e["action"].endswith("/approve")
-    ]
-    assert (decided[0]["who"], decided[0]["detail"]["reason"]) == ("operator", agreed)
+    audit = nodes[jobs.HOST].get("/api/v1/audit")["audit"]
+    approvals = [entry for entry in audit if entry["action"].endswith("/approve")]
+    assert approvals[0]["who"] == "operator"
+    assert approvals[0]["detail"]["reason"] == agreed
 
 
 def test_a_job_is_drawn_from_the_registered_components(
@@ -205,7 +203,8 @@ def test_a_job_is_drawn_from_the_registered_components(
     tmp_path: Path,
 ):
     """Every node would take what is drawn; what the drawing does not show of a job's JSON stays as it is."""
-    page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
+    page = person(browser, nodes[jobs.GUEST], language)
+    say = spoken(language)
     node, dataset = (f"{say(key)} {{}}.0" for key in ("node", "dataset"))
     go(page, "submit")
     page.get_by_label(say("flow")).fill("drawn")
@@ -275,7 +274,8 @@ def test_curves_grow_while_training_runs(
     job_id = nodes[jobs.GUEST].submit(body)
     wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
     nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
-    page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
+    page = person(browser, nodes[jobs.GUEST], language)
+    say = spoken(language)
     page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
     points = page.locator("summary", has_text="loss (")
     before = points.text_content()
@@ -315,7 +315,7 @@ def test_curves_grow_while_training_runs(
     def failed(
         route: Any,
     ) -> None:  # as after a failure at the partner: the job was not stopped by a person
-        found = route.fetch()
+        response = route.fetch()
         failure = {
             "reason": "EXIT_1",
             "message": "",
@@ -323,7 +323,8 @@ def test_curves_grow_while_training_runs(
             "role": "host",
             "task": "it's",
         }
-        route.fulfill(response=found, json=found.json() | {"outcome": "FAILED", "failure": failure})
+        failed_job = response.json() | {"outcome": "FAILED", "failure": failure}
+        route.fulfill(response=response, json=failed_job)
 
     page.route(f"**/api/v1/jobs/{job_id}", failed)
     page.reload()
@@ -366,7 +367,8 @@ def test_a_table_is_uploaded_granted_and_revoked(
     language: str,
     tmp_path: Path,
 ):
-    page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
+    page = person(browser, nodes[jobs.GUEST], language)
+    say = spoken(language)
     table = tmp_path / "t.csv"
     table.write_text("id;y\n1;0\n1;1\n")
     go(page, "data")
@@ -407,11 +409,9 @@ def test_a_route_is_tested_disabled_and_rolled_back(
     browser: Browser,
     language: str,
 ):
-    page, say, guest = (
-        person(browser, nodes[jobs.GUEST], language),
-        spoken(language),
-        nodes[jobs.GUEST],
-    )
+    guest = nodes[jobs.GUEST]
+    page = person(browser, guest, language)
+    say = spoken(language)
 
     def enabled() -> bool:
         return bool(guest.get("/api/v1/routes")["routes"][0]["enabled"])
@@ -480,7 +480,8 @@ def test_the_node_is_checked_and_its_audit_log_is_searched(
     apart: str,
     runs: str,
 ):
-    page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
+    page = person(browser, nodes[jobs.GUEST], language)
+    say = spoken(language)
     go(page, "node")
     button(page, say("look at all")).click()
     expect(page.get_by_role("cell", name=apart)).to_have_count(2)  # and of the engine
@@ -515,7 +516,8 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
     )
     for name in PAGES:
         go(page, name)
-        page.wait_for_load_state("networkidle") if name not in ("jobs",) else None
+        if name != "jobs":  # which follows a stream
+            page.wait_for_load_state("networkidle")
         assert serious_violations(page) == [], name
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
             f"{name} is too wide"

@@ -38,8 +38,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as instance:
+        yield instance
 
 
 def opened(
@@ -124,7 +124,8 @@ def test_an_application_shows_the_key_and_the_address_to_compare(
     nodes: tuple[Gateway, Gateway], browser: Browser
 ):
     me, peer = nodes
-    sender, address = Sender(), "https://192.0.2.77:7380"
+    sender = Sender()
+    address = "https://192.0.2.77:7380"
     assert sender.pair is not None
     body = {
         **peer.card.public(),
@@ -174,7 +175,8 @@ def test_a_role_is_offered_only_what_it_may_do(
 
 
 def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway], browser: Browser):
-    ann, bob = opened(browser, nodes[0], "partners"), opened(browser, nodes[1], "partners", "zh-CN")
+    ann = opened(browser, nodes[0], "partners")
+    bob = opened(browser, nodes[1], "partners", "zh-CN")
     words = [("Add a partner", "Show", "Compare", "Accept"), ("添加合作方", "显示", "核对", "接受")]
     invitations = []
     for page, node, (add, show, _, _) in zip((ann, bob), nodes, words, strict=True):

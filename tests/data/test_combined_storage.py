@@ -175,13 +175,13 @@ def test_a_table_is_not_uploaded_over_one_in_another_storage(
 ) -> None:
     storage = at(tmp_path, LAKE)
     site = Datasets(storage, MemoryDatasets())
-    made = real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
-    elsewhere = replace(made, storage="lake", place="t.1")
+    dataset = real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+    elsewhere = replace(dataset, storage="lake", place="t.1")
     with pytest.raises(Conflict):
         site._record_upload(elsewhere, overwrite=False)
     site._delete_replaced(Address("bank", "t.1", "of-no-settings"))
     monkeypatch.setattr(site, "_place", raising(StorageAway("storage lake cannot be reached")))
-    assert site.get("bank#t") == made
+    assert site.get("bank#t") == dataset
     with pytest.raises(StorageAway):
         site.get("bank#unknown")
 
@@ -313,14 +313,14 @@ def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> 
 @pytest.mark.s3
 def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
     engine = open_database(f"sqlite:///{tmp_path / 'node.db'}")
-    known, begin, address = (
+    datasets, begin, address = (
         SqlDatasets(Database(engine)),
         threading.Barrier(2),
         Address("bank", "t"),
     )
     with real.bucket() as place:
         storage = at(tmp_path / "0", remote_of(place))
-        sites = [Datasets(at(tmp_path / str(i), remote_of(place)), known) for i in (0, 1)]
+        sites = [Datasets(at(tmp_path / str(i), remote_of(place)), datasets) for i in (0, 1)]
 
         def upload(number: int, *, overwrite: bool) -> bool:
             received = sites[number].receive()
@@ -344,8 +344,8 @@ def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
                 ["1", str(stored.index(True))]
             ]
             assert all(pool.map(lambda number: upload(number, overwrite=True), (0, 1)))
-        kept = sites[0].resolve("bank#t")
-        assert sites[1].resolve("bank#t") == kept and storage.names("bank", "lake") == [kept.name]
+        table = sites[0].resolve("bank#t")
+        assert sites[1].resolve("bank#t") == table and storage.names("bank", "lake") == [table.name]
     engine.dispose()
 
 

@@ -116,12 +116,12 @@ def test_whatever_else_it_tries_the_server_denies(
 
 @pytest.mark.s3
 def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real.Place) -> None:
-    own, now = real.client(), datetime(2026, 11, 23, tzinfo=UTC)
+    admin, now = real.client(), datetime(2026, 11, 23, tzinfo=UTC)
     sessions = [credentials.of(remote, replace(RUN, run_id=f"{n}" * 64), 60.0) for n in range(3)]
 
-    def reads(one: Remote) -> bool:
-        keys = {"aws_access_key_id": one.username, "aws_secret_access_key": one.password}
-        client = real.client(**keys, aws_session_token=one.token)
+    def reads(session: Remote) -> bool:
+        keys = {"aws_access_key_id": session.username, "aws_secret_access_key": session.password}
+        client = real.client(**keys, aws_session_token=session.token)
         try:
             return bool(client.get_object(Bucket=place.name, Key="bank/customers.1f/data_0"))
         except ClientError as error:
@@ -136,23 +136,23 @@ def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real
         "Action": ["s3:GetObject"],
         "Resource": resource,
     }
-    own.put_bucket_policy(
+    admin.put_bucket_policy(
         Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": admins})
     )
-    assert [reads(one) for one in sessions] == [True, True, True]
+    assert [reads(session) for session in sessions] == [True, True, True]
     for n, at in ((0, now - timedelta(days=2)), (1, now), (2, now), (1, now)):
         credentials.end(remote, replace(RUN, run_id=f"{n}" * 64), at)
         if n == 0:
-            assert [reads(one) for one in sessions] == [False, True, True]
-    assert [reads(one) for one in sessions[1:]] == [False, False]
-    kept = json.loads(own.get_bucket_policy(Bucket=place.name)["Policy"])["Statement"]
-    assert [rule["Sid"] for rule in kept] == [
+            assert [reads(session) for session in sessions] == [False, True, True]
+    assert [reads(session) for session in sessions[1:]] == [False, False]
+    statements = json.loads(admin.get_bucket_policy(Bucket=place.name)["Policy"])["Statement"]
+    assert [rule["Sid"] for rule in statements] == [
         "admins",
         "BfiaEndedRuns20261123",
     ]  # older ones are over anyway
-    assert len(kept[1]["Condition"]["StringLike"]["aws:userid"]) == 2
-    assert own.get_object(Bucket=place.name, Key="bank/customers.1f/data_0")
-    own.delete_bucket_policy(Bucket=place.name)
+    assert len(statements[1]["Condition"]["StringLike"]["aws:userid"]) == 2
+    assert admin.get_object(Bucket=place.name, Key="bank/customers.1f/data_0")
+    admin.delete_bucket_policy(Bucket=place.name)
 
 
 class Raced(Remote):
@@ -160,18 +160,18 @@ class Raced(Remote):
 
     @contextmanager
     def client(self, service: str, what: str = "") -> Iterator[Any]:
-        kept, lost = [{"Statement": []}], [True]
+        policies, taken_back = [{"Statement": []}], [True]
 
         def put(Bucket: str, Policy: str) -> None:
-            kept.append({"Statement": []} if lost.pop() else json.loads(Policy))
-            lost.append(False)
+            policies.append({"Statement": []} if taken_back.pop() else json.loads(Policy))
+            taken_back.append(False)
 
         yield SimpleNamespace(
-            get_bucket_policy=lambda Bucket: {"Policy": json.dumps(kept[-1])},
+            get_bucket_policy=lambda Bucket: {"Policy": json.dumps(policies[-1])},
             put_bucket_policy=put,
             exceptions=SimpleNamespace(ClientError=ClientError),
         )
-        assert len(kept) == 3 and RUN.run_id[:32] in json.dumps(kept[-1])
+        assert len(policies) == 3 and RUN.run_id[:32] in json.dumps(policies[-1])
 
 
 def test_a_change_that_is_always_taken_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
