@@ -214,7 +214,9 @@ def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
         (own,) = of(world.me.dry_run.plan(a_job()), ME)["reported"]
         assert own.cause.endswith("no folder") and own.remedy == "bfia-gateway doctor"
     with monkeypatch.context() as patch:
-        patch.setattr(world.peer.signatures, "check", raising(SignatureMissing("signed by nobody")))
+        patch.setattr(
+            world.peer.image_signatures, "check", raising(SignatureMissing("signed by nobody"))
+        )
         plan = world.me.dry_run.plan(a_job())
     assert problems(plan) == {(PEER, "image")}
     assert of(plan, PEER)["image"][0].cause == "SIGNATURE_ABSENT: signed by nobody"

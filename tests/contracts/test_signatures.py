@@ -233,7 +233,7 @@ def test_nothing_starts_that_is_not_signed(
     signed_by: Callable[..., SignaturePolicy],
 ) -> None:
     with running(tmp_path, make_engine=MemoryEngine.making({"example:1.0.0": Script(0)})) as node:
-        node.signatures.check = signed_by(key).check  # type: ignore[method-assign]
+        node.image_signatures.check = signed_by(key).check  # type: ignore[method-assign]
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "SIGNATURE_ABSENT" and "cosign" not in failure.message
         assert list(node.engine.list()) == []
