@@ -44,24 +44,18 @@ def operator_mounts(services: Services, leaving: Event) -> list[Mounted]:
 
     ``leaving`` is set when the process stops serving.
     """
-    sessions = session.Sessions(
-        services.foundation.settings,
-        services.registries.tokens,
-        services.registries.audit.add,
-        services.foundation.clock,
-    )
     small = [
         *_node_routers(services, leaving),
         *_data_routers(services),
         about.router,
-        session.router(sessions),
+        session.router,
         *_partner_routers(services),
     ]
     return [
         *_platform_mounts(services),
         *_large_mounts(services),
         *(Mounted(router, SMALL_BODY, first=[only_known]) for router in small),
-        *_login_mounts(services, sessions),
+        *_login_mounts(services),
     ]
 
 
@@ -106,7 +100,8 @@ def provide_services(
         doctor=doctor,
         endpoints=endpoints,
     )
-    provide(app, about_services, health_services, node_services)
+    session_services = _session_services(services)
+    provide(app, about_services, health_services, node_services, *session_services)
 
 
 def _platform_mounts(services: Services) -> list[Mounted]:
@@ -210,15 +205,24 @@ def _partner_routers(services: Services) -> list[APIRouter]:
     ]
 
 
-def _login_mounts(services: Services, sessions: session.Sessions) -> list[Mounted]:
+def _login_mounts(services: Services) -> list[Mounted]:
     """Return the paths of a login with OpenID Connect, if it is set up."""
-    oidc = services.foundation.settings.auth.oidc
-    if oidc is None:
+    if services.foundation.settings.auth.oidc is None:
         return []
+    return [Mounted(session.oidc_router, SMALL_BODY)]
+
+
+def _session_services(services: Services) -> list[object]:
+    """Return the services of the console's sessions and, if it is set up, of logins with OpenID Connect."""
+    settings = services.foundation.settings
+    clock = services.foundation.clock
+    tokens = services.registries.tokens
+    sessions = session.Sessions(settings, tokens, services.registries.audit.add, clock)
+    if settings.auth.oidc is None:
+        return [sessions]
     from gateway.console.oidc import Provider
 
-    provider = Provider(oidc, services.foundation.clock)
-    return [Mounted(session.oidc_router(sessions, provider), SMALL_BODY)]
+    return [sessions, session.Logins(sessions, Provider(settings.auth.oidc, clock))]
 
 
 def _job_services(services: Services) -> JobServices:

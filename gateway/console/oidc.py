@@ -1,7 +1,7 @@
 """Login at the institution's own OpenID provider: authorization code with PKCE.
 
-One random secret lies in the browser's cookie while its user is at the provider. State, nonce and the code's
-verifier are derived from it: nothing of a login under way is stored, and an answer is good for that browser only.
+The browser's cookie holds one random secret while its user is at the provider. State, nonce and the code's
+verifier are derived from it: nothing of a login under way is stored, and a response is valid for that browser only.
 """
 
 import hmac
@@ -29,18 +29,20 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
 BACK = "/api/v1/session/oidc/callback"
-_SIGNED = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)] + ["EdDSA"]
-"""algorithms of signatures that only the provider can make: neither `none` nor one with the client's secret"""
-_LEEWAY = 60
-"""seconds by which the clocks may differ"""
-_TIMEOUT = 10.0
-_KEPT = timedelta(seconds=60)
-"""for which its metadata is cached: a login needs no credentials to begin"""
+# Algorithms of signatures that only the provider can make: neither `none` nor one with the client's secret.
+_ALGORITHMS = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)] + [
+    "EdDSA"
+]
+_LEEWAY = 60  # seconds by which the clocks may differ
+_TIMEOUT = 10.0  # seconds of a request to the provider
+_METADATA_AGE = timedelta(seconds=60)  # of cached metadata; a login needs no credentials to begin
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+Metadata = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Person:
-    """Who logged in, and what the settings let them do."""
+    """A person who logged in, with the role that the settings give them."""
 
     subject: str
     name: str
@@ -48,69 +50,123 @@ class Person:
 
 
 class Provider:
-    """An OpenID provider. Its keys are read at each login: one that it gave up is not used."""
+    """An OpenID provider. Its keys are read at each login, so that a withdrawn one is not used."""
 
     def __init__(self, settings: Oidc, clock: Callable[[], datetime]) -> None:
-        """Read the files that the settings name. Raises `Invalid`."""
+        """Read the files in the settings. Raises `Invalid` for one that cannot be used."""
         self._settings = settings
         self._clock = clock
-        file = "client_secret_file"
+        setting = "client_secret_file"
         try:
             self._secret = settings.secret()
-            file = "ca"
+            setting = "ca"
             self._verify = ssl.create_default_context(cafile=settings.ca)
         except (OSError, ValueError) as error:
-            raise Invalid(
-                [Problem(f"auth.oidc.{file}", "cannot be used", str(error)[:200])]
-            ) from error
+            problem = Problem(f"auth.oidc.{setting}", "cannot be used", str(error)[:200])
+            raise Invalid([problem]) from error
         self.back = f"{settings.console}{BACK}"
-        self._known: tuple[datetime, dict[str, Any]] | None = None
+        # Time of reading and metadata.
+        self._cache: tuple[datetime, Metadata] | None = None
 
     def begin(self, secret: str) -> str:
-        """Return where the browser logs in. Raises `LoginRefused`."""
-        about = self._about()
-        asked = {
+        """Return the URL at which the browser logs in. Raises `LoginRefused`."""
+        metadata = self._metadata()
+        parameters = {
             "response_type": "code",
             "client_id": self._settings.client_id,
             "redirect_uri": self.back,
             "scope": " ".join(self._settings.scopes),
-            "state": _part(secret, "state"),
-            "nonce": _part(secret, "nonce"),
-            "code_challenge": create_s256_code_challenge(_part(secret, "verifier")),
+            "state": _derive(secret, "state"),
+            "nonce": _derive(secret, "nonce"),
+            "code_challenge": create_s256_code_challenge(_derive(secret, "verifier")),
             "code_challenge_method": "S256",
         }
-        return str(httpx.URL(about["authorization_endpoint"]).copy_merge_params(asked))
+        return str(httpx.URL(metadata["authorization_endpoint"]).copy_merge_params(parameters))
 
-    def person(self, secret: str, answer: Mapping[str, str]) -> Person:
-        """Return who comes back with the provider's answer. Raises `LoginRefused`."""
-        state = answer.get("state", "").encode("utf-8", "replace")
-        if not secret or not hmac.compare_digest(state, _part(secret, "state").encode()):
+    def person(self, secret: str, response: Mapping[str, str]) -> Person:
+        """Return the person who comes back with the provider's response. Raises `LoginRefused`."""
+        state = response.get("state", "").encode("utf-8", "replace")
+        if not secret or not hmac.compare_digest(state, _derive(secret, "state").encode()):
             text = "the answer belongs to no login that this browser began, or it is too late"
             raise LoginRefused(text, reason="OIDC_STATE")
-        if "code" not in answer:
+        if "code" not in response:
             raise LoginRefused(
-                f"the provider says {answer.get('error', 'neither code nor error')[:200]!r}"
+                f"the provider says {response.get('error', 'neither code nor error')[:200]!r}"
             )
-        about = self._about()
-        tokens = self._tokens(answer["code"], secret, about)
-        return self._trusted(self._claims(tokens, secret, about))
+        metadata = self._metadata()
+        tokens = self._fetch_tokens(response["code"], secret, metadata)
+        return self._person_of(self._claims(tokens, secret, metadata))
+
+    def _metadata(self) -> Metadata:
+        """Return the provider's metadata, cached for a minute. Raises `LoginRefused` for unusable ones."""
+        now = self._clock()
+        if self._cache is not None:
+            read_at, metadata = self._cache
+            if now - read_at < _METADATA_AGE:
+                return metadata
+        metadata = self._get(f"{self._settings.issuer}/.well-known/openid-configuration")
+        self._check_metadata(metadata)
+        self._cache = (now, metadata)
+        return metadata
+
+    def _check_metadata(self, metadata: Metadata) -> None:
+        issuer = self._settings.issuer
+        name = str(metadata.get("issuer", "")).rstrip("/")
+        if name != issuer:
+            raise LoginRefused(
+                f"the provider at {issuer} calls itself {name[:200]!r}", reason="OIDC_UNREACHABLE"
+            )
+        for name in _ENDPOINTS:
+            if not is_private(str(metadata.get(name, ""))):
+                raise LoginRefused(f"{issuer} has no {name} with https", reason="OIDC_UNREACHABLE")
+
+    def _fetch_tokens(
+        self,
+        code: str,
+        secret: str,
+        metadata: Metadata,
+    ) -> dict[str, Any]:
+        """Exchange a code for tokens. Raises `LoginRefused`."""
+        client = self._settings.client_id
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.back,
+            "client_id": client,
+            "code_verifier": _derive(secret, "verifier"),
+        }
+        auth = None
+        if self._secret:
+            methods = metadata.get("token_endpoint_auth_methods_supported")
+            if "client_secret_basic" in (methods or ["client_secret_basic"]):
+                auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))
+            else:
+                form["client_secret"] = self._secret
+        response = self._request("POST", metadata["token_endpoint"], data=form, auth=auth)
+        tokens = _json_object(response)
+        if response.status_code != 200 or "error" in tokens:
+            error = str(tokens.get("error", response.status_code))[:200]
+            raise LoginRefused(f"the provider does not take the code: {error!r}")
+        return tokens
 
     def _claims(
         self,
         tokens: Mapping[str, Any],
         secret: str,
-        about: Mapping[str, Any],
+        metadata: Metadata,
     ) -> Mapping[str, Any]:
-        issuer, client = self._settings.issuer, self._settings.client_id
+        """Return the claims of the ID token. Raises `LoginRefused` for one that is not valid."""
+        issuer = self._settings.issuer
+        client = self._settings.client_id
         try:
-            token = jwt.decode(str(tokens["id_token"]), self._keys(about), _SIGNED)
-            options = {"iss": {"values": [about["issuer"]]}, "aud": {"value": client}}
-            asked = {
-                "nonce": _part(secret, "nonce"),
+            token = jwt.decode(str(tokens["id_token"]), self._keys(metadata), _ALGORITHMS)
+            options = {"iss": {"values": [metadata["issuer"]]}, "aud": {"value": client}}
+            parameters = {
+                "nonce": _derive(secret, "nonce"),
                 "client_id": client,
                 "access_token": tokens.get("access_token"),
             }
-            claims = CodeIDToken(token.claims, token.header, options, asked)
+            claims = CodeIDToken(token.claims, token.header, options, parameters)
             claims.validate(self._clock().timestamp(), _LEEWAY)
         except KeyError as error:
             raise LoginRefused(f"{issuer} sent no {error}", reason="OIDC_TOKEN") from error
@@ -120,90 +176,37 @@ class Provider:
             ) from error
         return dict(claims)
 
-    def _keys(self, about: Mapping[str, Any]) -> KeySet:
+    def _keys(self, metadata: Metadata) -> KeySet:
+        """Return the provider's keys, without those of unknown kinds (RFC 7517, 5)."""
         keys = []
-        for key in self._get(about["jwks_uri"])["keys"]:
-            with suppress(
-                JoseError, LookupError, ValueError, TypeError
-            ):  # RFC 7517 5: ignore what is unknown
+        for key in self._get(metadata["jwks_uri"])["keys"]:
+            with suppress(JoseError, LookupError, ValueError, TypeError):
                 keys.append(import_key(key))
         return KeySet(keys)
 
-    def _trusted(self, claims: Mapping[str, Any]) -> Person:
+    def _person_of(self, claims: Mapping[str, Any]) -> Person:
+        """Return the person with the role of their first group in the settings. Raises `LoginRefused` without one."""
         settings = self._settings
         subject = str(claims["sub"])
-        found = _at(claims, settings.name_claim)
-        name = (
-            "".join(c for c in (found if isinstance(found, str) else "") if c.isprintable()).strip()
-            or subject
-        )
-        held = _at(claims, settings.role_claim)
-        groups = (
-            {held}
-            if isinstance(held, str)
-            else set(map(str, held))
-            if isinstance(held, list)
-            else set()
-        )
+        name = _printable(_claim_at(claims, settings.name_claim)) or subject
+        groups = _texts(_claim_at(claims, settings.role_claim))
         for group, role in settings.roles.items():
             if group in groups:
                 return Person(subject, name[:200], role)
         text = f"{name[:200]!r} has none of the groups in auth.oidc.roles, by the claim {settings.role_claim}"
         raise LoginRefused(text, reason="OIDC_NO_ROLE")
 
-    def _about(self) -> dict[str, Any]:
-        issuer, now, known = self._settings.issuer, self._clock(), self._known
-        if known is not None and now - known[0] < _KEPT:
-            return known[1]
-        about = self._get(f"{issuer}/.well-known/openid-configuration")
-        name = str(about.get("issuer", "")).rstrip("/")
-        if name != issuer:
-            raise LoginRefused(
-                f"the provider at {issuer} calls itself {name[:200]!r}", reason="OIDC_UNREACHABLE"
-            )
-        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-            if not is_private(str(about.get(name, ""))):
-                raise LoginRefused(f"{issuer} has no {name} with https", reason="OIDC_UNREACHABLE")
-        self._known = (now, about)
-        return about
-
-    def _tokens(
-        self,
-        code: str,
-        secret: str,
-        about: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        client, own = self._settings.client_id, self._secret
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": self.back,
-            "client_id": client,
-            "code_verifier": _part(secret, "verifier"),
-        }
-        known = about.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
-        by_header = own and "client_secret_basic" in known
-        if own and not by_header:
-            form["client_secret"] = own
-        auth = httpx.BasicAuth(quote(client, safe=""), quote(own, safe="")) if by_header else None
-        answer = self._request("POST", about["token_endpoint"], data=form, auth=auth)
-        found = _object(answer)
-        if answer.status_code != 200 or "error" in found:
-            error = str(found.get("error", answer.status_code))[:200]
-            raise LoginRefused(f"the provider does not take the code: {error!r}")
-        return found
-
     def _get(self, url: str) -> dict[str, Any]:
-        answer = self._request("GET", url)
-        if answer.status_code != 200:
-            raise _unreachable(url, f"status {answer.status_code}")
-        return _object(answer)
+        response = self._request("GET", url)
+        if response.status_code != 200:
+            raise _unreachable(url, f"status {response.status_code}")
+        return _json_object(response)
 
     def _request(
         self,
         method: str,
         url: str,
-        **more: Any,
+        **options: Any,
     ) -> httpx.Response:
         try:
             with httpx.Client(
@@ -211,37 +214,55 @@ class Provider:
                 timeout=_TIMEOUT,
                 trust_env=False,
             ) as http:
-                return http.request(method, url, headers={"accept": "application/json"}, **more)
+                return http.request(method, url, headers={"accept": "application/json"}, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _unreachable(url, str(error) or type(error).__name__) from error
 
 
-def _object(answer: httpx.Response) -> dict[str, Any]:
+def _json_object(response: httpx.Response) -> dict[str, Any]:
+    """Return the JSON object in a response. Raises `LoginRefused` for anything else."""
     try:
-        found = answer.json()
+        body = response.json()
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise _unreachable(str(answer.url), f"no JSON object, status {answer.status_code}")
-    return found
+        body = None
+    if not isinstance(body, dict):
+        raise _unreachable(str(response.url), f"no JSON object, status {response.status_code}")
+    return body
 
 
 def _unreachable(url: str, why: str) -> LoginRefused:
     return LoginRefused(f"{url} gives no usable answer: {why[:200]}", reason="OIDC_UNREACHABLE")
 
 
-def _part(secret: str, purpose: str) -> str:
-    return (
-        urlsafe_b64encode(hmac.digest(secret.encode(), purpose.encode(), "sha256"))
-        .rstrip(b"=")
-        .decode()
-    )
+def _derive(secret: str, purpose: str) -> str:
+    """Return the value for a purpose, such as the nonce, which nobody can tell without the secret."""
+    value = hmac.digest(secret.encode(), purpose.encode(), "sha256")
+    return urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
-def _at(claims: Any, path: str) -> Any:
-    """Return a claim by its name, or by a path such as ``realm_access.roles``."""
+def _claim_at(claims: Any, path: str) -> Any:
+    """Return a claim by its name, or by a path such as ``realm_access.roles``; None if it is missing."""
     if isinstance(claims, Mapping) and path in claims:
         return claims[path]
+    value = claims
     for name in path.split("."):
-        claims = claims.get(name) if isinstance(claims, Mapping) else None
-    return claims
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _printable(claim: Any) -> str:
+    """Return the printable characters of a claim; "" for one that is not a text."""
+    if not isinstance(claim, str):
+        return ""
+    return "".join(filter(str.isprintable, claim)).strip()
+
+
+def _texts(claim: Any) -> set[str]:
+    """Return a claim that is a text or a list as a set of texts; other claims are empty."""
+    if isinstance(claim, str):
+        return {claim}
+    if isinstance(claim, list):
+        return set(map(str, claim))
+    return set()

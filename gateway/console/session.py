@@ -1,25 +1,26 @@
-"""The console's files, and how a browser logs in: by a token that it shows once, or at an OpenID provider.
+"""The console's files, and the login of a browser: by a token, or at an OpenID provider.
 
-Either way it gets a cookie that scripts cannot read, with a token in it; see `gateway.http.guard` for what a
-request with that cookie needs beside it. A login at the provider makes a token, which logging out revokes.
+Either way it gets a cookie with a token that scripts cannot read; `gateway.http.guard` describes the other
+conditions of a request with that cookie. A login at the provider makes a token, which logging out revokes.
 """
 
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from gateway.admin.deps import Empty, Paths, Reply, shape
+from gateway.admin.deps import Empty, Paths, Reply, service, shape
 from gateway.auth import OPENID_PREFIX, LoginRefused, digest, new_token, openid_token_name
-from gateway.config.schema import Settings
+from gateway.config.schema import Node, Settings
 from gateway.http.guard import OIDC, Record, cookie_name
 from gateway.ports import Clock
 from gateway.store.repositories import SqlTokens
@@ -34,12 +35,11 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 )
-_SECONDS = 12 * 3600
-"""how long a browser keeps the cookie; the token in it may end earlier"""
-_UNDER_WAY = 600
-"""seconds for the login at the provider"""
-_MOST = 36
-"""requests that speak with the provider, or wait for their turn"""
+_COOKIE_SECONDS = 12 * 3600  # a browser keeps the cookie; the token in it may end earlier
+_LOGIN_SECONDS = 600  # for a login at the provider
+_MOST_LOGINS = 36  # requests that speak with the provider or wait for their turn
+_LOGIN_THREADS = 4
+_AWAY = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 _SESSION = shape(
     "Session",
     node=str,
@@ -50,7 +50,6 @@ _SESSION = shape(
 )
 _ENDED = shape("SessionEnded", ended=bool, provider=str)
 _WAYS = shape("LoginWays", oidc=bool, issuer=str)
-_AWAY = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
 class Sessions:
@@ -63,180 +62,209 @@ class Sessions:
         record: Record,
         clock: Clock,
     ) -> None:
-        self.settings = settings
+        """Take the settings and tokens of the node; ``record`` writes to its audit log."""
+        self.node = settings.node
+        self.oidc = settings.auth.oidc
+        self.cookie = cookie_name(settings.node.id)
+        self.secure = self.oidc is not None and self.oidc.console.startswith("https:")
         self._tokens = tokens
         self._record = record
         self._clock = clock
-        self.cookie = cookie_name(settings.node.id)
-        self.secure = settings.auth.oidc is not None and settings.auth.oidc.console.startswith(
-            "https:"
-        )
 
     def keep(
         self,
-        answer: Response,
+        response: Response,
         token: str,
         secure: bool,
     ) -> None:
         """Put a token into the browser's cookie."""
-        answer.set_cookie(
+        response.set_cookie(
             self.cookie,
             token,
-            _SECONDS,
+            _COOKIE_SECONDS,
             httponly=True,
             samesite="strict",
             secure=secure,
         )
 
     def begin(self, person: "Person") -> str:
-        """Return a new token for somebody who logged in at the provider; none outlives its time."""
+        """Return a new token for a person who logged in at the provider; it ends with the cookie."""
         now = self._clock()
-        until = now + timedelta(seconds=_SECONDS)
-        text, token = new_token(
-            openid_token_name(person.name, person.subject), person.role, now, until
-        )
+        until = now + timedelta(seconds=_COOKIE_SECONDS)
+        name = openid_token_name(person.name, person.subject)
+        text, token = new_token(name, person.role, now, until)
         self._tokens.forget(OPENID_PREFIX, now)
         self._tokens.add(token)
         detail: dict[str, Any] = {
             "token": token.id,
             "subject": person.subject,
             "role": str(person.role),
+            "expires_at": until.isoformat(),
         }
-        self._record(
-            now, token.name, "login", 200, None, detail | {"expires_at": until.isoformat()}
-        )
+        self._record(now, token.name, "login", 200, None, detail)
         return text
 
     def end(self, text: str) -> bool:
-        """Revoke a token that a login at the provider made; tell whether it was one."""
-        token = self._tokens.find(digest(text)) if text else None
+        """Revoke a token of a login at the provider; return whether it is one."""
+        if not text:
+            return False
+        token = self._tokens.find(digest(text))
         if token is None or not token.name.startswith(OPENID_PREFIX):
             return False
         self._tokens.revoke(token.id, self._clock())
         return True
 
 
-def router(sessions: Sessions) -> APIRouter:
-    """Return the paths of a browser's session."""
-    paths = Paths()
-    node = sessions.settings.node
-    oidc = sessions.settings.auth.oidc
-
-    def session_of(request: Request) -> Reply:
-        state = request.state
-        asker = {"user": getattr(state, "operator", ""), "role": getattr(state, "role", "")}
-        return Reply(
-            {
-                "node": node.id,
-                "institution": node.institution or node.id,
-                "version": VERSION,
-                **asker,
-            }
-        )
-
-    @paths("GET", "/session", "Who asks, in which role, at which node", _SESSION)
-    async def session(request: Request) -> Response:
-        """``user`` is empty where no token is needed."""
-        return session_of(request)
-
-    @paths("POST", "/session", "Keep this request's token in the browser's cookie", _SESSION)
-    async def login(request: Request, body: Empty = None) -> Response:
-        """Scripts cannot read the cookie; it goes to no other site, and ends after twelve hours."""
-        answer = session_of(request)
-        if token := request.headers.get("authorization", "").partition(" ")[2].strip():
-            sessions.keep(answer, token, sessions.secure or request.url.scheme == "https")
-        return answer
-
-    @paths("DELETE", "/session", "Forget the token in the browser's cookie", _ENDED)
-    def logout(request: Request) -> Response:
-        """A login at an OpenID provider is revoked; ``provider``: where the browser is still logged in."""
-        by_provider = sessions.end(request.cookies.get(sessions.cookie, ""))
-        answer = Reply({"ended": True, "provider": oidc.issuer if oidc and by_provider else ""})
-        answer.delete_cookie(sessions.cookie, httponly=True, samesite="strict")
-        return answer
-
-    @paths("GET", "/session/ways", "How one can log in", _WAYS)
-    async def ways() -> Response:
-        """``issuer``: the OpenID provider, where there is one."""
-        return Reply({"oidc": oidc is not None, "issuer": oidc.issuer if oidc else ""})
-
-    return paths.router
+_Sessions = Annotated[Sessions, Depends(service(Sessions))]
+paths = Paths()
+router = paths.router
 
 
-def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
-    """Return the paths of the login at an OpenID provider; browsers come to them by links, never by scripts."""
-    paths = Paths(include_in_schema=False)
-    begun = f"{sessions.cookie}-login"
-    few, under_way = CapacityLimiter(4), 0
+@paths("GET", "/session", "Who asks, in which role, at which node", _SESSION)
+async def session(request: Request, sessions: _Sessions) -> Response:
+    """``user`` is empty where no token is needed."""
+    return _describe(request, sessions.node)
 
-    async def sent(request: Request, work: Callable[[], Response]) -> Response:
-        """Send a browser that is refused back to the console, with nothing but the reason."""
-        nonlocal under_way
-        under_way += 1
+
+@paths("POST", "/session", "Keep this request's token in the browser's cookie", _SESSION)
+async def login(
+    request: Request,
+    sessions: _Sessions,
+    body: Empty = None,
+) -> Response:
+    """Scripts cannot read the cookie; it goes to no other site, and ends after twelve hours."""
+    response = _describe(request, sessions.node)
+    _, _, token = request.headers.get("authorization", "").partition(" ")
+    if token.strip():
+        is_secure = sessions.secure or request.url.scheme == "https"
+        sessions.keep(response, token.strip(), is_secure)
+    return response
+
+
+@paths("DELETE", "/session", "Forget the token in the browser's cookie", _ENDED)
+def logout(request: Request, sessions: _Sessions) -> Response:
+    """A login at an OpenID provider is revoked; ``provider``: where the browser is still logged in."""
+    is_by_provider = sessions.end(request.cookies.get(sessions.cookie, ""))
+    issuer = ""
+    if sessions.oidc is not None and is_by_provider:
+        issuer = sessions.oidc.issuer
+    response = Reply({"ended": True, "provider": issuer})
+    response.delete_cookie(sessions.cookie, httponly=True, samesite="strict")
+    return response
+
+
+@paths("GET", "/session/ways", "How one can log in", _WAYS)
+async def ways(sessions: _Sessions) -> Response:
+    """``issuer``: the OpenID provider, where there is one."""
+    oidc = sessions.oidc
+    return Reply({"oidc": oidc is not None, "issuer": oidc.issuer if oidc else ""})
+
+
+def _describe(request: Request, node: Node) -> Reply:
+    return Reply(
+        {
+            "node": node.id,
+            "institution": node.institution or node.id,
+            "version": VERSION,
+            "user": getattr(request.state, "operator", ""),
+            "role": getattr(request.state, "role", ""),
+        }
+    )
+
+
+class Logins:
+    """The logins at the OpenID provider that are under way, in a few threads."""
+
+    def __init__(self, sessions: Sessions, provider: "Provider") -> None:
+        """Take the sessions that logins begin, and the provider."""
+        self.sessions = sessions
+        self.provider = provider
+        self.cookie = f"{sessions.cookie}-login"
+        self._limiter = CapacityLimiter(_LOGIN_THREADS)
+        self._under_way = 0
+
+    async def run(self, request: Request, step: Callable[[], Response]) -> Response:
+        """Return the response of a step of a login; for a refusal, the way back to the console with the reason."""
+        self._under_way += 1
         try:
-            if under_way > _MOST:
+            if self._under_way > _MOST_LOGINS:
                 raise LoginRefused(
                     "too many logins wait for the provider", reason="OIDC_UNREACHABLE"
                 )
-            answer = await anyio.to_thread.run_sync(work, limiter=few)
+            return await anyio.to_thread.run_sync(step, limiter=self._limiter)
         except LoginRefused as error:
             request.state.refused = error
-            answer = RedirectResponse(f"/console/#refused={error.reason}", 303, _AWAY)
-            answer.delete_cookie(begun, OIDC, httponly=True, samesite="lax")
+            response = RedirectResponse(f"/console/#refused={error.reason}", 303, _AWAY)
+            self._forget(response)
+            return response
         finally:
-            under_way -= 1
-        return answer
+            self._under_way -= 1
 
-    @paths("GET", "/session/oidc", "Log in at the OpenID provider")
-    async def begin(request: Request) -> Response:
-        def work() -> Response:
-            secret = secrets.token_urlsafe(32)
-            answer = RedirectResponse(provider.begin(secret), 303, _AWAY)
-            answer.set_cookie(
-                begun,
-                secret,
-                _UNDER_WAY,
-                path=OIDC,
-                httponly=True,
-                samesite="lax",
-                secure=sessions.secure,
-            )
-            return answer
+    def begin(self) -> Response:
+        """Send a browser to the provider, with the secret of this login in a cookie."""
+        secret = secrets.token_urlsafe(32)
+        response = RedirectResponse(self.provider.begin(secret), 303, _AWAY)
+        response.set_cookie(
+            self.cookie,
+            secret,
+            _LOGIN_SECONDS,
+            path=OIDC,
+            httponly=True,
+            samesite="lax",
+            secure=self.sessions.secure,
+        )
+        return response
 
-        return await sent(request, work)
+    def finish(self, request: Request) -> Response:
+        """Send a browser that comes back from the provider to the console, with a token in a cookie."""
+        secret = request.cookies.get(self.cookie, "")
+        person = self.provider.person(secret, request.query_params)
+        response = RedirectResponse("/console/", 303, _AWAY)
+        self._forget(response)
+        self.sessions.keep(response, self.sessions.begin(person), self.sessions.secure)
+        return response
 
-    @paths("GET", "/session/oidc/callback", "Where the OpenID provider sends a browser back")
-    async def back(request: Request) -> Response:
-        def work() -> Response:
-            person = provider.person(request.cookies.get(begun, ""), request.query_params)
-            answer = RedirectResponse("/console/", 303, _AWAY)
-            answer.delete_cookie(begun, OIDC, httponly=True, samesite="lax")
-            sessions.keep(answer, sessions.begin(person), sessions.secure)
-            return answer
+    def _forget(self, response: Response) -> None:
+        response.delete_cookie(self.cookie, OIDC, httponly=True, samesite="lax")
 
-        return await sent(request, work)
 
-    return paths.router
+_Logins = Annotated[Logins, Depends(service(Logins))]
+# Browsers come to these paths by links, never by scripts.
+oidc_paths = Paths(include_in_schema=False)
+oidc_router = oidc_paths.router
+
+
+@oidc_paths("GET", "/session/oidc", "Log in at the OpenID provider")
+async def begin(request: Request, logins: _Logins) -> Response:
+    """Send the browser to the provider."""
+    return await logins.run(request, logins.begin)
+
+
+@oidc_paths("GET", "/session/oidc/callback", "Where the OpenID provider sends a browser back")
+async def back(request: Request, logins: _Logins) -> Response:
+    """Begin the session of a person who logged in."""
+    return await logins.run(request, partial(logins.finish, request))
 
 
 class Files(StaticFiles):
-    """The console's files, with what a browser must not do on these pages; they ask ``/api/v1`` for the rest."""
+    """The console's files, with headers that restrict the pages; these ask ``/api/v1`` for everything else."""
 
     def __init__(self) -> None:
+        """Serve the folder of the console."""
         super().__init__(directory=_FILES, html=True)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a file; a browser asks each time whether it has changed."""
-        found = await super().get_response(path, scope)
-        found.headers["content-security-policy"] = _POLICY
-        found.headers["x-content-type-options"] = "nosniff"
-        found.headers["referrer-policy"] = "no-referrer"
-        found.headers["cache-control"] = "no-cache"
-        return found
+        response = await super().get_response(path, scope)
+        response.headers["content-security-policy"] = _POLICY
+        response.headers["x-content-type-options"] = "nosniff"
+        response.headers["referrer-policy"] = "no-referrer"
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 def mount(app: FastAPI) -> None:
-    """Add the pages to the operators' application, and the way to them."""
+    """Add the pages to the operators' application, and redirections to them."""
 
     async def home() -> RedirectResponse:
         return RedirectResponse(f"{PATH}/")
