@@ -1,11 +1,13 @@
 """``/api/v1/providers``: registered images, their history and owners; the schemas of descriptions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
@@ -19,26 +21,26 @@ from gateway.admin.deps import (
     Object,
     Paths,
     Reply,
-    View,
     named,
     numbered,
     paged,
+    service,
     shape,
 )
 from gateway.errors import NotFound
 from gateway.http.pagination import numbered_page, page_of
 from gateway.providers.registration import (
-    Providers,
     Requester,
+    Providers,
+    requester_of,
     audit_detail,
     changes_as_json,
     problem_as_json,
-    requester_of,
 )
 from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
-from provider_registry.registry import Unknown, Written, changes
+from provider_registry.registry import Revision, Unknown, Written, changes
 
 ONE = "/providers/{provider_name}"
 _NEW = {
@@ -95,29 +97,52 @@ _CHANGES = [
         after=Any,
     )
 ]
-_shown = View(
-    "Revision",
-    provider_name=(str, lambda one: one.key),
-    revision=(int, lambda one: one.number),
-    at=datetime,
-    author=str,
-    action=Annotated[str, Field(examples=["registered"])],
-    reason=str,
-    in_words=(str, lambda one: one.action),
-)
 _IS_NEW = Annotated[
     bool, Field(description="false: it was so before, and this is its newest revision")
 ]
-_change = View(
-    "ProviderChange",
+_REVISION: dict[str, Any] = {
+    "provider_name": str,
+    "revision": int,
+    "at": datetime,
+    "author": str,
+    "action": Annotated[str, Field(examples=["registered"])],
+    "reason": str,
+    "in_words": str,
+}
+_CHANGED = shape(
+    "ProviderChanged",
+    **_REVISION,
     created=bool,
-    changed=(_IS_NEW, lambda done: done.written),
-    changes=(_CHANGES, lambda done: changes_as_json(done.changes)),
-    retired=(bool, lambda done: done.revision.provider.retired),
-    digests=(dict[str, str], lambda done: done.revision.provider.digests),
-    warnings=(_WARNINGS, lambda done: _warnings(done.revision.provider)),
+    changed=_IS_NEW,
+    changes=_CHANGES,
+    retired=bool,
+    digests=dict[str, str],
+    warnings=_WARNINGS,
 )
-_CHANGED = shape("ProviderChanged", **_shown.types, **_change.types)
+_BRIEF: dict[str, Any] = {
+    "provider_name": Annotated[str, Field(examples=["unionpay:2.0.0@docker"])],
+    "name": str,
+    "version": str,
+    "device": str,
+    "image": str,
+    "images": _IMAGES,
+    "retired": bool,
+    "components": list[str],
+    "warning_count": int,
+    "owner": str,
+}
+_PROVIDER = shape("Provider", **_BRIEF)
+_FULL_PROVIDER = shape(
+    "FullProvider",
+    **_BRIEF,
+    revision=int,
+    protocol=str,
+    metadata=Object,
+    digests=dict[str, str],
+    jobs=Annotated[list[str], Field(description="jobs that use it")],
+    warnings=_WARNINGS,
+    components_description=Object,
+)
 _DIFF = shape(
     "ProviderDiff",
     provider_name=str,
@@ -140,252 +165,305 @@ _PARAMETERS = shape(
     type=Any,
     properties=Object,
 )
+_OWNER = shape(
+    "NameOwner",
+    name=str,
+    before=str | None,
+    owner=str,
+)
+_Providers = Annotated[Providers, Depends(service(Providers))]
+paths = Paths()
+router = paths.router
 
 
-def router(providers: Providers) -> APIRouter:
-    """Return the paths."""
-    paths = Paths()
-    registry = providers.registry
-    brief = View(
-        "Provider",
-        provider_name=(
-            Annotated[str, Field(examples=["unionpay:2.0.0@docker"])],
-            lambda one: one.key,
-        ),
-        name=str,
-        version=str,
-        device=str,
-        image=str,
-        images=(
-            _IMAGES,
-            lambda one: {image: one.digests.get(image) for image in one.every_image()},
-        ),
-        retired=bool,
-        components=(list[str], lambda one: list(one.components)),
-        warning_count=(int, lambda one: len(one.warnings)),
-        owner=(str, lambda one: providers.owner(one.name)),
-    )
-    full = View(
-        "FullProvider",
-        brief,
-        revision=(int, lambda one: registry.repository.newest(one.key)),
-        protocol=str,
-        metadata=Object,
-        digests=dict[str, str],
-        jobs=(Annotated[list[str], Field(description="jobs that use it")], providers.users),
-        warnings=(_WARNINGS, _warnings),
-        components_description=(
-            Object,
-            lambda one: {n: c.document for n, c in one.components.items()},
-        ),
-    )
+@paths(
+    "GET",
+    "/providers",
+    "Registered providers; each filter narrows",
+    paged("providers", _PROVIDER),
+    name="listed",
+)
+def list_providers(
+    providers: _Providers,
+    name: str | None = None,
+    provider_name: str | None = None,
+    component: Annotated[str | None, Query(description="has a component of that name")] = None,
+    owner: str | None = None,
+    retired: bool | None = None,
+    after: AfterText = "",
+    limit: Limit = 100,
+) -> Response:
+    matching = []
+    for provider in providers.registry.query(name, provider_name=provider_name):
+        if component is not None and component not in provider.components:
+            continue
+        if retired is not None and provider.retired is not retired:
+            continue
+        if owner is not None and providers.owner(provider.name) != owner:
+            continue
+        matching.append(provider)
+    show = partial(_brief, providers)
+    return Reply(page_of("providers", matching, _sort_key, after, limit, show))
 
-    async def changed(
-        request: Request,
-        author: str,
-        change: Callable[[Requester], Written],
-    ) -> Response:
-        """Make a change, leave it to the audit log, and return the result."""
-        by = requester_of(named(request, author), getattr(request.state, "role", ""))
 
-        def work() -> Response:
-            done = change(by)
-            request.state.audit = audit_detail(done)
-            return Reply({**_shown(done.revision), **_change(done)})
+@paths(
+    "POST",
+    "/providers",
+    "Register a provider, or one component with its image",
+    _CHANGED,
+    openapi_extra=_REGISTER,
+)
+async def register(
+    request: Request,
+    providers: _Providers,
+    strict: Annotated[bool, Query(description="refuse an image that cannot be inspected")] = False,
+    reason: Annotated[str, Query(max_length=1000)] = "",
+    author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
+) -> Response:
+    text = await request.body()
+    by = _author(request, author)
+    change = partial(providers.register, text, by, reason, strict=strict)
+    return await _change(request, providers, change)
 
-        return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
-    @paths(
-        "GET",
-        "/providers",
-        "Registered providers; each filter narrows",
-        paged("providers", brief.model),
-    )
-    def listed(
-        name: str | None = None,
-        provider_name: str | None = None,
-        component: Annotated[str | None, Query(description="has a component of that name")] = None,
-        owner: str | None = None,
-        retired: bool | None = None,
-        after: AfterText = "",
-        limit: Limit = 100,
-    ) -> Response:
-        found = [
-            provider
-            for provider in registry.query(name, provider_name=provider_name)
-            if (component is None or component in provider.components)
-            and (retired is None or provider.retired is retired)
-            and (owner is None or providers.owner(provider.name) == owner)
-        ]
+@paths(
+    "GET",
+    ONE,
+    "A provider in full, with its warnings and the jobs that use it",
+    _FULL_PROVIDER,
+    name="one",
+)
+def get_provider(providers: _Providers, provider_name: Name) -> Response:
+    """Without version or device, the newest in use."""
+    with _unknown_is_not_found():
+        provider = providers.registry.named(provider_name)
+        return Reply(_full(providers, provider))
 
-        def place(one: Provider) -> tuple[str, str, str]:
-            return one.name, one.version, one.device
 
-        return Reply(page_of("providers", found, place, after, limit, brief))
+@paths(
+    "GET",
+    f"{ONE}/history",
+    "Who changed it, when and why, newest first",
+    numbered("history", shape("Revision", **_REVISION)),
+)
+def history(
+    providers: _Providers,
+    provider_name: Name,
+    after: AfterNumber = None,
+    limit: Limit = 100,
+) -> Response:
+    with _unknown_is_not_found():
+        revisions = providers.registry.history(provider_name, after, limit + 1)
+    return Reply(numbered_page("history", revisions, limit, "number", _revision_fields))
 
-    @paths(
-        "POST",
-        "/providers",
-        "Register a provider, or one component with its image",
-        _CHANGED,
-        openapi_extra=_REGISTER,
-    )
-    async def register(
-        request: Request,
-        strict: Annotated[
-            bool, Query(description="refuse an image that cannot be inspected")
-        ] = False,
-        reason: Annotated[str, Query(max_length=1000)] = "",
-        author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
-    ) -> Response:
-        text = await request.body()
-        return await changed(
-            request, author, lambda by: providers.register(text, by, reason, strict=strict)
-        )
 
-    @paths("GET", ONE, "A provider in full, with its warnings and the jobs that use it", full.model)
-    def one(provider_name: Name) -> Response:
-        """Without version or device, the newest in use."""
-        return Reply(full(_known(lambda: registry.named(provider_name))))
+@paths("GET", f"{ONE}/diff", "What differs between two revisions", _DIFF)
+def diff(
+    providers: _Providers,
+    provider_name: Name,
+    since: Annotated[
+        Number | None, Query(description="default: the one before; 0: nothing at all")
+    ] = None,
+    until: Annotated[Number | None, Query(ge=1, description="default: the newest")] = None,
+) -> Response:
+    with _unknown_is_not_found():
+        return Reply(_diff(providers, provider_name, since, until))
 
-    @paths(
-        "GET",
-        f"{ONE}/history",
-        "Who changed it, when and why, newest first",
-        numbered("history", _shown.model),
-    )
-    def history(
-        provider_name: Name,
-        after: AfterNumber = None,
-        limit: Limit = 100,
-    ) -> Response:
-        found = _known(lambda: registry.history(provider_name, after, limit + 1))
-        return Reply(numbered_page("history", found, limit, "number", _shown))
 
-    @paths("GET", f"{ONE}/diff", "What differs between two revisions", _DIFF)
-    def diff(
-        provider_name: Name,
-        since: Annotated[
-            Number | None, Query(description="default: the one before; 0: nothing at all")
-        ] = None,
-        until: Annotated[Number | None, Query(ge=1, description="default: the newest")] = None,
-    ) -> Response:
-        return Reply(_known(lambda: _diff(providers, provider_name, since, until)))
+@paths(
+    "GET",
+    f"{ONE}/components/{{component}}/parameters",
+    "A component's parameters as a JSON Schema, for forms and editors",
+    _PARAMETERS,
+    response_class=SchemaReply,
+)
+def parameters(
+    providers: _Providers,
+    provider_name: Name,
+    component: Annotated[str, Path(examples=["HeteroLR"])],
+) -> Response:
+    """``x-bfia`` of a property holds what a form shows beside it."""
+    with _unknown_is_not_found():
+        provider = providers.registry.named(provider_name)
+    described = provider.components.get(component)
+    if described is None:
+        text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
+        raise NotFound(text, reason="COMPONENT_UNKNOWN")
+    return SchemaReply(form(described))
 
-    @paths(
-        "GET",
-        f"{ONE}/components/{{component}}/parameters",
-        "A component's parameters as a JSON Schema, for forms and editors",
-        _PARAMETERS,
-        response_class=SchemaReply,
-    )
-    def parameters(
-        provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]
-    ) -> Response:
-        """``x-bfia`` of a property holds what a form shows beside it."""
-        provider = _known(lambda: registry.named(provider_name))
-        found = provider.components.get(component)
-        if found is None:
-            text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
-            raise NotFound(text, reason="COMPONENT_UNKNOWN")
-        return SchemaReply(form(found))
 
-    @paths("POST", f"{ONE}/retire", "No new job gets it; jobs under way go on", _CHANGED)
-    async def retire(
-        request: Request,
-        provider_name: Name,
-        why: Reasoned = Authored(),
-    ) -> Response:
-        return await changed(
-            request, why.author, lambda by: providers.retire(provider_name, by, why.reason)
-        )
+@paths("POST", f"{ONE}/retire", "No new job gets it; jobs under way go on", _CHANGED)
+async def retire(
+    request: Request,
+    providers: _Providers,
+    provider_name: Name,
+    why: Reasoned = Authored(),
+) -> Response:
+    by = _author(request, why.author)
+    change = partial(providers.retire, provider_name, by, why.reason)
+    return await _change(request, providers, change)
 
-    @paths("POST", f"{ONE}/unretire", "Take it into use again", _CHANGED)
-    async def unretire(
-        request: Request,
-        provider_name: Name,
-        why: Reasoned = Authored(),
-    ) -> Response:
-        return await changed(
-            request, why.author, lambda by: providers.unretire(provider_name, by, why.reason)
-        )
 
-    @paths("POST", f"{ONE}/approve", "The images as they are now are the right ones", _CHANGED)
-    async def approve(
-        request: Request,
-        provider_name: Name,
-        why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
-    ) -> Response:
-        return await changed(
-            request,
-            why.author,
-            lambda by: providers.approve(provider_name, by, why.reason, why.image),
-        )
+@paths("POST", f"{ONE}/unretire", "Take it into use again", _CHANGED)
+async def unretire(
+    request: Request,
+    providers: _Providers,
+    provider_name: Name,
+    why: Reasoned = Authored(),
+) -> Response:
+    by = _author(request, why.author)
+    change = partial(providers.unretire, provider_name, by, why.reason)
+    return await _change(request, providers, change)
 
-    @paths(
-        "PUT",
-        "/provider-owners/{name}",
-        "Give a provider's name to a vendor",
-        shape(
-            "NameOwner",
-            name=str,
-            before=str | None,
-            owner=str,
-        ),
-    )
-    def give(
-        request: Request,
-        name: Annotated[str, Path(examples=["unionpay"])],
-        owner: Annotated[Owner, Body(examples=[{"owner": "ann"}])],
-    ) -> Response:
-        done = {
-            "name": name,
-            "before": providers.give(name, owner.owner),
-            "owner": owner.owner,
+
+@paths("POST", f"{ONE}/approve", "The images as they are now are the right ones", _CHANGED)
+async def approve(
+    request: Request,
+    providers: _Providers,
+    provider_name: Name,
+    why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
+) -> Response:
+    by = _author(request, why.author)
+    change = partial(providers.approve, provider_name, by, why.reason, why.image)
+    return await _change(request, providers, change)
+
+
+@paths("PUT", "/provider-owners/{name}", "Give a provider's name to a vendor", _OWNER)
+def give(
+    request: Request,
+    providers: _Providers,
+    name: Annotated[str, Path(examples=["unionpay"])],
+    owner: Annotated[Owner, Body(examples=[{"owner": "ann"}])],
+) -> Response:
+    change = {
+        "name": name,
+        "before": providers.give(name, owner.owner),
+        "owner": owner.owner,
+    }
+    request.state.audit = change
+    return Reply(change)
+
+
+@paths(
+    "GET",
+    "/schemas",
+    "JSON Schemas of descriptions and registrations",
+    shape("Schemas", schemas=[_SCHEMA]),
+)
+async def schemas() -> Response:
+    lines = [
+        {
+            "name": file.name,
+            "for": file.covers,
+            "title": file.title,
         }
-        request.state.audit = done
-        return Reply(done)
-
-    @paths(
-        "GET",
-        "/schemas",
-        "JSON Schemas of descriptions and registrations",
-        shape("Schemas", schemas=[_SCHEMA]),
-    )
-    async def schemas() -> Response:
-        found = [
-            {
-                "name": s.name,
-                "for": s.covers,
-                "title": s.title,
-            }
-            for s in schema.FILES.values()
-        ]
-        return Reply({"schemas": found})
-
-    @paths(
-        "GET",
-        "/schemas/{name}",
-        "One JSON Schema",
-        shape("JsonSchema", title=str, type=Any),
-        response_class=SchemaReply,
-    )
-    async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Response:
-        found = schema.FILES.get(name)
-        if found is None:
-            text = f"there is no schema {name[:80]}; there are {', '.join(schema.FILES)}"
-            raise NotFound(text, reason="SCHEMA_UNKNOWN")
-        return SchemaReply(found.document)
-
-    return paths.router
+        for file in schema.FILES.values()
+    ]
+    return Reply({"schemas": lines})
 
 
-def _known(work: Callable[[], Any]) -> Any:
-    """Return what ``work`` returns. Raises `NotFound` for what is not registered."""
+@paths(
+    "GET",
+    "/schemas/{name}",
+    "One JSON Schema",
+    shape("JsonSchema", title=str, type=Any),
+    response_class=SchemaReply,
+)
+async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Response:
+    file = schema.FILES.get(name)
+    if file is None:
+        text = f"there is no schema {name[:80]}; there are {', '.join(schema.FILES)}"
+        raise NotFound(text, reason="SCHEMA_UNKNOWN")
+    return SchemaReply(file.document)
+
+
+def _author(request: Request, author: str) -> Requester:
+    """Return the author of a change: the owner of the token, or the name in the request."""
+    return requester_of(named(request, author), getattr(request.state, "role", ""))
+
+
+async def _change(
+    request: Request,
+    providers: Providers,
+    change: Callable[[], Written],
+) -> Response:
+    """Make a change in a thread, set its line for the audit log, and return its result."""
+
+    def work() -> Response:
+        written = change()
+        request.state.audit = audit_detail(written)
+        return Reply(_change_fields(written))
+
+    return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
+
+
+@contextmanager
+def _unknown_is_not_found() -> Iterator[None]:
+    """Raise `NotFound` in place of `Unknown`."""
     try:
-        return work()
+        yield
     except Unknown as error:
         raise NotFound(error.message, reason=error.reason) from error
+
+
+def _revision_fields(revision: Revision) -> dict[str, Any]:
+    return {
+        "provider_name": revision.key,
+        "revision": revision.number,
+        "at": revision.at,
+        "author": revision.author,
+        "action": revision.action,
+        "reason": revision.reason,
+        "in_words": revision.action,  # translated
+    }
+
+
+def _change_fields(written: Written) -> dict[str, Any]:
+    provider = written.revision.provider
+    return {
+        **_revision_fields(written.revision),
+        "created": written.created,
+        "changed": written.written,
+        "changes": changes_as_json(written.changes),
+        "retired": provider.retired,
+        "digests": provider.digests,
+        "warnings": _warnings(provider),
+    }
+
+
+def _sort_key(provider: Provider) -> tuple[str, str, str]:
+    return provider.name, provider.version, provider.device
+
+
+def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
+    """Return the fields of a provider in lists."""
+    return {
+        "provider_name": provider.key,
+        "name": provider.name,
+        "version": provider.version,
+        "device": provider.device,
+        "image": provider.image,
+        "images": {image: provider.digests.get(image) for image in provider.every_image()},
+        "retired": provider.retired,
+        "components": list(provider.components),
+        "warning_count": len(provider.warnings),
+        "owner": providers.owner(provider.name),
+    }
+
+
+def _full(providers: Providers, provider: Provider) -> dict[str, Any]:
+    """Return all fields of a provider."""
+    documents = {name: component.document for name, component in provider.components.items()}
+    return {
+        **_brief(providers, provider),
+        "revision": providers.registry.repository.newest(provider.key),
+        "protocol": provider.protocol,
+        "metadata": provider.metadata,
+        "digests": provider.digests,
+        "jobs": providers.users(provider),
+        "warnings": _warnings(provider),
+        "components_description": documents,
+    }
 
 
 def _warnings(provider: Provider) -> list[dict[str, Any]]:
@@ -398,16 +476,21 @@ def _diff(
     since: int | None,
     until: int | None,
 ) -> dict[str, Any]:
-    """Compare two revisions. Raises `Unknown`."""
+    """Return the differences between two revisions. Raises `Unknown`."""
     registry = providers.registry
-    last = registry.revision(key, until) if until else registry.history(key, limit=1)[0]
-    number = last.number - 1 if since is None else since
+    if until:
+        last = registry.revision(key, until)
+    else:
+        [last] = registry.history(key, limit=1)
+    number = since
+    if number is None:
+        number = last.number - 1
     first = registry.revision(key, number).provider if number else None
-    found = changes(first, last.provider)
+    differences = changes(first, last.provider)
     return {
         "provider_name": key,
         "since": number,
         "until": last.number,
-        "changes": changes_as_json(found),
-        "diff": "\n".join(map(str, found)),
+        "changes": changes_as_json(differences),
+        "diff": "\n".join(map(str, differences)),
     }

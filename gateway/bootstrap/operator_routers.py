@@ -101,7 +101,14 @@ def provide_services(
         endpoints=endpoints,
     )
     session_services = _session_services(services)
-    provide(app, about_services, health_services, node_services, *session_services)
+    provide(
+        app,
+        about_services,
+        health_services,
+        node_services,
+        services.engines.providers,
+        *session_services,
+    )
 
 
 def _platform_mounts(services: Services) -> list[Mounted]:
@@ -146,7 +153,7 @@ def _large_mounts(services: Services) -> list[Mounted]:
     )
     first = [only_known]
     return [
-        Mounted(providers.router(services.engines.providers), body_bytes, first=first),
+        Mounted(providers.router, body_bytes, first=first),
         Mounted(plans, body_bytes, first=first),
         Mounted(templates, body_bytes, first=first),
         Mounted(imports, None, first=first),
