@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import ConfigDict, Field, create_model
 
@@ -27,6 +27,7 @@ from gateway.admin.deps import (
     named,
     numbered,
     paged,
+    service,
     shape,
 )
 from gateway.domain.problems import Problem
@@ -48,17 +49,16 @@ from route_table.model import (
     join,
 )
 
-_LONGEST_TEST = 120.0
-"""seconds"""
+_LONGEST_TEST = 120.0  # seconds
 _FILES = ("ca", "certificate", "server_name")
 _LINE = re.compile(r"^line \d+: ")
+# Types of the keys of an entry that are not text.
 _TYPES = {
     "port": int,
     "deadline": float,
     "enabled": bool,
     "relay": bool,
 }
-"""of the keys of an entry that are not text"""
 _FIELDS: dict[str, Any] = {
     key: (_TYPES.get(key, str) | None, Field(None, description=about))
     for key, about in KEYS.items()
@@ -134,184 +134,250 @@ _PATCH = {"route": {"enabled": False}, "reason": "maintenance"}
 _UNDO = {"reason": "the new address was wrong", "author": "ann"}
 
 
-def router(
-    me: NodeId,
-    routes: LiveRoutes,
-    try_route: Callable[[NodeId], Sequence[Step]],
-    limiter: CapacityLimiter,
-    signs_as_fate: Callable[[NodeId], bool],
-) -> APIRouter:
-    """Return the paths of the route table. ``try_route`` tests a route in a thread of the limiter.
+@dataclass(frozen=True)
+class RouteServices:
+    """The services that the paths of routes use."""
 
-    ``signs_as_fate``: whether a node has to sign its requests as FATE's sites do.
-    """
-    paths = Paths()
+    node: NodeId  # this node
+    routes: LiveRoutes
+    # Tests a route in a thread of the limiter.
+    try_route: Callable[[NodeId], Sequence[Step]]
+    limiter: CapacityLimiter
+    # Whether a node must sign its requests as FATE's sites do.
+    signs_as_fate: Callable[[NodeId], bool]
 
-    def with_proof(node: NodeId, entry: dict[str, Any]) -> dict[str, Any]:
-        """Return a new entry that takes no unproven request, unless it says so itself. Raises `Invalid`."""
-        if node in (me, DEFAULT_ENTRY) or entry.get("signing"):
-            return entry
-        if entry.get("profile") != FATE_PARTNER:
-            return {**entry, "signing": "required"}
-        if signs_as_fate(node):
-            return entry
-        rule = "is missing: fate.sites expects no signature of this node; say off if its requests need no proof"
-        raise Invalid([Problem(join(join("", node), "signing"), rule)], reason="ROUTE_INVALID")
 
-    def edited(
-        request: Request,
-        change: Change,
-        edit: Authored,
-        expected: int | None,
-        entry: Mapping[str, Any] | None = None,
-    ) -> Response:
-        """Change an entry; ``entry``: what it would hold."""
-        if change.node == me and entry is not None and not any(entry.get(key) for key in _FILES):
-            rule = (
-                "is this node's own id, and a node needs no route to itself: name the partner's id; only several"
-                f" gateways of one node on one database have such an entry, for their {', '.join(_FILES)}"
-            )
-            raise Invalid([Problem(me, rule)], reason="ROUTE_INVALID")
-        before = routes.table.routes.get(change.node)
-        lists_components = before is not None and bool(before.components)
-        if lists_components and entry is not None and not entry.get("components"):
-            raise Invalid([missing_components(change.node)], reason="ROUTE_INVALID")
-        author = named(request, edit.author)
-        return _changed(request, routes, lambda: routes.edit(change, author, edit.reason, expected))
+_Services = Annotated[RouteServices, Depends(service(RouteServices))]
+paths = Paths()
+router = paths.router
 
-    def known(node: str) -> Route:
-        found = routes.table.routes.get(node)
-        if found is None:
-            raise NotFound(str(UnknownNode(node, routes.table.version)), reason="NODE_UNKNOWN")
-        return found
 
-    @paths("GET", "/routes", "The routes in force", _ROUTES)
-    def listed(after: AfterText = "", limit: Limit = 100) -> Response:
-        table = routes.table
-        about = {"version": table.version, "file": str(routes.path) if routes.path else None}
-        problems = [str(p) for p in routes.problems]
-        page = page_of("routes", table.routes.values(), lambda route: (route.node,), after, limit)
+@paths("GET", "/routes", "The routes in force", _ROUTES, name="listed")
+def list_routes(
+    services: _Services,
+    after: AfterText = "",
+    limit: Limit = 100,
+) -> Response:
+    routes = services.routes
+    table = routes.table
+    page = page_of("routes", table.routes.values(), _sort_key, after, limit)
+    return Reply(
+        {
+            "version": table.version,
+            "file": str(routes.path) if routes.path else None,
+            "problems": [str(problem) for problem in routes.problems],
+            **page,
+        }
+    )
+
+
+@paths(
+    "GET",
+    "/routes/{node}",
+    "One route",
+    shape("OneRoute", version=int, route=Route),
+    name="one",
+)
+def get_route(services: _Services, node: str) -> Response:
+    table = services.routes.table
+    return Reply({"version": table.version, "route": _find(table, node)})
+
+
+@paths("PUT", "/routes/{node}", "Add a route, or write its entry anew", _NEW_VERSION)
+def put(
+    request: Request,
+    services: _Services,
+    node: NodeInPath,
+    edit: Annotated[RouteEdit, Body(examples=[_PUT])],
+    expected: Expected = None,
+) -> Response:
+    values = _with_proof(services, node, edit.route.model_dump(exclude_none=True))
+    _check_entry(services, node, values)
+    return _edit(request, services.routes, Change(node, values), edit, expected)
+
+
+@paths("PATCH", "/routes/{node}", "Change some keys of a route", _NEW_VERSION)
+def patch(
+    request: Request,
+    services: _Services,
+    node: NodeInPath,
+    edit: Annotated[RouteEdit, Body(examples=[_PATCH])],
+    expected: Expected = None,
+) -> Response:
+    values = edit.route.model_dump(exclude_unset=True)
+    route = _find(services.routes.table, node)
+    _check_entry(services, node, {**asdict(route), **values})
+    return _edit(request, services.routes, Change(node, values, replaces=False), edit, expected)
+
+
+@paths("DELETE", "/routes/{node}", "Remove a route", _NEW_VERSION)
+def remove(
+    request: Request,
+    services: _Services,
+    node: NodeInPath,
+    reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
+    author: Annotated[
+        str,
+        Query(
+            min_length=1,
+            max_length=255,
+            description="who",
+        ),
+    ] = OPERATOR,
+    expected: Expected = None,
+) -> Response:
+    authored = Authored(reason=reason, author=author)
+    return _edit(request, services.routes, Change(node, None), authored, expected)
+
+
+@paths(
+    "GET",
+    "/route-versions",
+    "Who changed the routes, when and why",
+    numbered("versions", shape("RouteVersion", **_VERSION)),
+)
+def versions(
+    services: _Services,
+    after: AfterNumber = None,
+    limit: Limit = 100,
+) -> Response:
+    history = services.routes.history(after, limit + 1)
+    show = partial(_shown, services.routes)
+    return Reply(numbered_page("versions", history, limit, "number", show))
+
+
+@paths("GET", "/route-versions/{number}", "One version, with its difference", _FULL_VERSION)
+def version(
+    services: _Services,
+    number: Number,
+    since: Annotated[
+        Number | None, Query(description="version to compare with; default: the one before")
+    ] = None,
+) -> Response:
+    routes = services.routes
+    try:
+        after = routes.version(number)
+        before = _before(routes, after) if since is None else routes.version(since)
+    except UnknownVersion as error:
+        raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
+    return Reply(
+        {
+            **_shown(routes, after),
+            "changes": _changes(before, after),
+            "diff": text_diff(before, after),
+            "text": after.text,
+        }
+    )
+
+
+@paths(
+    "POST",
+    "/route-versions/{number}/rollback",
+    "Make the routes what they were at a version",
+    _NEW_VERSION,
+)
+def rollback(
+    request: Request,
+    services: _Services,
+    number: Annotated[Number, Path(examples=[1])],
+    undo: Annotated[Authored, Body(examples=[_UNDO])],
+    expected: Expected = None,
+) -> Response:
+    author = named(request, undo.author)
+    routes = services.routes
+    change = partial(routes.rollback, number, author, undo.reason, expected)
+    return _changed(request, routes, change)
+
+
+@paths(
+    "POST",
+    "/routes/{node}/test",
+    "Test a route in both directions, step by step",
+    _TEST,
+)
+async def test(
+    services: _Services,
+    node: NodeInPath,
+    body: Empty = None,
+) -> Response:
+    with anyio.move_on_after(_LONGEST_TEST):
+        steps = await anyio.to_thread.run_sync(
+            services.try_route, node, limiter=services.limiter, abandon_on_cancel=True
+        )
         return Reply(
             {
-                **about,
-                "problems": problems,
-                **page,
+                "node": node,
+                "good": good(steps),
+                "steps": steps,
             }
         )
-
-    @paths("GET", "/routes/{node}", "One route", shape("OneRoute", version=int, route=Route))
-    def one(node: str) -> Response:
-        return Reply({"version": routes.table.version, "route": known(node)})
-
-    @paths("PUT", "/routes/{node}", "Add a route, or write its entry anew", _NEW_VERSION)
-    def put(
-        request: Request,
-        node: NodeInPath,
-        edit: Annotated[RouteEdit, Body(examples=[_PUT])],
-        expected: Expected = None,
-    ) -> Response:
-        values = with_proof(node, edit.route.model_dump(exclude_none=True))
-        return edited(request, Change(node, values), edit, expected, values)
-
-    @paths("PATCH", "/routes/{node}", "Change some keys of a route", _NEW_VERSION)
-    def patch(
-        request: Request,
-        node: NodeInPath,
-        edit: Annotated[RouteEdit, Body(examples=[_PATCH])],
-        expected: Expected = None,
-    ) -> Response:
-        values = edit.route.model_dump(exclude_unset=True)
-        entry = {**asdict(known(node)), **values}
-        return edited(request, Change(node, values, replaces=False), edit, expected, entry)
-
-    @paths("DELETE", "/routes/{node}", "Remove a route", _NEW_VERSION)
-    def remove(
-        request: Request,
-        node: NodeInPath,
-        reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
-        author: Annotated[
-            str,
-            Query(
-                min_length=1,
-                max_length=255,
-                description="who",
-            ),
-        ] = OPERATOR,
-        expected: Expected = None,
-    ) -> Response:
-        return edited(request, Change(node, None), Authored(reason=reason, author=author), expected)
-
-    @paths(
-        "GET",
-        "/route-versions",
-        "Who changed the routes, when and why",
-        numbered("versions", shape("RouteVersion", **_VERSION)),
+    late = PeerUnreachable(
+        f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s"
     )
-    def versions(after: AfterNumber = None, limit: Limit = 100) -> Response:
-        found = routes.history(after, limit + 1)
-        return Reply(numbered_page("versions", found, limit, "number", partial(_shown, routes)))
+    late.node = node
+    raise late
 
-    @paths("GET", "/route-versions/{number}", "One version, with its difference", _FULL_VERSION)
-    def version(
-        number: Number,
-        since: Annotated[
-            Number | None, Query(description="version to compare with; default: the one before")
-        ] = None,
-    ) -> Response:
-        try:
-            found = routes.version(number)
-            before = _before(routes, found) if since is None else routes.version(since)
-        except UnknownVersion as error:
-            raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
-        about = {
-            "changes": _changes(before, found),
-            "diff": text_diff(before, found),
-            "text": found.text,
-        }
-        return Reply(_shown(routes, found) | about)
 
-    @paths(
-        "POST",
-        "/route-versions/{number}/rollback",
-        "Make the routes what they were at a version",
-        _NEW_VERSION,
-    )
-    def rollback(
-        request: Request,
-        number: Annotated[Number, Path(examples=[1])],
-        undo: Annotated[Authored, Body(examples=[_UNDO])],
-        expected: Expected = None,
-    ) -> Response:
-        author = named(request, undo.author)
-        return _changed(
-            request, routes, lambda: routes.rollback(number, author, undo.reason, expected)
+def _sort_key(route: Route) -> tuple[str]:
+    return (route.node,)
+
+
+def _find(table: RouteTable, node: str) -> Route:
+    """Return the route of a node. Raises `NotFound` without one."""
+    route = table.routes.get(node)
+    if route is None:
+        raise NotFound(str(UnknownNode(node, table.version)), reason="NODE_UNKNOWN")
+    return route
+
+
+def _with_proof(
+    services: RouteServices,
+    node: NodeId,
+    entry: dict[str, Any],
+) -> dict[str, Any]:
+    """Return a new entry that takes no unproven request, unless it says so itself. Raises `Invalid`."""
+    if node in (services.node, DEFAULT_ENTRY) or entry.get("signing"):
+        return entry
+    if entry.get("profile") != FATE_PARTNER:
+        return {**entry, "signing": "required"}
+    if services.signs_as_fate(node):
+        return entry
+    rule = "is missing: fate.sites expects no signature of this node; say off if its requests need no proof"
+    raise Invalid([Problem(join(join("", node), "signing"), rule)], reason="ROUTE_INVALID")
+
+
+def _check_entry(
+    services: RouteServices,
+    node: NodeId,
+    entry: Mapping[str, Any],
+) -> None:
+    """Raise `Invalid` for an entry that a node must not get.
+
+    That is a route of this node to itself, or one without the list of components that its route has.
+    """
+    has_files = any(entry.get(key) for key in _FILES)
+    if node == services.node and not has_files:
+        rule = (
+            "is this node's own id, and a node needs no route to itself: name the partner's id; only several"
+            f" gateways of one node on one database have such an entry, for their {', '.join(_FILES)}"
         )
+        raise Invalid([Problem(node, rule)], reason="ROUTE_INVALID")
+    before = services.routes.table.routes.get(node)
+    lists_components = before is not None and bool(before.components)
+    if lists_components and not entry.get("components"):
+        raise Invalid([missing_components(node)], reason="ROUTE_INVALID")
 
-    @paths(
-        "POST",
-        "/routes/{node}/test",
-        "Test a route in both directions, step by step",
-        _TEST,
-    )
-    async def test(node: NodeInPath, body: Empty = None) -> Response:
-        with anyio.move_on_after(_LONGEST_TEST):
-            steps = await anyio.to_thread.run_sync(
-                try_route, node, limiter=limiter, abandon_on_cancel=True
-            )
-            return Reply(
-                {
-                    "node": node,
-                    "good": good(steps),
-                    "steps": steps,
-                }
-            )
-        late = PeerUnreachable(
-            f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s"
-        )
-        late.node = node
-        raise late
 
-    return paths.router
+def _edit(
+    request: Request,
+    routes: LiveRoutes,
+    change: Change,
+    edit: Authored,
+    expected: int | None,
+) -> Response:
+    """Change one entry; ``expected``: the version in force, if the request names one."""
+    author = named(request, edit.author)
+    return _changed(request, routes, partial(routes.edit, change, author, edit.reason, expected))
 
 
 def _changed(
@@ -319,11 +385,13 @@ def _changed(
     routes: LiveRoutes,
     change: Callable[[], Version],
 ) -> Response:
-    """Change the table, leave the change to the audit log, and return its version."""
+    """Change the table, set the line for the audit log, and return the new version."""
     try:
-        done = _shown(routes, change())
+        version = _shown(routes, change())
     except InvalidRoutes as error:
-        problems = [p._replace(rule=_LINE.sub("", p.rule)) for p in error.problems]
+        problems = [
+            problem._replace(rule=_LINE.sub("", problem.rule)) for problem in error.problems
+        ]
         raise Invalid(problems, reason="ROUTE_INVALID") from error
     except StaleVersion as error:
         raise Conflict(str(error), reason="VERSION_STALE") from error
@@ -331,20 +399,22 @@ def _changed(
         raise NotFound(str(error), reason="NODE_UNKNOWN") from error
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
-    request.state.audit = {"version": done["version"], "changes": done["changes"]}
-    return Reply(
-        {**done, "not_in_file": [f"{routes.path}: {problem}" for problem in routes.problems]}
-    )
+    request.state.audit = {"version": version["version"], "changes": version["changes"]}
+    not_in_file = [f"{routes.path}: {problem}" for problem in routes.problems]
+    return Reply({**version, "not_in_file": not_in_file})
 
 
 def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:
+    differences = []
+    if not version.unchanged:
+        differences = _changes(_before(routes, version), version)
     return {
         "version": version.number,
         "at": version.at,
         "author": version.author,
         "reason": version.reason,
         "source": version.source,
-        "changes": [] if version.unchanged else _changes(_before(routes, version), version),
+        "changes": differences,
     }
 
 

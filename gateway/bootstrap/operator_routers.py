@@ -100,6 +100,13 @@ def provide_services(
         doctor=doctor,
         endpoints=endpoints,
     )
+    route_services = routes.RouteServices(
+        node=foundation.settings.node.id,
+        routes=registries.routes,
+        try_route=services.peers.protocol.try_route,
+        limiter=foundation.limiters.peers,
+        signs_as_fate=services.peers.fate.has_to_sign,
+    )
     session_services = _session_services(services)
     provide(
         app,
@@ -107,6 +114,7 @@ def provide_services(
         health_services,
         node_services,
         services.engines.providers,
+        route_services,
         *session_services,
     )
 
@@ -195,13 +203,7 @@ def _partner_routers(services: Services) -> list[APIRouter]:
     """Return the paths of routes and applications."""
     peer_threads = services.foundation.limiters.peers
     return [
-        routes.router(
-            services.foundation.settings.node.id,
-            services.registries.routes,
-            services.peers.protocol.try_route,
-            peer_threads,
-            services.peers.fate.has_to_sign,
-        ),
+        routes.router,
         applications.router(
             services.partners.applications,
             partial(_compose_application, services),
