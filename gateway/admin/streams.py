@@ -1,42 +1,50 @@
-"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: what becomes of jobs, what runs write; also followed.
+"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, as they are or as they come.
 
-What is followed comes as server-sent events; a client that was cut off goes on by ``Last-Event-ID``.
+Streams are server-sent events; a client that was cut off continues by ``Last-Event-ID``.
 """
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import anyio
-from fastapi import APIRouter, Header, Query
+from fastapi import Depends, Header, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from engines.logs import STREAMS
-from gateway.admin.deps import AfterNumber, Number, Object, Paths, Reply, among, content, shape
+from gateway.admin.deps import (
+    AfterNumber,
+    Number,
+    Object,
+    Paths,
+    Reply,
+    among,
+    content,
+    service,
+    shape,
+)
 from gateway.auth import Unauthenticated
 from gateway.data.log_levels import Level
-from gateway.data.logs import Excerpt, RunLogs
+from gateway.data.logs import Excerpt, LogLine, RunLogs
 from gateway.domain.events import NAMES
 from gateway.domain.problems import index_of
 from gateway.domain.run import Run
 from gateway.domain.spec import CallState
 from gateway.errors import GatewayError, NotFound, TooManyStreams
-from gateway.events.feed import Feed
+from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Webhooks
 
 POLL_SECONDS = 0.5
 PING_SECONDS = 15.0
-_MOST = 1000
-"""events read at the same time"""
-MOST_STREAMS = 20
-"""open at the same time by one token"""
+PAGE_EVENTS = 1000  # of one page
+MOST_STREAMS = 20  # open at the same time by one token
 _CUT_OFF = Annotated[str, Header(description="sent by a client that was cut off")]
 _STREAM = content("text/event-stream")
 _Names = Annotated[
@@ -63,25 +71,30 @@ _WEBHOOK = shape(
 )
 _WEBHOOKS = shape("Webhooks", webhooks=[_WEBHOOK])
 
+# Reads lines of a log: takes the number of the first and how many, None for all.
 Read = Callable[[int, int | None], Excerpt]
-"""reads so many lines of a log from a number on"""
-Step = tuple[list[bytes], bool]
-"""what one poll of a followed source found, and whether the next poll may wait"""
+# Raises `Unauthenticated` when a request's token is no longer valid.
 CheckAgain = Callable[[], Awaitable[None]]
-"""raises `Unauthenticated` once a request's token is no longer good"""
+
+
+class Poll(NamedTuple):
+    """The result of one look at a source that is followed."""
+
+    texts: list[bytes]  # server-sent events
+    may_wait: bool  # there is nothing more at the moment
 
 
 class Streams:
-    """The streams that are open: few of each token, each until the token is revoked or the node stops."""
+    """The open streams: a limited number per token, each until the token is revoked or the node stops."""
 
     def __init__(self, leaving: Event) -> None:
         """``leaving`` is set when the node stops."""
         self._leaving = leaving
         self._open: Counter[str] = Counter()
 
-    def stream(self, steps: Iterator[Step]) -> Response:
-        """Return the response that sends what each poll finds until the source ends."""
-        return _Stream(self, steps)
+    def stream(self, polls: Iterator[Poll]) -> Response:
+        """Return the response that sends the texts of each poll until the source ends."""
+        return _Stream(self, polls)
 
     @contextmanager
     def place(self, asker: str) -> Iterator[None]:
@@ -98,19 +111,18 @@ class Streams:
             if not self._open[asker]:
                 del self._open[asker]
 
-    async def polled(self, steps: Iterator[Step], check_again: CheckAgain) -> AsyncIterator[bytes]:
-        """Give what each poll finds; a comment now and then meanwhile."""
+    async def texts(self, polls: Iterator[Poll], check_again: CheckAgain) -> AsyncIterator[bytes]:
+        """Yield the texts of each poll, and a comment every now and then if there are none."""
         idle = 0.0
         while await self._goes_on(check_again):
-            step = await run_in_threadpool(next, steps, None)
-            if step is None:
+            poll = await run_in_threadpool(next, polls, None)
+            if poll is None:
                 return
-            found, has_time = step
-            for text in found:
+            for text in poll.texts:
                 yield text
-            if not has_time:
+            if not poll.may_wait:
                 continue
-            idle = 0.0 if found else idle + POLL_SECONDS
+            idle = 0.0 if poll.texts else idle + POLL_SECONDS
             if idle >= PING_SECONDS:
                 idle = 0.0
                 yield KEEPALIVE_COMMENT
@@ -123,16 +135,18 @@ class Streams:
             await check_again()
         except Unauthenticated:
             return False
-        except GatewayError:  # the database is away: nobody can tell whose token is revoked
+        except GatewayError:  # the database is away; the token may still be valid
             return True
         return True
 
 
 class _Stream(EventSourceResponse):
-    def __init__(self, streams: Streams, steps: Iterator[Step]) -> None:
+    """The response of one stream."""
+
+    def __init__(self, streams: Streams, polls: Iterator[Poll]) -> None:
         super().__init__(iter(()), headers={"cache-control": "no-cache"})
         self._streams = streams
-        self._steps = steps
+        self._polls = polls
 
     async def __call__(
         self,
@@ -142,145 +156,138 @@ class _Stream(EventSourceResponse):
     ) -> None:
         state = scope["state"]
         with self._streams.place(state["asker"]):
-            self.body_iterator = self._streams.polled(self._steps, state["check_again"])
+            self.body_iterator = self._streams.texts(self._polls, state["check_again"])
             await super().__call__(scope, receive, send)
 
 
-def events_router(
-    feed: Feed,
-    webhooks: Webhooks,
-    streams: Streams,
-) -> APIRouter:
-    """Return the paths of events."""
-    paths = Paths()
-
-    @paths("GET", "/events", "What becomes of jobs here, as it happens", _EVENTS, responses=_STREAM)
-    def events(
-        after: AfterNumber = None,
-        follow: Annotated[
-            Literal["1", "0"], Query(description="0: what there is by now, as JSON with `next`")
-        ] = "1",
-        names: _Names = (),
-        job_id: Annotated[str, Query(description="only of one job")] = "",
-        last_event_id: _CUT_OFF = "",
-    ) -> Response:
-        """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least once, in order.
-
-        A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the node.
-        Without them a stream begins with what happens from now on, and says so in a first event ``connected``.
-        """
-        start = (
-            index_of(last_event_id) if last_event_id else after
-        )  # the header is newer than the address
-        if start is None:
-            start = feed.newest() if follow == "1" else 0
-        page_after = partial(
-            feed.after,
-            names=names,
-            job_id=job_id,
-            limit=_MOST,
-        )
-        if follow == "0":
-            page = page_after(start)
-            return Reply({"events": [vars(e) for e in page.events], "next": page.next})
-
-        def steps(number: int) -> Iterator[Step]:
-            yield (
-                [
-                    format_sse_event(
-                        data_str="{}",
-                        event="connected",
-                        id=str(number),
-                    )
-                ],
-                False,
-            )
-            while True:
-                page = page_after(number)
-                number = page.next
-                shown = ((json.dumps(vars(e), ensure_ascii=False), e) for e in page.events)
-                found = [
-                    format_sse_event(
-                        data_str=data,
-                        event=e.event,
-                        id=str(e.id),
-                    )
-                    for data, e in shown
-                ]
-                yield found, len(found) < _MOST
-
-        return streams.stream(steps(start))
-
-    @paths("GET", "/events/webhooks", "How far each receiver of events has got", _WEBHOOKS)
-    def receivers() -> Response:
-        return Reply({"webhooks": webhooks.state()})
-
-    return paths.router
+_Feed = Annotated[Feed, Depends(service(Feed))]
+_Webhooks = Annotated[Webhooks, Depends(service(Webhooks))]
+_Logs = Annotated[RunLogs, Depends(service(RunLogs))]
+_Streams = Annotated[Streams, Depends(service(Streams))]
+event_paths = Paths()
+events_router = event_paths.router
+log_paths = Paths()
+logs_router = log_paths.router
 
 
-def logs_router(logs: RunLogs, streams: Streams) -> APIRouter:
-    """Return the path of a run's log."""
-    paths = Paths()
+@event_paths(
+    "GET", "/events", "What becomes of jobs here, as it happens", _EVENTS, responses=_STREAM
+)
+def events(
+    feed: _Feed,
+    streams: _Streams,
+    after: AfterNumber = None,
+    follow: Annotated[
+        Literal["1", "0"], Query(description="0: what there is by now, as JSON with `next`")
+    ] = "1",
+    names: _Names = (),
+    job_id: Annotated[str, Query(description="only of one job")] = "",
+    last_event_id: _CUT_OFF = "",
+) -> Response:
+    """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least once, in order.
 
-    @paths(
-        "GET",
-        "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
-        "What a run here wrote, while it runs and afterwards",
-        response_class=StreamingResponse,
-        responses=content("text/plain", "text/event-stream"),
+    A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the node.
+    Without them a stream begins with what happens from now on, and says so in a first event ``connected``.
+    """
+    start = after
+    if last_event_id:
+        start = index_of(last_event_id)  # newer than the parameter, which stays in the URL
+    if start is None:
+        start = feed.newest() if follow == "1" else 0
+    page_after = partial(
+        feed.after,
+        names=names,
+        job_id=job_id,
+        limit=PAGE_EVENTS,
     )
-    def log(
-        job_id: str,
-        role: str,
-        index: str,
-        task: str,
-        stream: Annotated[
-            Literal["", "stdout", "stderr"],
-            Query(description="without it both, in the order found"),
-        ] = "",
-        level: Annotated[
-            Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
-        ] = Level.DEBUG,
-        tail: Annotated[
-            Number | None,
-            Query(description="only so many lines at the end, of what is there by now"),
-        ] = None,
-        follow: Annotated[
-            bool, Query(description="1: server-sent events until the run is over")
-        ] = False,
-        attempt: Annotated[
-            Number | None, Query(description="counted from 0; without it the newest attempt")
-        ] = None,
-        last_event_id: _CUT_OFF = "",
-    ) -> Response:
-        """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
+    if follow == "0":
+        page = page_after(start)
+        return Reply({"events": [vars(event) for event in page.events], "next": page.next})
+    return streams.stream(_follow_events(page_after, start))
 
-        The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow or an id.
-        """
-        party = index_of(index)
-        if party is None:
-            raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
-        run = logs.run(job_id, role, party, task, attempt)
 
-        def read(start: int, length: int | None) -> Excerpt:
-            return logs.read_run(
-                job_id, run, (stream,) if stream else STREAMS, start, length, level
+@event_paths("GET", "/events/webhooks", "How far each receiver of events has got", _WEBHOOKS)
+def receivers(webhooks: _Webhooks) -> Response:
+    return Reply({"webhooks": webhooks.state()})
+
+
+@log_paths(
+    "GET",
+    "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
+    "What a run here wrote, while it runs and afterwards",
+    response_class=StreamingResponse,
+    responses=content("text/plain", "text/event-stream"),
+)
+def log(
+    logs: _Logs,
+    streams: _Streams,
+    job_id: str,
+    role: str,
+    index: str,
+    task: str,
+    stream: Annotated[
+        Literal["", "stdout", "stderr"],
+        Query(description="without it both, in the order found"),
+    ] = "",
+    level: Annotated[
+        Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
+    ] = Level.DEBUG,
+    tail: Annotated[
+        Number | None,
+        Query(description="only so many lines at the end, of what is there by now"),
+    ] = None,
+    follow: Annotated[
+        bool, Query(description="1: server-sent events until the run is over")
+    ] = False,
+    attempt: Annotated[
+        Number | None, Query(description="counted from 0; without it the newest attempt")
+    ] = None,
+    last_event_id: _CUT_OFF = "",
+) -> Response:
+    """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
+
+    The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow or an id.
+    """
+    party = index_of(index)
+    if party is None:
+        raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
+    run = logs.run(job_id, role, party, task, attempt)
+    kinds = (stream,) if stream else STREAMS
+
+    def read(start: int, length: int | None) -> Excerpt:
+        return logs.read_run(job_id, run, kinds, start, length, level)
+
+    total = read(0, 0).total
+    start = 0 if tail is None else max(0, total - tail)
+    if not follow:
+        return StreamingResponse(_text(read, start, total), media_type="text/plain; charset=utf-8")
+    newest_state = partial(logs.run, job_id, role, party, run.task_id, run.attempt)
+    last_seen = index_of(last_event_id)
+    if last_seen is not None:
+        start = last_seen + 1
+    return streams.stream(_lines(read, newest_state, start))
+
+
+def _follow_events(page_after: Callable[[int], Page], number: int) -> Iterator[Poll]:
+    """Yield the events after a number as they happen."""
+    connected = format_sse_event(
+        data_str="{}",
+        event="connected",
+        id=str(number),
+    )
+    yield Poll([connected], may_wait=False)
+    while True:
+        page = page_after(number)
+        number = page.next
+        texts = [
+            format_sse_event(
+                data_str=json.dumps(vars(event), ensure_ascii=False),
+                event=event.event,
+                id=str(event.id),
             )
-
-        total = read(0, 0).total
-        start = 0 if tail is None else max(0, total - tail)
-        if not follow:
-            return StreamingResponse(
-                _text(read, start, total), media_type="text/plain; charset=utf-8"
-            )
-
-        def newest_state() -> Run:
-            return logs.run(job_id, role, party, run.task_id, run.attempt)
-
-        after = index_of(last_event_id)
-        return streams.stream(_lines(read, newest_state, start if after is None else after + 1))
-
-    return paths.router
+            for event in page.events
+        ]
+        yield Poll(texts, may_wait=len(texts) < PAGE_EVENTS)
 
 
 def _text(
@@ -291,71 +298,77 @@ def _text(
     """Yield the lines between two numbers, some at a time."""
     while start < end:
         try:
-            found = read(start, end - start)
+            excerpt = read(start, end - start)
         except GatewayError as error:  # too late for a status
             yield f"[{error.reason}: {error.message}]\n".encode()
             return
-        yield "".join(f"{line.text}\n" for line in found.lines).encode()
-        if not found.lines:
+        yield "".join(f"{line.text}\n" for line in excerpt.lines).encode()
+        if not excerpt.lines:
             return
-        start = found.next
+        start = excerpt.next
 
 
 def _lines(
     read: Read,
     newest_state: Callable[[], Run],
     start: int,
-) -> Iterator[Step]:
-    """Yield the lines from a number on as they come, and at last the run's result."""
+) -> Iterator[Poll]:
+    """Yield the lines from a number on as they come, and in the end the run's result."""
     incomplete = ""
     while True:
         try:
-            found = read(start, None)
+            excerpt = read(start, None)
         except GatewayError as error:  # too late for a status
-            yield (
-                [format_sse_event(data_str=json.dumps({"reason": error.reason}), event="end")],
-                False,
-            )
+            yield Poll([_end_event({"reason": error.reason})], may_wait=False)
             return
-        shown = [
-            format_sse_event(
-                data_str=line.text.replace("\r", " "),
-                event=line.stream,
-                id=str(number),
-            )
-            for number, line in enumerate(found.lines, start)
-        ]
-        start = found.next
-        if found.left_out:
-            yield shown, False
+        texts = [_line_event(number, line) for number, line in enumerate(excerpt.lines, start)]
+        start = excerpt.next
+        if excerpt.left_out:
+            yield Poll(texts, may_wait=False)
             continue
-        if found.incomplete != incomplete:
-            incomplete = found.incomplete
-            text = (
-                f"the newest lines may be missing: {incomplete}"
-                if incomplete
-                else "all lines are here"
-            )
-            shown.append(format_sse_event(comment=text))
+        if excerpt.incomplete != incomplete:
+            incomplete = excerpt.incomplete
+            texts.append(_incomplete_comment(incomplete))
         run = newest_state()
-        saved = run.collect.state in (
-            CallState.SENT,
-            CallState.OK,
-        )  # or is: what is missing is there soon
-        if run.over and (found.over or (found.incomplete and not saved)):
-            yield (
-                [*shown, format_sse_event(data_str=json.dumps(_end(run, found)), event="end")],
-                False,
-            )
+        if _is_complete(run, excerpt):
+            yield Poll([*texts, _end_event(_result(run, excerpt))], may_wait=False)
             return
-        yield shown, True
+        yield Poll(texts, may_wait=True)
 
 
-def _end(run: Run, found: Excerpt) -> dict[str, object]:
+def _is_complete(run: Run, excerpt: Excerpt) -> bool:
+    """Return whether no further line of a run will come."""
+    if not run.over:
+        return False
+    # The rest of an incomplete log comes when it is saved.
+    is_saved = run.collect.state in (CallState.SENT, CallState.OK)
+    return excerpt.over or bool(excerpt.incomplete and not is_saved)
+
+
+def _line_event(number: int, line: LogLine) -> bytes:
+    return format_sse_event(
+        data_str=line.text.replace("\r", " "),
+        event=line.stream,
+        id=str(number),
+    )
+
+
+def _incomplete_comment(incomplete: str) -> bytes:
+    text = "all lines are here"
+    if incomplete:
+        text = f"the newest lines may be missing: {incomplete}"
+    return format_sse_event(comment=text)
+
+
+def _end_event(result: Mapping[str, object]) -> bytes:
+    return format_sse_event(data_str=json.dumps(result), event="end")
+
+
+def _result(run: Run, excerpt: Excerpt) -> dict[str, object]:
     return {
         "status": str(run.status),
         "exit_code": run.exit.code if run.exit else None,
         "failure": run.failure.as_dict() if run.failure else None,
-        "lines": found.total,
-        "incomplete": found.incomplete,
+        "lines": excerpt.total,
+        "incomplete": excerpt.incomplete,
     }

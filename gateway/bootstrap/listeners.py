@@ -55,7 +55,7 @@ def build_listeners(
     )
     channel = channel_parts(services)
     mounts = {
-        "operator": operator_mounts(services, leaving),
+        "operator": operator_mounts(services),
         "peer": peer_mounts(services, verifier, channel),
         "container": container_mounts(services, channel),
     }
@@ -76,7 +76,7 @@ def build_listeners(
     for name, routers in mounts.items():
         app = create_app(titles[name], routers, documented=True, first=checks[name])
         if name == "operator":
-            provide_services(app, services, endpoints, doctor)
+            provide_services(app, services, endpoints, leaving, doctor)
         served = _with_envelope(services.peers, name, app)
         for layer in layers[name]:
             served = layer(served)

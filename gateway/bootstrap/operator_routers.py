@@ -39,13 +39,13 @@ from gateway.runtime.trials import Step
 from gateway.store.repositories import SqlTemplates
 
 
-def operator_mounts(services: Services, leaving: Event) -> list[Mounted]:
-    """Return the routers for operators, the most frequent first, as paths are tried in order.
-
-    ``leaving`` is set when the process stops serving.
-    """
+def operator_mounts(services: Services) -> list[Mounted]:
+    """Return the routers for operators, the most frequent first, as paths are tried in order."""
     small = [
-        *_node_routers(services, leaving),
+        streams.logs_router,
+        streams.events_router,
+        admin_node.router,
+        admin_node.health_router,
         *_data_routers(services),
         about.router,
         session.router,
@@ -63,11 +63,13 @@ def provide_services(
     app: FastAPI,
     services: Services,
     endpoints: Sequence[APIRoute],
+    leaving: Event,
     doctor: Callable[[], Sequence[Step]],
 ) -> None:
     """Give the handlers of the operators' application their services.
 
     - ``endpoints``: of every listener
+    - ``leaving`` is set when the process stops serving
     - ``doctor`` checks everything that the node needs
     """
     foundation = services.foundation
@@ -115,6 +117,10 @@ def provide_services(
         node_services,
         services.engines.providers,
         route_services,
+        services.runs.run_logs,
+        registries.feed,
+        registries.webhooks,
+        streams.Streams(leaving),
         *session_services,
     )
 
@@ -165,17 +171,6 @@ def _large_mounts(services: Services) -> list[Mounted]:
         Mounted(plans, body_bytes, first=first),
         Mounted(templates, body_bytes, first=first),
         Mounted(imports, None, first=first),
-    ]
-
-
-def _node_routers(services: Services, leaving: Event) -> list[APIRouter]:
-    registries = services.registries
-    open_streams = streams.Streams(leaving)
-    return [
-        streams.logs_router(services.runs.run_logs, open_streams),
-        streams.events_router(registries.feed, registries.webhooks, open_streams),
-        admin_node.router,
-        admin_node.health_router,
     ]
 
 
