@@ -187,7 +187,9 @@ class FateSide:
 
     def _protocol_of(self, job_id: str) -> str:
         local = self._store.local_jobs.find(job_id)
-        return local.spec.protocol if local is not None else "bfia"
+        if local is None:
+            return "bfia"
+        return local.spec.protocol
 
     def _new_id(self) -> str:
         """Return a job id as FATE creates them: the local time to the microsecond, and a number."""
@@ -293,7 +295,9 @@ class PeerTable:
     def reached(self, node: str) -> Route | None:
         """Return the route to a node without an entry, if the request under way names it."""
         peer = unknown_peer(node)
-        return None if peer is None else peer.route
+        if peer is None:
+            return None
+        return peer.route
 
     def entry(self, node: str) -> Route | None:
         """Return a node's own entry, even a disabled one, or its former one until its jobs have ended."""
@@ -301,7 +305,9 @@ class PeerTable:
         if entry is not None:
             return entry
         peer = unknown_peer(node)
-        return None if peer is None else peer.former
+        if peer is None:
+            return None
+        return peer.former
 
     def proof(self, node: str) -> Route | None:
         """Return the entry with the keys of a node's requests; None if it needs no proof, or may send nothing.
@@ -320,7 +326,9 @@ class PeerTable:
     def keys_of(self, node: str) -> tuple[str, ...]:
         """Return the public keys in a node's own entry."""
         route = self._routes.table.routes.get(node)
-        return route.keys if route is not None else ()
+        if route is None:
+            return ()
+        return route.keys
 
     def direct(self, node: str) -> Route | None:
         """Return the route for calls to a node, even a disabled entry of its own; None without any."""
@@ -354,7 +362,9 @@ class PeerTable:
     def profile_name(self, node: str) -> str:
         """Return the name of the profile in the route of a node."""
         route = self._resolved(node)
-        return route.profile if route else DEFAULT_PROFILE
+        if route is None:
+            return DEFAULT_PROFILE
+        return route.profile
 
     def as_200(self, request: Request) -> bool:
         """Return whether a request comes from a peer that understands only HTTP 200."""
@@ -367,7 +377,9 @@ class PeerTable:
     def route_of(self, node: str) -> Route | None:
         """Return the route of channel messages to a node, None without any."""
         route = self._resolved(node)
-        return None if route is None else route.channel
+        if route is None:
+            return None
+        return route.channel
 
     def route_here(self, url: str | None) -> Route | None:
         """Return the route to another gateway of this node, with the TLS files of an entry for this node's id."""
@@ -426,10 +438,13 @@ class Sessions:
 
     def run_of(self, claim: Claim) -> Member:
         """Return the run that sent a request. Raises `NotAllowed`, also for the session of another run."""
-        sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
+        if claim.token:
+            sender = self._by_token(claim.token)
+            problem = "x-ptp-token is not a valid token of a run here"
+        else:
+            sender = self._by_address(claim)
+            problem = "x-ptp-token is missing"
         if sender is None:
-            invalid = "x-ptp-token is not a valid token of a run here"
-            problem = invalid if claim.token else "x-ptp-token is missing"
             text = f"RUN_TOKEN_REQUIRED: {problem}: send the value of config.token"
             raise NotAllowed(text, reason="RUN_TOKEN_REQUIRED")
         local, run = sender
@@ -495,17 +510,23 @@ class Sessions:
     def is_open(self, session: str) -> bool | None:
         """Return whether a session accepts messages; None for a session of no job here."""
         local = self._job_of(session)
-        return None if local is None else not local.closed
+        if local is None:
+            return None
+        return not local.closed
 
     def home_of(self, session: str) -> str | None:
         """Return the gateway of this node that holds the session; None for a session of no job here."""
         local = self._job_of(session)
-        return None if local is None else local.home
+        if local is None:
+            return None
+        return local.home
 
     def has_party(self, session: str, node: NodeId) -> bool | None:
         """Return whether a node takes part in the job of a session; None for a session of no job here."""
         local = self._job_of(session)
-        return None if local is None else node in local.spec.nodes
+        if local is None:
+            return None
+        return node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
         """Return the job of a session, which is named after a job or, for some jobs, after a task."""

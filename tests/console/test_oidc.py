@@ -22,11 +22,12 @@ from joserfc.jwk import OctKey, RSAKey
 from playwright.sync_api import expect
 from pydantic import ValidationError
 
+from gateway.admin.deps import provide
 from gateway.auth import LoginRefused, Role, new_token
 from gateway.bootstrap.node import Gateway
 from gateway.config.schema import Auth, Oidc
 from gateway.console.oidc import BACK, Provider
-from gateway.console.session import oidc_router
+from gateway.console.session import Logins, oidc_router
 from gateway.errors import Invalid
 from gateway.http.guard import cookie_name
 from tests.e2e.nodes import free_ports
@@ -282,7 +283,8 @@ async def test_a_crowd_of_logins_is_turned_away_while_the_provider_is_slow():
     own: Any = SimpleNamespace(cookie="c", secure=False)
     provider: Any = SimpleNamespace(begin=lambda secret: free.wait(60) and "https://login.example")
     app = FastAPI()
-    app.include_router(oidc_router(own, provider))
+    provide(app, Logins(own, provider))
+    app.include_router(oidc_router)
     went: list[str] = []
 
     async def log_in(browser: httpx.AsyncClient) -> None:
