@@ -1,12 +1,14 @@
 """``/api/v1/applications``: applications of partners and of this node, and decisions on them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Depends, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, Field
@@ -23,6 +25,7 @@ from gateway.admin.deps import (
     Why,
     named,
     noted,
+    service,
     shape,
 )
 from gateway.domain.applications import Application, Kind, Side
@@ -152,163 +155,183 @@ OneNumber = Annotated[
 ]
 
 
-def router(
-    applications: Applications,
-    compose: Callable[[Applying], Application],
-    key_of: Callable[[Application], str],
-    offered: Callable[[NodeId, str, Mapping[str, str]], Mapping[str, Any]],
-    limiter: CapacityLimiter,
-) -> APIRouter:
-    """Return the paths; requests to partners are made in threads of the limiter.
+@dataclass(frozen=True)
+class ApplicationServices:
+    """The services that the paths of applications use."""
 
-    ``compose`` makes an application from a request, ``key_of`` returns the ids of a contract's keys,
-    ``offered`` asks a partner for a list of its offers.
-    """
-    paths = Paths()
+    applications: Applications
+    # Makes an application from a request.
+    compose: Callable[[Applying], Application]
+    # Returns the ids of a contract's keys.
+    key_ids: Callable[[Application], str]
+    # Asks a partner for a list of its offers: takes the partner, the path and the query.
+    fetch_offers: Callable[[NodeId, str, Mapping[str, str]], Mapping[str, Any]]
+    limiter: CapacityLimiter  # threads of requests to partners
 
-    def view(application: Application) -> dict[str, Any]:
-        fields = to_plain(application).items()
-        visible = {name: value for name, value in fields if name in _VISIBLE}
-        return {
-            **visible,
-            "key": key_of(application),
-            "signed": bool(application.keys),
-        }
 
-    def changed(
-        request: Request,
-        before: Application,
-        after: Application,
-        reason: str = "",
-    ) -> Response:
-        about = {
-            "application": after.number,
-            "kind": str(after.kind),
-            "partner": after.partner,
-        }
-        noted(
-            request,
-            about | {"status": str(before.status)},
-            about | {"status": str(after.status)},
-            reason,
-        )
-        return Reply(view(after))
+_Services = Annotated[ApplicationServices, Depends(service(ApplicationServices))]
+paths = Paths()
+router = paths.router
 
-    @paths("GET", "/applications", "Contracts and audits: what waits, what holds", _PAGE)
-    def listed(
-        kind: Kind | None = None,
-        side: Side | None = None,
-        status: AuditStatus | None = None,
-        partner: Annotated[str | None, Query(description="only with this node")] = None,
-        after: AfterNumber = None,
-        limit: Limit = 100,
-    ) -> Response:
-        page: Sequence[Application] = applications.store.list(
-            side, kind, status, partner, after or 0, limit + 1
-        )
-        return Reply(numbered_page("applications", page, limit, "number", view))
 
-    @paths("GET", "/applications/{application}", "One application", _LINE)
-    def one(application: OneNumber) -> Response:
-        return Reply(view(applications.store.get(application)))
-
-    @paths("POST", "/applications", "Apply for something with a partner", _LINE)
-    async def apply(
-        request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]
-    ) -> Response:
-        def work() -> Application:
-            return applications.ask(compose(body), body.key)
-
-        application = await anyio.to_thread.run_sync(work, limiter=limiter)
-        created = {
-            "application": application.number,
-            "kind": str(application.kind),
-            "partner": application.partner,
-        }
-        noted(request, None, created)
-        return Reply(view(application))
-
-    def decided(
-        request: Request,
-        number: int,
-        approve: bool,
-        body: Deciding,
-    ) -> Response:
-        fields = {
-            "expires_at": body.expires_at,
-            "most_jobs": body.jobs,
-            "signing": body.signing,
-        }
-        changes = {}
-        if approve:
-            changes = {name: value for name, value in fields.items() if value is not None}
-        by = named(request, OPERATOR)
-        before, after = applications.decide(number, approve, by, body.reason, **changes)
-        return changed(request, before, after, body.reason)
-
-    @paths("POST", "/applications/{application}/approve", "Approve a partner's application", _LINE)
-    def approve(
-        request: Request,
-        application: OneNumber,
-        body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
-    ) -> Response:
-        """A contract writes the partner's route, a dataset its grant; the partner is notified."""
-        return decided(request, application, True, body)
-
-    @paths("POST", "/applications/{application}/reject", "Reject a partner's application", _LINE)
-    def reject(
-        request: Request,
-        application: OneNumber,
-        body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
-    ) -> Response:
-        return decided(request, application, False, body)
-
-    @paths(
-        "POST", "/applications/{application}/terminate", "End an application of either side", _LINE
+@paths("GET", "/applications", "Contracts and audits: what waits, what holds", _PAGE, name="listed")
+def list_applications(
+    services: _Services,
+    kind: Kind | None = None,
+    side: Side | None = None,
+    status: AuditStatus | None = None,
+    partner: Annotated[str | None, Query(description="only with this node")] = None,
+    after: AfterNumber = None,
+    limit: Limit = 100,
+) -> Response:
+    page: Sequence[Application] = services.applications.store.list(
+        side, kind, status, partner, after or 0, limit + 1
     )
-    def terminate(
-        request: Request,
-        application: OneNumber,
-        body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
-    ) -> Response:
-        """A contract disables the partner's route, a dataset's grant is revoked; the partner is notified."""
-        before, after = applications.terminate(application, named(request, OPERATOR), body.reason)
-        return changed(request, before, after, body.reason)
+    show = partial(_fields, services)
+    return Reply(numbered_page("applications", page, limit, "number", show))
 
-    @paths(
-        "POST",
-        "/applications/{application}/refresh",
-        "Deliver now what the partner has to hear, or ask what it decided",
-        _LINE,
+
+@paths("GET", "/applications/{application}", "One application", _LINE, name="one")
+def get_application(services: _Services, application: OneNumber) -> Response:
+    return Reply(_fields(services, services.applications.store.get(application)))
+
+
+@paths("POST", "/applications", "Apply for something with a partner", _LINE)
+async def apply(
+    request: Request,
+    services: _Services,
+    body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)],
+) -> Response:
+    def work() -> Application:
+        return services.applications.ask(services.compose(body), body.key)
+
+    application = await anyio.to_thread.run_sync(work, limiter=services.limiter)
+    noted(request, None, _summary(application))
+    return Reply(_fields(services, application))
+
+
+@paths("POST", "/applications/{application}/approve", "Approve a partner's application", _LINE)
+def approve(
+    request: Request,
+    services: _Services,
+    application: OneNumber,
+    body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
+) -> Response:
+    """A contract writes the partner's route, a dataset its grant; the partner is notified."""
+    fields = {
+        "expires_at": body.expires_at,
+        "most_jobs": body.jobs,
+        "signing": body.signing,
+    }
+    changes = {name: value for name, value in fields.items() if value is not None}
+    before, after = services.applications.decide(
+        application, True, named(request, OPERATOR), body.reason, **changes
     )
-    async def refresh(application: OneNumber, body: Empty = None) -> Response:
-        refreshed = await anyio.to_thread.run_sync(
-            applications.refresh, application, limiter=limiter
-        )
-        return Reply(view(refreshed))
+    return _changed(request, services, before, after, body.reason)
 
-    @paths(
-        "GET",
-        "/partners/{node}/{what}",
-        "What a partner offers: datasets, projects or components",
-        shape("Offers", records=[dict[str, Any]], total=int),
+
+@paths("POST", "/applications/{application}/reject", "Reject a partner's application", _LINE)
+def reject(
+    request: Request,
+    services: _Services,
+    application: OneNumber,
+    body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
+) -> Response:
+    before, after = services.applications.decide(
+        application, False, named(request, OPERATOR), body.reason
     )
-    async def offers(
-        node: str,
-        what: Annotated[Literal["datasets", "projects", "components"], Path()],
-        page: Annotated[int, Query(ge=1, le=10**9)] = 1,
-        size: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> Response:
-        def work() -> Mapping[str, Any]:
-            contract = applications.contract_with(node)
-            query = {
-                "contract_id": contract.id,
-                "page_num": str(page),
-                "page_size": str(size),
-            }
-            return offered(node, f"{_LISTS[what]}/list", query)
+    return _changed(request, services, before, after, body.reason)
 
-        answer = await anyio.to_thread.run_sync(work, limiter=limiter)
-        return Reply({"records": answer.get("records") or [], "total": answer.get("total") or 0})
 
-    return paths.router
+@paths("POST", "/applications/{application}/terminate", "End an application of either side", _LINE)
+def terminate(
+    request: Request,
+    services: _Services,
+    application: OneNumber,
+    body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
+) -> Response:
+    """A contract disables the partner's route, a dataset's grant is revoked; the partner is notified."""
+    before, after = services.applications.terminate(
+        application, named(request, OPERATOR), body.reason
+    )
+    return _changed(request, services, before, after, body.reason)
+
+
+@paths(
+    "POST",
+    "/applications/{application}/refresh",
+    "Deliver now what the partner has to hear, or ask what it decided",
+    _LINE,
+)
+async def refresh(
+    services: _Services,
+    application: OneNumber,
+    body: Empty = None,
+) -> Response:
+    refreshed = await anyio.to_thread.run_sync(
+        services.applications.refresh, application, limiter=services.limiter
+    )
+    return Reply(_fields(services, refreshed))
+
+
+@paths(
+    "GET",
+    "/partners/{node}/{what}",
+    "What a partner offers: datasets, projects or components",
+    shape("Offers", records=[dict[str, Any]], total=int),
+)
+async def offers(
+    services: _Services,
+    node: str,
+    what: Annotated[Literal["datasets", "projects", "components"], Path()],
+    page: Annotated[int, Query(ge=1, le=10**9)] = 1,
+    size: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    def work() -> Mapping[str, Any]:
+        contract = services.applications.contract_with(node)
+        query = {
+            "contract_id": contract.id,
+            "page_num": str(page),
+            "page_size": str(size),
+        }
+        return services.fetch_offers(node, f"{_LISTS[what]}/list", query)
+
+    records = await anyio.to_thread.run_sync(work, limiter=services.limiter)
+    return Reply({"records": records.get("records") or [], "total": records.get("total") or 0})
+
+
+def _fields(services: ApplicationServices, application: Application) -> dict[str, Any]:
+    """Return the visible fields of an application."""
+    fields = to_plain(application).items()
+    visible = {name: value for name, value in fields if name in _VISIBLE}
+    return {
+        **visible,
+        "key": services.key_ids(application),
+        "signed": bool(application.keys),
+    }
+
+
+def _changed(
+    request: Request,
+    services: ApplicationServices,
+    before: Application,
+    after: Application,
+    reason: str,
+) -> Response:
+    """Set the line of a change for the audit log, and return the application after it."""
+    summary = _summary(after)
+    noted(
+        request,
+        {**summary, "status": str(before.status)},
+        {**summary, "status": str(after.status)},
+        reason,
+    )
+    return Reply(_fields(services, after))
+
+
+def _summary(application: Application) -> dict[str, Any]:
+    return {
+        "application": application.number,
+        "kind": str(application.kind),
+        "partner": application.partner,
+    }

@@ -299,7 +299,7 @@ _Party = Annotated[
 ]
 
 
-def _wanted(
+def _query(
     job_id: str,
     task: str,
     party: str,
@@ -309,7 +309,7 @@ def _wanted(
 
 
 # Only the name of an output; each path looks it up itself, so that errors of other parameters come first.
-_Wanted = Annotated[OutputQuery, Depends(_wanted)]
+_Query = Annotated[OutputQuery, Depends(_query)]
 
 
 def router(
@@ -321,8 +321,8 @@ def router(
     """Return the paths of the outputs and reports at this node, and of metadata, also of other nodes' outputs."""
     paths = Paths()
 
-    def find_report(wanted: OutputQuery) -> Output:
-        output = _find(store, storage, wanted)
+    def find_report(query: OutputQuery) -> Output:
+        output = _find(store, storage, query)
         if output.group != "metric":
             task = output.run.task_name
             text = f"output {output.key} of task {task} is a {output.type}, not a report"
@@ -350,7 +350,7 @@ def router(
         _PREVIEW,
     )
     def preview_output(
-        wanted: _Wanted,
+        query: _Query,
         rows: Annotated[
             int,
             Query(
@@ -361,7 +361,7 @@ def router(
         ] = 20,
     ) -> Response:
         """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what is not here."""
-        output = _find(store, storage, wanted)
+        output = _find(store, storage, query)
         beginning = preview(storage, output.address, rows, table=output.group == "data")
         return Reply({**output.as_dict(), "type": output.type, **beginning})
 
@@ -369,7 +369,7 @@ def router(
         "GET", f"{_JOB}/outputs/{_ONE}/download", "An output as it lies in the storage", **DOWNLOAD
     )
     def download_output(
-        wanted: _Wanted,
+        query: _Query,
         range_: Range = "",
         if_range: IfRange = "",
         want: WantDigest = "",
@@ -378,7 +378,7 @@ def router(
 
         The whole comes with its sha256 where the request asks for it.
         """
-        output = _find(store, storage, wanted)
+        output = _find(store, storage, query)
         name = f"{output.run.task_name}-{output.run.party.label}-{output.key}"
         name += {"data": ".csv", "metric": ".json"}.get(output.group, "")
         return download(storage, output.address, name, range_, if_range, want=want)
@@ -406,12 +406,12 @@ def router(
         return Reply({"reports": lines, "warnings": warnings})
 
     @paths("GET", f"{_JOB}/reports/{_ONE}", "A report as numbers, and as tables for plots", _REPORT)
-    def report(wanted: _Wanted) -> Response:
+    def report(query: _Query) -> Response:
         """``values``: single values by their path; ``series``: tables, each with columns and points.
 
         ``problem`` says why a report cannot be read; then both are empty.
         """
-        output = find_report(wanted)
+        output = find_report(query)
         content = read_report(storage, output.address)
         return Reply(
             {
@@ -421,9 +421,9 @@ def router(
             }
         )
 
-    async def metadata(wanted: OutputQuery) -> Response:
+    async def metadata(query: OutputQuery) -> Response:
         outputs = await anyio.to_thread.run_sync(
-            catalog.for_operators, wanted, limiter=limiters.peers
+            catalog.for_operators, query, limiter=limiters.peers
         )
         return Reply({"outputs": outputs})
 
@@ -504,11 +504,11 @@ def _presence(storage: Storage, output: Output) -> dict[str, Any]:
 def _find(
     store: Store,
     storage: Storage,
-    wanted: OutputQuery,
+    query: OutputQuery,
 ) -> Output:
     """Return an output in the storage. Raises `NotFound` with the unknown part of its name."""
-    output = outputs_of(store.local_jobs.get(wanted.job_id), wanted)[0]
+    output = outputs_of(store.local_jobs.get(query.job_id), query)[0]
     if not storage.exists(output.address):
-        text = f"output {output.key} of task {output.run.task_name} at {wanted.role} is not there"
+        text = f"output {output.key} of task {output.run.task_name} at {query.role} is not there"
         raise NotFound(f"{text}; its run is {output.run.status}", reason="OUTPUT_MISSING")
     return output

@@ -49,7 +49,8 @@ def operator_mounts(services: Services) -> list[Mounted]:
         *_data_routers(services),
         about.router,
         session.router,
-        *_partner_routers(services),
+        routes.router,
+        applications.router,
     ]
     return [
         *_platform_mounts(services),
@@ -109,6 +110,13 @@ def provide_services(
         limiter=foundation.limiters.peers,
         signs_as_fate=services.peers.fate.has_to_sign,
     )
+    application_services = applications.ApplicationServices(
+        applications=services.partners.applications,
+        compose=partial(_compose_application, services),
+        key_ids=partial(_key_ids, services),
+        fetch_offers=services.partners.management.fetch_offers,
+        limiter=foundation.limiters.peers,
+    )
     session_services = _session_services(services)
     provide(
         app,
@@ -117,6 +125,7 @@ def provide_services(
         node_services,
         services.engines.providers,
         route_services,
+        application_services,
         services.runs.run_logs,
         registries.feed,
         registries.webhooks,
@@ -191,21 +200,6 @@ def _data_routers(services: Services) -> list[APIRouter]:
         ),
         outputs.router(foundation.store, registries.storage, services.partners.outputs, limiters),
         jobs.router(job_services, services.participation.deleting, limiters.peers),
-    ]
-
-
-def _partner_routers(services: Services) -> list[APIRouter]:
-    """Return the paths of routes and applications."""
-    peer_threads = services.foundation.limiters.peers
-    return [
-        routes.router,
-        applications.router(
-            services.partners.applications,
-            partial(_compose_application, services),
-            partial(_key_ids, services),
-            services.partners.management.fetch_offers,
-            peer_threads,
-        ),
     ]
 
 
