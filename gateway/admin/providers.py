@@ -30,12 +30,12 @@ from gateway.admin.deps import (
 from gateway.errors import NotFound
 from gateway.http.pagination import numbered_page, page_of
 from gateway.providers.registration import (
-    Requester,
     Providers,
-    requester_of,
+    Requester,
     audit_detail,
     changes_as_json,
     problem_as_json,
+    requester_of,
 )
 from provider_registry import schema
 from provider_registry.forms import form
