@@ -80,6 +80,14 @@ class NodeJob:
         return self.consent is not None and self.consent.status is JobStatus.PENDING
 
     @property
+    def refusal(self) -> Failure:
+        """Why the node refused to take part, without the names that its message may begin with."""
+        reason = self.create.reason
+        message = self.create.message.removeprefix(f"{self.node}: ")
+        message = message.removeprefix(f"{reason}: ")
+        return Failure(reason, message, self.node)
+
+    @property
     def asked_only(self) -> bool:
         """Whether the job is not created there yet: the node was only requested to audit it."""
         return self.consent is not None and self.consent.asked_only
@@ -96,7 +104,8 @@ class NodeTask:
     stop: Call = Call()
     reported_at: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     polls: int = 0  # polls since the last news; the pause between them grows with it
-    quiet: int = 0  # polls in a row that brought no news; logged with the next one that does
+    # polls in a row that brought no news; logged with the next one that does
+    polls_without_news: int = field(default=0, metadata={"stored": "quiet"})
     denials: int = 0  # polls refused in a row
     unknowns: int = 0  # how often the node did not know the task after a start had been sent
 
@@ -106,7 +115,7 @@ class NodeTask:
         return merge(self.roles.values())
 
     def failed(self) -> Self:
-        """Return the part with every role that has not ended as failed."""
+        """Return the part with every role failed that has not ended."""
         roles = dict(self.roles)
         for role, status in self.roles.items():
             if not ended(TASK, status):
@@ -116,18 +125,18 @@ class NodeTask:
         return replace(self, roles=roles)
 
     @property
-    def there(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether the node has accepted the task: by its response, or by a report of its state."""
-        return self.start.state is CallState.OK or any(
-            s is not TaskStatus.PENDING for s in self.roles.values()
-        )
+        if self.start.state is CallState.OK:
+            return True
+        return any(status is not TaskStatus.PENDING for status in self.roles.values())
 
     @property
     def over(self) -> bool:
         """Whether nothing of the attempt is left there: it ended, or certainly never began."""
-        return self.start.state is CallState.IDLE or all(
-            ended(TASK, status) for status in self.roles.values()
-        )
+        if self.start.state is CallState.IDLE:
+            return True
+        return all(ended(TASK, status) for status in self.roles.values())
 
 
 @dataclass(frozen=True)
@@ -163,25 +172,35 @@ class Task:
     ending: Ending | None = None
     started_at: datetime | None = None  # of the attempt
     ended_at: datetime | None = None
-    # when the attempt failed, while a retry is to follow: it is stopped at every node first
-    again_from: datetime | None = None
+    # when the attempt failed, while a retry follows: it is stopped at every node first
+    failed_at: datetime | None = field(default=None, metadata={"stored": "again_from"})
     attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
     # while the job is PENDING the task that it could inherit; later the inherited one
     lineage: Lineage | None = None
 
     def has(self, task_id: str) -> bool:
         """Return whether the id is the task's, now or in an earlier attempt."""
-        return task_id == self.task_id or any(past.task_id == task_id for past in self.attempts)
+        if task_id == self.task_id:
+            return True
+        return any(attempt.task_id == task_id for attempt in self.attempts)
 
     @property
     def reported(self) -> TaskStatus:
         """The merged status of its nodes."""
-        return merge(status for part in self.nodes.values() for status in part.roles.values())
+        statuses: list[TaskStatus] = []
+        for part in self.nodes.values():
+            statuses += part.roles.values()
+        return merge(statuses)
 
     @property
     def begun(self) -> bool:
         """Whether some node was asked to start it."""
         return any(part.start.tries for part in self.nodes.values())
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the present attempt has to end: by a stop, or because another one follows."""
+        return self.ending is not None or self.failed_at is not None
 
     @property
     def amendable(self) -> bool:
@@ -244,14 +263,7 @@ class Job:
     @property
     def refusals(self) -> list[Failure]:
         """Why nodes refused to take part, each in its own words."""
-        failures = []
-        for node in self.nodes.values():
-            reason = node.create.reason
-            if reason:
-                message = node.create.message.removeprefix(f"{node.node}: ")
-                message = message.removeprefix(f"{reason}: ")
-                failures.append(Failure(reason, message, node.node))
-        return failures
+        return [node.refusal for node in self.nodes.values() if node.create.reason]
 
     def with_note(
         self,

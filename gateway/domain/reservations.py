@@ -1,9 +1,9 @@
 """The reservations of a job at its nodes before it starts: at all of them, or at none.
 
-Nodes are requested one after the other in the order of their ids, whoever schedules, so no two jobs wait for
-each other. Where one is busy, what the others granted is released, and all are requested again after a pause or
-when that node has capacity. A job that has waited for as long as the ageing limit releases nothing any more: else
-others could always be faster at one node while it waits for another.
+Nodes are requested one after the other in the order of their ids, at every scheduling node alike, so no two jobs
+wait for each other. If one is busy, the reservations at the others are released, and all are requested again after a
+pause or when that node has capacity. A job that has waited for as long as the ageing limit releases nothing any more:
+else others could always be faster at one node while it waits for another.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,10 @@ def granted(job: Job) -> bool:
 
 
 def turns(job: Job, timing: Timing) -> Iterator[Due[messages.Request]]:
-    """Yield the next requests while the job is READY."""
+    """Yield the next requests while the job is READY.
+
+    First all releases of a failed round, then the request to the first node without a reservation.
+    """
     nodes = _reserving_nodes(job)
     waiting = [node for node in nodes if _waits(node.reservation.apply)]
     releasing = [node for node in nodes if _must_release(node, waiting)]
@@ -35,25 +38,31 @@ def turns(job: Job, timing: Timing) -> Iterator[Due[messages.Request]]:
         release = messages.ReleaseAt(node.node)
         yield from when_due(node.reservation.give_back, release, timing.call_deadline)
     missing = [node for node in nodes if not _has_granted(node)]
-    if releasing or not missing:
-        return
+    if missing and not releasing:
+        yield from _next_request(missing[0], waiting, timing)
+
+
+def _next_request(
+    node: NodeJob,
+    waiting: Iterable[NodeJob],
+    timing: Timing,
+) -> Iterator[Due[messages.Request]]:
+    """Yield the request to a node, not before the pause of every node that was busy is over."""
     after = NOW
-    for node in waiting:
-        after = max(after, node.reservation.apply.due_at or NOW)
-    request = messages.ReserveAt(missing[0].node)
-    for due in when_due(missing[0].reservation.apply, request, timing.call_deadline):
+    for waiting_node in waiting:
+        after = max(after, waiting_node.reservation.apply.due_at or NOW)
+    request = messages.ReserveAt(node.node)
+    for due in when_due(node.reservation.apply, request, timing.call_deadline):
         yield Due(max(due.at, after), due.command)
 
 
-def is_asked(job: Job, node: NodeJob) -> bool:
-    """Return whether the job waits for a reservation at this node: no other is known to be busy."""
+def is_requested_at(job: Job, node: NodeJob) -> bool:
+    """Return whether the job waits for a reservation at this node, and not at another that is busy."""
     if job.status is not JobStatus.READY or _has_granted(node):
         return False
     nodes = _reserving_nodes(job)
-    for other in nodes:
-        if other.node != node.node and other.reservation.apply.reason == BUSY:
-            return False
-    return node in nodes
+    busy_nodes = {record.node for record in nodes if record.reservation.apply.reason == BUSY}
+    return node in nodes and not busy_nodes - {node.node}
 
 
 def _reserving_nodes(job: Job) -> list[NodeJob]:
@@ -63,6 +72,7 @@ def _reserving_nodes(job: Job) -> list[NodeJob]:
 
 
 def _has_granted(node: NodeJob) -> bool:
+    """Return whether the node has reserved its part for the job."""
     return node.reservation.apply.state is CallState.OK
 
 
@@ -74,20 +84,23 @@ def _waits(call: Call) -> bool:
 
 
 def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
-    """Return whether the node granted its part in a round in which a later one has to wait."""
+    """Return whether a node has to release its reservation.
+
+    It was granted in a round in which a later node was busy, or the release is under way.
+    """
     if node.reservation.give_back.state in (CallState.SENT, CallState.LOST):
         return True
     granted_at = node.reservation.apply.sent_at
     if not _has_granted(node) or granted_at is None:
         return False
-    for other in waiting:
-        refused_at = other.reservation.apply.sent_at
+    for waiting_node in waiting:
+        refused_at = waiting_node.reservation.apply.sent_at
         if refused_at is not None and granted_at <= refused_at:
             return True
     return False
 
 
-# ---------------------------------------------------------------- what news changes
+# ---------------------------------------------------------------- responses of nodes
 
 
 def worth_noting(
@@ -96,7 +109,9 @@ def worth_noting(
     timing: Timing,
 ) -> bool:
     """Whether a busy node is noted in the timeline: one that repeats itself is noted ever more rarely."""
-    if timing.hold_tries or (call.reason, call.message) != (failure.reason, failure.message):
+    is_repetition = call.reason == failure.reason and call.message == failure.message
+    has_few_tries = timing.hold_tries > 0
+    if has_few_tries or not is_repetition:
         return True
     return is_noted(call.tries)
 
@@ -107,26 +122,37 @@ def busy(
     at: datetime,
     timing: Timing,
 ) -> NodeJob:
-    """Record that the node has too little free. After enough tries that is a refusal."""
+    """Record that the node has too little free. After ``hold_tries`` tries that is a refusal."""
     reservation = node.reservation
     call = reservation.apply
     since = reservation.waiting_since or at
-    if 0 < timing.hold_tries <= call.tries:
+    is_last_try = 0 < timing.hold_tries <= call.tries
+    if is_last_try:
         text = f"asked {call.tries} times since {moment(since)}, the last answer: {failure.message}"
         call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
-        return replace(node, reservation=replace(reservation, apply=call, waiting_since=since))
-    seconds = min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most)
+    else:
+        call = replace(
+            call,
+            state=CallState.IDLE,
+            due_at=at + _pause(reservation, timing),
+            reason=failure.reason,
+            message=failure.message,
+        )
+    reservation = replace(reservation, apply=call, waiting_since=since)
+    return replace(node, reservation=reservation)
+
+
+def _pause(reservation: Reservation, timing: Timing) -> timedelta:
+    """Return the pause before a busy node is requested again: doubled each time, up to a bound.
+
+    There is none if the node has reported free capacity since the request was sent.
+    """
+    call = reservation.apply
     freed_at = reservation.freed_at
     if freed_at is not None and call.sent_at is not None and freed_at >= call.sent_at:
-        seconds = 0.0  # it has something free since the request was sent
-    call = replace(
-        call,
-        state=CallState.IDLE,
-        due_at=at + timedelta(seconds=seconds),
-        reason=failure.reason,
-        message=failure.message,
-    )
-    return replace(node, reservation=replace(reservation, apply=call, waiting_since=since))
+        return timedelta()
+    doubled = timing.hold_first * 2.0 ** min(call.tries - 1, 20)
+    return timedelta(seconds=min(doubled, timing.hold_most))
 
 
 def kept(
@@ -134,16 +160,20 @@ def kept(
     at: datetime,
     timing: Timing,
 ) -> Job:
-    """Let a job that has waited long for a busy node keep what others granted: they are requested once more."""
+    """Let a job that has waited for ``ageing`` seconds keep the reservations at the other nodes.
+
+    They are requested once more, which confirms them: so they belong to the new round and are not
+    released.
+    """
     nodes = _reserving_nodes(job)
-    waiting_since = [
-        node.reservation.waiting_since for node in nodes if node.reservation.waiting_since
-    ]
+    times = [node.reservation.waiting_since for node in nodes]
+    waiting_since = [time for time in times if time is not None]
     if not waiting_since or at - min(waiting_since) < timedelta(seconds=timing.ageing):
         return job
     for node in nodes:
         if _has_granted(node):
-            job = job.with_node(replace(node, reservation=replace(node.reservation, apply=Call())))
+            reservation = replace(node.reservation, apply=Call())
+            job = job.with_node(replace(node, reservation=reservation))
     return job
 
 
@@ -152,13 +182,16 @@ def returned(node: NodeJob, late: datetime) -> NodeJob:
 
     After several tries an earlier request may still arrive until ``late``, and would release a new reservation.
     """
-    again = Call(due_at=late) if node.reservation.give_back.tries > 1 else Call()
-    return replace(
-        node,
-        reservation=Reservation(
-            node.reservation.acceptance, again, waiting_since=node.reservation.waiting_since
-        ),
+    old = node.reservation
+    next_call = Call()
+    if old.give_back.tries > 1:
+        next_call = Call(due_at=late)
+    reservation = Reservation(
+        old.acceptance,
+        next_call,
+        waiting_since=old.waiting_since,
     )
+    return replace(node, reservation=reservation)
 
 
 def freed(
@@ -166,7 +199,11 @@ def freed(
     node: NodeId,
     at: datetime,
 ) -> NodeJob | None:
-    """Return the node, to be requested immediately as it has capacity now; None where the job does not wait."""
+    """Return the node with its request due now, as it has capacity again.
+
+    While a request is under way only the time is recorded. None if the job does not wait for the
+    node, or its request is due already.
+    """
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
         return None
@@ -174,9 +211,11 @@ def freed(
     call = reservation.apply
     if call.state is CallState.SENT:
         return replace(record, reservation=reservation)
-    if call.state is not CallState.IDLE or call.due_at is None or call.due_at <= at:
+    is_paused = call.state is CallState.IDLE and call.due_at is not None and call.due_at > at
+    if not is_paused:
         return None
-    return replace(record, reservation=replace(reservation, apply=replace(call, due_at=at)))
+    reservation = replace(reservation, apply=replace(call, due_at=at))
+    return replace(record, reservation=reservation)
 
 
 def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
@@ -196,12 +235,15 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
     return f"is asking for resources at {missing}", job.created_at, None
 
 
-# ---------------------------------------------------------------- how many tasks at the same time
+# ---------------------------------------------------------------- parallel tasks
 
 
-def tasks_at_once(job: Job, most: int) -> int:
-    """Return how many tasks of the job may be under way: the least that the job and its nodes allow."""
+def tasks_at_once(job: Job, limit: int) -> int:
+    """Return how many tasks of the job may be under way: the lowest bound of the job and its nodes.
+
+    ``limit`` is this node's own bound; a bound of None or 0 is none.
+    """
     bounds = [job.spec.settings.task_parallelism]
     for node in job.active:
         bounds.append(node.reservation.acceptance.tasks_at_once)
-    return min([most, *(bound for bound in bounds if bound)])
+    return min([limit, *filter(None, bounds)])

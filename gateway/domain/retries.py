@@ -2,7 +2,7 @@
 
 An attempt that failed is stopped at every node. Once it is over at each of them, and no start or stop of it can
 still be on its way, the task begins again under a new id: nodes take a known id for one that was started already.
-Until the last attempt has failed the task's own state stays what it was: none of the standard's states goes back.
+Until the last attempt has failed the task keeps its state, as none of the standard's states goes back.
 
 A stop is a decision, made once and kept in `Task.ending`; from then on nothing of the task is started any more,
 and whatever else happens to it happens because of the stop. Only a success that was under way still counts.
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Attempt, Job, NodeTask, Task
-from gateway.domain.settings import JobLimits
+from gateway.domain.settings import JobLimits, TaskLimits
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Due, Timing, expiry
@@ -76,32 +76,43 @@ class TryAgain:
 
 
 def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
-    """Yield the decisions that time alone brings, each with its moment."""
+    """Yield the decisions that time alone brings: time-outs of job and tasks, and next attempts."""
     limits = job.spec.settings.time_limits
     if limits == JobLimits() or job.status is not JobStatus.RUNNING:
         return
     if limits.job_timeout is not None and job.started_at is not None:
         yield Due(job.started_at + timedelta(seconds=limits.job_timeout), TimeOut())
     for task in job.tasks.values():
-        if ended(TASK, task.status) or task.ending is not None:
-            continue
-        task_limits = limits.of(task.name)
-        if task.again_from is not None:
-            again = task.again_from + timedelta(seconds=task_limits.retry_delay)
-            yield from _after_failed_attempt(task, again, timing)
-        elif task_limits.timeout is not None and task.started_at is not None:
-            yield Due(task.started_at + timedelta(seconds=task_limits.timeout), TimeOut(task.name))
+        if not ended(TASK, task.status) and task.ending is None:
+            yield from _task_decisions(task, limits.of(task.name), timing)
+
+
+def _task_decisions(
+    task: Task,
+    limits: TaskLimits,
+    timing: Timing,
+) -> Iterator[Due[TimeOut | TryAgain]]:
+    """Yield the next attempt of a task after a failed one, or the time-out of the present one."""
+    if task.failed_at is not None:
+        earliest = task.failed_at + timedelta(seconds=limits.retry_delay)
+        yield from _after_failed_attempt(task, earliest, timing)
+    elif limits.timeout is not None and task.started_at is not None:
+        yield Due(task.started_at + timedelta(seconds=limits.timeout), TimeOut(task.name))
 
 
 def _after_failed_attempt(
     task: Task,
-    again: datetime,
+    earliest: datetime,
     timing: Timing,
 ) -> Iterator[Due[TimeOut | TryAgain]]:
-    """Yield the next attempt once the failed one is over everywhere, else when that is given up."""
+    """Yield the next attempt once the failed one is over everywhere, else when that is given up.
+
+    The next attempt begins at ``earliest``, and not before every start and stop of the failed one
+    has certainly arrived.
+    """
     parts = task.nodes.values()
     if all(part.over for part in parts):
-        moments = [again]
+        moments = [earliest]
         for part in parts:
             moments.append(_last_arrival(part.start, timing.call_deadline))
             moments.append(_last_arrival(part.stop, timing.call_deadline))
@@ -114,12 +125,17 @@ def _after_failed_attempt(
 
 
 def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
-    """Return when a node's time to end its part was over, if a later poll showed it still there."""
-    if part.over or part.stop.sent_at is None or part.poll.sent_at is None:
+    """Return when a node's time to end its part was over, if a later poll showed that it goes on.
+
+    ``timeout`` is the time in seconds after the stop, which the node must have acknowledged.
+    """
+    stop = part.stop
+    poll = part.poll
+    if part.over or stop.sent_at is None or poll.sent_at is None:
         return None
-    deadline = part.stop.sent_at + timedelta(seconds=timeout)
-    was_polled_later = part.poll.state is CallState.OK and part.poll.sent_at >= deadline
-    if not part.stop.completed or not was_polled_later:
+    deadline = stop.sent_at + timedelta(seconds=timeout)
+    was_polled_later = poll.state is CallState.OK and poll.sent_at >= deadline
+    if not stop.completed or not was_polled_later:
         return None
     return deadline
 
@@ -135,8 +151,13 @@ def _last_arrival(call: Call, call_deadline: float) -> datetime:
 
 
 def is_tried_again(job: Job, task: Task) -> bool:
-    """Return whether a task that has just failed is to be retried."""
-    if job.ending is not None or task.ending is not None or job.status is not JobStatus.RUNNING:
+    """Return whether a task that has just failed is retried.
+
+    Not if the job or the task ends, the reason would come up again, or no attempt remains.
+    """
+    if job.status is not JobStatus.RUNNING or job.ending is not None:
+        return False
+    if task.ending is not None:
         return False
     if task.failure is not None and task.failure.reason in NOT_WORTH_IT:
         return False
@@ -156,33 +177,55 @@ def set_back(
         "task_id": task.task_id,
         "attempt": task.attempt,
     }
-    job = job.with_task(replace(task, again_from=at, failure=failure))
+    job = job.with_task(replace(task, failed_at=at, failure=failure))
     return job.with_note(at, "attempt failed, another follows", **detail)
 
 
-def timed_out(
+def time_out(
     job: Job,
     name: str,
     at: datetime,
 ) -> Job:
-    """Return the job after a task took too long: it is retried, or fails with all that still runs."""
+    """Return the job after a task took too long: it is retried, or fails with all that still runs.
+
+    An attempt that failed, and whose stop took too long, fails for good: it would run next to the
+    following one.
+    """
     task = job.tasks[name]
-    if task.again_from is not None:
-        first = task.failure or Failure("FAILED", task=name)
-        text = f"failed ({first.reason} {first.message}) and continues at {_open_nodes(task)}"
-        failure = replace(first, reason="NOT_STOPPED", message=text)
-    else:
-        limit = job.spec.settings.time_limits.of(name).timeout or 0.0
-        text = f"not over after {limit:g} s"
-        nodes = _open_nodes(task)
-        if nodes:
-            text += f", at {nodes}"
-        failure = Failure("TIMEOUT", text, task=name)
-        task = replace(task, failure=failure)
-        if is_tried_again(job, task):
-            return set_back(job, task, at)
+    if task.failed_at is not None:
+        return _fail_everywhere(job, task, _not_stopped(task))
+    task = replace(task, failure=_timeout(job, task))
+    if is_tried_again(job, task):
+        return set_back(job, task, at)
+    return _fail_everywhere(job, task, task.failure)
+
+
+def _not_stopped(task: Task) -> Failure:
+    """Return the failure of a task whose failed attempt could not be stopped."""
+    first = task.failure or Failure("FAILED", task=task.name)
+    text = f"failed ({first.reason} {first.message}) and continues at {_open_nodes(task)}"
+    return replace(first, reason="NOT_STOPPED", message=text)
+
+
+def _timeout(job: Job, task: Task) -> Failure:
+    """Return the failure of a task that took longer than its time limit."""
+    limit = job.spec.settings.time_limits.of(task.name).timeout or 0.0
+    text = f"not over after {limit:g} s"
+    nodes = _open_nodes(task)
+    if nodes:
+        text += f", at {nodes}"
+    return Failure("TIMEOUT", text, task=task.name)
+
+
+def _fail_everywhere(
+    job: Job,
+    task: Task,
+    failure: Failure | None,
+) -> Job:
+    """Return the job with a task that has failed at each of its nodes, and is not retried."""
     parts = {node: part.failed() for node, part in task.nodes.items()}
-    return job.with_task(replace(task, again_from=None, failure=failure, nodes=parts))
+    task = replace(task, failed_at=None, failure=failure, nodes=parts)
+    return job.with_task(task)
 
 
 def _open_nodes(task: Task) -> str:
@@ -204,35 +247,45 @@ def job_timed_out(job: Job, at: datetime) -> Ending:
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 
 
-def begun_again(
+def begin_again(
     job: Job,
     name: str,
     at: datetime,
 ) -> Job:
-    """Begin the next attempt of a task; one that has succeeded everywhere in the meantime has succeeded."""
+    """Begin the next attempt of a task; one that has succeeded everywhere in the meantime is a success."""
     task = job.tasks[name]
     if task.reported is TaskStatus.SUCCESS:
-        job = job.with_task(replace(task, again_from=None, failure=None))
+        job = job.with_task(replace(task, failed_at=None, failure=None))
         return job.with_note(at, "success after all", task=name)
-    failure = task.failure or Failure("FAILED", task=name)
-    past = Attempt(task.attempt, task.task_id, failure, task.started_at, task.again_from)
-    attempt = task.attempt + 1
+    task = _next_attempt(job, task)
+    job = job.with_task(task)
+    return job.with_note(
+        at,
+        "next attempt",
+        task=name,
+        task_id=task.task_id,
+        attempt=task.attempt,
+    )
+
+
+def _next_attempt(job: Job, task: Task) -> Task:
+    """Return a task with a new attempt that has not begun anywhere, and the failed one among the past."""
+    failure = task.failure or Failure("FAILED", task=task.name)
+    failed_attempt = Attempt(task.attempt, task.task_id, failure, task.started_at, task.failed_at)
+    number = task.attempt + 1
     parts = {}
     for node, part in task.nodes.items():
         parts[node] = NodeTask(node, dict.fromkeys(part.roles, TaskStatus.PENDING))
-    next_task = replace(
+    return replace(
         task,
-        task_id=following(job.id, name, attempt, task.task_id),
-        attempt=attempt,
-        attempts=(*task.attempts, past),
-        again_from=None,
+        task_id=following(job.id, task.name, number, task.task_id),
+        attempt=number,
+        attempts=(*task.attempts, failed_attempt),
+        failed_at=None,
         failure=None,
         started_at=None,
         nodes=parts,
     )
-    job = job.with_task(next_task)
-    task_id = next_task.task_id
-    return job.with_note(at, "next attempt", task=name, task_id=task_id, attempt=attempt)
 
 
 # ---------------------------------------------------------------- stops
@@ -261,7 +314,7 @@ def stop(
     at: datetime,
     message: str,
 ) -> Job:
-    """Stop a task and all that needs its output; nothing changes where it has ended or is stopping already."""
+    """Stop a task and all that needs its output, unless it has ended or is stopping already."""
     root = job.tasks[name]
     if job.ending is not None or root.ending is not None or ended(TASK, root.status):
         return job
@@ -272,15 +325,20 @@ def stop(
 
 
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
-    """Return how the job ends because nothing is left to run; None where something is."""
+    """Return how the job ends because nothing is left to run; None if something is.
+
+    Every task has succeeded or has an ending. The job was stopped if one of its tasks was; failures
+    of tasks that have an ending were tolerated.
+    """
     tasks = job.tasks.values()
     open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
     if not tasks or any(task.ending is None for task in open_tasks):
         return None
-    if open_tasks:
-        for task in tasks:
-            if task.ending is not None and task.ending.outcome is Outcome.STOPPED:
-                return replace(task.ending, at=at)
+    if not open_tasks:
+        return Ending(Outcome.SUCCEEDED, at)
+    for task in tasks:
+        if task.ending is not None and task.ending.outcome is Outcome.STOPPED:
+            return replace(task.ending, at=at)
     return Ending(Outcome.SUCCEEDED, at)
 
 
@@ -301,16 +359,17 @@ def cause(
 def stopped(task: Task) -> Task:
     """Return a task as its stop leaves it: no attempt follows, and parts never started have failed.
 
-    The parts count only if the task began at some node.
+    A task that never began at any node has no failed parts.
     """
     if task.ending is None:
         return task
-    if task.again_from is not None:
-        task = replace(task, again_from=None, failure=task.ending.failure or task.failure)
+    if task.failed_at is not None:
+        task = replace(task, failed_at=None, failure=task.ending.failure or task.failure)
     parts = task.nodes.values()
-    if task.attempt == 0 and not any(part.there for part in parts):
+    if task.attempt == 0 and not any(part.is_accepted for part in parts):
         return task
-    return _with_failed(task, [part for part in parts if part.start.state is CallState.IDLE])
+    unstarted_parts = [part for part in parts if part.start.state is CallState.IDLE]
+    return _with_failed(task, unstarted_parts)
 
 
 def closed(
@@ -319,10 +378,9 @@ def closed(
     at: datetime,
 ) -> Task:
     """Return the task as the end of its job leaves it: failed everywhere if it began without success."""
-    parts = task.nodes.values()
     if task.status is TaskStatus.SUCCESS or not _has_begun(task):
         return task
-    task = _with_failed(task, parts)
+    task = _with_failed(task, task.nodes.values())
     if not may(TASK, task.status, TaskStatus.FAILED):
         return task
     failure = task.failure
@@ -333,13 +391,15 @@ def closed(
 
 
 def _has_begun(task: Task) -> bool:
+    """Return whether a start of the task may have reached some node, in this attempt or before."""
     if task.attempt > 0:
         return True
     parts = task.nodes.values()
-    return any(part.there or part.start.state is not CallState.IDLE for part in parts)
+    return any(part.is_accepted or part.start.state is not CallState.IDLE for part in parts)
 
 
 def _with_failed(task: Task, parts: Iterable[NodeTask]) -> Task:
+    """Return the task with these parts failed; the same one if they have ended already."""
     nodes = dict(task.nodes)
     for part in parts:
         nodes[part.node] = part.failed()

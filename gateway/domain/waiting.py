@@ -3,7 +3,7 @@
 One reason is given: the one that has to be resolved first. Reasons are stable; messages are for people.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -63,6 +63,7 @@ def of_job(job: Job, timing: Timing) -> Waiting | None:
 
 
 def _of_job(job: Job) -> Waiting | None:
+    """Return the reason by the job's state; a node that does not respond comes first."""
     if job.ending is not None:
         return _of_ending(job, job.ending)
     unreachable = _unreachable(job, job.active)
@@ -72,15 +73,15 @@ def _of_job(job: Job) -> Waiting | None:
         return _of_pending(job)
     if job.status is JobStatus.READY:
         return _of_ready(job)
-    if job.suspended is not None:
-        text = f"no task starts: suspended by {job.suspended.by}"
-        return Waiting("SUSPENDED", text, job.suspended.at)
     return _of_running(job)
 
 
 def _of_ending(job: Job, ending: Ending) -> Waiting | None:
+    """Return the reason for a job that ends, or whose stop some node has not acknowledged."""
     if not ended(JOB, job.status):
-        why = ending.failure.reason if ending.failure else ending.outcome
+        why: str = ending.outcome
+        if ending.failure is not None:
+            why = ending.failure.reason
         return Waiting("ENDING", f"it ends ({why}); nodes are being stopped", ending.at)
     unstopped = [node for node in job.nodes.values() if _awaits_stop(node)]
     if not unstopped:
@@ -97,6 +98,7 @@ def _awaits_stop(node: NodeJob) -> bool:
 
 
 def _of_pending(job: Job) -> Waiting:
+    """Return the reason for a job that some node has not accepted yet, or has not approved."""
     uncreated = [node for node in job.active if not node.create.completed]
     if uncreated:
         since = _first_sent(node.create for node in uncreated) or job.created_at
@@ -105,17 +107,23 @@ def _of_pending(job: Job) -> Waiting:
     for node in job.active:
         if node.consent is not None and node.decides:
             consents[node.node] = node.consent
-    since = min((consent.asked_at for consent in consents.values()), default=job.created_at)
+    return _of_consents(consents, job.created_at)
+
+
+def _of_consents(consents: Mapping[NodeId, Consent], created_at: datetime) -> Waiting:
+    """Return the reason for a job that waits for approval, or only for preparations of nodes."""
+    requests = [consent.asked_at for consent in consents.values()]
+    since = min(requests, default=created_at)
     if consents and all(consent.waits_for for consent in consents.values()):
-        parts = [f"{node}: {consent.waits_for}" for node, consent in consents.items()]
-        return Waiting("PREPARING", "; ".join(parts), since)
-    until = ", ".join(
-        f"{moment(consent.decides_by)} ({node})" for node, consent in consents.items()
-    )
+        causes = [f"{node}: {consent.waits_for}" for node, consent in consents.items()]
+        return Waiting("PREPARING", "; ".join(causes), since)
+    deadlines = [f"{moment(consent.decides_by)} ({node})" for node, consent in consents.items()]
+    until = ", ".join(deadlines)
     return Waiting("APPROVAL", f"waits for approval until {until}", since)
 
 
 def _of_ready(job: Job) -> Waiting:
+    """Return the reason for a job that waits for resources, or for its start at some nodes."""
     shortage = reservations.waits_for(job)
     if shortage is not None:
         text, since, next_check = shortage
@@ -126,6 +134,10 @@ def _of_ready(job: Job) -> Waiting:
 
 
 def _of_running(job: Job) -> Waiting:
+    """Return the reason for a running job: its suspension, or the tasks under way."""
+    if job.suspended is not None:
+        text = f"no task starts: suspended by {job.suspended.by}"
+        return Waiting("SUSPENDED", text, job.suspended.at)
     names = []
     starts = []
     for task in job.tasks.values():
@@ -156,14 +168,21 @@ def _tries(job: Job, node: NodeJob) -> str:
     """Return how often the node's newest failing call was tried, with its error."""
     calls = _calls_under_way(job, node)
     failing = [call for call in calls if call.message] or calls[:1]
-    newest = max(failing, key=lambda call: call.sent_at or job.created_at)
-    text = "1 try" if newest.tries == 1 else f"{newest.tries} tries"
+
+    def sent_at(call: Call) -> datetime:
+        return call.sent_at or job.created_at
+
+    newest = max(failing, key=sent_at)
+    text = f"{newest.tries} tries"
+    if newest.tries == 1:
+        text = "1 try"
     if newest.message:
         text += f", {newest.message}"
     return text
 
 
 def _calls_under_way(job: Job, node: NodeJob) -> list[Call]:
+    """Return the calls to a node that the job needs a response to in its present state."""
     if job.status is JobStatus.PENDING:
         return [node.create]
     calls = [node.start]
@@ -184,7 +203,7 @@ def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
         return dict.fromkeys(job.tasks)
     job_waits = None
     if job.status is not JobStatus.RUNNING or job.ending is not None:
-        job_waits = of_job(job, timing)
+        job_waits = of_job(job, timing)  # a reason for all of its tasks
     dues = _earliest(agenda(job, timing), "task")
     first_due = min(dues.values(), default=None)
     parallelism = reservations.tasks_at_once(job, timing.abreast)
@@ -205,6 +224,10 @@ def _of_task(
     is_due: bool,
     parallelism: int,
 ) -> Waiting | None:
+    """Return the reason for one task; that of the job comes first unless the task is stopped.
+
+    ``is_due``: its next request is planned, so that nothing holds it back.
+    """
     if ended(TASK, task.status):
         return None
     if task.ending is not None:
@@ -212,15 +235,18 @@ def _of_task(
     if job_waits is not None:
         text = f"the job waits: {job_waits.reason}"
         return Waiting("JOB", text, job_waits.since, job_waits.next_check)
-    if task.again_from is not None:
-        cause = task.failure.reason if task.failure else "it failed"
-        return Waiting("RETRY", f"attempt {task.attempt + 1} failed ({cause})", task.again_from)
+    if task.failed_at is not None:
+        cause = "it failed"
+        if task.failure is not None:
+            cause = task.failure.reason
+        return Waiting("RETRY", f"attempt {task.attempt + 1} failed ({cause})", task.failed_at)
     if task.started_at is None:
         return _of_unstarted_task(job, task, is_due, parallelism)
     return _of_started_task(job, task, task.started_at)
 
 
 def _of_task_ending(task: Task, ending: Ending) -> Waiting:
+    """Return the reason for a task that is being stopped, or never starts."""
     failure = ending.failure or Failure("STOPPED", "stopped")
     text = "it is stopped"
     if task.started_at is None:
@@ -234,6 +260,7 @@ def _of_unstarted_task(
     is_due: bool,
     parallelism: int,
 ) -> Waiting:
+    """Return the reason why a task has not started: inputs, suspension, parallelism, or its turn."""
     since = _since_ready(job, task)
     upstream = job.spec.dag[task.name].upstream
     missing = [name for name in upstream if job.tasks[name].status is not TaskStatus.SUCCESS]
@@ -257,6 +284,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 
 
 def _tasks_ahead(job: Job, parallelism: int) -> str:
+    """Describe the tasks under way for which a further one has to wait."""
     tasks = job.tasks.values()
     under_way = [task.name for task in tasks if task.begun and not ended(TASK, task.status)]
     names = ", ".join(under_way[:_MAX_LISTED])
@@ -267,6 +295,7 @@ def _tasks_ahead(job: Job, parallelism: int) -> str:
 
 
 def _of_started_task(job: Job, task: Task, started_at: datetime) -> Waiting:
+    """Return the reason for a task under way: silent or refusing nodes, or reports to come."""
     parts = task.nodes.values()
     open_parts = [part for part in parts if not ended(TASK, part.status)]
     unreachable = _unreachable(job, [job.nodes[part.node] for part in open_parts])
@@ -303,6 +332,7 @@ def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
 
 
 def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
+    """Return the reason for a job that has ended here: reports or cleanups that are still open."""
     scheduler = local.spec.scheduler
     confirm = approval.pending_confirmation(local)
     if confirm is not None:
@@ -320,6 +350,7 @@ def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
 
 
 def _of_open_local(local: LocalJob) -> Waiting:
+    """Return the reason for a job that goes on here; a silent scheduling node comes first."""
     scheduler = local.spec.scheduler
     if watched(local) and _scheduler_is_silent(local.ask):
         since = local.last_contact or local.created_at
@@ -340,11 +371,13 @@ def _of_open_local(local: LocalJob) -> Waiting:
 
 
 def _scheduler_is_silent(query: Call) -> bool:
+    """Return whether a query of the scheduling node has had no response so far."""
     is_unanswered = query.state in (CallState.SENT, CallState.LOST)
     return is_unanswered and query.tries > 0
 
 
 def _of_ready_local(local: LocalJob) -> Waiting:
+    """Return the reason for an accepted job: its scheduling node has to create or start it."""
     scheduler = local.spec.scheduler
     since = local.created_at
     if local.approval is not None and local.approval.decided_at is not None:
@@ -355,14 +388,20 @@ def _of_ready_local(local: LocalJob) -> Waiting:
 
 
 def _of_running_local(local: LocalJob) -> Waiting:
+    """Return the reason for a running job: its runs here, or the next task of this node."""
     runs = [run for run in local.runs if not run.over]
     if not runs:
-        ends = [run.ended_at for run in local.runs if run.ended_at]
-        text = f"{local.spec.scheduler} has nothing for this node just now"
-        return Waiting("NEXT_TASK", text, max(ends, default=local.created_at))
+        return _of_idle_local(local)
     names = ", ".join(dict.fromkeys(run.task_name for run in runs))
     since = min(run.created_at for run in runs)
     return Waiting("RUNNING", f"{names} under way", since)
+
+
+def _of_idle_local(local: LocalJob) -> Waiting:
+    """Return the reason for a running job of which nothing runs here."""
+    ends = [run.ended_at for run in local.runs if run.ended_at]
+    text = f"{local.spec.scheduler} has nothing for this node just now"
+    return Waiting("NEXT_TASK", text, max(ends, default=local.created_at))
 
 
 # ---------------------------------------------------------------- runs at a participating node
@@ -394,6 +433,7 @@ def _of_run(
     run: Run,
     due: datetime | None,
 ) -> Waiting | None:
+    """Return the reason for one run by its state; None if it has ended."""
     due = _displayable(due, run.created_at)
     match run.status:
         case RunStatus.WAITING:
@@ -416,6 +456,7 @@ def _of_waiting_run(
     run: Run,
     due: datetime | None,
 ) -> Waiting:
+    """Return the reason why a run is not launched: a shortage in the job's pool, or its turn."""
     if due is None:
         shortage = domain_run.waits_for(local, run)
         if shortage:
@@ -424,6 +465,7 @@ def _of_waiting_run(
 
 
 def _running_text(run: Run) -> str:
+    """Describe the last news of a running container."""
     if run.away_at is not None:
         return f"its engine has not answered since {moment(run.away_at)}"
     if run.reported:
@@ -458,9 +500,11 @@ def _displayable(due: datetime | None, earliest: datetime) -> datetime | None:
 
 
 def _names(nodes: Iterable[NodeJob]) -> str:
+    """List nodes for a message."""
     return ", ".join(node.node for node in nodes)
 
 
 def _first_sent(calls: Iterable[Call]) -> datetime | None:
+    """Return when the first of these calls was made; None if none was."""
     times = [call.sent_at for call in calls if call.sent_at is not None]
     return min(times, default=None)

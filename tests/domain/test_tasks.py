@@ -300,7 +300,7 @@ def test_the_next_attempt_has_another_id_and_the_last_one_is_kept():
     )
     assert {note.event for note in job.notes} >= {"attempt failed, another follows", "next attempt"}
     failed = after(RETRY, *OVER)
-    one, two = retries.begun_again(failed, "a", at(2)), retries.begun_again(failed, "a", at(3))
+    one, two = retries.begin_again(failed, "a", at(2)), retries.begin_again(failed, "a", at(3))
     assert one.tasks["a"].task_id == two.tasks["a"].task_id == task.task_id
     assert one.tasks["a"].nodes["n1"].start.state is CallState.IDLE
 

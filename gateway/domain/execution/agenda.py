@@ -1,4 +1,4 @@
-"""What there is to do for a job at a participating node, and when."""
+"""The due actions and decisions of a participating node for a job, each with its time."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -6,127 +6,201 @@ from typing import assert_never
 
 from gateway.domain import approval
 from gateway.domain import run as domain_run
-from gateway.domain.execution import messages
 from gateway.domain.execution.contact import (
     MAX_QUERIES,
     silence_limit,
     watched,
 )
 from gateway.domain.execution.endings import MAX_INQUIRIES
+from gateway.domain.execution.messages import (
+    Abandon,
+    AskStop,
+    Close,
+    Collect,
+    Command,
+    Conclude,
+    Confirm,
+    Expire,
+    Launch,
+    Prepare,
+    Probe,
+    QueryEnding,
+    QueryScheduler,
+    Seal,
+    StopRun,
+    Tell,
+    TimeOut,
+)
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, is_own
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
-ToDo = Iterator[Due[messages.Command]]
+ToDo = Iterator[Due[Command]]
 
 _MAX_STOP_TRIES = 8640  # tries of a stop that people here asked for: about a day
 
+# The states that are reported to the scheduling node; it expects no report of the earlier ones.
+_REPORTED_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+
 
 def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
-    """Yield everything there is to do, each with its earliest time."""
-    if local.wish is not None and local.wish.tries < _MAX_STOP_TRIES:
-        yield from when_due(local.wish, messages.AskStop(), timing.call_deadline)
-    if local.inquiry is not None and local.inquiry.tries < MAX_INQUIRIES:
-        yield from when_due(local.inquiry, messages.QueryEnding(), timing.call_deadline)
+    """Yield every action and decision that is open, each with its earliest time."""
+    yield from _questions_to_scheduler(local, timing)
     yield from _of_runs(local, timing)
     yield from _of_approval(local, timing)
     if watched(local):
         yield from _of_scheduler(local, timing)
     runs_until = _runs_until(local, timing)
     if runs_until is not None:
-        yield Due(runs_until, messages.TimeOut())
+        yield Due(runs_until, TimeOut())
     if _may_close(local):
-        yield from when_due(local.close, messages.Close(), timing.call_deadline)
+        yield from when_due(local.close, Close(), timing.call_deadline)
+
+
+def _questions_to_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield the requests that follow from the end of the job here.
+
+    The scheduling node is asked to stop the job everywhere if people here stopped it alone, and how
+    the job ended if its stop did not say so.
+    """
+    if local.wish is not None and local.wish.tries < _MAX_STOP_TRIES:
+        yield from when_due(local.wish, AskStop(), timing.call_deadline)
+    if local.inquiry is not None and local.inquiry.tries < MAX_INQUIRIES:
+        yield from when_due(local.inquiry, QueryEnding(), timing.call_deadline)
+
+
+# ---------------------------------------------------------------- runs
 
 
 def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield the steps and reports of all runs.
+
+    A run that waits for the job's pool is not launched yet. While a stop is still to be reported,
+    no state of a run is: the scheduling node has to learn why the job ends before the runs' failures.
+    """
     may_launch = domain_run.may_launch(local)
-    # why a job ends is reported before the end of its runs
-    asks_stop = local.wish is not None and not local.wish.completed
+    is_stop_unreported = local.wish is not None and not local.wish.completed
     for run in local.runs:
         if run.done_with:
             continue
         if run.status is RunStatus.WAITING and run.run_id not in may_launch:
             continue
         yield from _of_run(run, timing)
-        if not asks_stop:
+        if not is_stop_unreported:
             yield from _reports(run, timing)
 
 
 def _of_run(run: Run, timing: RunTiming) -> ToDo:
+    """Yield the next steps of a run with its container: launch, inspect, stop or clean up."""
     match run.status:
         case RunStatus.WAITING:
-            yield Due(NOW, messages.Launch(run.run_id))
+            yield Due(NOW, Launch(run.run_id))
         case RunStatus.LAUNCHING:
-            yield from when_due(run.launch, messages.Launch(run.run_id), timing.launch_deadline)
+            yield from when_due(run.launch, Launch(run.run_id), timing.launch_deadline)
         case RunStatus.RUNNING:
             yield from _of_running(run, timing)
         case RunStatus.STOPPING:
-            deadline = timing.stop_grace + timing.call_deadline
-            yield from when_due(run.stop, messages.StopRun(run.run_id, timing.stop_grace), deadline)
-            if run.stop.state is CallState.OK:  # and it could not be seen whether it is gone
-                yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
+            yield from _of_stopping(run, timing)
         case RunStatus.SUCCESS | RunStatus.FAILED:
-            if _awaits_collection(run):
-                deadline = timing.stop_grace + timing.call_deadline
-                yield from when_due(run.collect, messages.Collect(run.run_id), deadline)
-            if run.unsealed:
-                yield from when_due(run.seal, messages.Seal(run.run_id), timing.seal_deadline)
+            yield from _of_ended(run, timing)
         case _:
             assert_never(run.status)
 
 
 def _of_running(run: Run, timing: RunTiming) -> ToDo:
+    """Yield the inspections of a running container, and when the run ends without further news.
+
+    After the exit a report may still be on its way for ``callback_grace`` seconds. A container that
+    reported its success has ``linger`` seconds to exit, and one whose engine is silent is waited for
+    ``engine_timeout`` seconds.
+    """
     if run.exit is not None:
         exited_at = run.exit.finished_at or run.reported_at or NOW
         grace = timedelta(seconds=timing.callback_grace)
-        yield Due(exited_at + grace, messages.Conclude(run.run_id))
+        yield Due(exited_at + grace, Conclude(run.run_id))
         return
-    yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
+    yield Due(run.probe_at or NOW, Probe(run.run_id))
+    since = run.away_at
+    limit = timing.engine_timeout
     if run.reported is TaskStatus.SUCCESS:
-        since, limit = run.reported_at, timing.linger
-    else:
-        since, limit = run.away_at, timing.engine_timeout
+        since = run.reported_at
+        limit = timing.linger
     if since is not None:
-        yield Due(since + timedelta(seconds=limit), messages.Conclude(run.run_id))
+        yield Due(since + timedelta(seconds=limit), Conclude(run.run_id))
+
+
+def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
+    """Yield the stop of a container; once it was stopped, inspections until it is seen to be gone."""
+    deadline = timing.stop_grace + timing.call_deadline
+    stop = StopRun(run.run_id, timing.stop_grace)
+    yield from when_due(run.stop, stop, deadline)
+    if run.stop.state is CallState.OK:
+        yield Due(run.probe_at or NOW, Probe(run.run_id))
+
+
+def _of_ended(run: Run, timing: RunTiming) -> ToDo:
+    """Yield the removal of an ended run's container, and the fingerprints of its model's files."""
+    if _awaits_collection(run):
+        deadline = timing.stop_grace + timing.call_deadline
+        yield from when_due(run.collect, Collect(run.run_id), deadline)
+    if run.unsealed:
+        yield from when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
 
 
 def _reports(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the report of a run's state that the scheduling node does not have yet."""
+    """Yield the report of a run's state that the scheduling node does not have yet.
+
+    After ``tell_tries`` tries it has to ask.
+    """
     status = run.reported_status
-    if status not in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED):
+    if status not in _REPORTED_STATES:
         return
-    if run.reporting.status is status or run.reporting.call.tries >= timing.tell_tries:
+    reporting = run.reporting
+    is_delivered = reporting.status is status
+    if is_delivered or reporting.call.tries >= timing.tell_tries:
         return
-    report = messages.Tell(run.run_id, status)
-    yield from when_due(run.reporting.call, report, timing.call_deadline)
+    report = Tell(run.run_id, status)
+    yield from when_due(reporting.call, report, timing.call_deadline)
+
+
+# ---------------------------------------------------------------- the job
 
 
 def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield what the approval of the job needs.
+
+    These are the deadline of the decision, its report to the scheduling node, and the images that
+    have to be pulled before.
+    """
     if local.approval is not None:
         lapses_at = approval.lapses_at(local)
         if lapses_at is not None:
-            yield Due(lapses_at, messages.Expire())
+            yield Due(lapses_at, Expire())
         confirmation = approval.pending_confirmation(local)
         if confirmation is not None:
-            yield from when_due(confirmation, messages.Confirm(), timing.call_deadline)
+            yield from when_due(confirmation, Confirm(), timing.call_deadline)
     preparation = approval.pending_preparation(local)
     if preparation is not None:
-        yield from when_due(preparation.fetch, messages.Prepare(), timing.prepare_deadline)
+        yield from when_due(preparation.fetch, Prepare(), timing.prepare_deadline)
 
 
 def _of_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield the next query of a scheduling node that is silent, or the end of the job without it.
+
+    The first query is due after the permitted silence; a lost one is repeated, and after
+    `MAX_QUERIES` of them the job ends.
+    """
     query = local.ask
     if query.state is CallState.LOST and query.tries >= MAX_QUERIES:
-        yield Due(NOW, messages.Abandon())
-    elif query.state is CallState.SENT and query.sent_at is not None:
-        deadline = timedelta(seconds=timing.call_deadline)
-        yield Due(query.sent_at + deadline, messages.QueryScheduler())
+        yield Due(NOW, Abandon())
+        return
+    if query.state is CallState.SENT and query.sent_at is not None:
+        due = query.sent_at + timedelta(seconds=timing.call_deadline)
     else:
         last_contact = local.last_contact or local.created_at
         due = query.due_at or last_contact + silence_limit(timing)
-        yield Due(due, messages.QueryScheduler())
+    yield Due(due, QueryScheduler())
 
 
 def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
@@ -147,17 +221,15 @@ def _may_close(local: LocalJob) -> bool:
 
 
 def _is_in_use(local: LocalJob, run: Run) -> bool:
+    """Return whether a run still keeps something of the job here: it goes on, or has its container.
+
+    A container at a gateway that the job has left is none of this one's: that gateway removes it
+    when it returns.
+    """
     if not run.over:
         return True
-    return _awaits_collection(run) and not _is_elsewhere(local, run)
-
-
-def _is_elsewhere(local: LocalJob, run: Run) -> bool:
-    """Return whether the run's container is with a gateway that the job has left.
-
-    That gateway removes it when it returns.
-    """
-    return bool(local.home and run.owner and run.owner != local.home)
+    is_elsewhere = bool(local.home and run.owner and run.owner != local.home)
+    return _awaits_collection(run) and not is_elsewhere
 
 
 def _awaits_collection(run: Run) -> bool:

@@ -2,12 +2,11 @@
 
 After ``RunTiming.orphan`` seconds without a request or a response, and when it has restarted, the
 node asks whether the job is still known there, and a tenth of that later again. The job continues
-where it is known, and ends where the scheduling node does not know it, does not respond after a
-silence, or reports that it has ended.
+if it is known, and ends if the scheduling node does not know it, does not respond after a silence,
+or reports that it has ended.
 """
 
 from datetime import datetime, timedelta
-from operator import is_
 
 from gateway.domain.execution import messages
 from gateway.domain.run import LocalJob
@@ -52,7 +51,13 @@ def worth_noting(
 def record_contact(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job after a sign of life of the scheduling node: the limit starts again."""
     was_silent = bool(local.ask.message) or local.ask.tries > 1
-    query = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
+    query = replace(
+        local.ask,
+        state=CallState.IDLE,
+        due_at=None,
+        tries=0,
+        message="",
+    )
     local = replace(local, last_contact=at, ask=query)
     if not was_silent:
         return local
@@ -64,35 +69,65 @@ def record_query(
     event: messages.Done,
     timing: RunTiming,
 ) -> LocalJob:
-    """Record the response to a query of the scheduling node; not ``final``: there was none."""
+    """Record the response to a query of the scheduling node; not ``final``: there was none.
+
+    The next query is due after a tenth of the limit at the earliest, as the node may just be
+    restarting.
+    """
     if not watched(local):
         return local
     if event.final:
         return record_contact(local, event.at)
-    shortest_pause = timedelta(seconds=timing.orphan / 10)  # it may just be restarting
     pause = timing.retry(local.ask.tries - 1, local.id, event.action)
+    shortest_pause = timedelta(seconds=timing.orphan / 10)
     due = event.at + max(pause, shortest_pause)
-    query = replace(local.ask, state=CallState.LOST, due_at=due, message=event.message)
-    last_contact = local.last_contact or local.created_at
-    if event.at < last_contact + silence_limit(timing):  # asked early, as this node has restarted
-        query = Call(due_at=due)
-    local = replace(local, ask=query)
-    scheduler = local.spec.scheduler
+    local = replace(local, ask=_lost_query(local, event, timing, due))
     return local.with_note(
-        event.at, "scheduling node does not respond", scheduler, message=event.message
+        event.at,
+        "scheduling node does not respond",
+        local.spec.scheduler,
+        message=event.message,
+    )
+
+
+def _lost_query(
+    local: LocalJob,
+    event: messages.Done,
+    timing: RunTiming,
+    due: datetime,
+) -> Call:
+    """Return the call of a query without a response.
+
+    It counts towards the end of the job only after the permitted silence. A query before that was
+    sent because this node has restarted, and is forgotten.
+    """
+    last_contact = local.last_contact or local.created_at
+    was_early = event.at < last_contact + silence_limit(timing)
+    if was_early:
+        return Call(due_at=due)
+    return replace(
+        local.ask,
+        state=CallState.LOST,
+        due_at=due,
+        message=event.message,
     )
 
 
 def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
     """Return the job with all undelivered reports due now, if this is its scheduling node.
 
-    To be called when the node is reachable again.
+    For a node that is reachable again. A job without such reports is returned itself.
     """
     if local.spec.scheduler != node:
         return local
     local = changed(local, "wish", Call.hurried)
     local = changed(local, "inquiry", Call.hurried)
-    runs = tuple(changed(run, "reporting.call", Call.hurried) for run in local.runs)
-    if all(map(is_, runs, local.runs)):
+    is_changed = False
+    hurried_runs = []
+    for run in local.runs:
+        hurried_run = changed(run, "reporting.call", Call.hurried)
+        is_changed |= hurried_run is not run
+        hurried_runs.append(hurried_run)
+    if not is_changed:
         return local
-    return replace(local, runs=runs)
+    return replace(local, runs=tuple(hurried_runs))

@@ -1,6 +1,7 @@
 """How a job ends at a participating node: by a stop, by itself, or as people or limits decide."""
 
 from datetime import datetime, timedelta
+from functools import partial
 
 from gateway.domain import models
 from gateway.domain.execution import messages, runs
@@ -17,34 +18,29 @@ _INQUIRY_PAUSE = timedelta(seconds=1)
 
 
 def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """End the runs of some tasks, or of all and the job with them."""
+    """End the runs of some tasks, or of all and the job with them.
+
+    A stop that comes after the job has ended here may still explain how it ended.
+    """
     if event.tasks is not None:
-        stopped = _stop_runs(local, event.tasks, event.at)
-        if stopped.runs == local.runs:
-            return stopped
-        return stopped.with_note(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
-    stopped = _stop_runs(local, frozenset(run.task_name for run in local.runs), event.at)
+        return _stop_tasks(local, event.tasks, event)
+    every_task = frozenset(run.task_name for run in local.runs)
+    stopped = _stop_runs(local, every_task, event.at)
     if ended(JOB, local.status):
         return _explain(stopped, event)
-    status = JobStatus.FINISHED
-    if local.status is JobStatus.PENDING:
-        status = JobStatus.REJECTED
-    ending = event.ending
-    if ending is None:
-        ending = _inferred_ending(local, event)
-    stopped = replace(
-        stopped,
-        status=move(JOB, local.status, status),
-        ended_at=event.at,
-        ending=ending,
-    )
-    is_unexplained = event.ending is None and status is JobStatus.FINISHED
-    if is_unexplained and _is_scheduled_by_another(local, event.by):
-        stopped = replace(stopped, inquiry=Call(due_at=event.at + _INQUIRY_PAUSE))
-    else:
-        stopped = keep_models(stopped, event.at)
-    outcome = ending.outcome if ending else ""
-    return stopped.with_note(event.at, f"job {status} here", event.by, outcome=outcome)
+    return _end(stopped, local, event)
+
+
+def _stop_tasks(
+    local: LocalJob,
+    tasks: frozenset[str],
+    event: messages.StopRequested,
+) -> LocalJob:
+    """End the runs of some tasks; the job goes on. A repeated stop is not noted again."""
+    stopped = _stop_runs(local, tasks, event.at)
+    if stopped.runs == local.runs:
+        return stopped
+    return stopped.with_note(event.at, "task stop asked", event.by, tasks=sorted(tasks))
 
 
 def _stop_runs(
@@ -52,13 +48,49 @@ def _stop_runs(
     tasks: frozenset[str],
     at: datetime,
 ) -> LocalJob:
+    """Return the job with every run of these tasks ending."""
+    stop_run = partial(runs.stopped, at=at)
     for run in local.runs:
         if run.task_name in tasks:
-            local = runs.with_run(local, run.run_id, lambda run: runs.stopped(run, at), at=at)
+            local = runs.with_run(local, run.run_id, stop_run, at=at)
     return local
 
 
+def _end(
+    stopped: LocalJob,
+    before: LocalJob,
+    event: messages.StopRequested,
+) -> LocalJob:
+    """End the job: FINISHED, or REJECTED if it was PENDING.
+
+    ``before`` is the job before its runs were stopped: they show how it ended if the stop does not
+    say so. In that case the scheduling node is asked a little later, and the models of the job are
+    kept only once the ending is known.
+    """
+    status = JobStatus.FINISHED
+    if before.status is JobStatus.PENDING:
+        status = JobStatus.REJECTED
+    ending = event.ending
+    if ending is None:
+        ending = _inferred_ending(before, event)
+    ended_job = replace(
+        stopped,
+        status=move(JOB, before.status, status),
+        ended_at=event.at,
+        ending=ending,
+    )
+    is_unexplained = event.ending is None and status is JobStatus.FINISHED
+    if is_unexplained and _is_scheduled_by_another(before, event.by):
+        inquiry = Call(due_at=event.at + _INQUIRY_PAUSE)
+        ended_job = replace(ended_job, inquiry=inquiry)
+    else:
+        ended_job = keep_models(ended_job, event.at)
+    outcome = ending.outcome if ending else ""
+    return ended_job.with_note(event.at, f"job {status} here", event.by, outcome=outcome)
+
+
 def _is_scheduled_by_another(local: LocalJob, sender: NodeId) -> bool:
+    """Return whether a stop came from the scheduling node, and that is another node than this."""
     return sender == local.spec.scheduler and sender != local.node
 
 
@@ -75,12 +107,15 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def end_here(local: LocalJob, ending: Ending) -> LocalJob:
-    """End the job here, whatever its scheduling node knows."""
+    """End the job here by a decision of this node, whatever its scheduling node knows."""
     return stop(local, messages.StopRequested(ending.at, None, ending, ending.by))
 
 
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
-    """End the job for people here without its scheduling node, which learns of it once it answers."""
+    """End the job for people here without its scheduling node, which does not answer.
+
+    It is asked to stop the job everywhere once it does; a request that is under way is continued.
+    """
     text = f"stopped by {local.node} alone: {event.why}"
     ending = Ending(Outcome.STOPPED, event.at, Failure("STOPPED", text, local.node), local.node)
     stop_call = local.wish
@@ -90,10 +125,15 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
 
 
 def record_stop_request(local: LocalJob, event: messages.StopWished) -> LocalJob:
-    """Record that people here had the scheduling node stop the job, or that it refused to."""
+    """Record that people here had the scheduling node stop the job, or that it refused to.
+
+    The stop that follows is then explained by these people.
+    """
     if ended(JOB, local.status):
         return local
-    request = StopRequest(event.by, event.at) if event.by else None
+    request = None
+    if event.by:
+        request = StopRequest(event.by, event.at)
     return replace(local, stop_request=request)
 
 
@@ -122,24 +162,36 @@ def abandon(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """Take up how the job ended where that arrives only after the stop, as FATE sends it."""
+    """Take up an explanation of the ending that arrives only after the stop, as FATE sends it.
+
+    It settles the inquiry. If there was one, only now it is known whether the job leaves a model.
+    """
     ending = event.ending
     if ending is None:
         return local
     is_news = may_explain(local, ending.outcome, is_inferred=event.is_inferred)
     was_inquired = local.inquiry is not None
-    local = changed(local, "inquiry", lambda call: replace(call, state=CallState.OK, message=""))
+    local = changed(local, "inquiry", _settled)
     if is_news:
-        if local.approval is not None and local.approval.failure is not None:
-            # the job ended because this node rejected it
-            rejection = local.approval.failure
-            ending = replace(ending, outcome=Outcome.REJECTED, failure=rejection)
+        ending = _with_rejection(local, ending)
         local = replace(local, ending=ending)
-    if was_inquired:  # only now it is known whether the job leaves a model
+    if was_inquired:
         local = keep_models(local, event.at)
     if not is_news:
         return local
     return local.with_note(event.at, "job's end explained", event.by, outcome=ending.outcome)
+
+
+def _settled(call: Call) -> Call:
+    """Return a call whose response is known."""
+    return replace(call, state=CallState.OK, message="")
+
+
+def _with_rejection(local: LocalJob, ending: Ending) -> Ending:
+    """Return the ending as a rejection if the job ended because this node has rejected it."""
+    if local.approval is None or local.approval.failure is None:
+        return ending
+    return replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
 
 
 def may_explain(
@@ -150,9 +202,13 @@ def may_explain(
 ) -> bool:
     """Return whether an outcome that comes after the end here is news.
 
-    That runs were stopped explains nothing. ``is_inferred``: the outcome was read off tasks' states.
-    A stop leaves running tasks FAILED at some nodes, so that a failure inferred there does not
-    replace a stop.
+    A success is news only for a job that still waits for its explanation. Any outcome but a success
+    replaces the stop of a single task, as a stopped run explains nothing. A stop by people here is
+    replaced by a success only. Apart from these, an ending that the scheduling node has reported is
+    final, and so is one of a job with a failure of its own here.
+
+    ``is_inferred``: the outcome was read off tasks' states. A stop leaves running tasks FAILED at
+    some nodes, so a failure inferred there does not replace a stop.
     """
     ending = local.ending
     is_success = outcome is Outcome.SUCCEEDED
@@ -164,21 +220,27 @@ def may_explain(
         return not is_success
     if ending.outcome is Outcome.STOPPED and local.stop_request is not None:
         return is_success and local.is_ending_inferred
-    if not local.is_ending_inferred or local.own_failure is not None:
+    is_final = not local.is_ending_inferred or local.own_failure is not None
+    if is_final:
         return False
     return ending.outcome is Outcome.SUCCEEDED or is_success or not is_inferred
 
 
 def _is_task_stop(ending: Ending) -> bool:
+    """Return whether the ending is only that of a stopped task."""
     failure = ending.failure
     return failure is not None and failure.reason == "STOPPED" and failure.task != ""
 
 
-# ---------------------------------------------------------------- endings that nobody explained
+# ---------------------------------------------------------------- endings without an explanation
 
 
 def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending | None:
-    """Return how the job ended where the scheduling node does not say; None where nothing tells."""
+    """Return how the job ended if the scheduling node does not say; None if nothing shows it.
+
+    The reasons in the order in which they count: people here had the job stopped, the runs show the
+    ending, or the scheduling node stopped a job that was not over.
+    """
     request = local.stop_request
     is_pending = local.status is JobStatus.PENDING
     if request is not None and not is_pending and local.own_failure is None:
@@ -195,18 +257,15 @@ def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending |
 
 
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
-    """Return the ending that the runs here show; None where they show none.
+    """Return the ending that the runs here show; None if they show none.
 
-    The standard has no message for a success; the stop of a job whose every task has succeeded here
-    is one.
+    The first failure of a latest run is the job's. The standard has no message for a success: the
+    stop of a job whose every task has succeeded here is one.
     """
     latest_runs = _latest_runs(local)
     for run in latest_runs:
         if run.failure is not None:
-            outcome = Outcome.FAILED
-            if run.failure.reason == "STOPPED":
-                outcome = Outcome.STOPPED
-            return Ending(outcome, event.at, run.failure, event.by)
+            return _ending_by_failure(run.failure, event)
     tasks_here = {run.task_name for run in latest_runs}
     tasks = {node.name for node in local.spec.dag.nodes}
     if tasks_here != tasks or not all(run.over for run in latest_runs):
@@ -214,6 +273,17 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
     return Ending(Outcome.SUCCEEDED, event.at, None, event.by)
 
 
+def _ending_by_failure(failure: Failure, event: messages.StopRequested) -> Ending:
+    """Return the ending of a job by the failure of one of its runs, or by the run's stop."""
+    outcome = Outcome.FAILED
+    if failure.reason == "STOPPED":
+        outcome = Outcome.STOPPED
+    return Ending(outcome, event.at, failure, event.by)
+
+
 def _latest_runs(local: LocalJob) -> list[Run]:
     """Return the latest run of each task and party."""
-    return list({(run.task_name, run.party): run for run in local.runs}.values())
+    latest_runs = {}
+    for run in local.runs:
+        latest_runs[run.task_name, run.party] = run
+    return list(latest_runs.values())

@@ -11,7 +11,7 @@ from gateway.domain.states import TaskStatus
 
 @dataclass(frozen=True)
 class OnRun:
-    """What is about one run, by its id."""
+    """A command about one run, by its id."""
 
     run: str
     call: ClassVar[str] = ""  # path in the record to the `Call` that records the action
@@ -61,7 +61,7 @@ class Conclude(OnRun):
 
 @dataclass(frozen=True)
 class OnJob:
-    """What is about the job as a whole."""
+    """A command about the job as a whole."""
 
     call: ClassVar[str] = ""
 
@@ -158,9 +158,8 @@ class LaunchFailed(RunEvent):
 
     failure: Failure
     at: datetime
-    engine_message: str = (
-        ""  # the engine's own message, for this node only; empty where the failure has it
-    )
+    # the engine's own message, for this node only; empty if the failure has it
+    engine_message: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,14 +172,13 @@ class Broken(RunEvent):
 
 @dataclass(frozen=True)
 class Exited(RunEvent):
-    """``result_code`` and ``result_message`` are what the container's last line says, where it says so."""
+    """The container ended; code and message come from its last line, if it has them."""
 
     exit: Exit
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None
-    """what is the matter with its storage, where it failed"""
+    cause: Failure | None = None  # the fault of its storage, if it failed
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,7 @@ class Reported(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None
-    """what is the matter with its storage, where it reports a failure"""
+    cause: Failure | None = None  # the fault of its storage, if it reports a failure
 
 
 @dataclass(frozen=True)
@@ -240,15 +237,14 @@ class Sealed(RunEvent):
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The runs of these tasks (None: all, and the job with them) are to end."""
+    """A stop of the runs of these tasks; None: of all, and the job with them."""
 
     at: datetime
     tasks: frozenset[str] | None
     ending: Ending | None
     by: str = ""
-    is_inferred: bool = (
-        False  # the outcome was read off tasks' states, which a stop may have left so
-    )
+    # the outcome was read off tasks' states, which a stop may have left so
+    is_inferred: bool = False
 
 
 @dataclass(frozen=True)
@@ -269,7 +265,10 @@ class StoppedHere:
 
 @dataclass(frozen=True)
 class Restarted:
-    """The process restarted, so its actions are no longer under way; ``owner`` empty: those of all runs."""
+    """The process restarted, so its actions are no longer under way.
+
+    Only the runs of ``owner`` are affected, or all runs if it is empty.
+    """
 
     at: datetime
     owner: str = ""
@@ -277,7 +276,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class OwnerLost:
-    """A gateway was silent for too long; what it had not started goes to the heir."""
+    """A gateway was silent for too long; its runs that have not started go to the heir."""
 
     owner: str
     heir: str

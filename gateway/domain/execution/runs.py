@@ -12,7 +12,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.domain.execution import messages
 from gateway.domain.run import Exit, LocalJob, Reporting, Run
@@ -47,8 +47,10 @@ def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
     The names are ``result_code`` and ``result_message``, or as in descriptions ``resultCode`` and
     ``resultMessage``.
     """
+    if not lines:
+        return "", ""
     try:
-        reported = json.loads(lines[-1]) if lines else None
+        reported = json.loads(lines[-1])
     except (ValueError, RecursionError):
         return "", ""
     if not isinstance(reported, dict):
@@ -69,21 +71,49 @@ def with_run(
     change: Callable[[Run], Run],
     at: datetime | None = None,
 ) -> LocalJob:
-    """Change one run of a job, and write its moves into the timeline."""
-    for i, old in enumerate(local.runs):
-        if old.run_id != run_id:
-            continue
-        new = change(old)
-        if new is old:
-            return local
-        local = replace(local, runs=(*local.runs[:i], new, *local.runs[i + 1 :]))
-        if new.status is old.status:
-            return local
-        moved_at = at or new.ended_at or new.launch.sent_at or new.created_at
-        detail = new.failure.as_dict() if new.failure else {}
-        detail |= {"task": new.task_name, "role": new.party.label, "attempt": new.attempt}
-        return local.with_note(moved_at, f"run {new.status}", **detail)
+    """Return the job with one of its runs changed, and with the run's move in the timeline.
+
+    ``at`` is the time of the move, by default the one that the run itself has for it. A job without
+    the run, or with nothing to change in it, is returned itself.
+    """
+    for position, run in enumerate(local.runs):
+        if run.run_id == run_id:
+            return _replace_run(local, position, change(run), at)
     return local
+
+
+def _replace_run(
+    local: LocalJob,
+    position: int,
+    run: Run,
+    at: datetime | None,
+) -> LocalJob:
+    """Put a changed run in the place of the old one, and note its move if it has moved."""
+    old = local.runs[position]
+    if run is old:
+        return local
+    runs = list(local.runs)
+    runs[position] = run
+    local = replace(local, runs=tuple(runs))
+    if run.status is old.status:
+        return local
+    return _note_move(local, run, at)
+
+
+def _note_move(
+    local: LocalJob,
+    run: Run,
+    at: datetime | None,
+) -> LocalJob:
+    """Write the new status of a run into the timeline, with its failure if it has one."""
+    moved_at = at or run.ended_at or run.launch.sent_at or run.created_at
+    detail: dict[str, Any] = {}
+    if run.failure is not None:
+        detail = run.failure.as_dict()
+    detail["task"] = run.task_name
+    detail["role"] = run.party.label
+    detail["attempt"] = run.attempt
+    return local.with_note(moved_at, f"run {run.status}", **detail)
 
 
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
@@ -113,9 +143,7 @@ def apply(
         case messages.Inspected():
             return _inspected(run, event, timing)
         case messages.Broken():
-            if run.status is not RunStatus.RUNNING:
-                return run
-            return finished(run, event.at, event.failure)
+            return _broken(run, event)
         case messages.Exited():
             return _exited(run, event, timing, job_id)
         case messages.Reported():
@@ -131,15 +159,21 @@ def probed(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """Return the run as inspected now; the longer it runs undisturbed, the longer until the next."""
+    """Return the run with an inspection that begins now, and the next one planned.
+
+    The pause is as long as the container has run undisturbed, between ``probe_every`` and
+    ``probe_rarely`` seconds.
+    """
     seconds = 0.0
-    if run.status is RunStatus.RUNNING and run.away_at is None and run.started_at is not None:
+    is_undisturbed = run.status is RunStatus.RUNNING and run.away_at is None
+    if is_undisturbed and run.started_at is not None:
         seconds = (now - run.started_at).total_seconds()
     pause = max(timing.probe_every, min(seconds, timing.probe_rarely))
     return replace(run, probe_at=now + timedelta(seconds=pause))
 
 
 def _next_probe(at: datetime, timing: RunTiming) -> datetime:
+    """Return when a container has to be inspected next after news of it."""
     return at + timedelta(seconds=timing.probe_every)
 
 
@@ -148,16 +182,23 @@ def _engine_silent(
     event: messages.EngineSilent,
     timing: RunTiming,
 ) -> Run:
+    """Record since when the engine has not responded, and plan the next inspection.
+
+    A connection that breaks over and over does not put the inspection off.
+    """
     if run.over:
         return run
     probe_at = _next_probe(event.at, timing)
     if run.probe_at is not None and run.probe_at > event.at:
-        # a connection that breaks over and over does not put the probe off
         probe_at = min(probe_at, run.probe_at)
     return replace(run, probe_at=probe_at, away_at=run.away_at or event.at)
 
 
 def _gone(run: Run, event: messages.Gone) -> Run:
+    """End a run whose container the engine does not know: as stopped if it had to stop.
+
+    A running one has failed, unless its exit is recorded already.
+    """
     if run.status is RunStatus.STOPPING:
         return finished(run, event.at, _stop_failure(run))
     if run.status is RunStatus.RUNNING and run.exit is None:
@@ -171,6 +212,7 @@ def _inspected(
     event: messages.Inspected,
     timing: RunTiming,
 ) -> Run:
+    """Record that the engine responds and has the container; stored only if that is news."""
     if run.over:
         return run
     is_running = run.status is RunStatus.RUNNING and run.away_at is None
@@ -179,12 +221,23 @@ def _inspected(
     return replace(run, probe_at=_next_probe(event.at, timing), away_at=None)
 
 
+def _broken(run: Run, event: messages.Broken) -> Run:
+    """Fail a running container's run, as the gateway has to end the container."""
+    if run.status is not RunStatus.RUNNING:
+        return run
+    return finished(run, event.at, event.failure)
+
+
 def _exited(
     run: Run,
     event: messages.Exited,
     timing: RunTiming,
     job_id: str,
 ) -> Run:
+    """Record how the container exited, which ends the run unless a report may still come.
+
+    Result code and message of a report count more than the ones in the last line of the log.
+    """
     if run.exit is not None or run.status is RunStatus.WAITING:
         return run
     run = replace(
@@ -202,6 +255,10 @@ def _with_report(
     timing: RunTiming,
     job_id: str,
 ) -> Run:
+    """Record the state that the container reports; after SUCCESS or FAILED nothing more counts.
+
+    A failure ends a running container's run immediately, a success once it has exited.
+    """
     if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         return run
     run = replace(
@@ -222,12 +279,18 @@ def _launched(
     timing: RunTiming,
     job_id: str,
 ) -> Run:
+    """Record that the container was started; it is stopped immediately if a stop came before.
+
+    Where the container of an ended run was removed already, a gateway that was frozen has started it
+    again: it is removed once more.
+    """
     if run.over and run.collect.state is not CallState.IDLE:
-        # a gateway that was frozen meanwhile has started the container after it was collected
         return replace(run, collect=Call())
     if run.status is not RunStatus.LAUNCHING:
         return run
-    status = RunStatus.RUNNING if run.stop_at is None else RunStatus.STOPPING
+    status = RunStatus.RUNNING
+    if run.stop_at is not None:
+        status = RunStatus.STOPPING
     run = replace(
         run,
         status=move(RUN, run.status, status),
@@ -254,7 +317,8 @@ def _not_launched(
         return run
     away_at = run.away_at or event.at
     gives_up = event.at >= away_at + timedelta(seconds=timing.engine_timeout)
-    if event.failure.reason == "ENGINE_DOWN" and run.stop_at is None and not gives_up:
+    is_engine_down = event.failure.reason == "ENGINE_DOWN"
+    if is_engine_down and run.stop_at is None and not gives_up:
         due = event.at + timing.retry(run.launch.tries - 1, run.name)
         launch = replace(run.launch, state=CallState.LOST, due_at=due)
         return replace(run, away_at=away_at, launch=launch)
@@ -267,6 +331,11 @@ def _sealed(
     event: messages.Sealed,
     timing: RunTiming,
 ) -> Run:
+    """Record the fingerprints of a model's files.
+
+    Files that could not be read are read again after a pause, `SEAL_TRIES` times; after that the
+    run has a warning and leaves no model. Its success is reported only then.
+    """
     if not run.unsealed:
         return run
     seal = run.seal
@@ -296,25 +365,25 @@ def conclude(
 ) -> Run:
     """End a running container's run if its report and its exit decide that.
 
-    ``last``: nothing more comes. ``cause``: the failure of its storage, which becomes the failure's
-    reason beside the container's own words.
+    A reported failure and an exit code other than 0 are failures, an exit with code 0 after a
+    reported success is a success. Without a decision the run waits for more news, unless this is the
+    ``last``: it ends then too. ``cause`` is the fault of the run's storage: it becomes the failure's
+    reason, and the message has it before the container's own.
     """
     if run.status is RunStatus.STOPPING and run.exit is not None:
         return finished(run, now, _stop_failure(run))
     if run.status is not RunStatus.RUNNING:
         return run
-    if run.reported is TaskStatus.FAILED:
-        return finished(run, now, _with_cause(exit_failure(run, job_id), cause))
-    if run.exit is None:
-        if not last:
-            return run
-        return _conclude_without_exit(run, now, timing)
-    if run.exit.code != 0:
-        return finished(run, now, _with_cause(exit_failure(run, job_id), cause))
-    if run.reported is TaskStatus.SUCCESS:
+    exited_badly = run.exit is not None and run.exit.code != 0
+    if run.reported is TaskStatus.FAILED or exited_badly:
+        failure = _with_cause(exit_failure(run, job_id), cause)
+        return finished(run, now, failure)
+    if run.exit is not None and run.reported is TaskStatus.SUCCESS:
         return finished(run, now)
     if not last:
         return run
+    if run.exit is None:
+        return _conclude_without_exit(run, now, timing)
     return _conclude_without_report(run, run.exit, now, timing)
 
 
@@ -323,6 +392,7 @@ def _conclude_without_exit(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
+    """End a run whose container lingers after its report of success, or whose engine stays silent."""
     if run.reported is TaskStatus.SUCCESS:
         return finished(run, now)
     if run.away_at is None or now < run.away_at + timedelta(seconds=timing.engine_timeout):
@@ -338,7 +408,11 @@ def _conclude_without_report(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """End a run whose container exited with code 0: a success if its outputs are there."""
+    """End a run whose container exited with code 0 and never reported.
+
+    It is a success if its outputs are in the storage, unless the node's settings
+    (``silence_fails``) demand the report.
+    """
     if exit_.missing_outputs:
         missing = ", ".join(exit_.missing_outputs)
         text = (
@@ -369,41 +443,69 @@ def finished(
 
 
 def exit_failure(run: Run, job_id: str) -> Failure:
-    """Return why the container failed: its engine, out of memory, its exit code or its report."""
+    """Return why the container failed, for every party of the job.
+
+    The reasons in the order in which they count: it reported a failure without an error of its own
+    (REPORTED_FAILED), it had no more memory (OOM_KILLED), its engine has ended it (ENGINE_DOWN), or
+    its exit code (EXIT_1).
+    """
+    result = _result_in_words(run)
     exit_ = run.exit
-    text = run.result_message or run.results.get(run.result_code, "")
-    if run.result_code:
-        code = f"result code {run.result_code}"
-        text = f"{code}: {text}" if text else code
-    if exit_ is None or exit_.code == 0:
-        if not text:
-            text = _pointer_to_log(run, job_id)
-        return Failure("REPORTED_FAILED", text, exit_code=exit_.code if exit_ else None)
+    if exit_ is None:
+        return Failure("REPORTED_FAILED", result or _pointer_to_log(run, job_id))
+    code = exit_.code
+    if code == 0:
+        text = result or _pointer_to_log(run, job_id)
+        return Failure("REPORTED_FAILED", text, exit_code=code)
     if exit_.oom_killed:
-        text = text or "the container used more memory than it may"
-        return Failure("OOM_KILLED", text, exit_code=exit_.code)
+        text = result or "the container used more memory than it may"
+        return Failure("OOM_KILLED", text, exit_code=code)
     if _ended_with_engine(run, exit_):
-        text = (
-            f"the container engine went away and took the container along (exit code {exit_.code})"
-        )
-        return Failure("ENGINE_DOWN", text, exit_code=exit_.code)
-    sentences = [_exit_in_words(run, exit_)]
+        text = f"the container engine went away and took the container along (exit code {code})"
+        return Failure("ENGINE_DOWN", text, exit_code=code)
+    text = _exit_in_words(run, exit_, result)
+    return Failure(f"EXIT_{code}", text, exit_code=code)
+
+
+def _result_in_words(run: Run) -> str:
+    """Return the reported result code with its message; empty without either.
+
+    A code without a message is looked up in the codes that the vendor has registered.
+    """
+    message = run.result_message or run.results.get(run.result_code, "")
+    if not run.result_code:
+        return message
+    code = f"result code {run.result_code}"
+    if not message:
+        return code
+    return f"{code}: {message}"
+
+
+def _exit_in_words(
+    run: Run,
+    exit_: Exit,
+    result: str,
+) -> str:
+    """Describe an exit code other than 0, its usual meaning, and the reported result."""
+    sentences = [_exit_code_in_words(run, exit_)]
     if not run.reported:
         sentences.append(meaning(exit_.code))
-    if exit_.code - 128 in _OUT_OF_MEMORY_SIGNALS and run.limits.get("memory"):
+    is_memory_signal = exit_.code - 128 in _OUT_OF_MEMORY_SIGNALS
+    if is_memory_signal and run.limits.get("memory"):
         sentences.append("its memory is limited, and programs that get no more end so")
-    sentences.append(text)
-    message = "; ".join(filter(None, sentences))
-    return Failure(f"EXIT_{exit_.code}", message, exit_code=exit_.code)
+    sentences.append(result)
+    return "; ".join(filter(None, sentences))
 
 
 def _pointer_to_log(run: Run, job_id: str) -> str:
+    """Return the command that shows the log of a container that failed without a message."""
     arguments = [job_id, "--task", run.task_name, "--party", run.party.label]
     look = shlex.join(["bfia-gateway", "job", "logs", *arguments])
     return f"the container reported FAILED; its node has the log: {look}"
 
 
-def _exit_in_words(run: Run, exit_: Exit) -> str:
+def _exit_code_in_words(run: Run, exit_: Exit) -> str:
+    """Describe an exit code with the signal that caused it and the last report before it."""
     text = f"exit code {exit_.code}"
     if exit_.signal:
         text += f" by signal {exit_.signal}"
@@ -413,6 +515,7 @@ def _exit_in_words(run: Run, exit_: Exit) -> str:
 
 
 def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
+    """Return the failure with the fault of the storage as its reason, unless the engine is to blame."""
     if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
         return failure
     message = f"{cause.message}; the container: {failure.message}"
@@ -420,6 +523,7 @@ def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
 
 
 def _ended_with_engine(run: Run, exit_: Exit) -> bool:
+    """Return whether the container's exit is that of a container whose engine died or restarted."""
     if run.away_at is None or run.reported is TaskStatus.FAILED:
         return False
     if exit_.code not in _DAEMON_EXIT_CODES:
@@ -433,7 +537,10 @@ def _with_news(run: Run) -> Run:
 
 
 def _stop_failure(run: Run) -> Failure:
-    exit_code = run.exit.code if run.exit else None
+    """Return the failure of a run that was stopped on request."""
+    exit_code = None
+    if run.exit is not None:
+        exit_code = run.exit.code
     return Failure("STOPPED", "stopped on request", exit_code=exit_code)
 
 
@@ -441,9 +548,10 @@ def _stop_failure(run: Run) -> Failure:
 
 
 def stopped(run: Run, at: datetime) -> Run:
-    """Return the run as it is to end; one that has ended, or is ending, is returned unchanged.
+    """Return the run after a request to stop it; one that has ended, or is ending, stays the same.
 
-    One that has succeeded leaves no model if that is not fingerprinted yet.
+    A run without a container fails immediately, one with a container once that is gone. A run that
+    has succeeded leaves no model if that is not fingerprinted yet.
     """
     if run.unsealed:
         seal = replace(run.seal, state=CallState.REFUSED, message="stopped")
@@ -459,6 +567,11 @@ def stopped(run: Run, at: datetime) -> Run:
 
 
 def _may_have_container(run: Run) -> bool:
+    """Return whether the engine may have a container of the run that has to be stopped.
+
+    A launch that is under way may still create it; one that failed has not. A container that has
+    exited needs no stop.
+    """
     match run.status:
         case RunStatus.WAITING:
             return False
@@ -475,7 +588,10 @@ def reported(
     status: TaskStatus,
     done: Callable[[Call], Call],
 ) -> Run:
-    """Return the run after its state was reported, or was not; newer news has its own call."""
+    """Return the run after a try to report its state; ``done`` says how the call ended.
+
+    Ignored if the state has changed since: that has a call of its own.
+    """
     if status is not run.reported_status or status is run.reporting.status:
         return run
     call = done(run.reporting.call)
@@ -491,7 +607,10 @@ def with_warnings(run: Run, warnings: tuple[str, ...]) -> Run:
 
 
 def without_owner(run: Run, event: messages.OwnerLost) -> Run:
-    """Return the run of a lost gateway: the heir's if it had not started, else failed."""
+    """Return the run of a lost gateway: the heir's if it had not started, else failed.
+
+    A container goes on, but the job's channel to the other parties was lost with its gateway.
+    """
     if run.status is RunStatus.WAITING:
         return replace(run, owner=event.heir)
     if run.status is RunStatus.STOPPING or run.stop_at is not None:

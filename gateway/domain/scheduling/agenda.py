@@ -1,4 +1,4 @@
-"""What there is to do for a job at its scheduling node, and when."""
+"""The due requests and decisions of a job at its scheduling node, each with its time."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -8,20 +8,36 @@ from typing import Any
 from gateway.domain import reservations, retries
 from gateway.domain.dag import ready
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.scheduling import messages
+from gateway.domain.scheduling.messages import (
+    Command,
+    CreateAt,
+    Expire,
+    GiveUp,
+    PollTaskAt,
+    Request,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopTaskAt,
+    TaskRequest,
+)
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
-ToDo = Iterator[Due[messages.Command]]
+ToDo = Iterator[Due[Command]]
 
 
 def agenda(job: Job, timing: Timing) -> ToDo:
-    """Yield everything there is to do, each with its earliest time."""
+    """Yield every request and decision that is open, each with its earliest time.
+
+    Of a job that ends only the stops are open. A node without which the job runs is stopped too.
+    """
     if job.ending is not None:
         yield from _stops(job, timing, job.nodes.values())
         return
-    yield from _stops(job, timing, [n for n in job.nodes.values() if n.excluded])
+    excluded_nodes = [node for node in job.nodes.values() if node.excluded]
+    yield from _stops(job, timing, excluded_nodes)
     for node in job.active:
         yield from _of_node(job, node, timing)
     if job.status is JobStatus.READY:
@@ -36,24 +52,43 @@ def _of_node(
     node: NodeJob,
     timing: Timing,
 ) -> ToDo:
-    if node.consent is not None and node.decides:  # its silence counts as a refusal
-        yield Due(node.consent.until, messages.Expire(node.node))
+    """Yield the creation and the start of the job at a node, and the deadlines of the node.
+
+    Silence counts as a refusal: of approval at the node's deadline, of the job once it was
+    unreachable for too long.
+    """
+    if node.consent is not None and node.decides:
+        yield Due(node.consent.until, Expire(node.node))
     if job.status is JobStatus.PENDING:
-        yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
-        if node.unreachable_since is not None and not node.create.completed:
-            limit = timedelta(seconds=timing.create_deadline)
-            yield Due(job.created_at + limit, messages.GiveUp(node.node))
+        yield from _creation(job, node, timing)
         return
     if job.status is JobStatus.READY and reservations.granted(job):
-        yield from when_due(node.start, messages.StartAt(node.node), timing.call_deadline)
+        yield from when_due(node.start, StartAt(node.node), timing.call_deadline)
     if node.unreachable_since is not None:
         seconds = timing.unreachable_limit
         if job.status is JobStatus.READY and node.start.tries > 0:
             seconds = timing.start_deadline
-        yield Due(node.unreachable_since + timedelta(seconds=seconds), messages.GiveUp(node.node))
+        yield Due(node.unreachable_since + timedelta(seconds=seconds), GiveUp(node.node))
+
+
+def _creation(
+    job: Job,
+    node: NodeJob,
+    timing: Timing,
+) -> ToDo:
+    """Yield the request to accept the job, and when an unreachable node counts as having refused."""
+    create = CreateAt(node.node)
+    yield from when_due(node.create, create, timing.call_deadline)
+    if node.unreachable_since is not None and not node.create.completed:
+        limit = timedelta(seconds=timing.create_deadline)
+        yield Due(job.created_at + limit, GiveUp(node.node))
+
+
+# ---------------------------------------------------------------- tasks
 
 
 def _tasks(job: Job, timing: Timing) -> ToDo:
+    """Yield the requests about the tasks whose inputs are complete, as many as may run together."""
     tasks = job.tasks.values()
     done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
     ready_tasks = ready(job.spec.dag, done, done)
@@ -64,17 +99,17 @@ def _tasks(job: Job, timing: Timing) -> ToDo:
 
 def within(
     job: Job,
-    ready: Iterable[str],
-    most: int,
+    ready_tasks: Iterable[str],
+    limit: int,
 ) -> Iterator[str]:
-    """Yield the tasks under way, and as many more of those that may run as there is capacity for.
+    """Yield the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
 
     Tasks start in the order of the flow, at all their nodes together: no two nodes then hold
     different halves of tasks that wait for each other.
     """
-    tasks = [job.tasks[name] for name in ready]
+    tasks = [job.tasks[name] for name in ready_tasks]
     under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
-    capacity = most - len(under_way)
+    capacity = limit - len(under_way)
     for task in tasks:
         is_new = task.ending is None and not task.begun
         if is_new:
@@ -88,20 +123,32 @@ def _of_task(
     suspended: bool,
     timing: Timing,
 ) -> ToDo:
-    """Yield the requests about a task; while the job is suspended, none that begins it."""
-    is_stopped = task.ending is not None or task.again_from is not None
-    may_start = not is_stopped and (task.begun or not suspended)
+    """Yield the requests about a task; while the job is suspended, none that begins it.
+
+    A node is requested to start its part, then polled until the part is over there. An attempt that
+    has failed or is stopped is not started at further nodes any more.
+    """
+    may_start = not task.is_stopping and (task.begun or not suspended)
     for part in task.nodes.values():
-        if is_stopped:
+        if task.is_stopping:
             yield from _task_stop(task, part, timing)
-        is_over = ended(TASK, part.status) if task.again_from is None else part.over
-        if is_over:
+        if _is_over(task, part):
             continue
         if part.start.state is not CallState.IDLE:
             yield from _task_poll(task, part, timing)
         elif may_start:
-            start = messages.StartTaskAt(part.node, task.name, task.attempt)
+            start = StartTaskAt(part.node, task.name, task.attempt)
             yield Due(part.start.due_at or NOW, start)
+
+
+def _is_over(task: Task, part: NodeTask) -> bool:
+    """Return whether a node's part needs no further start or poll.
+
+    Before a retry that is when nothing of the failed attempt is left there.
+    """
+    if task.failed_at is not None:
+        return part.over
+    return ended(TASK, part.status)
 
 
 def _task_poll(
@@ -109,8 +156,9 @@ def _task_poll(
     part: NodeTask,
     timing: Timing,
 ) -> ToDo:
+    """Yield the next poll of a node's part, not before its start has certainly arrived."""
     open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
-    poll = messages.PollTaskAt(part.node, task.name, open_roles, task.attempt)
+    poll = PollTaskAt(part.node, task.name, open_roles, task.attempt)
     polls = when_due(part.poll, poll, timing.call_deadline, repeats=True)
     yield from _not_before(_arrived_by(part, timing), polls)
 
@@ -120,12 +168,16 @@ def _task_stop(
     part: NodeTask,
     timing: Timing,
 ) -> ToDo:
-    """Yield the stop of a task where a start may have arrived, once it can no longer be on its way."""
+    """Yield the stop of a node's part if a start may have arrived there.
+
+    It is due once the start can no longer be on its way. A part that has succeeded is not stopped,
+    and before a retry none that is over.
+    """
     if part.start.state in (CallState.IDLE, CallState.REFUSED):
         return
     if part.status is TaskStatus.SUCCESS or (task.ending is None and part.over):
         return
-    stop = messages.StopTaskAt(part.node, task.name, task.attempt)
+    stop = StopTaskAt(part.node, task.name, task.attempt)
     stops = when_due(part.stop, stop, timing.call_deadline)
     yield from _not_before(_arrived_by(part, timing), stops)
 
@@ -137,6 +189,9 @@ def _arrived_by(part: NodeTask, timing: Timing) -> datetime:
     return expiry(part.start, timing.call_deadline)
 
 
+# ---------------------------------------------------------------- stops
+
+
 def _stops(
     job: Job,
     timing: Timing,
@@ -146,16 +201,25 @@ def _stops(
     for node in nodes:
         if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
             continue
-        calls = [node.create, node.start]
-        for task in job.tasks.values():
-            if node.node in task.nodes:
-                calls.append(task.nodes[node.node].start)
-        after = NOW
-        for call in calls:
-            if call.state in (CallState.SENT, CallState.LOST):
-                after = max(after, expiry(call, timing.call_deadline))
-        stops = when_due(node.stop, messages.StopAt(node.node), timing.call_deadline)
-        yield from _not_before(after, stops)
+        stops = when_due(node.stop, StopAt(node.node), timing.call_deadline)
+        yield from _not_before(_last_arrival(job, node, timing), stops)
+
+
+def _last_arrival(
+    job: Job,
+    node: NodeJob,
+    timing: Timing,
+) -> datetime:
+    """Return when no request that creates or starts anything at the node can be on its way."""
+    calls = [node.create, node.start]
+    for task in job.tasks.values():
+        if node.node in task.nodes:
+            calls.append(task.nodes[node.node].start)
+    last = NOW
+    for call in calls:
+        if call.state in (CallState.SENT, CallState.LOST):
+            last = max(last, expiry(call, timing.call_deadline))
+    return last
 
 
 def _is_given_up(
@@ -170,6 +234,7 @@ def _is_given_up(
 
 
 def _not_before(after: datetime, todo: ToDo) -> ToDo:
+    """Put off everything that is due before a time until then."""
     for due in todo:
         yield Due(max(due.at, after), due.command)
 
@@ -177,8 +242,9 @@ def _not_before(after: datetime, todo: ToDo) -> ToDo:
 def needs_stop(node: NodeJob) -> bool:
     """Return whether the node may keep something of the job.
 
-    It does not if it never got the job or refused it: unless it had agreed before, in an audit; may
-    have accepted an earlier try whose response was lost; or gave a response that leaves it open.
+    It does not if it never got the job or refused it. The exceptions are a node that had agreed
+    before, in an audit; one that may have accepted an earlier try whose response was lost; and a
+    refusal with a reason that leaves it open.
     """
     agreed = node.consent is not None and node.consent.status is JobStatus.READY
     match node.create.state:
@@ -195,48 +261,54 @@ def needs_stop(node: NodeJob) -> bool:
 # ---------------------------------------------------------------- the record of a request's call
 
 
-def call_of(job: Job, request: messages.Request) -> Call:
+def call_of(job: Job, request: Request) -> Call:
     """Return the record of this request's call."""
     call: Call = attrgetter(request.call)(_record_of(job, request))
     return call
 
 
-def may_wait(job: Job, request: messages.Request) -> int:
-    """Return how many responses to requests of this kind may be stored later.
+def may_wait(job: Job, request: Request) -> int:
+    """Return how many responses to requests of this kind may be stored later, together.
 
-    Nothing follows from all but the last; nor from the last to a task's start, at nodes that report
-    by themselves. For a request about a task, only requests about the same task count.
+    The job moves on only with the last of them. If all the nodes report by themselves, nothing
+    follows from the last response to a task's start either. For a request about a task, only
+    requests about the same task count.
     """
     records: Iterable[NodeJob | NodeTask] = job.nodes.values()
-    if isinstance(request, messages.TaskRequest):
+    if isinstance(request, TaskRequest):
         records = job.tasks[request.task].nodes.values()
     call = attrgetter(request.call)
     nodes = [record.node for record in records if call(record).state is CallState.SENT]
     all_report = all(job.nodes[node].pushes or node == job.spec.scheduler for node in nodes)
-    if isinstance(request, messages.StartTaskAt) and all_report:
+    if isinstance(request, StartTaskAt) and all_report:
         return len(nodes)
     return len(nodes) - 1
 
 
 def with_call(
     job: Job,
-    request: messages.Request,
+    request: Request,
     call: Call,
 ) -> Job:
     """Return the job with another record of this request's call."""
-    record = changed(_record_of(job, request), request.call, lambda _: call)
-    if isinstance(request, messages.TaskRequest):
+
+    def new_call(_: Call) -> Call:
+        return call
+
+    record = changed(_record_of(job, request), request.call, new_call)
+    if isinstance(request, TaskRequest):
         return job.with_part(request.task, record)
     return job.with_node(record)
 
 
-def _record_of(job: Job, request: messages.Request) -> Any:
-    if isinstance(request, messages.TaskRequest):
+def _record_of(job: Job, request: Request) -> Any:
+    """Return the record that has the request's call: a node's part in the task or in the job."""
+    if isinstance(request, TaskRequest):
         return job.tasks[request.task].nodes[request.node]
     return job.nodes[request.node]
 
 
-def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:
+def of_this_attempt(job: Job, request: TaskRequest) -> bool:
     """Whether a request belongs to the task's present attempt, and its node still takes part."""
     task = job.tasks[request.task]
     return request.attempt == task.attempt and request.node in task.nodes
@@ -244,19 +316,19 @@ def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:
 
 def is_claimed(
     job: Job,
-    request: messages.Request,
+    request: Request,
     at: datetime,
 ) -> bool:
     """Whether a request is still the one claimed at that moment, unanswered and not repeated."""
-    if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
+    if isinstance(request, TaskRequest) and not of_this_attempt(job, request):
         return False
     call = call_of(job, request)
     return call.state is CallState.SENT and call.sent_at == at
 
 
-def quiet_polls(job: Job, request: messages.PollTaskAt) -> int:
+def quiet_polls(job: Job, request: PollTaskAt) -> int:
     """Return the number of polls of a task without news since the last one that brought any."""
     part = job.tasks[request.task].nodes.get(request.node)
     if part is None:
         return 0
-    return part.quiet
+    return part.polls_without_news

@@ -1,6 +1,6 @@
 """What the scheduling node does next, and how an event changes a job.
 
-`agenda` lists what there is to do and when; `plan` is the part of it that is due. `apply` is the
+`agenda` lists the open requests and decisions with their times; `plan` is the due part. `apply` is the
 only way a job changes. `step` combines both: it marks everything due as sent and returns the
 requests to make, so that storing its result is the claim, and two planners on one store never make
 a request twice.
@@ -43,41 +43,63 @@ def step(
     now: datetime,
     timing: Timing = Timing(),
 ) -> tuple[Job, list[messages.Request]]:
-    """Take every decision that is due and mark every request that is due as sent."""
+    """Take every due decision and mark every due request as sent.
+
+    The requests are planned after the decisions: after one to end the job, only stops are due.
+    """
     commands = plan(job, now, timing)
-    if any(isinstance(command, messages.Decision) for command in commands):
-        for command in commands:
-            job = _decide(job, command, now)
+    decisions = [command for command in commands if isinstance(command, messages.Decision)]
+    if decisions:
+        for decision in decisions:
+            job = _decide(job, decision, now)
         job = advance(job, now)
-        commands = plan(job, now, timing)  # again: after a decision to end, only stops are due
+        commands = plan(job, now, timing)
     requests = [command for command in commands if isinstance(command, messages.Request)]
     for request in requests:
-        job = with_call(job, request, call_of(job, request).sent(now))
-        if isinstance(request, messages.StartTaskAt):
-            task = job.tasks[request.task]
-            if task.started_at is None:
-                job = job.with_task(replace(task, started_at=now))
+        job = _mark_sent(job, request, now)
     return advance(job, now), requests
+
+
+def _mark_sent(
+    job: Job,
+    request: messages.Request,
+    now: datetime,
+) -> Job:
+    """Record that a request is made now; the first start of a task is the start of its attempt."""
+    job = with_call(job, request, call_of(job, request).sent(now))
+    if not isinstance(request, messages.StartTaskAt):
+        return job
+    task = job.tasks[request.task]
+    if task.started_at is not None:
+        return job
+    return job.with_task(replace(task, started_at=now))
 
 
 def _decide(
     job: Job,
-    command: messages.Command,
+    decision: messages.Decision,
     now: datetime,
 ) -> Job:
-    match command:
-        case messages.GiveUp():
-            return _give_up_node(job, command.node, now)
-        case messages.Expire() if job.ending is None:
-            return approval.record_silence(job, command.node, now)
-        case retries.TryAgain() if job.ending is None:
-            return retries.begun_again(job, command.task, now)
-        case retries.TimeOut() if job.ending is None and command.task:
-            return retries.timed_out(job, command.task, now)
-        case retries.TimeOut() if job.ending is None:
+    """Return the job after a decision that time alone has brought.
+
+    Of several due decisions an earlier one may have ended the job: the later ones change nothing
+    then, except that a silent node is recorded as such.
+    """
+    if isinstance(decision, messages.GiveUp):
+        return _give_up_node(job, decision.node, now)
+    if job.ending is not None:
+        return job
+    match decision:
+        case messages.Expire(node):
+            return approval.record_silence(job, node, now)
+        case retries.TryAgain(task):
+            return retries.begin_again(job, task, now)
+        case retries.TimeOut(""):
             return end_job(job, retries.job_timed_out(job, now))
+        case retries.TimeOut(task):
+            return retries.time_out(job, task, now)
         case _:
-            return job
+            assert_never(decision)
 
 
 def _give_up_node(
@@ -85,22 +107,43 @@ def _give_up_node(
     node: NodeId,
     now: datetime,
 ) -> Job:
-    """Go on without a node that was silent for too long, where the job allows it; else end the job."""
+    """Give up a node that was silent for too long.
+
+    A running job fails. One that is still created or started goes on without the node if it allows
+    that, and otherwise ends; the call without a response gets the reason.
+    """
     record = job.nodes[node]
     if job.status is JobStatus.RUNNING:
-        if job.ending is not None:
-            return job
-        since = record.unreachable_since or now
-        failure = Failure("UNREACHABLE", f"no answer since {moment(since)}", node)
-        return end_job(job, Ending(Outcome.FAILED, now, failure))
-    path = "create" if job.status is JobStatus.PENDING else "start"
-    call: Call = getattr(record, path)
-    failure = Failure(call.reason or "PEER_UNREACHABLE", call.message or "no answer", node)
-    record = changed(record, path, lambda call: replace(call, reason=failure.reason))
+        return _fail_as_unreachable(job, record, now)
+    if job.status is JobStatus.PENDING:
+        failure = _silence(node, record.create)
+        record = replace(record, create=replace(record.create, reason=failure.reason))
+    else:
+        failure = _silence(node, record.start)
+        record = replace(record, start=replace(record.start, reason=failure.reason))
     job = job.with_node(record)
     if job.ending is not None:
         return job
     return advance(go_on_without(job, record, failure, now), now)
+
+
+def _silence(node: NodeId, call: Call) -> Failure:
+    """Return the failure of a node that has not responded to a call."""
+    reason = call.reason or "PEER_UNREACHABLE"
+    return Failure(reason, call.message or "no answer", node)
+
+
+def _fail_as_unreachable(
+    job: Job,
+    node: NodeJob,
+    now: datetime,
+) -> Job:
+    """End a running job whose node has been silent for too long."""
+    if job.ending is not None:
+        return job
+    since = node.unreachable_since or now
+    failure = Failure("UNREACHABLE", f"no answer since {moment(since)}", node.node)
+    return end_job(job, Ending(Outcome.FAILED, now, failure))
 
 
 # ---------------------------------------------------------------- events
@@ -125,6 +168,7 @@ def _with_event(
     event: messages.Event,
     timing: Timing,
 ) -> Job:
+    """Return the job after an event that counts; what follows from the new states comes later."""
     match event:
         case messages.Accepted():
             return responses.accept(job, event, timing)
@@ -165,17 +209,23 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
 
 
 def _stop(job: Job, event: messages.StopRequested) -> Job:
+    """Decide that the job ends; the first decision counts.
+
+    A stop for another reason than STOPPED is a failure of the node that requests it.
+    """
     if job.ending is not None:
         return job
     if event.if_waiting and job.status is JobStatus.RUNNING:
         return job
     failure = Failure(event.reason, event.message or f"stopped by {event.by}")
-    outcome = Outcome.STOPPED if event.reason == "STOPPED" else Outcome.FAILED
+    outcome = Outcome.FAILED
+    if event.reason == "STOPPED":
+        outcome = Outcome.STOPPED
     return end_job(job, Ending(outcome, event.at, failure, event.by))
 
 
 def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
-    """Suspend the job, or (with ``on`` False) resume it; nothing changes where it is so already."""
+    """Suspend the job, or (with ``on`` False) resume it; a repeated request changes nothing."""
     is_suspended = job.suspended is not None
     if job.ending is not None or event.on == is_suspended:
         return job
@@ -186,9 +236,10 @@ def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
 
 
 def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
-    """Let new parameters hold, unless others did first or one of their tasks has begun."""
+    """Put new parameters into force, unless others came first or one of their tasks has begun."""
     amendment = event.amendment
-    if job.ending is not None or len(job.amendments) != event.after:
+    is_outdated = len(job.amendments) != event.after
+    if job.ending is not None or is_outdated:
         return job
     if not all(job.tasks[name].amendable for name in amendment.tasks):
         return job
@@ -228,6 +279,7 @@ def reached(job: Job, node: NodeId) -> Job:
 
 
 def _hurry(record: R, *calls: str) -> R:
+    """Return a node's record with these calls due now if they wait for a retry."""
     for call in calls:
         record = changed(record, call, Call.hurried)
     return record

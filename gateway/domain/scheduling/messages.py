@@ -141,12 +141,11 @@ class TaskUnknown:
 
     request: PollTaskAt
     at: datetime
-    message: str = ""
-    """what it answered"""
+    message: str = ""  # the node's answer
 
 
+# The result of a request.
 Response = Accepted | Refused | Lost | TaskUnknown
-"""what became of a request"""
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ class Freed:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The job is to be stopped."""
+    """A stop of the job."""
 
     by: str
     at: datetime
@@ -193,7 +192,7 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class SuspendRequested:
-    """No further task is to start; with ``on`` False they may again."""
+    """From now on no further task starts; with ``on`` False they may again."""
 
     by: NodeId
     at: datetime
@@ -205,18 +204,17 @@ class ParametersAgreed:
     """Every node has taken new parameters for tasks that have not started."""
 
     amendment: Amendment
-    after: int
-    """how many changes held when the nodes were asked"""
+    after: int  # number of changes in force when the nodes were asked
 
     @property
     def at(self) -> datetime:
-        """When it was asked for."""
+        """When the change was requested."""
         return self.amendment.at
 
 
 @dataclass(frozen=True)
 class TaskStopRequested:
-    """A task and everything downstream of it are to stop; what has succeeded stays."""
+    """A stop of a task and everything downstream of it; finished tasks stay as they are."""
 
     task: str
     by: str

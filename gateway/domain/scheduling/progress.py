@@ -1,6 +1,7 @@
-"""What follows for a job from what is known: states of tasks and of the job, its end."""
+"""The transitions of a job and its tasks that follow from the recorded responses and reports."""
 
 from datetime import datetime
+from typing import Any
 
 from gateway.domain import models, quorum, rerun, reservations, retries
 from gateway.domain.job import Job, NodeJob, Task
@@ -22,7 +23,10 @@ from gateway.domain.timeouts import Timing
 
 
 def advance(job: Job, at: datetime) -> Job:
-    """Return the job after every transition that follows from its record."""
+    """Return the job after every transition that follows from its record.
+
+    First its tasks move, then the job. One that ends is over once no node has to be waited for.
+    """
     if ended(JOB, job.status):
         return job
     for name in job.tasks:
@@ -33,16 +37,24 @@ def advance(job: Job, at: datetime) -> Job:
         job = _advance_job(job, at)
     if job.ending is None:
         return _forget_idle_silence(job)
-    if all(_lets_job_end(node) for node in job.nodes.values()) and models.may_conclude(job, at):
+    may_end = all(_lets_job_end(node) for node in job.nodes.values())
+    if may_end and models.may_conclude(job, at):
         job = _conclude(job, job.ending.outcome, at)
     return job
 
 
 def end_job(job: Job, ending: Ending) -> Job:
     """Record the decision that the job ends; its stops are due from then on."""
-    detail = ending.failure.as_dict() if ending.failure else {}
+    detail = _failure_detail(ending.failure)
     job = replace(job, ending=ending)
     return job.with_note(ending.at, f"ending as {ending.outcome}", ending.by, failure=detail)
+
+
+def _failure_detail(failure: Failure | None) -> dict[str, Any]:
+    """Return a failure for the timeline; empty for none."""
+    if failure is None:
+        return {}
+    return failure.as_dict()
 
 
 def go_on_without(
@@ -51,7 +63,11 @@ def go_on_without(
     failure: Failure,
     at: datetime,
 ) -> Job:
-    """Return the job without a node that takes no part; ended where it needs the node."""
+    """Return the job without a node that takes no part; ended if it needs the node.
+
+    It needs the node unless its quorum is met without. Then it is rejected while it is PENDING, and
+    has failed later.
+    """
     smaller_job = quorum.exclude(job, node.node, failure, at)
     if smaller_job is not None:
         return smaller_job
@@ -67,13 +83,13 @@ def go_on_without(
 def has_due_request(job: Job, node: NodeJob) -> bool:
     """Return whether a request to the node is under way, or comes next.
 
-    There may be none: its part of a task is over while another party's runs for hours, the job is
-    suspended, or waits for resources elsewhere.
+    There may be none: the node's part of a task is over while another party's runs for hours, the job
+    is suspended, or waits for resources at another node.
     """
     for due in agenda(job, Timing()):  # any timing will do: the moments do not matter
         if isinstance(due.command, messages.Request) and due.command.node == node.node:
             return True
-    return reservations.is_asked(job, node)
+    return reservations.is_requested_at(job, node)
 
 
 # ---------------------------------------------------------------- tasks
@@ -84,19 +100,23 @@ def _advance_task(
     task: Task,
     at: datetime,
 ) -> Job:
+    """Move a task to the merged state of its nodes' parts.
+
+    A failure is followed by another attempt, tolerated, or ends the job.
+    """
     stopped_task = retries.stopped(task)
     if stopped_task is not task:
         task = stopped_task
         job = job.with_task(task)
-    status = task.reported
-    if task.again_from is not None or not task.nodes:
+    if task.failed_at is not None or not task.nodes:
         return job
+    status = task.reported
     if status is task.status or not may(TASK, task.status, status):
         return job
     if status is TaskStatus.FAILED and retries.is_tried_again(job, task):
         return retries.set_back(job, task, at)
     task = _with_status(job, task, status, at)
-    detail = task.failure.as_dict() if task.failure else {}
+    detail = _failure_detail(task.failure)
     detail["task"] = task.name
     job = job.with_task(task).with_note(at, f"task {status}", **detail)
     if status is TaskStatus.FAILED and job.ending is None and task.ending is None:
@@ -110,11 +130,14 @@ def _with_status(
     status: TaskStatus,
     at: datetime,
 ) -> Task:
+    """Return the task moved to a state; one that fails without a recorded cause gets one."""
     status = move(TASK, task.status, status)
     failure = task.failure
     if status is TaskStatus.FAILED and failure is None:
         failure = retries.cause(job, task, Failure("FAILED", task=task.name))
-    ended_at = at if ended(TASK, status) else None
+    ended_at = None
+    if ended(TASK, status):
+        ended_at = at
     return replace(task, status=status, ended_at=ended_at, failure=failure)
 
 
@@ -123,12 +146,15 @@ def _after_failure(
     task: Task,
     at: datetime,
 ) -> Job:
-    """Return the job after the failure of a task: it goes on where it tolerates that, else it ends."""
+    """Return the job after the failure of a task: it goes on if it tolerates that, else it ends.
+
+    A party may end its part of a job that is being stopped before this node learns of the stop: then
+    the job counts as stopped too.
+    """
     tolerant_job = quorum.tolerated(job, task, at)
     if tolerant_job is not None:
         return tolerant_job
     outcome = Outcome.FAILED
-    # a party may end its part of a job that is being stopped before this node learns of the stop
     if task.failure is not None and task.failure.reason == "STOPPED":
         outcome = Outcome.STOPPED
     return end_job(job, Ending(outcome, at, task.failure))
@@ -138,26 +164,40 @@ def _after_failure(
 
 
 def _advance_job(job: Job, at: datetime) -> Job:
-    for node in job.active:
-        failure = _denial(node)
-        if job.ending is None and failure is not None:
-            job = go_on_without(job, node, failure, at)
+    """Move the job as its nodes and tasks allow: to READY, to RUNNING, or to its end."""
+    job = _without_denying_nodes(job, at)
     if job.ending is not None:
         return job
     if job.status is JobStatus.PENDING and all(_has_accepted(node) for node in job.active):
         job = _make_ready(job, at)
-        if job.ending is not None:
-            return job
+    if job.ending is not None:
+        return job
     if job.status is JobStatus.READY and all(_has_started(node) for node in job.active):
-        status = move(JOB, job.status, JobStatus.RUNNING)
-        job = replace(job, status=status, started_at=at).with_note(at, "job RUNNING")
+        job = _make_running(job, at)
     ending = retries.ending_by_tasks(job, at)
     if ending is None:
         return job
     return end_job(job, ending)
 
 
+def _without_denying_nodes(job: Job, at: datetime) -> Job:
+    """Take out the nodes that have refused, until one of them ends the job."""
+    for node in job.active:
+        failure = _denial(node)
+        if job.ending is None and failure is not None:
+            job = go_on_without(job, node, failure, at)
+    return job
+
+
+def _make_running(job: Job, at: datetime) -> Job:
+    """Return the job that every node has started as RUNNING."""
+    status = move(JOB, job.status, JobStatus.RUNNING)
+    job = replace(job, status=status, started_at=at)
+    return job.with_note(at, "job RUNNING")
+
+
 def _has_accepted(node: NodeJob) -> bool:
+    """Return whether the node has accepted the job, and approved it if it has to."""
     return node.create.state is CallState.OK and not node.decides
 
 
@@ -166,7 +206,10 @@ def _has_started(node: NodeJob) -> bool:
 
 
 def _make_ready(job: Job, at: datetime) -> Job:
-    """Return the job that every node has accepted as READY; ended where it cannot inherit a task."""
+    """Return the job that every node has accepted as READY; ended if it cannot inherit a task.
+
+    Tasks that are inherited have ended already, all others are READY with the job.
+    """
     inheriting_job = rerun.agreed(job, at)
     if isinstance(inheriting_job, Failure):
         return end_job(job, Ending(Outcome.REJECTED, at, inheriting_job))
@@ -190,7 +233,10 @@ def _denial(node: NodeJob) -> Failure | None:
 
 
 def _forget_idle_silence(job: Job) -> Job:
-    """Return the job with no node counted as silent that nothing is requested of."""
+    """Return the job with no node counted as silent without a request to it.
+
+    Only a response could end its silence, which would go on towards the limit.
+    """
     for node in job.active:
         if node.unreachable_since is not None and not has_due_request(job, node):
             job = job.with_node(replace(node, unreachable_since=None))
@@ -199,7 +245,8 @@ def _forget_idle_silence(job: Job) -> Job:
 
 def _lets_job_end(node: NodeJob) -> bool:
     """Return whether the end need not wait for this node: stopped, unconcerned or unreachable."""
-    if not needs_stop(node) or node.stop.completed or node.stop.state is CallState.LOST:
+    is_stop_tried = node.stop.completed or node.stop.state is CallState.LOST
+    if is_stop_tried or not needs_stop(node):
         return True
     return node.unreachable_since is not None and node.create.state is not CallState.SENT
 
@@ -209,14 +256,16 @@ def _conclude(
     outcome: Outcome,
     at: datetime,
 ) -> Job:
+    """Return the job as over: FINISHED, or REJECTED if it was PENDING; open tasks have failed."""
     status = JobStatus.FINISHED
     if job.status is JobStatus.PENDING:
         status = JobStatus.REJECTED
+    tasks = {name: retries.closed(job, task, at) for name, task in job.tasks.items()}
     job = replace(
         job,
         status=move(JOB, job.status, status),
         outcome=outcome,
-        tasks={name: retries.closed(job, task, at) for name, task in job.tasks.items()},
+        tasks=tasks,
         ended_at=at,
     )
     return job.with_note(at, f"job {status}", outcome=outcome)

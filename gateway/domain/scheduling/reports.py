@@ -15,25 +15,26 @@ def report_status(
     event: messages.TaskReported,
     timing: Timing,
 ) -> Job:
-    """Record the state of a task at a node; a transition that the table lacks is late and ignored."""
+    """Record the state of a task at a node, for one of its roles or for all.
+
+    Ignored, except for a note, is a report about a task that the node does not have, one that comes
+    after the end of the job, and one whose transition the table lacks: it is late.
+    """
     role = event.role.partition(".")[0]
     task = _task_at(job, event.task_id, event.node)
-    part = task.nodes[event.node] if task is not None else None
-    if task is None or part is None or (role and role not in part.roles) or not part.start.tries:
+    if task is None or not _may_report(task.nodes[event.node], role):
         detail = {"task": event.task_id, "role": event.role}
         return job.with_note(event.at, "report ignored", event.node, **detail)
     job = mark_reached(job, event.node)
-    if event.pushed and not job.nodes[event.node].pushes:
-        job = job.with_node(replace(job.nodes[event.node], pushes=True))
-    late = {"task": task.name, "status": event.status}
+    if event.pushed:
+        job = _mark_pushing(job, event.node)
     if ended(JOB, job.status):
-        return job.with_note(event.at, "late report ignored", event.node, **late)
-    roles = dict(part.roles)
-    for name in [role] if role else part.roles:
-        if may(TASK, roles[name], event.status):
-            roles[name] = event.status
-        elif roles[name] is not event.status:
-            job = job.with_note(event.at, "late report ignored", event.node, **late)
+        return _note_late_report(job, task, event)
+    part = task.nodes[event.node]
+    roles = _moved_roles(part, role, event.status)
+    for name in _reported_roles(part, role):
+        if roles[name] is not event.status:
+            job = _note_late_report(job, task, event)
     if roles == part.roles:
         return job
     job = job.with_part(task.name, _with_roles(job, part, roles, event.at, timing))
@@ -41,12 +42,60 @@ def report_status(
     job = job.with_note(event.at, "status reported", event.node, **detail)
     if event.status is not TaskStatus.FAILED:
         return job
+    return _keep_failure(job, task.name, _reported_failure(event, role))
+
+
+def _may_report(part: NodeTask, role: str) -> bool:
+    """Return whether a node may report on a task: it was asked to start it, and plays the role."""
+    plays_role = role == "" or role in part.roles
+    return plays_role and part.start.tries > 0
+
+
+def _mark_pushing(job: Job, node: NodeId) -> Job:
+    """Record that a node pushes its states, so that it is polled rarely."""
+    record = job.nodes[node]
+    if record.pushes:
+        return job
+    return job.with_node(replace(record, pushes=True))
+
+
+def _note_late_report(
+    job: Job,
+    task: Task,
+    event: messages.TaskReported,
+) -> Job:
+    """Write a report into the timeline that changes nothing any more."""
+    detail = {"task": task.name, "status": event.status}
+    return job.with_note(event.at, "late report ignored", event.node, **detail)
+
+
+def _reported_roles(part: NodeTask, role: str) -> list[str]:
+    """Return the roles that a report is about; without a role it is about all of the node's."""
+    if role:
+        return [role]
+    return list(part.roles)
+
+
+def _moved_roles(
+    part: NodeTask,
+    role: str,
+    status: TaskStatus,
+) -> dict[str, TaskStatus]:
+    """Return the states of a node's roles after a report; one without a legal move keeps its state."""
+    roles = dict(part.roles)
+    for name in _reported_roles(part, role):
+        if may(TASK, roles[name], status):
+            roles[name] = status
+    return roles
+
+
+def _reported_failure(event: messages.TaskReported, role: str) -> Failure:
+    """Return the failure that a node reports, with its node and role."""
     failure = event.failure
     if failure is None:
         text = "the party reports a failure without a cause; its node has the log"
         failure = Failure("FAILED", text)
-    failure = replace(failure, node=event.node, role=failure.role or role)
-    return _keep_failure(job, task.name, failure)
+    return replace(failure, node=event.node, role=failure.role or role)
 
 
 def remove_role(job: Job, event: messages.RoleNotPlayed) -> Job:
@@ -70,11 +119,15 @@ def poll_pause(
     timing: Timing,
     at: datetime,
 ) -> timedelta:
-    """Return the pause before the next poll: it grows while nothing changes; long where states are pushed.
+    """Return the pause before the next poll of a node's part of a task.
 
-    A job by callback does not count as pushing by itself, as some nodes never send any report. In
-    the long run a lost report is noticed when the task was silent for twice as long, and the end of
-    a task that is only polled a twentieth late.
+    - A node that pushes its states is polled after a silence as long as the last one: a lost report
+      is noticed when the task was silent for twice as long. The scheduling node's own reports cannot
+      get lost, so it waits ten times longer at most.
+    - Any other node is polled in doubled pauses at first, then after a twentieth of the silence: the
+      end of a long task is noticed a twentieth late.
+
+    A job by callback does not count as pushing by itself, as some nodes never send any report.
     """
     silent_since = part.reported_at or part.start.sent_at or at
     silence = (at - silent_since).total_seconds()
@@ -82,7 +135,7 @@ def poll_pause(
     longest = max(timing.poll_rarely, timing.poll_pushing)
     if job.nodes[part.node].pushes:
         pause = max(timing.poll_pushing, silence)
-        if is_scheduler:  # its reports are stored directly and cannot get lost
+        if is_scheduler:
             longest *= 10
     elif is_scheduler:
         pause = max(timing.poll_pushing, silence / 20)

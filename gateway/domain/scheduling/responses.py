@@ -1,15 +1,15 @@
-"""What the responses of nodes, and their absence, change in a job."""
+"""The changes of a job by the responses of nodes, and by their absence."""
 
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.domain import approval, reservations, retries
-from gateway.domain.job import Job
+from gateway.domain.job import Acceptance, Job, NodeTask, Task
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, of_this_attempt, with_call
 from gateway.domain.scheduling.progress import advance, end_job, has_due_request
 from gateway.domain.scheduling.reports import fail_part, mark_reached, poll_pause
-from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure
+from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended, replace
 from gateway.domain.timeouts import NOW, Timing, expiry
 
@@ -33,7 +33,7 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
     if is_reservation and not isinstance(event, messages.Lost):
         # an older grant may have been released since
         return call.tries > 0 and event.at >= sent_at
-    # a late loss may be that of an earlier try, and a poll may have been sent before the last start
+    # a late loss may be that of an earlier try
     is_under_way = call.state is CallState.SENT and event.at >= sent_at
     match event:
         case messages.Accepted():
@@ -43,11 +43,20 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
             return call.tries > 0 and may_be_refused
         case messages.Lost():
             return is_under_way
-        case messages.TaskUnknown():
-            start = job.tasks[event.request.task].nodes[request.node].start
-            return is_under_way and sent_at >= (start.sent_at or NOW)
+        case messages.TaskUnknown(poll):
+            return is_under_way and _is_after_start(job, poll, sent_at)
         case _:
             assert_never(event)
+
+
+def _is_after_start(
+    job: Job,
+    poll: messages.PollTaskAt,
+    sent_at: datetime,
+) -> bool:
+    """Return whether a poll was sent after the last start, so that the node should know the task."""
+    start = job.tasks[poll.task].nodes[poll.node].start
+    return sent_at >= (start.sent_at or NOW)
 
 
 # ---------------------------------------------------------------- accepted
@@ -58,60 +67,106 @@ def accept(
     event: messages.Accepted,
     timing: Timing,
 ) -> Job:
-    """Record a positive response: the call is settled."""
+    """Record a positive response: the call is settled. It is noted, except that of a poll or stop."""
     request = event.request
     job = mark_reached(job, request.node)
-    call = replace(call_of(job, request), state=CallState.OK, due_at=None, reason="", message="")
+    call = replace(
+        call_of(job, request),
+        state=CallState.OK,
+        due_at=None,
+        reason="",
+        message="",
+    )
     match request:
         case messages.PollTaskAt():
-            return _with_poll_answered(job, request, call, event.at, timing)
+            return _accept_poll(job, request, call, event.at, timing)
         case messages.StartTaskAt():
-            part = replace(job.tasks[request.task].nodes[request.node], start=call)
-            first_poll = Call(due_at=event.at + poll_pause(job, part, timing, event.at))
-            return job.with_part(request.task, replace(part, poll=first_poll))
-    job = with_call(job, request, call)
-    detail: dict[str, object] = {}
-    match request:
+            return _accept_task_start(job, request, call, event.at, timing)
         case messages.StopAt():
-            return job
+            return with_call(job, request, call)
+    job = with_call(job, request, call)
+    detail: dict[str, Any] = {}
+    match request:
         case messages.StopTaskAt():
             detail["task"] = request.task
         case messages.ReleaseAt():
-            last_arrival = expiry(call, timing.call_deadline)
-            job = job.with_node(reservations.returned(job.nodes[request.node], last_arrival))
-        case messages.CreateAt():
-            acceptance = event.acceptance
-            if acceptance is not None:
-                node = job.nodes[request.node]
-                reservation = replace(node.reservation, acceptance=acceptance)
-                job = job.with_node(replace(node, reservation=reservation))
-                if acceptance.waits:
-                    job = approval.record_condition(job, request.node, acceptance, event.at)
-                if acceptance.checks:
-                    detail["checks"] = dict(acceptance.checks)
+            job = _accept_release(job, request, call, timing)
+        case messages.CreateAt() if event.acceptance is not None:
+            job = _accept_creation(job, request.node, event.acceptance, event.at)
+            if event.acceptance.checks:
+                detail["checks"] = dict(event.acceptance.checks)
     return job.with_note(event.at, request.name + " accepted", request.node, **detail)
 
 
-def _with_poll_answered(
+def _accept_task_start(
+    job: Job,
+    request: messages.StartTaskAt,
+    call: Call,
+    at: datetime,
+    timing: Timing,
+) -> Job:
+    """Record that a node has accepted its part of a task; it is polled for its state from now on."""
+    part = replace(job.tasks[request.task].nodes[request.node], start=call)
+    first_poll = Call(due_at=at + poll_pause(job, part, timing, at))
+    return job.with_part(request.task, replace(part, poll=first_poll))
+
+
+def _accept_release(
+    job: Job,
+    request: messages.ReleaseAt,
+    call: Call,
+    timing: Timing,
+) -> Job:
+    """Record that a node has released its reservation, which may then be requested again."""
+    last_arrival = expiry(call, timing.call_deadline)
+    node = reservations.returned(job.nodes[request.node], last_arrival)
+    return job.with_node(node)
+
+
+def _accept_creation(
+    job: Job,
+    node: NodeId,
+    acceptance: Acceptance,
+    at: datetime,
+) -> Job:
+    """Record the conditions under which a node has accepted the job: reservation and approval."""
+    record = job.nodes[node]
+    reservation = replace(record.reservation, acceptance=acceptance)
+    job = job.with_node(replace(record, reservation=reservation))
+    if not acceptance.waits:
+        return job
+    return approval.record_condition(job, node, acceptance, at)
+
+
+def _accept_poll(
     job: Job,
     request: messages.PollTaskAt,
     call: Call,
     at: datetime,
     timing: Timing,
 ) -> Job:
+    """Record that a poll was answered, and plan the next one.
+
+    The state itself comes as an event of its own, and before this one: whether the poll has brought
+    news shows in the time of the last report. A start without a response has arrived, as the node
+    knows the task.
+    """
     part = job.tasks[request.task].nodes[request.node]
     brought_news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
-    due = at + poll_pause(job, part, timing, at)
+    polls_without_news = 0
+    if not brought_news:
+        polls_without_news = part.polls_without_news + 1
     start = part.start
     if start.state in (CallState.SENT, CallState.LOST):
         start = replace(start, state=CallState.OK)
+    due = at + poll_pause(job, part, timing, at)
     part = replace(
         part,
         start=start,
         poll=replace(call, due_at=due, tries=0),
         polls=part.polls + 1,
         denials=0,
-        quiet=0 if brought_news else part.quiet + 1,
+        polls_without_news=polls_without_news,
     )
     return job.with_part(request.task, part)
 
@@ -124,36 +179,56 @@ def refuse(
     event: messages.Refused,
     timing: Timing,
 ) -> Job:
-    """Record a refusal. It fails a task or takes a node out of the job, unless it is retried."""
-    request, failure = event.request, event.failure
+    """Record a refusal. It fails a task or takes a node out of the job, unless it is retried.
+
+    Retried are polls, requests to a busy node, and stops refused for a reason that leaves open
+    whether the node has stopped.
+    """
+    request = event.request
+    failure = event.failure
     job = mark_reached(job, request.node)
     old_call = call_of(job, request)
     job = _note_refusal(job, event, old_call, timing)
     call = replace(old_call, reason=failure.reason, message=failure.message)
-    is_uncertain = failure.reason in UNCERTAIN
     match request:
         case messages.PollTaskAt():
-            return _poll_refused(job, request, call, event.at, timing)
+            return _refuse_poll(job, request, call, event.at, timing)
         case messages.StartTaskAt():
-            part = job.tasks[request.task].nodes[request.node]
-            part = replace(part, start=replace(call, state=CallState.REFUSED))
-            return fail_part(job, request.task, part, failure, event.at)
+            return _refuse_task_start(job, request, call, event)
         case messages.ReleaseAt():
-            last_arrival = expiry(call, timing.call_deadline)
-            return job.with_node(reservations.returned(job.nodes[request.node], last_arrival))
+            return _accept_release(job, request, call, timing)
         case messages.ReserveAt() if failure.reason == reservations.BUSY:
             node = reservations.busy(job.nodes[request.node], failure, event.at, timing)
             return reservations.kept(job.with_node(node), event.at, timing)
-        case messages.StopTaskAt():
-            is_repeated = is_uncertain and old_call.tries < _MAX_DENIALS
-        case messages.StopAt():
-            is_repeated = is_uncertain
-        case _:
-            is_repeated = False
-    if not is_repeated:
+    if not _is_stop_repeated(request, call):
         return with_call(job, request, replace(call, state=CallState.REFUSED))
     due = event.at + timing.retry(call.tries - 1, job.id, request)
     return with_call(job, request, replace(call, state=CallState.LOST, due_at=due))
+
+
+def _is_stop_repeated(request: messages.Request, call: Call) -> bool:
+    """Return whether a refused request is a stop that has to be repeated.
+
+    The reason leaves it open whether the node has stopped. The stop of a task is given up after
+    `_MAX_DENIALS` refusals.
+    """
+    if call.reason not in UNCERTAIN:
+        return False
+    if isinstance(request, messages.StopTaskAt):
+        return call.tries < _MAX_DENIALS
+    return isinstance(request, messages.StopAt)
+
+
+def _refuse_task_start(
+    job: Job,
+    request: messages.StartTaskAt,
+    call: Call,
+    event: messages.Refused,
+) -> Job:
+    """Fail a node's part of a task that the node has refused to start."""
+    part = job.tasks[request.task].nodes[request.node]
+    part = replace(part, start=replace(call, state=CallState.REFUSED))
+    return fail_part(job, request.task, part, event.failure, event.at)
 
 
 def _note_refusal(
@@ -163,7 +238,8 @@ def _note_refusal(
     timing: Timing,
 ) -> Job:
     """Write a refusal into the timeline; one of a reservation that repeats itself ever more rarely."""
-    request, failure = event.request, event.failure
+    request = event.request
+    failure = event.failure
     detail = failure.as_dict()
     if isinstance(request, messages.ReserveAt) and call.tries > 1:
         if not reservations.worth_noting(call, failure, timing):
@@ -172,7 +248,7 @@ def _note_refusal(
     return job.with_note(event.at, request.name + " refused", request.node, **detail)
 
 
-def _poll_refused(
+def _refuse_poll(
     job: Job,
     request: messages.PollTaskAt,
     call: Call,
@@ -201,43 +277,65 @@ def lose(
     request = event.request
     call = call_of(job, request)
     due = event.at + timing.retry(call.tries - 1, job.id, request)
-    may_have_arrived = event.delivered
-    if not isinstance(request, messages.StartTaskAt):
-        # (a start is sent again only after the node did not know the task)
-        may_have_arrived |= call.tries > 1 or isinstance(request, messages.StopAt)
+    state = CallState.IDLE
+    if _may_have_arrived(event, call):
+        state = CallState.LOST
     lost_call = replace(
         call,
-        state=CallState.LOST if may_have_arrived else CallState.IDLE,
+        state=state,
         due_at=due,
         reason=event.reason,
         message=event.message,
     )
     job = with_call(job, request, lost_call)
-    node = job.nodes[request.node]
-    is_silence_new = node.unreachable_since is None
-    if is_silence_new and (job.ending is not None or has_due_request(job, node)):
-        job = job.with_node(replace(node, unreachable_since=event.at))
-        job = job.with_note(event.at, "unreachable", request.node, message=event.message)
-    if isinstance(request, messages.CreateAt | messages.StartAt) and job.ending is None:
-        detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
-        job = job.with_note(event.at, request.name + " not answered", request.node, **detail)
-    return job
+    job = _mark_unreachable(job, event)
+    is_shown = isinstance(request, messages.CreateAt | messages.StartAt)
+    if not is_shown or job.ending is not None:
+        return job
+    detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
+    return job.with_note(event.at, request.name + " not answered", request.node, **detail)
+
+
+def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
+    """Return whether a request without a response may have reached its node, now or in an earlier try.
+
+    A start of a task is sent again only after the node did not know the task, so no earlier try
+    counts. The stop of a job always counts, as it is repeated until it is acknowledged.
+    """
+    if event.delivered:
+        return True
+    if isinstance(event.request, messages.StartTaskAt):
+        return False
+    return call.tries > 1 or isinstance(event.request, messages.StopAt)
+
+
+def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
+    """Record since when a node is silent, unless that is of no importance to the job."""
+    node = job.nodes[event.request.node]
+    if node.unreachable_since is not None:
+        return job
+    if job.ending is None and not has_due_request(job, node):
+        return job
+    job = job.with_node(replace(node, unreachable_since=event.at))
+    return job.with_note(event.at, "unreachable", node.node, message=event.message)
 
 
 def delay(job: Job, event: messages.Delayed) -> Job:
-    """Move a claimed request to the moment at which it is sent; withdraw it where it is obsolete."""
+    """Move a claimed request to the moment at which it is sent; withdraw it if it is obsolete.
+
+    A withdrawn request never left this node, so the try does not count.
+    """
     request = event.request
     if not is_claimed(job, request, event.claimed):
         return job
     call = call_of(job, request)
     is_obsolete = job.ending is not None
     if isinstance(request, messages.StartTaskAt):
-        task = job.tasks[request.task]
-        is_obsolete |= task.ending is not None or task.again_from is not None
-    if is_obsolete:  # it never left this node
-        withdrawn = replace(call, state=CallState.IDLE, sent_at=None, tries=call.tries - 1)
-        return with_call(job, request, withdrawn)
-    return with_call(job, request, replace(call, sent_at=event.at))
+        is_obsolete |= job.tasks[request.task].is_stopping
+    if not is_obsolete:
+        return with_call(job, request, replace(call, sent_at=event.at))
+    withdrawn = replace(call, state=CallState.IDLE, sent_at=None, tries=call.tries - 1)
+    return with_call(job, request, withdrawn)
 
 
 def start_again(job: Job, event: messages.TaskUnknown) -> Job:
@@ -247,12 +345,8 @@ def start_again(job: Job, event: messages.TaskUnknown) -> Job:
     task = job.tasks[request.task]
     part = task.nodes[request.node]
     part = replace(part, unknowns=part.unknowns + 1)
-    if task.ending is not None or task.again_from is not None:
-        if part.there:
-            failure = Failure("TASK_UNKNOWN", "forgotten there")
-            return fail_part(job, task.name, part, failure, event.at)
-        part = replace(part, start=Call(tries=part.start.tries), poll=Call())
-        return job.with_part(task.name, part)
+    if task.is_stopping:
+        return _forget_start(job, task, part, event.at)
     if part.unknowns >= _MAX_UNKNOWNS:
         text = f"the start was sent {part.unknowns} times, and the node does not know the task"
         if event.message:
@@ -262,6 +356,20 @@ def start_again(job: Job, event: messages.TaskUnknown) -> Job:
     job = job.with_part(task.name, replace(part, start=start, poll=Call()))
     detail = {"task": task.name, "message": event.message}
     return job.with_note(event.at, "task unknown there, starting again", request.node, **detail)
+
+
+def _forget_start(
+    job: Job,
+    task: Task,
+    part: NodeTask,
+    at: datetime,
+) -> Job:
+    """Record that a stopping task is unknown at its node: it never arrived, or was forgotten there."""
+    if part.is_accepted:
+        failure = Failure("TASK_UNKNOWN", "forgotten there")
+        return fail_part(job, task.name, part, failure, at)
+    part = replace(part, start=Call(tries=part.start.tries), poll=Call())
+    return job.with_part(task.name, part)
 
 
 # ---------------------------------------------------------------- a node without a role in a task
@@ -279,15 +387,26 @@ def exclude(
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
         return job.with_note(at, "late response ignored", request.node, request=str(request))
-    nodes = {node: part for node, part in task.nodes.items() if node != request.node}
-    job = mark_reached(job, request.node).with_task(replace(task, nodes=nodes))
+    nodes = dict(task.nodes)
+    del nodes[request.node]
+    job = mark_reached(job, request.node)
+    job = job.with_task(replace(task, nodes=nodes))
     if not nodes:
-        text = "no node of the job has a role in this task"
-        failure = retries.cause(job, task, Failure("NO_ROLE_HERE", text, task=task.name))
-        failed_task = replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure)
-        job = job.with_task(failed_task)
-        if job.ending is None and task.ending is None:
-            job = end_job(job, Ending(Outcome.FAILED, at, failure))
-    return advance(
-        job.with_note(at, "task start not for this node", request.node, task=task.name), at
-    )
+        job = _fail_without_nodes(job, task, at)
+    job = job.with_note(at, "task start not for this node", request.node, task=task.name)
+    return advance(job, at)
+
+
+def _fail_without_nodes(
+    job: Job,
+    task: Task,
+    at: datetime,
+) -> Job:
+    """Fail a task in which no node plays a role, and with it the job unless either ends already."""
+    text = "no node of the job has a role in this task"
+    failure = retries.cause(job, task, Failure("NO_ROLE_HERE", text, task=task.name))
+    failed_task = replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure)
+    job = job.with_task(failed_task)
+    if job.ending is not None or task.ending is not None:
+        return job
+    return end_job(job, Ending(Outcome.FAILED, at, failure))
