@@ -75,7 +75,7 @@ def job_in_full(
             "initiator": spec.initiator,
             "trace_id": spec.trace_id,
             "parties": spec.parties,
-            "parameters": _parameters(services, rerun.amended(spec, amendments), local),
+            "parameters": _parameters(services, rerun.with_amendments(spec, amendments), local),
             "flow": spec.dag.nodes,
         }
     if local is not None:

@@ -183,4 +183,4 @@ def unfinished_specs(store: Store) -> Iterator[JobSpec]:
         yield spec
         for amendment in local.offered:
             if amendment.id not in local.amendments:
-                yield rerun.amended(spec, [amendment])
+                yield rerun.with_amendments(spec, [amendment])

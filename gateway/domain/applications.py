@@ -91,7 +91,7 @@ class Application:
         return self.status is APPROVED and (self.expires_at is None or now < self.expires_at)
 
 
-def applied(
+def new_application(
     kind: Kind,
     id_: str,
     partner: NodeId,
@@ -135,7 +135,7 @@ def again(existing: Application, new: Application) -> Application:
     return existing
 
 
-def decided(
+def record_decision(
     application: Application,
     approve: bool,
     by: str,

@@ -1,4 +1,4 @@
-"""Which parties and tasks a job can do without: optional settings in ``job_params.common``.
+"""Parties and tasks that a job can do without: optional settings in ``job_params.common``.
 
 The standard has none of them:
 
@@ -40,13 +40,17 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
 
 
 def _has_enough(spec: JobSpec, role: str, excluded: frozenset[NodeId]) -> bool:
+    """Return whether a role has enough parties without the excluded nodes."""
     parties = [party for party in spec.parties if party.role == role]
     remaining = [party for party in parties if party.node not in excluded]
     return len(remaining) >= _least(spec, role, parties)
 
 
 def _least(spec: JobSpec, role: str, parties: list[Party]) -> int:
-    """Return how many parties of a role the job needs; all of them if the number is not valid."""
+    """Return how many parties of a role the job needs; all of them if the number is not valid.
+
+    Without a number, a role with required parties needs no further ones, which are 0 here.
+    """
     min_parties = spec.settings.min_parties
     required = spec.settings.required_parties
     if role in min_parties:
@@ -62,7 +66,7 @@ def _least(spec: JobSpec, role: str, parties: list[Party]) -> int:
 # ---------------------------------------------------------------- running with fewer parties
 
 
-def left_out(job: Job) -> tuple[str, ...]:
+def excluded_parties(job: Job) -> tuple[str, ...]:
     """Return the labels of the parties that the job runs without."""
     labels = []
     for party in job.spec.parties:
@@ -83,12 +87,9 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
     excluded = [node_job.node for node_job in job.nodes.values() if node_job.excluded]
     if not can_spare(job.spec, [*excluded, node]):
         return None
-    tasks = {}
-    for name, task in job.tasks.items():
-        remaining = {n: part for n, part in task.nodes.items() if n != node}
-        if not remaining:
-            return None
-        tasks[name] = replace(task, nodes=remaining)
+    tasks = _tasks_without(job, node)
+    if tasks is None:
+        return None
     nodes = dict(job.nodes)
     for active in job.active:
         nodes[active.node] = replace(active, start=Call())
@@ -97,13 +98,32 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
     return job.with_note(at, "continues without", node, **failure.as_dict())
 
 
+def _tasks_without(job: Job, node: NodeId) -> dict[str, Task] | None:
+    """Return the tasks without a node's parts; None if that leaves a task without any node."""
+    tasks = {}
+    for name, task in job.tasks.items():
+        parts = dict(task.nodes)
+        parts.pop(node, None)
+        if not parts:
+            return None
+        tasks[name] = replace(task, nodes=parts)
+    return tasks
+
+
 def ending_for(job: Job, node: NodeId) -> Ending | None:
-    """Return the job's end as reported to a node that is stopped."""
+    """Return the job's end as reported to a node that is stopped.
+
+    An excluded node only learns why it was excluded. Any other gets the ending without values from
+    other nodes' entries, neither the submitted nor the amended ones.
+    """
     excluded = job.nodes[node].excluded
     if excluded is None:
         ending = redaction.for_node(job.spec, node, job.ending)
-        return redaction.for_node(rerun.amended(job.spec, job.amendments), node, ending)
-    at = job.ending.at if job.ending else job.created_at
+        amended_spec = rerun.with_amendments(job.spec, job.amendments)
+        return redaction.for_node(amended_spec, node, ending)
+    at = job.created_at
+    if job.ending is not None:
+        at = job.ending.at
     failure = replace(excluded, message=f"left out: {excluded.message}")
     return Ending(Outcome.STOPPED, at, failure)
 
@@ -116,10 +136,12 @@ def tolerated(
     task: Task,
     at: datetime,
 ) -> Job | None:
-    """Return the job as it goes on after the failure of a task; None if it cannot."""
-    if task.name not in job.spec.settings.tolerable_tasks:
-        return None
-    if task.ending is not None or job.ending is not None:
+    """Return the job as it goes on after the failure of a task; None if it cannot.
+
+    The task keeps its failure as its ending, and the tasks that need its output never start.
+    """
+    is_tolerable = task.name in job.spec.settings.tolerable_tasks
+    if not is_tolerable or task.ending is not None or job.ending is not None:
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
     text = f"needs the output of {task.name}, which failed"
@@ -138,13 +160,14 @@ def tolerated(
 
 def failed_tasks(job: Job) -> list[str]:
     """Return the tasks whose failure the job has tolerated."""
-    names = []
-    for task in job.tasks.values():
-        if task.status is not TaskStatus.FAILED or task.ending is None:
-            continue
-        if task.ending.outcome is Outcome.FAILED:
-            names.append(task.name)
-    return names
+    return [task.name for task in job.tasks.values() if _has_tolerated_failure(task)]
+
+
+def _has_tolerated_failure(task: Task) -> bool:
+    """Return whether a task has failed, and that was also recorded as its ending."""
+    if task.status is not TaskStatus.FAILED or task.ending is None:
+        return False
+    return task.ending.outcome is Outcome.FAILED
 
 
 # ---------------------------------------------------------------- the state of every party
@@ -166,11 +189,12 @@ class PartyDetail:
 
 def details(job: Job) -> list[PartyDetail]:
     """Return the state of every party."""
-    return [
-        _detail(party.label, job.nodes[party.node])
-        for party in job.spec.parties
-        if party.node in job.nodes
-    ]
+    party_details = []
+    for party in job.spec.parties:
+        node = job.nodes.get(party.node)
+        if node is not None:
+            party_details.append(_detail(party.label, node))
+    return party_details
 
 
 def in_words(job: Job) -> str:
@@ -186,6 +210,7 @@ def in_words(job: Job) -> str:
 
 
 def _detail(label: str, node: NodeJob) -> PartyDetail:
+    """Return the state of a party at a node."""
     call = _latest_call(node)
     state, reason, message = _state(node, call)
     if state == "unknown" and node.unreachable_since is not None and not reason:
@@ -215,7 +240,7 @@ def _latest_call(node: NodeJob) -> Call:
 
 
 def _state(node: NodeJob, call: Call) -> tuple[str, str, str]:
-    """Return state, reason and message of a node."""
+    """Return state, reason and message of a node by its latest call and its approval."""
     consent = node.consent
     is_rejected = consent is not None and consent.status is JobStatus.REJECTED
     if is_rejected or call.state is CallState.REFUSED:

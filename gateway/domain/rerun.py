@@ -9,12 +9,12 @@ takes over what is not downstream of the task and had succeeded; the rest runs a
 It is a job of the node that requests it: that node is its initiator, whoever submitted the old one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.domain.dag import downstream, order
+from gateway.domain.dag import ComponentRef, downstream, order
 from gateway.domain.job import Job, Lineage, Origin, Task
 from gateway.domain.problems import Problem, index_of
 from gateway.domain.run import Address, LocalJob
@@ -40,34 +40,52 @@ def difference(
     task: str,
     parties: Iterable[Party],
 ) -> str:
-    """Describe in what a task differs between two jobs, at these parties; empty if it is the same."""
+    """Describe the first difference of a task in two jobs, at these parties; empty if there is none."""
     if old.parties != new.parties:
         return f"the roles differ: {_roles(new)} instead of {_roles(old)}"
-    before, now = old.dag.get(task), new.dag.get(task)
-    if before is None or now is None:
+    old_task = old.dag.get(task)
+    new_task = new.dag.get(task)
+    if old_task is None or new_task is None:
         return "there is no such task"
-    if before.component != now.component:
-        is_same_component = (
-            before.component.provider == now.component.provider
-            and before.component.name == now.component.name
-        )
-        what = "version" if is_same_component else "component"
-        return f"the {what} differs: {now.component} instead of {before.component}"
-    if before.inputs != now.inputs:
+    if old_task.component != new_task.component:
+        return _component_difference(old_task.component, new_task.component)
+    if old_task.inputs != new_task.inputs:
         return "the inputs differ"
-    if before.outputs != now.outputs:
+    if old_task.outputs != new_task.outputs:
         return "the outputs differ"
     for party in parties:
-        names = _different_parameters(old, new, task, party)
-        if names:
-            return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
-        old_location = data_location(old.task_params, party, task)
-        if old_location != data_location(new.task_params, party, task):
-            return f"the inputs of {party.label} differ: another dataset"
+        text = _party_difference(old, new, task, party)
+        if text:
+            return text
+    return ""
+
+
+def _component_difference(old: ComponentRef, new: ComponentRef) -> str:
+    """Describe the difference of two components: only the version, or another component."""
+    what = "component"
+    if old.provider == new.provider and old.name == new.name:
+        what = "version"
+    return f"the {what} differs: {new} instead of {old}"
+
+
+def _party_difference(
+    old: JobSpec,
+    new: JobSpec,
+    task: str,
+    party: Party,
+) -> str:
+    """Describe the difference of a party's parameters or dataset of a task; empty if there is none."""
+    names = _different_parameters(old, new, task, party)
+    if names:
+        return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
+    old_location = data_location(old.task_params, party, task)
+    if old_location != data_location(new.task_params, party, task):
+        return f"the inputs of {party.label} differ: another dataset"
     return ""
 
 
 def _roles(spec: JobSpec) -> str:
+    """List the parties of a job for a message."""
     return ", ".join(f"{party.label}={party.node}" for party in spec.parties[:10])
 
 
@@ -77,6 +95,7 @@ def _different_parameters(
     task: str,
     party: Party,
 ) -> list[str]:
+    """Return the names of the parameters of a task that differ at a party, sorted."""
     old_values = _values(old, party, task)
     new_values = _values(new, party, task)
     names = sorted(old_values.keys() | new_values.keys())
@@ -88,6 +107,7 @@ def _values(
     party: Party,
     task: str,
 ) -> dict[str, Any]:
+    """Return the values of a party's parameters of a task."""
     parameters = effective(spec.task_params, party, task)
     return {name: parameter.value for name, parameter in parameters.items()}
 
@@ -95,12 +115,13 @@ def _values(
 def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, str]]:
     """Return the tasks that may be taken over, and why others may not.
 
-    As far as the scheduling node knows.
+    That is the scheduling node's view: each party compares its own side. Without ``inherit`` in the
+    settings all tasks of the flow are considered.
     """
     lineages: dict[str, Lineage] = {}
     obstacles: dict[str, str] = {}
     demanded = spec.settings.inherit
-    old_spec = amended(old.spec, old.amendments)
+    old_spec = with_amendments(old.spec, old.amendments)
     for name in order(spec.dag):
         if demanded is not None and name not in demanded:
             continue
@@ -143,38 +164,61 @@ def lost_upstream(
     return f"it needs the output of {', '.join(missing)}, which is not inherited"
 
 
-def agreed(job: Job, at: datetime) -> Job | Failure:
+def decide_inheritance(job: Job, at: datetime) -> Job | Failure:
     """Decide, once every node has accepted the job, which tasks it takes over.
 
-    A node that does not say what it can take over refuses by that; so does one that lacks a task which the job
-    demands. Without a demand such a task just runs.
+    A node that does not report its inheritable tasks thereby refuses, and so does one without a task
+    that the job demands. Without a demand such a task is run again.
     """
-    candidate_tasks = {}
-    reports: dict[NodeId, tuple[str, ...]] = {}
-    for name, task in job.tasks.items():
-        if task.lineage is None:
+    tasks = {name: task for name, task in job.tasks.items() if task.lineage is not None}
+    inheritable = _inheritable_tasks(job, tasks.values())
+    if isinstance(inheritable, Failure):
+        return inheritable
+    inherited: set[str] = set()
+    for name in order(job.spec.dag):
+        if name not in tasks:
             continue
-        candidate_tasks[name] = task
+        refusing = [node for node in tasks[name].nodes if name not in inheritable[node]]
+        if not refusing and job.spec.dag[name].upstream <= inherited:
+            inherited.add(name)
+        elif job.spec.settings.inherit is not None:
+            text = f"task {name} of job {job.spec.old_job_id} cannot be inherited"
+            return Failure(REASON, text, next(iter(refusing), ""), task=name)
+    for name, task in tasks.items():
+        if name in inherited:
+            job = job.with_task(_as_inherited(task, at))
+        else:
+            job = job.with_task(replace(task, lineage=None))
+    return _note_inheritance(job, tasks, inherited, at)
+
+
+def _inheritable_tasks(
+    job: Job,
+    tasks: Iterable[Task],
+) -> dict[NodeId, tuple[str, ...]] | Failure:
+    """Return the tasks that each node can inherit, by its report; a failure if a node has sent none."""
+    reports = {}
+    for task in tasks:
         for node in task.nodes:
             inheritable = job.nodes[node].reservation.acceptance.inherited
             if inheritable is None:
                 text = f"{node} does not say what it can inherit of job {job.spec.old_job_id}"
                 return Failure(REASON, text, node)
             reports[node] = inheritable
-    inherited: set[str] = set()
-    for name in order(job.spec.dag):
-        if name not in candidate_tasks:
-            continue
-        lacking = [node for node in candidate_tasks[name].nodes if name not in reports[node]]
-        if not lacking and job.spec.dag[name].upstream <= inherited:
-            inherited.add(name)
-        elif job.spec.settings.inherit is not None:
-            text = f"task {name} of job {job.spec.old_job_id} cannot be inherited"
-            return Failure(REASON, text, lacking[0] if lacking else "", task=name)
-    for name, task in candidate_tasks.items():
-        job = job.with_task(_inherited(task, name in inherited, at))
-    for name, task in candidate_tasks.items():
-        event = "task inherited" if name in inherited else "task not inherited"
+    return reports
+
+
+def _note_inheritance(
+    job: Job,
+    tasks: Mapping[str, Task],
+    inherited: Collection[str],
+    at: datetime,
+) -> Job:
+    """Write into the timeline which of the tasks are inherited, with their origin."""
+    for name, task in tasks.items():
+        event = "task not inherited"
+        if name in inherited:
+            event = "task inherited"
         detail = {}
         if task.lineage is not None:
             detail = {"from_job": task.lineage.job_id, "from_task_id": task.lineage.task_id}
@@ -182,13 +226,8 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     return job
 
 
-def _inherited(
-    task: Task,
-    kept: bool,
-    at: datetime,
-) -> Task:
-    if not kept:
-        return replace(task, lineage=None)
+def _as_inherited(task: Task, at: datetime) -> Task:
+    """Return a task that has succeeded in the earlier job, at all of its nodes."""
     nodes = {}
     for node, part in task.nodes.items():
         nodes[node] = replace(part, roles=dict.fromkeys(part.roles, TaskStatus.SUCCESS))
@@ -196,12 +235,14 @@ def _inherited(
     return replace(task, status=status, nodes=nodes, ended_at=at)
 
 
-# Folders in which tasks keep what they need to go on after they were cut short: an extension that a job asks for.
-# Where a task's machine shares no folder with the node, they are at the storage where its outputs lie.
+# ---------------------------------------------------------------- checkpoints
+#
+# Folders in which tasks keep their progress, to go on after an interruption: an extension on request of a job.
+# If a task's machine shares no folder with the node, they are in the storage of its outputs.
 #
 # With ``job_params.common.checkpoints: true`` each party of a task has one such folder in a job. Every attempt
-# finds there what the earlier ones left; the first attempt in a job that takes over from another finds a copy of
-# what the same task left there.
+# finds the files of the earlier ones there; the first attempt in a job that takes over from another finds a copy
+# of the folder that the same task has in that job.
 
 
 def may_go_on(
@@ -210,10 +251,10 @@ def may_go_on(
     task: str,
     parties: Collection[Party],
 ) -> bool:
-    """Tell whether a task may have what the same one of an earlier job left at these parties.
+    """Return whether a task may get the checkpoints of the same task of an earlier job, at these parties.
 
-    The scheduling node and the parties are the same; so are components and data of the task and of all before it,
-    which the new job therefore names, and needs grants for. Parameters may differ.
+    The scheduling node and the parties must be the same. So must components and data of the task and of all tasks
+    before it, as the new job then names these data and needs grants for them. Parameters may differ.
     """
     if new.scheduler != old.scheduler or new.parties != old.parties:
         return False
@@ -221,14 +262,29 @@ def may_go_on(
     for name in reversed(order(new.dag)):
         if name not in needed:
             continue
-        before, now = old.dag.get(name), new.dag[name]
-        if before is None or before.component != now.component or before.inputs != now.inputs:
+        if not _has_same_data(old, new, name, parties):
             return False
-        for party in parties:
-            old_location = data_location(old.task_params, party, name)
-            if old_location != data_location(new.task_params, party, name):
-                return False
-        needed |= now.upstream
+        needed |= new.dag[name].upstream
+    return True
+
+
+def _has_same_data(
+    old: JobSpec,
+    new: JobSpec,
+    task: str,
+    parties: Iterable[Party],
+) -> bool:
+    """Return whether a task has the same component, inputs and datasets in both jobs."""
+    old_task = old.dag.get(task)
+    new_task = new.dag[task]
+    if old_task is None or old_task.component != new_task.component:
+        return False
+    if old_task.inputs != new_task.inputs:
+        return False
+    for party in parties:
+        old_location = data_location(old.task_params, party, task)
+        if old_location != data_location(new.task_params, party, task):
+            return False
     return True
 
 
@@ -259,23 +315,23 @@ def _checkpoint_folder(
     return Address(f"{job_id}-{party.role}-{party.index}", f"{task}-checkpoint", storage)
 
 
-# A rerun.
+# ---------------------------------------------------------------- reruns
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is requested."""
+    """The request to run an ended job again."""
 
     job_id: str
     new_job_id: str
     start: str = ""  # the task to begin with; empty: the first that has not succeeded
+    # changes in the form of ``task_params``: common, then role -> index, then task -> parameters
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """changes in the form of ``task_params``: common, then role -> index, then task -> parameters"""
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """The new job, and which tasks it runs and which it takes over."""
+    """The new job, with the tasks that it runs and the ones that it takes over."""
 
     spec: JobSpec
     origin: Origin
@@ -285,7 +341,7 @@ class Rerun:
 
 @dataclass(frozen=True)
 class RerunResult:
-    """The new job and what becomes of the tasks in it, as reported."""
+    """The new job, its rerun tasks and its inherited ones, as reported."""
 
     job_id: str
     start: str
@@ -295,93 +351,146 @@ class RerunResult:
 
 def plan(
     old: Job,
-    wanted: Order,
+    request: Order,
     by: NodeId,
     trace_id: str,
 ) -> tuple[Rerun | None, list[Problem]]:
-    """Return the new job of an ended one, or everything that is wrong with the request.
+    """Return the new job of an ended one, or all problems of the request.
 
-    ``by`` may change parameters of its own parties; those that concern others only as the old job's initiator or
-    as the node that schedules it. ``by`` is the initiator of the new job, and needs a role in it.
+    ``by`` is the initiator of the new job, and needs a role in it. It may change the parameters of its own
+    parties. Only the old job's initiator, or the node that schedules it, may change those of other nodes.
     """
     dag = old.spec.dag
     names = order(dag)
-    left = [name for name in names if old.tasks[name].status is not TaskStatus.SUCCESS]
-    start = wanted.start or next(iter(left), "")
-    if not start:
-        text = f"every task of job {old.id} has succeeded: say from which one it is to run again"
-        return None, [Problem("from", text, wanted.start)]
-    if dag.get(start) is None:
-        return None, [
-            Problem("from", f"job {old.id} has no such task, but {', '.join(names[:20])}", start)
-        ]
-    roles = [party.role for party in old.spec.parties_at(by)]
-    if not roles:
-        rule = f"can be run again only by a node with a role in it, which is its initiator then; {by} has none"
-        return None, [Problem("job_id", rule, old.id)]
-    again = downstream(dag, [start, *left])
-    spec = amended(old.spec, old.amendments)
-    problems, task_params = changed(spec, wanted.parameters, again, by)
+    unfinished = [name for name in names if old.tasks[name].status is not TaskStatus.SUCCESS]
+    start = request.start or next(iter(unfinished), "")
+    problem = _start_problem(old, start) or _role_problem(old, by)
+    if problem is not None:
+        return None, [problem]
+    rerun_tasks = downstream(dag, [start, *unfinished])
+    amended_spec = with_amendments(old.spec, old.amendments)
+    problems, task_params = change_parameters(amended_spec, request.parameters, rerun_tasks, by)
     if problems:
         return None, problems
-    inherits = tuple(name for name in names if name not in again)
+    inherits = tuple(name for name in names if name not in rerun_tasks)
     common = {**old.spec.common, "inherit": list(inherits)}
     spec = replace(
         old.spec,
-        job_id=wanted.new_job_id,
+        job_id=request.new_job_id,
         initiator=by,
-        initiator_role=old.spec.initiator_role if old.spec.initiator_role in roles else roles[0],
+        initiator_role=_initiator_role(old.spec, by),
         trace_id=trace_id,
         old_job_id=old.id,
         job_params={**old.spec.job_params, "common": common},
         task_params=task_params,
         bundles={},
     )
-    runs = tuple(name for name in names if name in again)
-    origin = Origin(old.id, start, by, tasks_in(wanted.parameters), wanted.parameters)
+    runs = tuple(name for name in names if name in rerun_tasks)
+    origin = Origin(old.id, start, by, tasks_in(request.parameters), request.parameters)
     return Rerun(spec, origin, runs, inherits), []
 
 
-def changed(
+def _start_problem(old: Job, start: str) -> Problem | None:
+    """Return the problem of a rerun's first task: none to run again, or one that the job does not have."""
+    if not start:
+        text = f"every task of job {old.id} has succeeded: say from which one it is to run again"
+        return Problem("from", text, start)
+    dag = old.spec.dag
+    if dag.get(start) is None:
+        names = ", ".join(order(dag)[:20])
+        return Problem("from", f"job {old.id} has no such task, but {names}", start)
+    return None
+
+
+def _role_problem(old: Job, by: NodeId) -> Problem | None:
+    """Return the problem of a node that requests a rerun without a role in the job."""
+    if old.spec.parties_at(by):
+        return None
+    rule = (
+        "can be run again only by a node with a role in it, which is its initiator then; "
+        f"{by} has none"
+    )
+    return Problem("job_id", rule, old.id)
+
+
+def _initiator_role(spec: JobSpec, node: NodeId) -> str:
+    """Return the role in which a node initiates the job: the old initiator's if it plays it too."""
+    roles = [party.role for party in spec.parties_at(node)]
+    if spec.initiator_role in roles:
+        return spec.initiator_role
+    return roles[0]
+
+
+def change_parameters(
     spec: JobSpec,
     changes: Mapping[str, Any],
     may_change: Collection[str],
     by: NodeId,
     else_rule: str = "is not run again, so its parameters cannot change",
 ) -> tuple[list[Problem], dict[str, Any]]:
-    """Return what is wrong with changes of these tasks' parameters, and the parameters with them."""
+    """Return the problems of a node's changes of parameters, and the parameters with the changes.
+
+    ``may_change`` are the tasks whose parameters may change, ``else_rule`` is the rule that any other
+    violates. Parameters are complete only without problems.
+    """
     problems: list[Problem] = []
     params = dict(spec.task_params)
+    for change in _changes(spec, changes):
+        if isinstance(change, Problem):
+            problems.append(change)
+            continue
+        problems += _change_problems(spec, change, may_change, by, else_rule)
+        if problems:
+            continue
+        old_entry = params.get(change.role)
+        if change.party is None:
+            params[change.role] = _laid_over(old_entry, change.by_task)
+        else:
+            params[change.role] = _for_party(spec, old_entry, change.party, change.by_task)
+    return problems, params
+
+
+@dataclass(frozen=True)
+class _Change:
+    """New parameters of tasks for one party, or for all of them."""
+
+    role: str  # ``common`` for all parties
+    party: Party | None  # None: all parties
+    by_task: Mapping[str, Any]
+    path: str  # of the entry in the request
+
+
+def _changes(spec: JobSpec, changes: Mapping[str, Any]) -> Iterator[_Change | Problem]:
+    """Yield each entry of a request to change parameters, or the problem that makes it unreadable."""
     roles = {party.role for party in spec.parties}
     for role, entry in changes.items():
-        at = f"parameters.{role}"
+        path = f"parameters.{role}"
         if not isinstance(entry, Mapping):
-            problems.append(Problem(at, "must be an object", entry))
+            yield Problem(path, "must be an object", entry)
         elif role == "common":
-            problems += _may(spec, by, None, at) or _wrong_tasks(
-                spec, entry, may_change, at, else_rule
-            )
-            if not problems:
-                params[role] = _laid_over(params.get(role), entry)
+            yield _Change(role, None, entry, path)
         elif role not in roles:
             rule = f"is not a role of the job: {', '.join(sorted(roles))}"
-            problems.append(Problem(at, rule, role))
+            yield Problem(path, rule, role)
         else:
             for key, by_task in entry.items():
-                at_key = f"{at}.{key}"
-                party = _party(spec, role, key)
-                if party is None:
-                    problems.append(Problem(at_key, f"is not an index of a {role}", key))
-                    continue
-                if not isinstance(by_task, Mapping):
-                    problems.append(Problem(at_key, "must be an object", by_task))
-                    continue
-                problems += _may(spec, by, party, at_key) or _wrong_tasks(
-                    spec, by_task, may_change, at_key, else_rule
-                )
-                if not problems:
-                    params[role] = _for_party(spec, params.get(role), party, by_task)
-    return problems, params
+                yield _party_change(spec, role, key, by_task)
+
+
+def _party_change(
+    spec: JobSpec,
+    role: str,
+    key: Any,
+    by_task: Any,
+) -> _Change | Problem:
+    """Return the entry of one index of a role, or the problem that makes it unreadable."""
+    path = f"parameters.{role}.{key}"
+    party = _party(spec, role, key)
+    if party is None:
+        return Problem(path, f"is not an index of a {role}", key)
+    if not isinstance(by_task, Mapping):
+        return Problem(path, "must be an object", by_task)
+    return _Change(role, party, by_task, path)
 
 
 def _party(
@@ -389,6 +498,7 @@ def _party(
     role: str,
     key: Any,
 ) -> Party | None:
+    """Return the party of a role with this index; None if the job has none."""
     index = index_of(str(key))
     for party in spec.parties:
         if party.role == role and party.index == index:
@@ -396,46 +506,38 @@ def _party(
     return None
 
 
-def _may(
+def _change_problems(
     spec: JobSpec,
-    by: NodeId,
-    party: Party | None,
-    at: str,
-) -> list[Problem]:
-    if by in (spec.initiator, spec.scheduler) or (party is not None and party.node == by):
-        return []
-    return [
-        Problem(
-            at,
-            f"may not be changed by {by}: it concerns other nodes",
-            party.node if party else "common",
-        )
-    ]
-
-
-def _wrong_tasks(
-    spec: JobSpec,
-    by_task: Mapping[str, Any],
+    change: _Change,
     may_change: Collection[str],
-    at: str,
+    by: NodeId,
     else_rule: str,
 ) -> list[Problem]:
+    """Return why a node may not make a change: it concerns other nodes, or tasks that cannot change."""
+    party = change.party
+    is_own = party is not None and party.node == by
+    if not is_own and by not in (spec.initiator, spec.scheduler):
+        concerned = party.node if party else "common"
+        rule = f"may not be changed by {by}: it concerns other nodes"
+        return [Problem(change.path, rule, concerned)]
     problems = []
-    for task, values in by_task.items():
+    for task, values in change.by_task.items():
+        path = f"{change.path}.{task}"
         if spec.dag.get(task) is None:
-            problems.append(Problem(f"{at}.{task}", "names a task that is not in the flow", task))
+            problems.append(Problem(path, "names a task that is not in the flow", task))
         elif task not in may_change:
-            problems.append(Problem(f"{at}.{task}", else_rule, task))
+            problems.append(Problem(path, else_rule, task))
         elif not isinstance(values, Mapping):
-            problems.append(
-                Problem(f"{at}.{task}", "must be an object: parameters by their names", values)
-            )
+            rule = "must be an object: parameters by their names"
+            problems.append(Problem(path, rule, values))
     return problems
 
 
 def _laid_over(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Lay changes over an entry, task by task."""
-    entry = dict(old) if isinstance(old, Mapping) else {}
+    entry: dict[str, Any] = {}
+    if isinstance(old, Mapping):
+        entry.update(old)
     for task, values in changes.items():
         old_values = entry.get(task)
         if isinstance(old_values, Mapping):
@@ -450,11 +552,13 @@ def _for_party(
     party: Party,
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give a party an entry of its own with the changes and all that held for it.
+    """Give a party an entry of its own with its present parameters and the changes.
 
-    The entry stands at the end, where it wins.
+    The entry is the last one of its role, which counts among several for an index.
     """
-    entries = dict(by_index) if isinstance(by_index, Mapping) else {}
+    entries: dict[str, Any] = {}
+    if isinstance(by_index, Mapping):
+        entries.update(by_index)
     values_by_task = {}
     for node in spec.dag.nodes:
         parameters = overlay({party.role: entries}, party, node.name)
@@ -466,35 +570,40 @@ def _for_party(
     return entries
 
 
-# ---------------------------------------------------------------- new parameters for a job that is under way
+# ---------------------------------------------------------------- new parameters for a running job
 
 
-def amendable(
+def amendment_problems(
     spec: JobSpec,
     parameters: Mapping[str, Any],
     begun: Iterable[str],
     by: NodeId,
 ) -> list[Problem]:
-    """Return what is wrong with new parameters, where some tasks have started; ``by``: the requesting node."""
-    free = {node.name for node in spec.dag.nodes} - set(begun)
-    return changed(spec, parameters, free, by, "has started, so its parameters cannot change")[0]
+    """Return the problems of new parameters that the node ``by`` requests for a running job.
+
+    Those of tasks that have begun cannot change.
+    """
+    not_begun = {node.name for node in spec.dag.nodes} - set(begun)
+    rule = "has started, so its parameters cannot change"
+    problems, _ = change_parameters(spec, parameters, not_begun, by, rule)
+    return problems
 
 
-def amended(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
-    """Return a job with the new parameters that hold.
+def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
+    """Return a job with the new parameters in force.
 
-    The scheduling node offers new parameters to every node, and each that takes them puts them aside. They hold
-    once the scheduling node has recorded them, in the one write that also finds that none of their tasks has
-    begun; each start of a task from then on names what holds. What was only offered is never named.
+    The scheduling node offers new parameters to every node, and each that accepts them stores them. They are in
+    force once the scheduling node has recorded them, in the write that also checks that none of their tasks has
+    begun. Each later start of a task names the parameters in force, never those that were only offered.
     """
     tasks = {node.name for node in spec.dag.nodes}
     for amendment in amendments:
-        _, params = changed(spec, amendment.parameters, tasks, spec.scheduler)
+        _, params = change_parameters(spec, amendment.parameters, tasks, spec.scheduler)
         spec = replace(spec, task_params=params)
     return spec
 
 
 def in_force(local: LocalJob) -> JobSpec:
-    """Return a party's job with the new parameters that hold."""
+    """Return a party's job with the new parameters in force."""
     amendments = [offer for offer in local.offered if offer.id in local.amendments]
-    return amended(local.spec, amendments)
+    return with_amendments(local.spec, amendments)

@@ -61,10 +61,10 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         problems += refused
         warnings = list(islice(chain(unknown_fields, unknown_entries), MOST_WARNINGS))
         warnings += unplayed
-    return applied(spec, problems, warnings)
+    return with_strictness(spec, problems, warnings)
 
 
-def applied(
+def with_strictness(
     spec: JobSpec,
     problems: Sequence[Problem],
     warnings: Sequence[Problem],

@@ -305,7 +305,7 @@ class Applications:
 
         def decide(current: Application) -> Application:
             changed = replace(current, **changes)
-            return applications.decided(
+            return applications.record_decision(
                 changed, approve, by, reason, self._clock(), token, token_digest
             )
 

@@ -530,13 +530,13 @@ class Coordinator:
         if job.status is not JobStatus.RUNNING or job.ending is not None:
             raise Conflict(f"job {job_id} is {job.status}, not running", reason="JOB_NOT_RUNNING")
         by = sender or self._peers.node
-        spec_before = rerun.amended(job.spec, job.amendments)
+        spec_before = rerun.with_amendments(job.spec, job.amendments)
         begun_tasks = [name for name, task in job.tasks.items() if not task.amendable]
-        problems = rerun.amendable(spec_before, parameters, begun_tasks, by)
+        problems = rerun.amendment_problems(spec_before, parameters, begun_tasks, by)
         if problems:
             raise Invalid(problems)
         amendment = Amendment(uuid4().hex, parameters, by, reason, self._clock())
-        spec_after = replace(rerun.amended(spec_before, [amendment]), bundles={})
+        spec_after = replace(rerun.with_amendments(spec_before, [amendment]), bundles={})
         self._offer_amendment(job, amendment, spec_after)
         earlier = len(job.amendments)
         job = self._scheduler.record(job_id, messages.ParametersAgreed(amendment, earlier))

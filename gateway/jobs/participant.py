@@ -259,13 +259,13 @@ class Participant:
             raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
         spec_before = rerun.in_force(local)
         begun_tasks = {run.task_name for run in local.standing()}
-        problems = rerun.amendable(
+        problems = rerun.amendment_problems(
             spec_before, offered.parameters, begun_tasks, local.spec.scheduler
         )
         if problems:
             raise Invalid(problems)
         bundles = {self._node: offered.bundle} if offered.bundle else {}
-        spec_after = replace(rerun.amended(spec_before, [offered]), bundles=bundles)
+        spec_after = replace(rerun.with_amendments(spec_before, [offered]), bundles=bundles)
         warnings = self.admission.check_amended(spec_after, sender)
         add_offer = partial(self._add_offer, offer=offered, warnings=warnings)
         self._store.local_jobs.update(job_id, add_offer)

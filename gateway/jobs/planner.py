@@ -117,7 +117,7 @@ class TaskPlanner:
         problems += self._storage_mismatches(spec, plans)
         for plan in plans.values():
             warnings += self._format_warnings(plan, plans, hidden)
-        return validation.applied(
+        return validation.with_strictness(
             spec, _without_repetitions(problems), _without_repetitions(warnings)
         )
 
@@ -218,7 +218,7 @@ class TaskPlanner:
         plans = [self._plan(task, task_id, local.standing()) for task in tasks]
         problems = [problem for plan in plans for problem in plan.problems]
         missing = [problem for plan in plans for problem in plan.missing]
-        errors, _ = validation.applied(local.spec, problems, missing)
+        errors, _ = validation.with_strictness(local.spec, problems, missing)
         if errors:
             raise Invalid(errors, reason="INPUT_MISSING")
         attempts = {run.task_id for run in local.runs if run.task_name == node.name}

@@ -251,7 +251,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             case messages.ReleaseAt():
                 peer.give_back(job.id, me)
             case messages.StartAt():
-                peer.start_job(job.id, me, quorum.left_out(job))
+                peer.start_job(job.id, me, quorum.excluded_parties(job))
             case messages.StartTaskAt():
                 amendments = [amendment.id for amendment in job.amendments]
                 peer.start_task(

@@ -34,7 +34,9 @@ def an_application(
     status: AuditStatus = APPLIED,
     **more: Any,
 ) -> Application:
-    made = applications.applied(Kind.DATASET, "a1", "B", side, "ns#t", {"dataset_id": "ns#t"}, NOW)
+    made = applications.new_application(
+        Kind.DATASET, "a1", "B", side, "ns#t", {"dataset_id": "ns#t"}, NOW
+    )
     return replace(made, status=status, **more)
 
 
@@ -45,7 +47,9 @@ def taken(
 ) -> Application:
     match step:
         case "approve" | "reject":
-            return applications.decided(known, step == "approve", "ann", "", now, "token", "digest")
+            return applications.record_decision(
+                known, step == "approve", "ann", "", now, "token", "digest"
+            )
         case "terminate":
             return applications.terminated(known, "ann", "", now, tell=True)
         case "expire":
@@ -104,7 +108,7 @@ def test_an_answer_that_comes_twice_is_one():
 
 
 def test_pauses_grow_up_to_an_hour():
-    known = applications.decided(an_application(), True, "ann", "", NOW, "token", "digest")
+    known = applications.record_decision(an_application(), True, "ann", "", NOW, "token", "digest")
     pauses = []
     for _ in range(20):
         known = applications.later(known, NOW)

@@ -409,7 +409,7 @@ def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
         False,
         "",
     )
-    assert quorum.left_out(refused) == ("host.2",) and list(refused.tasks["a"].nodes) == [
+    assert quorum.excluded_parties(refused) == ("host.2",) and list(refused.tasks["a"].nodes) == [
         "n1",
         "n2",
         "n3",

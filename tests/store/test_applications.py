@@ -48,7 +48,9 @@ def test_of_concurrent_decisions_one_counts(stores: tuple[Store, Store]):
         try:
             kept[number % 2].change(
                 made.number,
-                lambda known: applications.decided(known, True, str(number), "", NOW, "t", "d"),
+                lambda known: applications.record_decision(
+                    known, True, str(number), "", NOW, "t", "d"
+                ),
             )
         except applications.IllegalMove:
             return False

@@ -524,7 +524,7 @@ def test_a_partner_that_answers_with_nothing_that_counts_is_named():
     peer: Any = SimpleNamespace(ask=lambda *_, **more: next(answers))
     card = Card(ME, "bank", lambda: "http://here", lambda: None)
     client = ManagementClient(card, lambda *_: peer, lambda _: None)
-    new = domain.applied(
+    new = domain.new_application(
         Kind.CONTRACT,
         "c1",
         PEER,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from adapter.bfia.management import wire
 from adapter.bfia.peer import Peer
-from gateway.domain.applications import APPROVED, Application, Kind, Side, applied
+from gateway.domain.applications import APPROVED, Application, Kind, Side, new_application
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId, moment
 from gateway.errors import Invalid, Refused, problems_of
@@ -320,7 +320,7 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         problems += problems_of(error.errors(), model)
     if problems:
         raise Invalid(problems)
-    return applied(
+    return new_application(
         draft.kind,
         "",
         draft.partner,

@@ -127,7 +127,7 @@ def _add_contract_paths(
         if sender.source not in ("", body.node_id):
             raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
         check_claim(request.scope, body.node_id)
-        new = domain.applied(
+        new = domain.new_application(
             Kind.CONTRACT,
             "",
             body.node_id,
@@ -211,7 +211,7 @@ def _add_audit_paths(
 
     def apply(body: Any, caller: Caller) -> None:
         applications.contract_with(caller.node, body.contract_id or None)
-        new = domain.applied(
+        new = domain.new_application(
             kind,
             body.audit_id,
             caller.node,

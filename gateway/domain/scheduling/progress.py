@@ -210,7 +210,7 @@ def _make_ready(job: Job, at: datetime) -> Job:
 
     Tasks that are inherited have ended already, all others are READY with the job.
     """
-    inheriting_job = rerun.agreed(job, at)
+    inheriting_job = rerun.decide_inheritance(job, at)
     if isinstance(inheriting_job, Failure):
         return end_job(job, Ending(Outcome.REJECTED, at, inheriting_job))
     job = inheriting_job
