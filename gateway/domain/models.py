@@ -68,9 +68,8 @@ class Kept:
 
     model: PartyModel
     deployed_at: float | None = None  # seconds since the epoch
-    granted: tuple[
-        NodeId, ...
-    ] = ()  # further nodes that may use it, without a party in its training
+    # further nodes that may use it, without a party in its training
+    granted: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,9 @@ def prediction(
 
 def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
     """Return a flow without outputs of models and the inputs that take them, and the differences."""
-    models = {(node.name, key) for node in dag.nodes for key in model_keys(node)}
+    models: set[tuple[str, str]] = set()
+    for node in dag.nodes:
+        models.update((node.name, key) for key in model_keys(node))
     nodes = []
     changes = []
     for number, node in enumerate(dag.nodes):
@@ -192,36 +193,47 @@ def _keys(items: Sequence[DagInput | DagOutput]) -> list[str]:
 def _with_datasets(
     training: JobSpec, datasets: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Change], list[Problem]]:
-    """Return the training's parameters with other tables, the differences, and problems."""
+    """Return the training's parameters with other tables, the differences, and problems.
+
+    Each party that trained with a table needs another one, and no other party may get one.
+    """
     params = training.one_by_one(training.task_params)
     changes = []
     problems = []
-    labels = set()  # of parties that trained with a table
-    for party in training.parties:
+    labels = set()
+    for party, task, location in _tables(training, params):
+        labels.add(party.label)
+        dataset_id = datasets.get(party.label)
+        if dataset_id is None:
+            rule = "is required: it trained with a table"
+            problems.append(Problem(f"datasets.{party.label}", rule, dict(location)))
+            continue
+        path = f"config.task_params.{party.role}.{party.index}.{task}"
+        changes.append(Change(path, dict(location), {"dataset_id": dataset_id}))
         index = str(party.index)
-        for node in training.dag.nodes:
-            location = data_location(params, party, node.name)
-            if location is None or index not in params[party.role]:
-                continue
-            labels.add(party.label)
-            dataset_id = datasets.get(party.label)
-            if dataset_id is None:
-                rule = "is required: it trained with a table"
-                problems.append(Problem(f"datasets.{party.label}", rule, dict(location)))
-                continue
-            path = f"config.task_params.{party.role}.{index}.{node.name}"
-            changes.append(Change(path, dict(location), {"dataset_id": dataset_id}))
-            by_index = params[party.role]
-            by_task = by_index[index]
-            entry = _with_dataset(by_task[node.name], dataset_id)
-            params[party.role] = {**by_index, index: {**by_task, node.name: entry}}
+        by_index = params[party.role]
+        by_task = by_index[index]
+        entry = _with_dataset(by_task[task], dataset_id)
+        params[party.role] = {**by_index, index: {**by_task, task: entry}}
+    names = ", ".join(sorted(labels))
+    rule = f"names no party that trained with a table; those are {names}"
     for label in datasets:
         if label not in labels:
-            rule = (
-                f"names no party that trained with a table; those are {', '.join(sorted(labels))}"
-            )
             problems.append(Problem(f"datasets.{label}", rule))
     return params, changes, problems
+
+
+def _tables(
+    training: JobSpec, params: Mapping[str, Any]
+) -> list[tuple[Party, str, Mapping[str, str]]]:
+    """Return the tables of a training: party, task, and the table's place, of each with an entry of its own."""
+    tables = []
+    for party in training.parties:
+        for node in training.dag.nodes:
+            location = data_location(params, party, node.name)
+            if location is not None and str(party.index) in params[party.role]:
+                tables.append((party, node.name, location))
+    return tables
 
 
 def _with_dataset(entry: Mapping[str, Any], dataset_id: str) -> dict[str, Any]:
@@ -304,6 +316,7 @@ def _parts_of(local: LocalJob, party: Party) -> tuple[ModelPart, ...]:
 
 
 def _parts_in(run: Run) -> Iterator[ModelPart]:
+    """Yield the outputs of a run whose files were fingerprinted: the parts of its party's model."""
     for key, output in run.output_keys.items():
         files = tuple(replace(file, output="") for file in run.files if file.output == output)
         if files:
@@ -336,8 +349,9 @@ def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
     return by_component
 
 
-def _is_alike(component: ComponentRef, other: ComponentRef) -> bool:
-    return (component.provider, component.name) == (other.provider, other.name)
+def _is_alike(left: ComponentRef, right: ComponentRef) -> bool:
+    """Return whether two components are the same, apart from their version."""
+    return left.provider == right.provider and left.name == right.name
 
 
 def not_allowed(
@@ -364,9 +378,9 @@ def may_conclude(job: Job, at: datetime) -> bool:
     A node saves it before it confirms the stop. For one that does not, the end waits no longer than `HOLD`.
     """
     ending = job.ending
-    if ending is None or ending.outcome is not Outcome.SUCCEEDED or not makes_model(job.spec):
+    if ending is None or ending.outcome is not Outcome.SUCCEEDED:
         return True
-    if at >= ending.at + HOLD:
+    if at >= ending.at + HOLD or not makes_model(job.spec):
         return True
     return all(node.stop.completed for node in job.nodes.values() if _takes_part(node))
 

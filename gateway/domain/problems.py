@@ -44,9 +44,10 @@ class Problem(NamedTuple):
 
     @property
     def _value(self) -> str:
+        """The value as JSON, or as Python shows it if it is no JSON value, and shortened."""
         value = repr(self.got)
         if not isinstance(self.got, str):
-            with suppress(ValueError, TypeError, RecursionError):  # not a JSON value: as in Python
+            with suppress(ValueError, TypeError, RecursionError):
                 value = json.dumps(self.got, ensure_ascii=False)
         if len(value) > _MAX_VALUE:
             return value[:_MAX_VALUE] + "…"
@@ -140,11 +141,13 @@ def job_problems_in(message: str, node: str) -> Iterator[Problem]:
 
 
 def _begins_problem(text: str) -> bool:
+    """Return whether a text begins with a path in a job's body, as a problem does."""
     path, separator, _ = text.partition(_BEFORE_RULE)
     return separator != "" and path.startswith(_JOB_PATHS) and " " not in path
 
 
 def _parse_problem(text: str, node: str) -> Problem:
+    """Parse a problem in the form of `Problem.__str__`; its rule gets the node as a prefix."""
     path, _, rule = text.partition(_BEFORE_RULE)
     value = ""
     suggestion = ""

@@ -43,20 +43,32 @@ def without_others(
     text: str,
 ) -> str:
     """Return a text with … in place of each value that only entries of other nodes have."""
+    entries = list(_foreign_entries(spec, node))
     values: list[Any] = []
-    secrets: set[str] = set()
-    for entry in _foreign_entries(spec, node):
+    for entry in entries:
         values += _values(entry)
-        secrets.update(_dataset_ids(entry))
     text = _without_quoted_values(text, values)
+    secrets = {secret for secret in _secrets(entries, values) if secret in text}
+    secrets -= _visible_words(spec, node)
+    return _without_words(text, secrets)
+
+
+def _secrets(entries: list[Any], values: list[Any]) -> set[str]:
+    """Return the texts in entries that have to be hidden: ids of datasets, and all but short values."""
+    secrets: set[str] = set()
+    for entry in entries:
+        secrets.update(_dataset_ids(entry))
     for value in values:
         if isinstance(value, str) and len(value) >= _SHORTEST:
             secrets.add(value)
-    secrets = {secret for secret in secrets if secret in text}
-    secrets -= _visible_words(spec, node)
-    if not secrets:
+    return secrets
+
+
+def _without_words(text: str, words: set[str]) -> str:
+    """Return a text with … in place of each of these words; of overlapping ones the longest goes first."""
+    if not words:
         return text
-    longest_first = sorted(sorted(secrets), key=len, reverse=True)
+    longest_first = sorted(sorted(words), key=len, reverse=True)
     pattern = "|".join(map(re.escape, longest_first))
     return re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", HIDDEN, text)
 

@@ -5,8 +5,8 @@ with ``job_params.common.inherit`` exactly the tasks listed there, or it is refu
 compares the flows, every party its own side (`Acceptance.inherited`), and the job begins only when all agree.
 
 A rerun is a new job, because the standard's FINISHED is final. It has the same flow, roles and settings,
-takes over what is not downstream of the task and had succeeded; the rest runs again, with the changes asked for.
-It is a job of the node that requests it: that node is its initiator, whoever submitted the old one.
+takes over the succeeded tasks that are not downstream of the task; the rest runs again, with the requested changes.
+The node that requests it is its initiator, even if another one submitted the old job.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -358,7 +358,7 @@ def plan(
     """Return the new job of an ended one, or all problems of the request.
 
     ``by`` is the initiator of the new job, and needs a role in it. It may change the parameters of its own
-    parties. Only the old job's initiator, or the node that schedules it, may change those of other nodes.
+    parties. Only the old job's initiator, or the node that schedules it, may change other nodes' parameters.
     """
     dag = old.spec.dag
     names = order(dag)
@@ -517,7 +517,9 @@ def _change_problems(
     party = change.party
     is_own = party is not None and party.node == by
     if not is_own and by not in (spec.initiator, spec.scheduler):
-        concerned = party.node if party else "common"
+        concerned = "common"
+        if party is not None:
+            concerned = party.node
         rule = f"may not be changed by {by}: it concerns other nodes"
         return [Problem(change.path, rule, concerned)]
     problems = []
@@ -576,14 +578,14 @@ def _for_party(
 def amendment_problems(
     spec: JobSpec,
     parameters: Mapping[str, Any],
-    begun: Iterable[str],
+    begun_tasks: Iterable[str],
     by: NodeId,
 ) -> list[Problem]:
     """Return the problems of new parameters that the node ``by`` requests for a running job.
 
-    Those of tasks that have begun cannot change.
+    A task that has begun keeps its parameters.
     """
-    not_begun = {node.name for node in spec.dag.nodes} - set(begun)
+    not_begun = {node.name for node in spec.dag.nodes} - set(begun_tasks)
     rule = "has started, so its parameters cannot change"
     problems, _ = change_parameters(spec, parameters, not_begun, by, rule)
     return problems
@@ -594,7 +596,7 @@ def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
 
     The scheduling node offers new parameters to every node, and each that accepts them stores them. They are in
     force once the scheduling node has recorded them, in the write that also checks that none of their tasks has
-    begun. Each later start of a task names the parameters in force, never those that were only offered.
+    begun. Each later start of a task names the parameters in force, and no others that were only offered.
     """
     tasks = {node.name for node in spec.dag.nodes}
     for amendment in amendments:

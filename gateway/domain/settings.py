@@ -1,12 +1,19 @@
 """The settings in ``job_params.common`` that change how a job is run, as typed values.
 
-Each is read when it is asked for: a job under validation may still hold values that the checks of
-`gateway.domain.validation` are about to refuse. Null and absent are the same.
+They are read on access, not all in advance: a job under validation may still hold values that
+`gateway.domain.validation` refuses. Null and absent are the same.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+# Name of a setting of one task -> field of `TaskLimits`.
+_TASK_SETTINGS: Mapping[str, str] = {
+    "timeout": "timeout",
+    "auto_retries": "retries",
+    "auto_retry_delay": "retry_delay",
+}
 
 
 @dataclass(frozen=True)
@@ -104,11 +111,9 @@ class JobSettings:
 
 def _task_limits(entry: Mapping[str, Any], default: TaskLimits) -> TaskLimits:
     """Return the limits in a task's own entry; the default for each that it leaves out."""
-    timeout = entry.get("timeout")
-    retries = entry.get("auto_retries")
-    retry_delay = entry.get("auto_retry_delay")
-    return TaskLimits(
-        timeout=default.timeout if timeout is None else timeout,
-        retries=default.retries if retries is None else retries,
-        retry_delay=default.retry_delay if retry_delay is None else retry_delay,
-    )
+    changes = {}
+    for setting, field_name in _TASK_SETTINGS.items():
+        value = entry.get(setting)
+        if value is not None:
+            changes[field_name] = value
+    return replace(default, **changes)

@@ -73,7 +73,7 @@ class JobSpec:
     # common -> task -> parameters, role -> index -> task -> parameters
     task_params: Mapping[str, Any] = field(default_factory=dict)
     version: str = "2.0.0"
-    old_job_id: str = ""  # an earlier job of which finished tasks are taken over; empty for none
+    old_job_id: str = ""  # an earlier job whose finished tasks are taken over; empty for none
     # ignored keys of a job submitted here; not sent to other nodes
     unknown_fields: tuple[UnknownField, ...] = field(default=(), metadata={"stored": "unread"})
     # statements signed by the initiator, by the node that each is for
@@ -116,7 +116,7 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return the party's own provider of each task's component, where it names one."""
+        """Return the party's own providers by task, for the tasks with one."""
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
             node = self.dag.get(task)
@@ -178,10 +178,12 @@ def _entries_for(params: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
         if role == "common" or not isinstance(by_index, Mapping):
             result[role] = by_index
             continue
-        entries = {}
+        entries: dict[str, Any] = {}
         for key, entry in by_index.items():
-            is_theirs = any(f"{role}.{index}" in labels for index in key.split("|"))
-            entries[key] = entry if is_theirs else {}
+            entry_labels = [f"{role}.{index}" for index in key.split("|")]
+            entries[key] = {}
+            if not labels.isdisjoint(entry_labels):
+                entries[key] = entry
         result[role] = entries
     return result
 
@@ -194,7 +196,7 @@ def is_own(spec: JobSpec, node: NodeId) -> bool:
 def is_outside(spec: JobSpec, node: NodeId) -> bool:
     """Return whether a node is not involved in a job, and so learns nothing of it.
 
-    An empty id stands for this node.
+    An empty id means this node.
     """
     involved = (*spec.nodes, spec.scheduler, spec.initiator)
     return node != "" and node not in involved
@@ -221,11 +223,8 @@ def effective(
     Left out is ``dataset_id`` of the party's own entry, which names an input.
     """
     parameters: dict[str, Effective] = {}
-    common = params.get("common")
-    values = common.get(task) if isinstance(common, Mapping) else None
-    if isinstance(values, Mapping):
-        for name, value in values.items():
-            parameters[name] = Effective(value, "common")
+    for name, value in _values_of(params.get("common"), task).items():
+        parameters[name] = Effective(value, "common")
     for name, parameter in overlay(params, party, task).items():
         if name != "dataset_id":
             parameters[name] = parameter
@@ -246,11 +245,19 @@ def overlay(
     for key, by_task in by_index.items():
         if key != index and index not in key.split("|"):
             continue
-        values = by_task.get(task) if isinstance(by_task, Mapping) else None
-        if isinstance(values, Mapping):
-            for name, value in values.items():
-                parameters[name] = Effective(value, f"{party.role}.{key}")
+        for name, value in _values_of(by_task, task).items():
+            parameters[name] = Effective(value, f"{party.role}.{key}")
     return parameters
+
+
+def _values_of(by_task: Any, task: str) -> Mapping[str, Any]:
+    """Return the parameters of a task in an entry; empty if either is not an object."""
+    if not isinstance(by_task, Mapping):
+        return {}
+    values = by_task.get(task)
+    if not isinstance(values, Mapping):
+        return {}
+    return values
 
 
 def data_location(
@@ -290,7 +297,7 @@ class Amendment:
     by: NodeId
     reason: str
     at: datetime
-    # the job's signed bundle with the change, by its initiator or scheduling node, where there is one
+    # the job's signed bundle with the change, by its initiator or scheduling node; None without one
     bundle: Mapping[str, Any] | None = None
 
     @property
@@ -328,7 +335,7 @@ class Call:
 
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
-    due_at: datetime | None = None  # when it is to be made, or made again; None: immediately
+    due_at: datetime | None = None  # when it is made, or made again; None: immediately
     tries: int = 0  # how often it was made
     reason: str = ""  # why it was refused
     message: str = ""
@@ -374,7 +381,10 @@ def changed(
     old: Any = getattr(parent, name)
     if old is None:
         return record
-    new = changed(old, rest, change) if rest else change(old)
+    if rest:
+        new = changed(old, rest, change)
+    else:
+        new = change(old)
     if new is old:
         return record
     result: R = replace(parent, **{name: new})
@@ -382,7 +392,7 @@ def changed(
 
 
 # Reasons of refusals after which the request may have been carried out all the same: an internal
-# error of the node, and responses of something that stands in the node's place.
+# error of the node, and responses of a machine between the nodes.
 UNCERTAIN = (
     "INTERNAL",
     "NO_ENVELOPE",

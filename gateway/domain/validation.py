@@ -33,10 +33,14 @@ _MOST_KNOWN = 100  # names that a mistyped one is compared with
 
 
 def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
-    """Return the problems that reject the job, and warnings."""
-    endless = list(_endless(spec))
-    if endless:
-        return endless, []
+    """Return the problems that reject the job, and warnings.
+
+    ``roles_of`` returns the roles of a task's component. Without it the job is another platform's,
+    which may know entries that this gateway does not: these are warnings then.
+    """
+    oversized = list(_oversized_entries(spec))
+    if oversized:
+        return oversized, []
     problems = [
         *flow.check(spec.dag),
         *_names_and_parties(spec),
@@ -51,7 +55,7 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
     unknown_fields = [field.problem for field in spec.unknown_fields]
     unknown_tasks = list(islice(_unknown_tasks(spec), MOST_WARNINGS))
     unknown_entries = chain(_unknown_parties(spec), _unknown_settings(spec))
-    if roles_of is None:  # another platform's job, which may know how to use these entries
+    if roles_of is None:
         all_warnings = chain(unknown_fields, unknown_tasks, unknown_entries)
         warnings = list(islice(all_warnings, MOST_WARNINGS))
     else:
@@ -86,20 +90,9 @@ def unlisted(initiator: NodeId, role: str) -> Problem:
 
 
 def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
-    names = [("job_id", spec.job_id)]
-    for party in spec.parties:
-        names.append((f"config.role.{party.role}", party.role))
-    for path, name in names:
-        rule = name_rule(name, LARGEST_NAME // 3)
-        if rule:
-            yield Problem(path, rule, name)
-    if is_unprintable(spec.flow_id):
-        yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
-    for role in dict.fromkeys(party.role for party in spec.parties):
-        if "," in role:
-            rule = "must be one role, with the nodes that play it"
-            roles = re.findall("[^ ,]+", role)
-            yield Problem(f"config.role.{role}", rule, role, " and ".join(roles))
+    """Find invalid names, and parties that do not make a job."""
+    yield from _invalid_names(spec)
+    yield from _joined_roles(spec)
     if not spec.parties:
         yield Problem("config.role", "must name at least one node", {})
     elif not any(_is_initiator(spec, party) for party in spec.parties):
@@ -111,21 +104,47 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("config.role", rule, crowded)
 
 
+def _invalid_names(spec: JobSpec) -> Iterator[Problem]:
+    """Find a job id, roles or a flow id that cannot be parts of folders and messages."""
+    names = [("job_id", spec.job_id)]
+    for party in spec.parties:
+        names.append((f"config.role.{party.role}", party.role))
+    for path, name in names:
+        rule = name_rule(name, LARGEST_NAME // 3)
+        if rule:
+            yield Problem(path, rule, name)
+    if is_unprintable(spec.flow_id):
+        yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
+
+
+def _joined_roles(spec: JobSpec) -> Iterator[Problem]:
+    """Find several roles written as one, such as ``guest,host``."""
+    for role in dict.fromkeys(party.role for party in spec.parties):
+        if "," in role:
+            rule = "must be one role, with the nodes that play it"
+            roles = re.findall("[^ ,]+", role)
+            yield Problem(f"config.role.{role}", rule, role, " and ".join(roles))
+
+
 def _is_initiator(spec: JobSpec, party: Party) -> bool:
+    """Return whether a party is the job's initiator, in the role that it claims."""
     return party.node == spec.initiator and party.role == spec.initiator_role
 
 
-def _endless(spec: JobSpec) -> Iterator[Problem]:
-    """Find more indices than can be looked through for every task of every party."""
+def _oversized_entries(spec: JobSpec) -> Iterator[Problem]:
+    """Find roles with more indices than can be looked through for every task of every party."""
     for name, params in _both(spec):
         for role, by_index in _objects(params):
+            if role == "common":
+                continue
             joined = sum(len(key) for key in by_index if "|" in key)
-            if role != "common" and (len(by_index) > MOST_KEYS or joined > MOST_JOINED):
+            if len(by_index) > MOST_KEYS or joined > MOST_JOINED:
                 rule = f"must not have more than {MOST_KEYS} keys, nor {MOST_JOINED} characters in joined ones"
                 yield Problem(f"config.{name}.{role}", rule, len(by_index))
 
 
 def _no_objects(spec: JobSpec) -> Iterator[Problem]:
+    """Find entries of roles that are no objects."""
     for name, params in _both(spec):
         for role, entry in params.items():
             if not isinstance(entry, Mapping):
@@ -156,7 +175,9 @@ def _parameter_rule(name: str, value: Any) -> str:
     """Return the rule that a parameter breaks; empty for none."""
     if not name or "=" in name or "\0" in name:
         return "must have a name without = and without zero characters"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)
     if "\0" in text:
         return "must not hold zero characters"
     size = len(name.encode()) + len(text.encode())
@@ -166,7 +187,9 @@ def _parameter_rule(name: str, value: Any) -> str:
 
 
 def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from (("job_params", spec.job_params), ("task_params", spec.task_params))
+    """Yield the job's settings and its tasks' parameters, with their names in the body."""
+    yield "job_params", spec.job_params
+    yield "task_params", spec.task_params
 
 
 def _unknown_tasks(spec: JobSpec) -> Iterator[Problem]:
@@ -191,21 +214,33 @@ def _without_dataset(spec: JobSpec, roles_of: RolesOf) -> Iterator[Problem]:
     for node in spec.dag.nodes:
         if node.inputs:
             continue
-        roles = roles_of(node) or ()
-        parties = [p for p in spec.parties if p.role in roles and p.role != "arbiter"]
-        reading = [p.label for p in parties if data_location(spec.task_params, p, node.name)]
-        if not reading:
-            continue
-        for party in parties:
-            entry = overlay(spec.task_params, party, node.name)
-            if party.label in reading or "dataset_id" in entry:
-                continue
-            at = f"config.task_params.{party.role}.{party.index}.{node.name}.dataset_id"
-            rule = (
-                f"is missing: {party.label} reads nothing in {node.name}, where {reading[0]} reads "
-                "a dataset; name one, or an empty text where it needs none"
-            )
-            yield Problem(at, rule)
+        roles = set(roles_of(node) or ()) - {"arbiter"}
+        parties = [party for party in spec.parties if party.role in roles]
+        yield from _forgotten_datasets(spec, node.name, parties)
+
+
+def _forgotten_datasets(
+    spec: JobSpec,
+    task: str,
+    parties: Iterable[Party],
+) -> Iterator[Problem]:
+    """Find the parties of a task without a dataset, if another one of them has one."""
+    readers: list[Party] = []
+    idle: list[Party] = []
+    for party in parties:
+        if data_location(spec.task_params, party, task):
+            readers.append(party)
+        elif "dataset_id" not in overlay(spec.task_params, party, task):
+            idle.append(party)
+    if not readers:
+        return
+    for party in idle:
+        path = f"config.task_params.{party.role}.{party.index}.{task}.dataset_id"
+        rule = (
+            f"is missing: {party.label} reads nothing in {task}, where {readers[0].label} reads "
+            "a dataset; name one, or an empty text where it needs none"
+        )
+        yield Problem(path, rule)
 
 
 def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
@@ -213,18 +248,26 @@ def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
     counts = Counter(party.role for party in spec.parties)
     for name, params in _both(spec):
         for role, by_index in _objects(params):
-            at = f"config.{name}.{role}"
-            if role == "common":
-                continue
-            if role not in counts:
+            path = f"config.{name}.{role}"
+            if role in counts:
+                yield from _unknown_indices(by_index, role, counts[role], path)
+            elif role != "common":
                 rule = "is not a role of this job, so no party gets this entry"
-                yield Problem(at, rule, role, _meant(role, ("common", *counts)))
-                continue
-            for key in by_index:
-                indices = [index_of(index) for index in key.split("|")]
-                if any(index is None or index >= counts[role] for index in indices):
-                    rule = f"is not a valid index of {role}: the job has {counts[role]}"
-                    yield Problem(f"{at}.{key}", rule, key)
+                yield Problem(path, rule, role, _meant(role, ("common", *counts)))
+
+
+def _unknown_indices(
+    keys: Iterable[str],
+    role: str,
+    number: int,
+    path: str,
+) -> Iterator[Problem]:
+    """Find keys of a role with an index that none of its parties has; ``number`` is that of parties."""
+    for key in keys:
+        indices = [index_of(index) for index in key.split("|")]
+        if any(index is None or index >= number for index in indices):
+            rule = f"is not a valid index of {role}: the job has {number}"
+            yield Problem(f"{path}.{key}", rule, key)
 
 
 def _unknown(
@@ -234,11 +277,15 @@ def _unknown(
     rule: str,
     values: Mapping[str, Any] | None = None,
 ) -> Iterator[Problem]:
+    """Find names in an entry that are not valid; the problem shows their ``values``, or the names."""
     valid = frozenset(valid_names)
     for name in entry:
-        if name not in valid:
-            value = values[name] if values else name
-            yield Problem(f"{at}.{name}", rule, value, _meant(name, valid_names))
+        if name in valid:
+            continue
+        value = name
+        if values:
+            value = values[name]
+        yield Problem(f"{at}.{name}", rule, value, _meant(name, valid_names))
 
 
 def _meant(word: str, names: Iterable[str]) -> str:
@@ -300,27 +347,28 @@ def _components_by_role(spec: JobSpec, roles_of: RolesOf) -> dict[str, str] | No
 # ---------------------------------------------------------------- settings of the job
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
+    """Return whether a setting is a number in the range of all times; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= _MOST_SECONDS
 
 
 def _is_positive(value: Any) -> bool:
-    return _number(value) and value > 0
+    return _is_number(value) and value > 0
 
 
 def _is_not_negative(value: Any) -> bool:
-    return _number(value) and value >= 0
+    return _is_number(value) and value >= 0
 
 
-def _whole(least: float, most: float) -> Callable[[Any], bool]:
-    """Return the check for whole numbers of a range."""
+def _is_whole_number(lowest: float, highest: float) -> Callable[[Any], bool]:
+    """Return a check for whole numbers of a range."""
 
     def is_in_range(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int):
             return False
-        return least <= value <= most
+        return lowest <= value <= highest
 
     return is_in_range
 
@@ -329,7 +377,8 @@ def _is_job_type(value: Any) -> bool:
     return value in ("", models.TRAIN, models.PREDICT)
 
 
-def _flag(value: Any) -> bool:
+def _is_flag(value: Any) -> bool:
+    """Return whether a setting is a boolean, or a boolean written as text."""
     return str(value).lower() in ("true", "false")
 
 
@@ -341,7 +390,10 @@ _SECONDS: Setting = (
 )
 _OF_TASKS: Mapping[str, Setting] = {
     "timeout": _SECONDS,
-    "auto_retries": (_whole(0, _MOST_RETRIES), f"must be a whole number from 0 to {_MOST_RETRIES}"),
+    "auto_retries": (
+        _is_whole_number(0, _MOST_RETRIES),
+        f"must be a whole number from 0 to {_MOST_RETRIES}",
+    ),
     "auto_retry_delay": (
         _is_not_negative,
         f"must be seconds, 0 to {_MOST_SECONDS:.0f}",
@@ -351,12 +403,12 @@ _OF_JOBS: Mapping[str, Setting] = {
     **_OF_TASKS,
     "task_timeout": _SECONDS,
     "priority": (
-        _whole(-_MOST_PRIORITY, _MOST_PRIORITY),
+        _is_whole_number(-_MOST_PRIORITY, _MOST_PRIORITY),
         f"must be a whole number between -{_MOST_PRIORITY} and {_MOST_PRIORITY}",
     ),
-    "task_parallelism": (_whole(1, math.inf), "must be a whole number of at least 1"),
-    "checkpoints": (_flag, "must be true or false"),
-    "strict": (_flag, "must be true or false"),
+    "task_parallelism": (_is_whole_number(1, math.inf), "must be a whole number of at least 1"),
+    "checkpoints": (_is_flag, "must be true or false"),
+    "strict": (_is_flag, "must be true or false"),
     "job_type": (
         _is_job_type,
         f"must be {models.TRAIN} or {models.PREDICT}, or absent",
@@ -379,6 +431,7 @@ _AT = "config.job_params"
 
 
 def _common_settings(spec: JobSpec) -> Iterator[Problem]:
+    """Find invalid values of the settings of the whole job, and of its tasks."""
     yield from _invalid(spec.common, _OF_JOBS, f"{_AT}.common")
     yield from _task_settings(spec, spec.common.get("tasks"), f"{_AT}.common.tasks")
     for key in ("model_id", "model_version"):
@@ -386,18 +439,24 @@ def _common_settings(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _model_setting(spec: JobSpec, key: str) -> Iterator[Problem]:
-    at = f"{_AT}.common.{key}"
+    """Find a missing or invalid id or version of the job's model."""
     value = spec.common.get(key)
-    if value in (None, ""):
-        if spec.common.get("job_type") == models.PREDICT:
-            yield Problem(at, "is required in a job that predicts")
+    if value not in (None, ""):
+        rule = _model_rule(value)
+    elif spec.common.get("job_type") == models.PREDICT:
+        rule = "is required in a job that predicts"
+        value = None
+    else:
         return
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        yield Problem(at, "must be a text", value)
-        return
-    rule = models.id_rule(str(value))
     if rule:
-        yield Problem(at, rule, value)
+        yield Problem(f"{_AT}.common.{key}", rule, value)
+
+
+def _model_rule(value: Any) -> str | None:
+    """Return the rule that the id or version of a model breaks; None for none."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return "must be a text"
+    return models.id_rule(str(value))
 
 
 def _invalid(
@@ -405,9 +464,11 @@ def _invalid(
     settings: Mapping[str, Setting],
     at: str,
 ) -> Iterator[Problem]:
-    for name, (valid, rule) in settings.items():
-        if entry.get(name) is not None and not valid(entry[name]):
-            yield Problem(f"{at}.{name}", rule, entry[name])
+    """Find values of settings that break their rule; null and absent are the same."""
+    for name, (is_valid, rule) in settings.items():
+        value = entry.get(name)
+        if value is not None and not is_valid(value):
+            yield Problem(f"{at}.{name}", rule, value)
 
 
 def _task_settings(
@@ -415,9 +476,11 @@ def _task_settings(
     entries: Any,
     at: str,
 ) -> Iterator[Problem]:
+    """Find invalid settings of single tasks."""
+    if entries is None:
+        return
     if not isinstance(entries, Mapping):
-        if entries is not None:
-            yield Problem(at, "must be an object: settings by the name of a task", entries)
+        yield Problem(at, "must be an object: settings by the name of a task", entries)
         return
     names = ", ".join(_OF_TASKS)
     for task, entry in entries.items():
@@ -431,6 +494,7 @@ def _task_settings(
 
 
 def _party_settings(spec: JobSpec) -> Iterator[Problem]:
+    """Find requests for engines of other platforms, and invalid resources of parties."""
     for at, settings in _all_settings(spec):
         yield from foreign_engines(settings, at)
         amounts = settings.get("resources")
@@ -439,6 +503,7 @@ def _party_settings(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _amount_problems(amounts: Any, at: str) -> Iterator[Problem]:
+    """Find amounts of resources that no machine can have."""
     if not isinstance(amounts, Mapping):
         yield Problem(at, "must be an object of cpu, memory, disk and gpu", amounts)
         return
@@ -481,6 +546,7 @@ def _provider_problems(
     entries: Any,
     at: str,
 ) -> Iterator[Problem]:
+    """Find invalid names of a party's own providers, or providers of unknown tasks."""
     if not isinstance(entries, Mapping):
         yield Problem(at, "must be an object: name:version by the name of a task", entries)
         return
@@ -493,18 +559,22 @@ def _provider_problems(
 
 
 def _all_settings(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the common settings and those of each party, with their paths."""
     for origin, settings in _entries(spec.job_params):
         yield f"{_AT}.{origin}", settings
 
 
 def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
+    """Find settings that this gateway ignores; a request for an engine is a problem of its own."""
     rule = "is not a setting that this gateway knows; passed on as it is"
     for at, settings in _all_settings(spec):
-        common = at == f"{_AT}.common"
         names = [name for name in settings if not chooses_engine(name)]
-        yield from _unknown(names, COMMON if common else _OF_PARTIES, at, rule, settings)
+        if at == f"{_AT}.common":
+            yield from _unknown(names, COMMON, at, rule, settings)
+            continue
+        yield from _unknown(names, _OF_PARTIES, at, rule, settings)
         amounts = settings.get("resources")
-        if not common and isinstance(amounts, Mapping):
+        if isinstance(amounts, Mapping):
             yield from _unknown(amounts, resources.UNITS, f"{at}.resources", rule, amounts)
     sync_type = spec.common.get("sync_type")
     if sync_type not in (None, "poll", "callback"):
@@ -513,6 +583,7 @@ def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _quorum(spec: JobSpec) -> Iterator[Problem]:
+    """Find invalid settings of `gateway.domain.quorum`."""
     yield from _min_parties(spec)
     labels = {party.label for party in spec.parties}
     yield from _names(spec, "required_parties", labels, "a party of the job")
@@ -521,6 +592,7 @@ def _quorum(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _min_parties(spec: JobSpec) -> Iterator[Problem]:
+    """Find numbers of parties that are not possible in the job."""
     at = f"{_AT}.common.min_parties"
     min_parties = spec.common.get("min_parties")
     if min_parties is None:
@@ -532,7 +604,7 @@ def _min_parties(spec: JobSpec) -> Iterator[Problem]:
     for role, number in min_parties.items():
         if role not in counts:
             yield Problem(f"{at}.{role}", "names a role that the job does not have", role)
-        elif not _whole(0, counts[role])(number):
+        elif not _is_whole_number(0, counts[role])(number):
             rule = f"must be a whole number from 0 to {counts[role]}"
             yield Problem(f"{at}.{role}", rule, number)
 
@@ -557,12 +629,13 @@ def _names(
 
 
 def _inheritance(spec: JobSpec) -> Iterator[Problem]:
+    """Find an invalid earlier job, and tasks that cannot be inherited from it."""
     if spec.old_job_id:
         rule = name_rule(spec.old_job_id, LARGEST_NAME // 3)
+        if not rule and spec.old_job_id == spec.job_id:
+            rule = "must be another job"
         if rule:
             yield Problem("old_job_id", rule, spec.old_job_id)
-        elif spec.old_job_id == spec.job_id:
-            yield Problem("old_job_id", "must be another job", spec.old_job_id)
     at = f"{_AT}.common.inherit"
     names = spec.common.get("inherit")
     if names is None:
@@ -575,15 +648,25 @@ def _inheritance(spec: JobSpec) -> Iterator[Problem]:
     inherited = set(names)
     if len(inherited) < len(names):
         yield Problem(at, "must not name a task twice", len(names))
-    for i, name in enumerate(names):
-        node = spec.dag.get(name)
-        if node is None:
-            yield Problem(f"{at}[{i}]", "names a task that is not in the flow", name)
-            continue
-        missing = sorted(node.upstream - inherited)
-        if missing:
-            rule = f"needs the output of {', '.join(missing)}: inherit it too"
-            yield Problem(f"{at}[{i}]", rule, name)
+    for position, name in enumerate(names):
+        rule = _inheritance_rule(spec, name, inherited)
+        if rule:
+            yield Problem(f"{at}[{position}]", rule, name)
+
+
+def _inheritance_rule(
+    spec: JobSpec,
+    task: str,
+    inherited: Collection[str],
+) -> str:
+    """Return the rule that an inherited task breaks; empty for none."""
+    node = spec.dag.get(task)
+    if node is None:
+        return "names a task that is not in the flow"
+    missing = sorted(node.upstream - set(inherited))
+    if not missing:
+        return ""
+    return f"needs the output of {', '.join(missing)}: inherit it too"
 
 
 # ---------------------------------------------------------------- computing engines of other platforms

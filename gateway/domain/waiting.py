@@ -398,7 +398,7 @@ def _of_running_local(local: LocalJob) -> Waiting:
 
 
 def _of_idle_local(local: LocalJob) -> Waiting:
-    """Return the reason for a running job of which nothing runs here."""
+    """Return the reason for a running job without a run here: this node waits for its next task."""
     ends = [run.ended_at for run in local.runs if run.ended_at]
     text = f"{local.spec.scheduler} has nothing for this node just now"
     return Waiting("NEXT_TASK", text, max(ends, default=local.created_at))

@@ -85,7 +85,9 @@ def _end(
         ended_job = replace(ended_job, inquiry=inquiry)
     else:
         ended_job = keep_models(ended_job, event.at)
-    outcome = ending.outcome if ending else ""
+    outcome = ""
+    if ending is not None:
+        outcome = ending.outcome
     return ended_job.with_note(event.at, f"job {status} here", event.by, outcome=outcome)
 
 

@@ -103,7 +103,7 @@ class Accepted:
 
     request: Request
     at: datetime
-    acceptance: Acceptance | None = None  # what it added when it accepted the job
+    acceptance: Acceptance | None = None  # conditions that it added when it accepted the job
 
 
 @dataclass(frozen=True)
