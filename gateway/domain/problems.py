@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
     @property
     def _value(self) -> str:
-        """The value as JSON, or as Python shows it if it is no JSON value, and shortened."""
+        """The value as JSON, or as Python shows it if JSON has no such value; shortened."""
         value = repr(self.got)
         if not isinstance(self.got, str):
             with suppress(ValueError, TypeError, RecursionError):

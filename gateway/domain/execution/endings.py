@@ -173,7 +173,7 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
         return local
     is_news = may_explain(local, ending.outcome, is_inferred=event.is_inferred)
     was_inquired = local.inquiry is not None
-    local = changed(local, "inquiry", _settled)
+    local = changed(local, "inquiry", _completed)
     if is_news:
         ending = _with_rejection(local, ending)
         local = replace(local, ending=ending)
@@ -184,7 +184,7 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     return local.with_note(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
-def _settled(call: Call) -> Call:
+def _completed(call: Call) -> Call:
     """Return a call whose response is known."""
     return replace(call, state=CallState.OK, message="")
 
