@@ -4,11 +4,11 @@ import json
 import os
 import signal
 
-from refvendor.places import open_place
 from refvendor.report import Reporter
+from refvendor.storage_engines import open_engine
 
 told = dict(os.environ)
-place = open_place(told["system.storage"])
+storage = open_engine(told["system.storage"])
 reporter = Reporter(
     told["system.callback"], told["config.task_id"], told["config.self_role"], print
 )
@@ -19,13 +19,13 @@ def folder(variable: str) -> str:
 
 
 kept = folder("system.checkpoint.address")
-begun = max((int(name.removeprefix("step-")) for name in place.names(kept)), default=0)
+begun = max((int(name.removeprefix("step-")) for name in storage.names(kept)), default=0)
 reporter.running()
 for step in range(begun + 1, 9):
-    place.publish(kept, {f"step-{step}": b"done"})
+    storage.publish(kept, {f"step-{step}": b"done"})
     if step == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-place.publish(
+storage.publish(
     folder("runtime.component.output.train_data"), {"data_0": f"id,begun\n1,{begun}\n".encode()}
 )
 reporter.succeeded()

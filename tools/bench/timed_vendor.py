@@ -22,14 +22,14 @@ def timed(
     self: Any,
     verb: str,
     headers: Mapping[str, str],
-    body: Mapping[str, Any],
-    waits: float = 0.0,
+    request: Any,
+    hold_seconds: float = 0.0,
 ) -> Any:
     began = time.time()
     try:
-        return call(self, verb, headers, body, waits)
+        return call(self, verb, headers, request, hold_seconds)
     finally:
-        calls.append((verb, str(body.get("topic")), began, time.time()))
+        calls.append((verb, request.topic, began, time.time()))
 
 
 channel.Caller.call = timed

@@ -1,32 +1,33 @@
-"""Speaks HTTP or gRPC with the platform's transport module: one call at a time on a kept connection."""
+"""Calls the platform's transport module, and repeats calls whose failure may pass."""
 
 from __future__ import annotations
 
 import base64
 import http.client
-import importlib
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
-from urllib.parse import urlsplit
 
-from refvendor.contract import BadParameters, Log, PeerTimeout, VendorError
-from refvendor.forms import FORMS, Grpc, Json
+from refvendor.connections import ChannelRefused, open_connection
+from refvendor.contract import Log, PeerTimeout
+from refvendor.forms import FORMS, Call, JsonForm, Response
 
-PATH = "/v1/interconn/chan/"
-SUCCESS = ("E0000000000", "0", 0)
-NOT_YET = "E0000000601"
-TRY_AGAIN = ("E0000000607", "E0000000700")
-"""network unreachable, buffer full: both pass"""
-CALL_PAUSES = 0.05, 2.0
-"""seconds: the first and the longest pause between two tries of a call"""
-_CALL_SECONDS, _ATTEMPT_SECONDS = 60.0, 2.0
-_SAY_EVERY = 30.0
+SUCCESS_CODES = ("E0000000000", "0", 0)
+NOT_YET = "E0000000601"  # no message has come
+TRY_AGAIN_CODES = (
+    "E0000000607",  # network unreachable
+    "E0000000700",  # buffer full
+)
+# Seconds between two tries of a call; the pause doubles each time.
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+CALL_SECONDS = 60.0  # for one try of a call, beyond the time that the transport may hold it
+SINGLE_CALL_SECONDS = 2.0  # for a call that is not repeated
+LOG_INTERVAL = 30.0  # seconds between two log lines about one call
 
 
-class ChannelRefused(VendorError):
-    """The transport module answered with a code that no repetition cures."""
+class CallFailed(Exception):
+    """A call failed for a reason that may pass."""
 
 
 class Deadline:
@@ -36,13 +37,13 @@ class Deadline:
         self._clock = clock
         self._end = clock() + seconds
 
-    def left(self) -> float:
-        """Seconds that remain; zero when there are none."""
+    def remaining(self) -> float:
+        """Return the seconds until the deadline, 0 after it."""
         return max(0.0, self._end - self._clock())
 
 
 class Caller:
-    """Calls the transport module and repeats what may pass until the deadline. For one thread at a time."""
+    """Calls the transport module, and repeats calls until the deadline. Not for use by several threads."""
 
     def __init__(
         self,
@@ -50,185 +51,112 @@ class Caller:
         deadline: Deadline,
         log: Log,
         sleep: Callable[[float], None] = time.sleep,
-        form: str = Json.name,
+        form: str = JsonForm.name,
     ):
+        """``form`` is one of `FORMS`. Raises `BadParameters` for an invalid address."""
         self._form = FORMS[form]
-        self._rpc: Any = None
-        self._host, self._port, self._prefix = parse_address(address)
+        self._connection = open_connection(address, form)
         self._deadline = deadline
         self._log = log
         self._sleep = sleep
-        self._connection: http.client.HTTPConnection | None = None
 
     def call(
         self,
         verb: str,
         headers: Mapping[str, str],
-        body: Mapping[str, Any],
-        waits: float = 0.0,
-    ) -> dict[str, Any]:
-        """The transport's answer to ``push``, ``pop`` or ``release``.
+        call: Call,
+        hold_seconds: float = 0.0,
+    ) -> Response:
+        """Return the transport's response to ``push``, ``pop`` or ``release``.
 
-        ``waits`` is the time in seconds that the transport itself may hold the call. Refused and broken
-        connections, HTTP 5xx, unreachable peers and full buffers are tried again. Raises `PeerTimeout` at
-        the deadline and `ChannelRefused` for any other answer than success.
+        The transport itself may hold the call for ``hold_seconds``. Refused and broken connections, HTTP 5xx,
+        unreachable peers and full buffers are tried again. Raises `PeerTimeout` at the deadline and `ChannelRefused`
+        for any other response than success.
         """
-        pause, logged = CALL_PAUSES[0], -_SAY_EVERY
-        started = time.monotonic()
+        pause = FIRST_PAUSE
+        next_log = time.monotonic()
         while True:
-            limit = min(_CALL_SECONDS, max(1.0, self._deadline.left()))
-            kept = self._connection is not None
-            trouble, answer = self._try(verb, headers, body, waits + limit)
-            if trouble is None:
-                return answer
-            if kept and self._connection is None:
-                continue  # the other side may only have closed an idle connection
-            elapsed = time.monotonic() - started
-            if elapsed - logged >= _SAY_EVERY:
-                self._log(
-                    "warning",
-                    "transport does not deliver yet, trying again",
-                    call=verb,
-                    cause=trouble,
-                )
-                logged = elapsed
-            left = self._deadline.left()
-            if left <= 0:
+            was_open = self._connection.is_open
+            seconds = min(CALL_SECONDS, max(1.0, self._deadline.remaining()))
+            try:
+                return self._try(verb, headers, call, hold_seconds + seconds)
+            except CallFailed as error:
+                failure = error
+            if was_open and not self._connection.is_open:
+                continue  # the other side may just have closed an idle connection
+            if time.monotonic() >= next_log:
+                message = "transport does not deliver yet, trying again"
+                self._log("warning", message, call=verb, cause=str(failure))
+                next_log = time.monotonic() + LOG_INTERVAL
+            remaining = self._deadline.remaining()
+            if remaining <= 0:
                 raise PeerTimeout(
-                    f"transport {verb}: no success before the task's deadline, last: {trouble}"
+                    f"transport {verb}: no success before the task's deadline, last: {failure}"
                 )
-            self._sleep(min(left, pause * random.uniform(0.8, 1.2)))
-            pause = min(CALL_PAUSES[1], pause * 2)
+            self._sleep(min(remaining, pause * random.uniform(0.8, 1.2)))
+            pause = min(LONGEST_PAUSE, pause * 2)
 
-    def attempt(
+    def call_once(
         self,
         verb: str,
         headers: Mapping[str, str],
-        body: Mapping[str, Any],
-    ) -> str | None:
-        """Call once; the trouble met, or None."""
+        call: Call,
+    ) -> bool:
+        """Call without repeating; return whether it succeeded."""
         try:
-            return self._try(verb, headers, body, _ATTEMPT_SECONDS)[0]
-        except ChannelRefused as error:
-            return str(error)
+            self._try(verb, headers, call, SINGLE_CALL_SECONDS)
+        except (CallFailed, ChannelRefused):
+            return False
+        return True
 
     def close(self) -> None:
-        """Close the connection; the next call makes another one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._rpc is not None:
-            self._rpc.close()
-            self._rpc = None
+        """Close the connection; the next call opens another one."""
+        self._connection.close()
 
     def _try(
         self,
         verb: str,
         headers: Mapping[str, str],
-        body: Mapping[str, Any],
+        call: Call,
         seconds: float,
-    ) -> tuple[str | None, dict[str, Any]]:
-        """The trouble that may pass, or None and the answer."""
+    ) -> Response:
+        """Call once. Raises `CallFailed` if another try may help, else `ChannelRefused`."""
+        request = self._form.request(call)
         try:
-            query, more, data = self._form.request(body)
-            if isinstance(self._form, Grpc):
-                status, content = self._call(verb, headers, data, seconds)
-            else:
-                status, content = self._exchange(verb + query, {**headers, **more}, data, seconds)
+            status, content = self._connection.exchange(verb, headers, request, seconds)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return f"{type(error).__name__}: {error}", {}
+            raise CallFailed(f"{type(error).__name__}: {error}") from error
         if status >= 500:
-            return f"HTTP {status}", {}
-        answer = self._answer(verb, status, content)
-        code = answer.get("code")
-        if code in TRY_AGAIN:
-            return f"{code} {_words(answer)}".strip(), {}
-        if code in SUCCESS or code == NOT_YET:
-            return None, answer
-        raise ChannelRefused(f"transport {verb}: {code} {_words(answer)}".strip())
+            raise CallFailed(f"HTTP {status}")
+        response = self._parse(verb, status, content)
+        reason = f"{response.code} {response.message}".strip()
+        if response.code in TRY_AGAIN_CODES:
+            raise CallFailed(reason)
+        if response.code != NOT_YET and response.code not in SUCCESS_CODES:
+            raise ChannelRefused(f"transport {verb}: {reason}")
+        return response
 
-    def _exchange(
-        self,
-        verb: str,
-        headers: Mapping[str, str],
-        data: bytes,
-        seconds: float,
-    ) -> tuple[int, bytes]:
-        if self._connection is None:
-            self._connection = http.client.HTTPConnection(self._host, self._port)
-        self._connection.timeout = seconds
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(seconds)
-        self._connection.request("POST", self._prefix + PATH + verb, data, dict(headers))
-        response = self._connection.getresponse()
-        return response.status, response.read()
-
-    def _call(
-        self,
-        verb: str,
-        headers: Mapping[str, str],
-        data: bytes,
-        seconds: float,
-    ) -> tuple[int, bytes]:
-        grpc: Any = importlib.import_module("grpc")  # only this form needs it
-        if self._rpc is None:
-            options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
-            self._rpc = grpc.insecure_channel(f"{self._host}:{self._port}", options=options)
-        metadata = [(name.lower(), value) for name, value in headers.items()]
-        try:
-            return 200, self._rpc.unary_unary(Grpc.SERVICE + verb)(
-                data, metadata=metadata, timeout=seconds
-            )
-        except grpc.RpcError as error:
-            trouble = f"gRPC {error.code().name}: {error.details()}"
-            passes = error.code() in (
-                grpc.StatusCode.UNAVAILABLE,
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-            )
-            if passes:
-                raise OSError(trouble) from error
-            raise ChannelRefused(f"transport {verb}: {trouble}") from error
-
-    def _answer(
+    def _parse(
         self,
         verb: str,
         status: int,
         content: bytes,
-    ) -> dict[str, Any]:
+    ) -> Response:
         try:
-            answer = self._form.answer(content)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict) or "code" not in answer:
+            return self._form.parse_response(content)
+        except (ValueError, RecursionError) as error:
             raise ChannelRefused(
                 f"transport {verb}: HTTP {status} without a code in {self._form.name}"
-            )
-        return answer
+            ) from error
 
 
-def parse_address(text: str) -> tuple[str, int, str]:
-    """Host, port and path prefix of ``system.transport``: ``host:port``, or the same as an http URL."""
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if parts.scheme != "http" or not host or parts.query or (port is None and "://" not in text):
-        raise BadParameters(f"system.transport: must be host:port, got {text!r}")
-    return host, port or 80, parts.path.rstrip("/")
-
-
-def payload_of(answer: Mapping[str, Any]) -> bytes:
-    """The bytes that an answer carries; none for an empty one. Raises `ChannelRefused` if they do not decode."""
-    content = answer.get("content") or b""
+def payload_of(response: Response) -> bytes:
+    """Return the payload of a pop, empty if there is none. Raises `ChannelRefused` if it does not decode."""
+    content = response.content or b""
     if isinstance(content, bytes):
         return content
     try:
         return base64.b64decode(content, validate=True)
     except (ValueError, TypeError) as error:
         raise ChannelRefused("transport pop: content is not Base64") from error
-
-
-def _words(answer: Mapping[str, Any]) -> str:
-    return str(answer.get("message") or answer.get("msg") or "")[:300]

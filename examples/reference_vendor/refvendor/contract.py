@@ -1,7 +1,7 @@
-"""What a component sees of the outside world: its task, its data, its peers, its log.
+"""The contract of a component with the outside world: its task, its data, its peers and its log.
 
-A component is a function ``run(task, io, net, log) -> None`` per role. Everything behind these four
-values (environment variables, files, HTTP) lives in `env`, `storage`, `transport` and `report`.
+A component has one function ``run(task, io, net, log) -> None`` per role. Environment variables, files and HTTP
+are hidden behind these four values, in `env`, `storage`, `transport` and `report`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, Protocol
 
 
 class VendorError(Exception):
-    """A failure the component can name. ``exit_code`` ends the process, ``result_code`` is reported."""
+    """A failure with a known cause; its message is shown to the user and must not quote data."""
 
-    exit_code = 1
-    result_code = "99999999"
+    exit_code = 1  # of the process
+    result_code = "99999999"  # reported to the platform
 
 
 class BadParameters(VendorError):
-    """A parameter or the environment cannot work; raised before any work is done."""
+    """A parameter, a variable of the environment or an input table is invalid."""
 
     exit_code = 2
 
 
 class PeerTimeout(VendorError):
-    """A peer or the transport gave no answer before the task's deadline."""
+    """A peer or the transport did not answer before the task's deadline."""
 
     exit_code = 3
 
@@ -44,51 +44,55 @@ class Task:
     task_id: str
     role: str
     index: int
+    # role -> node ids in the order of their index; only the roles that take part in this task
     parties: Mapping[str, Sequence[str]]
-    """role -> node ids, in index order; only the roles that take part in this task"""
+    # values as `env.decode_parameter` returns them
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """values decoded from the environment: JSON where the text is JSON, else the text"""
+    # names of the inputs and outputs that the job connects
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
     @property
     def me(self) -> str:
-        """This party, such as ``guest.0``."""
+        """This party's name, such as ``guest.0``."""
         return f"{self.role}.{self.index}"
 
+    def count(self, role: str) -> int:
+        """Return the number of parties of a role."""
+        return len(self.parties.get(role, ()))
+
     def peers(self, role: str) -> list[str]:
-        """Every party of a role as ``role.index``, this one excepted."""
-        return [
-            p for i in range(len(self.parties.get(role, ()))) if (p := f"{role}.{i}") != self.me
-        ]
+        """Return the names (``role.index``) of a role's parties, without this one."""
+        names = [f"{role}.{index}" for index in range(self.count(role))]
+        return [name for name in names if name != self.me]
 
 
 @dataclass
 class Table:
-    """Rows of text, in order, under a header."""
+    """A header and rows of text, in order."""
 
     header: list[str]
     rows: list[list[str]]
 
 
 class Io(Protocol):
-    """The task's data. Every method raises `StorageFailed`."""
+    """The task's inputs and outputs by name. Every method raises `StorageFailed`."""
 
     def read_table(self, name: str) -> Table:
-        """Read the input of that name, all partitions in order. Raises `StorageFailed`."""
+        """Read an input as CSV, with all its partitions in order."""
 
     def read_json(self, name: str) -> Any:
-        """Read the input of that name as JSON. Raises `StorageFailed`."""
+        """Read an input as JSON."""
 
     def write_table(self, name: str, table: Table) -> None:
-        """Write the output of that name as CSV; an output the job does not ask for is not written."""
+        """Write an output as CSV; do nothing if the job does not connect it."""
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write the output of that name as JSON; an output the job does not ask for is not written."""
+        """Write an output as JSON; do nothing if the job does not connect it."""
 
 
 class Net(Protocol):
-    """The other parties of the task. Every method raises `PeerTimeout`."""
+    """Messages to and from the other parties of the task. Every method raises `PeerTimeout`."""
 
     def send(
         self,
@@ -96,14 +100,14 @@ class Net(Protocol):
         name: str,
         payload: bytes,
     ) -> None:
-        """Send to ``role.index``. Messages of one name to one party arrive in the order sent."""
+        """Send to the party ``role.index``. Messages of one name to one party arrive in the order sent."""
 
     def recv(self, source: str, name: str) -> bytes:
-        """Wait for the next message of that name from ``role.index``. Raises `PeerTimeout`."""
+        """Wait for the next message of this name from the party ``role.index``."""
 
 
 class Log(Protocol):
-    """Takes one line."""
+    """Writes lines to the log."""
 
     def __call__(
         self,
@@ -111,7 +115,7 @@ class Log(Protocol):
         message: str,
         **fields: Any,
     ) -> None:
-        """Write one line; level is debug, info, warning or error."""
+        """Write one line; ``level`` is debug, info, warning or error."""
 
 
 Component = Callable[[Task, Io, Net, Log], None]

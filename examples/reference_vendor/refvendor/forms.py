@@ -1,129 +1,199 @@
-"""The forms in which the transport module takes messages and answers; `CHANNEL_FORM` chooses one.
+"""The forms of calls to the transport module and of its responses; the variable `CHANNEL_FORM` chooses one.
 
-Every form turns the fields of a call (``topic``, ``payload``, ``metadata``, ``timeout`` in milliseconds) into
-headers and a body, and an answer into ``code``, ``message`` and ``content``.
+A form turns a `Call` into the query, headers and body of a request, and the body of a response into a `Response`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-_VARINT, _BYTES = 0, 2
+# Wire types of protobuf.
+VARINT = 0
+LENGTH_DELIMITED = 2
+MOST_MESSAGE_CHARACTERS = 300
 
 
-class Json:
+@dataclass(frozen=True)
+class Call:
+    """A push, a pop or a release."""
+
+    topic: str
+    payload: bytes | None = None  # of a push
+    sequence: str = ""  # of a push: identifies a repeated one
+    timeout: int | None = None  # milliseconds; of a pop and a release
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call as it is sent."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: str = ""
+
+
+@dataclass(frozen=True)
+class Response:
+    """The transport's response to a call."""
+
+    code: Any
+    message: str
+    content: Any  # of a pop: bytes or, in JSON, their Base64
+
+
+class Form(Protocol):
+    """A form of calls and responses."""
+
+    name: str
+
+    def request(self, call: Call) -> Request:
+        """Return a call as it is sent."""
+
+    def parse_response(self, content: bytes) -> Response:
+        """Read the body of a response.
+
+        Raises `ValueError` or `RecursionError` if it is malformed or has no code.
+        """
+
+
+class JsonForm:
     """JSON, with payloads in Base64."""
 
     name = "json"
 
-    def request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
-        """Query, headers and body of a call."""
-        body = dict(fields)
-        if "payload" in body:
-            body["payload"] = base64.b64encode(body["payload"]).decode()
-        return (
-            "",
-            {"Content-Type": "application/json"},
-            json.dumps(body, separators=(",", ":")).encode(),
+    def request(self, call: Call) -> Request:
+        """Return a call as JSON object."""
+        body: dict[str, Any] = {"topic": call.topic}
+        if call.payload is not None:
+            body["payload"] = base64.b64encode(call.payload).decode()
+            body["metadata"] = {"sequence": call.sequence}
+        if call.timeout is not None:
+            body["timeout"] = call.timeout
+        data = json.dumps(body, separators=(",", ":")).encode()
+        return Request(data, {"Content-Type": "application/json"})
+
+    def parse_response(self, content: bytes) -> Response:
+        """Read a JSON object. Raises `ValueError`, `RecursionError`."""
+        value = json.loads(content)
+        if not isinstance(value, dict) or "code" not in value:
+            raise ValueError("a response without a code")
+        message = str(value.get("message") or value.get("msg") or "")
+        return Response(
+            code=value["code"],
+            message=message[:MOST_MESSAGE_CHARACTERS],
+            content=value.get("content"),
         )
 
-    def answer(self, content: bytes) -> Any:
-        """What an answer says. Raises ValueError or RecursionError if it is none."""
-        return json.loads(content)
 
-
-class Protobuf:
-    """The standard's messages in protobuf, written by hand: they are small."""
+class ProtobufForm:
+    """The messages of the interconnection standard in protobuf, encoded by hand as they are small."""
 
     name = "protobuf"
-    _content, _code, _message = 2, 3, 4
+    # Numbers of a response's fields.
+    content_field = 2
+    code_field = 3
+    message_field = 4
 
-    def request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
-        """Query, headers and body of a call."""
-        body = _field(1, fields["topic"].encode())
-        if "payload" in fields:
-            body += _field(2, fields["payload"])
-            for key, value in fields["metadata"].items():
-                body += _field(3, _field(1, key.encode()) + _field(2, value.encode()))
-        elif "timeout" in fields:
-            body += _varint(2 << 3 | _VARINT) + _varint(fields["timeout"])
-        return "", {"Content-Type": "application/x-protobuf"}, body
+    def request(self, call: Call) -> Request:
+        """Return a call as protobuf message."""
+        body = _encode_field(1, call.topic.encode())
+        if call.payload is not None:
+            entry = _encode_field(1, b"sequence") + _encode_field(2, call.sequence.encode())
+            body += _encode_field(2, call.payload) + _encode_field(3, entry)
+        elif call.timeout is not None:
+            body += _encode_varint(2 << 3 | VARINT) + _encode_varint(call.timeout)
+        return Request(body, {"Content-Type": "application/x-protobuf"})
 
-    def answer(self, content: bytes) -> Any:
-        """What an answer says. Raises ValueError if it is none."""
-        found = dict(_fields(content))
-        names = {
-            "content": self._content,
-            "code": self._code,
-            "message": self._message,
-        }
-        texts = {name: found[number] for name, number in names.items() if number in found}
-        return {
-            name: value if name == "content" else value.decode() for name, value in texts.items()
-        }
+    def parse_response(self, content: bytes) -> Response:
+        """Read a protobuf message. Raises `ValueError`."""
+        fields = _decode_fields(content)
+        if self.code_field not in fields:
+            raise ValueError("a response without a code")
+        message = fields.get(self.message_field, b"").decode()
+        return Response(
+            code=fields[self.code_field].decode(),
+            message=message[:MOST_MESSAGE_CHARACTERS],
+            content=fields.get(self.content_field, b""),
+        )
 
 
-class Bare(Protobuf):
+class BareForm(ProtobufForm):
     """The bare payload, its topic in a header; responses have the protobuf layout from before v1.2.0."""
 
     name = "bare"
-    _content, _code, _message = 1, 2, 3
+    content_field = 1
+    code_field = 2
+    message_field = 3
 
-    def request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
-        """Query, headers and body of a call."""
-        headers = {"x-ptp-topic": fields["topic"], "Content-Type": "application/octet-stream"}
-        if "payload" in fields:
-            # identifies a repeated push: a bare payload has no metadata
-            headers["x-ptp-message-id"] = fields["metadata"]["sequence"]
-        query = f"?timeout={fields['timeout'] / 1000:g}" if "timeout" in fields else ""
-        return query, headers, fields.get("payload", b"")
+    def request(self, call: Call) -> Request:
+        """Return a call whose body is the payload alone."""
+        headers = {"x-ptp-topic": call.topic, "Content-Type": "application/octet-stream"}
+        if call.payload is not None:
+            headers["x-ptp-message-id"] = call.sequence
+        query = ""
+        if call.timeout is not None:
+            query = f"?timeout={call.timeout / 1000:g}"
+        return Request(call.payload or b"", headers, query)
 
 
-class Grpc(Protobuf):
-    """The same messages over gRPC, at the same address; needs the package grpcio."""
+class GrpcForm(ProtobufForm):
+    """The same protobuf messages over gRPC, at the same address; needs the package grpcio."""
 
     name = "grpc"
     SERVICE = "/org.ppc.ptp.PrivateTransferTransport/"
 
 
-FORMS = {form.name: form for form in (Json(), Protobuf(), Bare(), Grpc())}
+FORMS: Mapping[str, Form] = {
+    form.name: form for form in (JsonForm(), ProtobufForm(), BareForm(), GrpcForm())
+}
 
 
-def _field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+# ------------------------------------------------------------ protobuf
 
 
-def _varint(value: int) -> bytes:
-    low = b""
+def _encode_field(number: int, value: bytes) -> bytes:
+    return _encode_varint(number << 3 | LENGTH_DELIMITED) + _encode_varint(len(value)) + value
+
+
+def _encode_varint(value: int) -> bytes:
+    """Encode a number in groups of seven bits, the lowest first; the top bit says that another group follows."""
+    encoded = b""
     while value > 0x7F:
-        low += bytes([value & 0x7F | 0x80])
+        encoded += bytes([value & 0x7F | 0x80])
         value >>= 7
-    return low + bytes([value])
+    return encoded + bytes([value])
 
 
-def _fields(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of bytes and text in a message of protobuf; the answers of a transport have no other."""
-    at = 0
+def _decode_fields(body: bytes) -> dict[int, bytes]:
+    """Return the fields of a message by number. A transport's responses have fields of bytes and text only.
 
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while at < len(body):
-            byte = body[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise ValueError("a message of protobuf that ends early")
-
-    while at < len(body):
-        tag = number()
-        length = number()
-        if tag & 7 != _BYTES or at + length > len(body):
+    Raises `ValueError` for anything else.
+    """
+    fields = {}
+    position = 0
+    while position < len(body):
+        tag, position = _decode_varint(body, position)
+        length, position = _decode_varint(body, position)
+        end = position + length
+        if tag & 7 != LENGTH_DELIMITED or end > len(body):
             raise ValueError("not an answer of the transport in protobuf")
-        yield tag >> 3, body[at : at + length]
-        at += length
+        fields[tag >> 3] = body[position:end]
+        position = end
+    return fields
+
+
+def _decode_varint(body: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it."""
+    value = 0
+    shift = 0
+    for place in range(position, len(body)):
+        byte = body[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place + 1
+        shift += 7
+    raise ValueError("a message of protobuf that ends early")

@@ -6,37 +6,41 @@ import json
 import re
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 
 class JsonLog:
-    """A `Log` that every thread of a run shares. After `finish` it is silent, so its last line is the result."""
+    """A `Log` for all threads of a run. `finish` writes the last line, the result; later lines are dropped."""
 
-    def __init__(self, stream: TextIO | None = None, **always: Any) -> None:
+    def __init__(self, stream: TextIO | None = None, **common: Any) -> None:
+        """``common`` fields are in every line; ``stream`` is stdout by default."""
         self._stream = stream or sys.stdout
-        self._always = always
+        self._common = common
         self._copy: TextIO | None = None
         self._lock = threading.Lock()
-        self._open = True
+        self._is_open = True
 
     def copy_to(
         self,
         directory: str,
         name: str,
-        **always: Any,
+        **common: Any,
     ) -> None:
-        """Also write to a file of that name, odd characters replaced, in a directory.
+        """Also write to a file in a directory, and add ``common`` fields to every line.
 
-        A directory that cannot be written costs one warning, no more.
+        Characters of ``name`` that are unusual in file names are replaced. An empty ``directory`` means no copy; one
+        that cannot be written costs a warning.
         """
-        self._always |= always
+        self._common |= common
         if not directory:
             return
+        path = Path(directory, re.sub(r"[^\w.-]", "_", name))
         try:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            self._copy = Path(directory, re.sub(r"[^\w.-]", "_", name)).open("a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._copy = path.open("a", encoding="utf-8")
         except (OSError, ValueError) as error:
             self("warning", "log directory cannot be written", path=directory, error=str(error))
 
@@ -48,7 +52,7 @@ class JsonLog:
     ) -> None:
         """Write a line, unless the log was finished."""
         with self._lock:
-            if self._open:
+            if self._is_open:
                 self._write(level, message, fields)
 
     def finish(
@@ -59,9 +63,9 @@ class JsonLog:
     ) -> None:
         """Write the last line."""
         with self._lock:
-            if self._open:
+            if self._is_open:
                 self._write(level, message, fields)
-                self._open = False
+                self._is_open = False
                 if self._copy is not None:
                     self._copy.close()
 
@@ -76,22 +80,20 @@ class JsonLog:
             "time": time,
             "level": level,
             "message": message,
-            **self._always,
+            **self._common,
             **fields,
         }
         line = json.dumps(entry, ensure_ascii=False, default=str)
         for stream in (self._stream, self._copy):
             if stream is not None:
-                _put(stream, line)
+                _write_line(stream, line)
 
 
-def _put(stream: TextIO, line: str) -> None:
-    """Write a line; a reader that went away, a full disk or a narrow encoding must not end the run."""
-    try:
+def _write_line(stream: TextIO, line: str) -> None:
+    """Write a line. A closed pipe, a full disk or a narrow encoding must not end the run."""
+    with suppress(OSError, ValueError):
         try:
             stream.write(line + "\n")
         except UnicodeEncodeError:
             stream.write(json.dumps(json.loads(line)) + "\n")
         stream.flush()
-    except (OSError, ValueError):
-        pass

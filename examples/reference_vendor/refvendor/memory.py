@@ -24,19 +24,21 @@ class Sent:
 
 
 class MemoryChannel:
-    """Queues between parties; remembers every byte. When one party fails, nobody waits on."""
+    """Queues between parties, with a record of every message. When one party fails, all others stop waiting."""
 
     def __init__(self, seconds: float = 60.0) -> None:
+        """``seconds`` is the longest time that a party waits for a message."""
         self.sent: list[Sent] = []
         self._seconds = seconds
         self._lock = threading.Lock()
+        # by source, target and name; None marks the end of all messages
         self._queues: dict[tuple[str, str, str], queue.Queue[bytes | None]] = defaultdict(
             queue.Queue
         )
         self._broken = False
 
     def put(self, message: Sent) -> None:
-        """Remember a message and hand it on."""
+        """Record a message and deliver it."""
         with self._lock:
             self.sent.append(message)
             self._queues[message.source, message.to, message.name].put(message.payload)
@@ -49,11 +51,11 @@ class MemoryChannel:
     ) -> bytes:
         """Wait for the next message. Raises `PeerTimeout`, immediately if a party has failed."""
         with self._lock:
-            waiting = self._queues[source, to, name]
-            if self._broken and waiting.empty():
+            messages = self._queues[source, to, name]
+            if self._broken and messages.empty():
                 raise PeerTimeout(f"{source}'s message {name} will not come")
         try:
-            payload = waiting.get(timeout=self._seconds)
+            payload = messages.get(timeout=self._seconds)
         except queue.Empty:
             payload = None
         if payload is None:
@@ -61,14 +63,14 @@ class MemoryChannel:
         return payload
 
     def give_up(self) -> None:
-        """Wake everybody who waits."""
+        """Make all parties stop waiting."""
         with self._lock:
             self._broken = True
-            for waiting in self._queues.values():
-                waiting.put(None)
+            for messages in self._queues.values():
+                messages.put(None)
 
     def all_bytes(self) -> bytes:
-        """Return all that was ever sent."""
+        """Return the payloads of all messages."""
         return b"\n".join(message.payload for message in self.sent)
 
 
@@ -89,7 +91,7 @@ class MemoryNet:
         self._channel.put(Sent(self._me, to, name, bytes(payload)))
 
     def recv(self, source: str, name: str) -> bytes:
-        """Wait for a party's next message of that name. Raises `PeerTimeout`."""
+        """Wait for a party's next message of this name. Raises `PeerTimeout`."""
         return self._channel.take(source, self._me, name)
 
 
@@ -98,42 +100,44 @@ class MemoryIo:
     """An `Io` over dictionaries."""
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    wanted: tuple[str, ...] | None = None
-    """outputs the job asks for; None for all"""
-    tables: dict[str, Table] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] | None = None  # that the job connects; None for all
+    tables: dict[str, Table] = field(default_factory=dict)  # outputs
+    values: dict[str, Any] = field(default_factory=dict)  # outputs
 
     def read_table(self, name: str) -> Table:
-        """Return a copy of an input. Raises `StorageFailed` where there is none."""
-        if name not in self.inputs:
-            raise StorageFailed(f"input {name}: the platform gave no address for it")
-        table = self.inputs[name]
+        """Return a copy of an input. Raises `StorageFailed` if it does not exist."""
+        table = self._input(name)
         return Table(list(table.header), [list(row) for row in table.rows])
 
     def read_json(self, name: str) -> Any:
-        """Return a copy of an input. Raises `StorageFailed` where there is none."""
-        if name not in self.inputs:
-            raise StorageFailed(f"input {name}: the platform gave no address for it")
-        return json.loads(json.dumps(self.inputs[name]))
+        """Return a copy of an input. Raises `StorageFailed` if it does not exist."""
+        return json.loads(json.dumps(self._input(name)))
 
     def write_table(self, name: str, table: Table) -> None:
-        """Keep a table, if the task has an output of that name."""
-        if self.wanted is None or name in self.wanted:
+        """Store a table if the job connects the output."""
+        if self._is_connected(name):
             self.tables[name] = table
 
     def write_json(self, name: str, value: Any) -> None:
-        """Keep a value, if the task has an output of that name."""
-        if self.wanted is None or name in self.wanted:
+        """Store a value if the job connects the output."""
+        if self._is_connected(name):
             self.values[name] = value
+
+    def _input(self, name: str) -> Any:
+        if name not in self.inputs:
+            raise StorageFailed(f"input {name}: the platform gave no address for it")
+        return self.inputs[name]
+
+    def _is_connected(self, name: str) -> bool:
+        return self.outputs is None or name in self.outputs
 
 
 @dataclass
 class PartyRun:
-    """What one party did."""
+    """The run of one party."""
 
     io: MemoryIo
-    lines: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    """log lines: level, message, fields"""
+    lines: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)  # of the log
     error: BaseException | None = None
 
     def log(
@@ -142,13 +146,13 @@ class PartyRun:
         message: str,
         **fields: Any,
     ) -> None:
-        """Keep a line."""
+        """Store a log line."""
         self.lines.append((level, message, fields))
 
 
 @dataclass
 class TaskRun:
-    """What all parties did, and what they said to each other."""
+    """The runs of all parties, and the channel between them."""
 
     parties: dict[str, PartyRun]
     channel: MemoryChannel
@@ -156,11 +160,15 @@ class TaskRun:
     def __getitem__(self, party: str) -> PartyRun:
         return self.parties[party]
 
-    def checked(self) -> TaskRun:
-        """This run, unless a party failed: then its error is raised, the cause before those who only waited."""
+    def require_success(self) -> TaskRun:
+        """Return this run; raise a party's error if there is one.
+
+        Errors of parties that only stopped waiting come last, as they are no cause.
+        """
         errors = [run.error for run in self.parties.values() if run.error is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, PeerTimeout)):
-            raise error
+        causes = [error for error in errors if not isinstance(error, PeerTimeout)]
+        if errors:
+            raise (causes or errors)[0]
         return self
 
 
@@ -171,48 +179,33 @@ def run_parties(
     parameters: Mapping[str, Any] | Callable[[str], Mapping[str, Any]],
     *,
     task_id: str = "task_memory",
-    wanted: tuple[str, ...] | None = None,
     seconds: float = 60.0,
 ) -> TaskRun:
-    """Run a component for every party in ``inputs`` and wait for all.
+    """Run the component ``name`` for every party in ``inputs`` and wait for all of them.
 
-    ``inputs``: ``role.index`` -> input name -> table or JSON value.
-    ``roles`` holds the function of each role; ``parameters`` are the same for all or a function of the party.
+    ``roles`` holds the function of each role and ``inputs`` the tables and JSON values of each party
+    (``role.index``) by name. ``parameters`` are the same for all parties, or a function of the party's name.
+    ``seconds`` is the longest time that a party waits for a message.
     """
-    counts: dict[str, int] = defaultdict(int)
-    for party in inputs:
-        counts[party.partition(".")[0]] += 1
-    nodes = {
-        role: tuple(f"node-{role}-{i}" for i in range(count)) for role, count in counts.items()
-    }
+    nodes = _nodes_of(inputs)
     channel = MemoryChannel(seconds)
-    run = TaskRun(
-        {party: PartyRun(MemoryIo(dict(tables), wanted)) for party, tables in inputs.items()},
-        channel,
-    )
+    run = TaskRun({party: PartyRun(MemoryIo(inputs[party])) for party in inputs}, channel)
 
-    def work(party: str) -> None:
+    def run_party(party: str) -> None:
         role, _, index = party.partition(".")
-        mine = run.parties[party]
         values = parameters(party) if callable(parameters) else parameters
-        task = Task(
-            name, task_id, role, int(index), nodes, dict(values), tuple(inputs[party]), wanted or ()
-        )
+        task = Task(name, task_id, role, int(index), nodes, dict(values), tuple(inputs[party]))
+        party_run = run[party]
         try:
             if role not in roles:
                 raise VendorError(f"{name} has no role {role}")
-            roles[role](task, mine.io, MemoryNet(channel, party), mine.log)
+            roles[role](task, party_run.io, MemoryNet(channel, party), party_run.log)
         except BaseException as error:
-            mine.error = error
+            party_run.error = error
             channel.give_up()
 
     threads = [
-        threading.Thread(
-            target=work,
-            args=(party,),
-            name=party,
-            daemon=True,
-        )
+        threading.Thread(target=run_party, args=(party,), name=party, daemon=True)
         for party in inputs
     ]
     for thread in threads:
@@ -220,3 +213,13 @@ def run_parties(
     for thread in threads:
         thread.join()
     return run
+
+
+def _nodes_of(parties: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return a made-up node id for each party, by role."""
+    nodes: dict[str, tuple[str, ...]] = {}
+    for party in parties:
+        role = party.partition(".")[0]
+        earlier = nodes.get(role, ())
+        nodes[role] = (*earlier, f"node-{role}-{len(earlier)}")
+    return nodes

@@ -10,14 +10,14 @@ from typing import Any
 
 @cache
 def registration() -> dict[str, Any]:
-    """The body of ``POST /v2/provider/register``."""
+    """Return the body of ``POST /v2/provider/register``."""
     text = files("refvendor").joinpath("registration.json").read_text(encoding="utf-8")
-    value: dict[str, Any] = json.loads(text)
-    return value
+    body: dict[str, Any] = json.loads(text)
+    return body
 
 
 def description(name: str) -> dict[str, Any]:
-    """The self-description of a component. Raises `KeyError` for an unknown one."""
+    """Return the description of a component. Raises `KeyError` if this image does not have it."""
     value: dict[str, Any] = registration()["components_description"][name]
     return value
 

@@ -2,155 +2,169 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from refvendor.contract import StorageFailed, Table
+from refvendor.csv_tables import column_type, table_to_text, texts_to_table
 from refvendor.env import Address
-from refvendor.places import Place, open_place
+from refvendor.storage_engines import StorageEngine, open_engine
 
 METADATA = "metadata"
-_PARTITION = "data_"
-_NUMBERED = re.compile(r"data_([0-9]{1,9})")
-_LARGEST_CELL = 2**27
-_NEVER_EXPIRES = 4102444800.0  # 2100-01-01; other vendors' readers need a number
+_NUMBERED_PARTITION = re.compile(r"data_([0-9]{1,9})")
+NEVER_EXPIRES = 4102444800.0  # 2100-01-01; other vendors' readers need a number
+LONGEST_NAME = 255  # bytes
+
+
+@dataclass(frozen=True)
+class InputData:
+    """The partitions of an input, and its name in messages."""
+
+    label: str
+    partitions: Sequence[bytes]
 
 
 class StoredIo:
-    """An `Io` over a place: ``<namespace>/<name>/data_<n>`` beside ``metadata``.
+    """An `Io` over a storage engine: partitions ``<namespace>/<name>/data_<n>``, with their ``metadata``.
 
-    A plain file ``<namespace>/<name>`` and files of other names in a folder are read too, never written.
+    Plain files ``<namespace>/<name>``, and folders with files of other names, are read too but never written.
     """
 
     def __init__(
         self,
-        place: Place,
+        engine: StorageEngine,
         inputs: Mapping[str, Address],
         outputs: Mapping[str, Address],
         description: str = "",
     ) -> None:
-        self._place = place
+        """``description`` is written to the metadata of outputs."""
+        self._engine = engine
         self._inputs = inputs
         self._outputs = outputs
         self._description = description
 
     def read_table(self, name: str) -> Table:
-        """Return an input's rows, all partitions together. Raises `StorageFailed`."""
-        where, partitions = self._read(name)
+        """Return an input's rows from all partitions. Raises `StorageFailed`."""
+        data = self._read(name)
         try:
-            texts = [data.decode("utf-8-sig") for data in partitions]
+            texts = [partition.decode("utf-8-sig") for partition in data.partitions]
         except UnicodeDecodeError as error:
-            raise StorageFailed(f"{where}: is not UTF-8 text ({error.reason})") from error
-        return _joined(texts, where)
+            raise StorageFailed(f"{data.label}: is not UTF-8 text ({error.reason})") from error
+        return texts_to_table(texts, data.label)
 
     def read_json(self, name: str) -> Any:
-        """Return an input's JSON. Raises `StorageFailed`."""
-        where, partitions = self._read(name)
+        """Return an input's JSON value. Raises `StorageFailed`."""
+        data = self._read(name)
         try:
-            return json.loads(b"".join(partitions))
+            return json.loads(b"".join(data.partitions))
         except (ValueError, RecursionError) as error:
-            raise StorageFailed(f"{where}: is not JSON") from error
+            raise StorageFailed(f"{data.label}: is not JSON") from error
 
     def write_table(self, name: str, table: Table) -> None:
-        """Write a table as CSV, with its columns in the metadata; nothing for an output that nobody wants."""
+        """Write a table as CSV, with its columns in the metadata. Raises `StorageFailed`."""
         if name not in self._outputs:
             return
-        text = _csv([table.header, *table.rows])
-        columns = [
-            {"name": column, "type": column_type([row[i] for row in table.rows])}
-            for i, column in enumerate(table.header)
-        ]
-        self._write(name, text, "csv", len(table.rows), columns)
+        columns = []
+        for place, column in enumerate(table.header):
+            cells = [row[place] for row in table.rows]
+            columns.append({"name": column, "type": column_type(cells)})
+        metadata = {"file_type": "csv", "count": len(table.rows), "column_info": columns}
+        self._write(name, table_to_text(table), metadata)
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a value as JSON; nothing for an output that nobody wants."""
+        """Write a value as JSON. Raises `StorageFailed`."""
         if name not in self._outputs:
             return
         text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
-        self._write(name, text, "json", len(value) if isinstance(value, list) else 1, [])
+        count = len(value) if isinstance(value, list) else 1
+        self._write(name, text, {"file_type": "json", "count": count, "column_info": []})
 
     def _write(
         self,
         name: str,
         text: str,
-        kind: str,
-        count: int,
-        columns: list[dict[str, str]],
+        metadata: Mapping[str, Any],
     ) -> None:
+        """Write the only partition of an output, then its metadata."""
         address = self._outputs[name]
-        where = f"output {name} ({address.namespace}/{address.name})"
-        metadata = {
+        label = _label("output", name, address)
+        common = {
             "name": address.name,
             "namespace": address.namespace,
-            "count": count,
             "partitions": 1,
-            "column_info": columns,
             "data_type": "dense",
             "description": self._description,
             "create_time": time.time(),
-            "expire_time": _NEVER_EXPIRES,
-            "file_type": kind,
+            "expire_time": NEVER_EXPIRES,
         }
-        files = {
-            f"{_PARTITION}0": text.encode(),
-            METADATA: json.dumps(metadata, ensure_ascii=False).encode(),
+        content = {
+            _partition_name(0): text.encode(),
+            METADATA: json.dumps({**common, **metadata}, ensure_ascii=False).encode(),
         }
+        path = _path(address, label, [address.namespace])
         try:
-            self._place.publish(_path(where, address), files)
+            self._engine.publish(path, content)
         except OSError as error:
-            raise StorageFailed(f"{where}: cannot be written ({error.strerror})") from error
+            raise StorageFailed(f"{label}: cannot be written ({error.strerror})") from error
 
-    def _read(self, name: str) -> tuple[str, list[bytes]]:
-        """Return an input's name for messages, and its partitions."""
+    def _read(self, name: str) -> InputData:
         address = self._inputs.get(name)
         if address is None:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
-        where = f"input {name} ({address.namespace}/{address.name})"
-        path = _path(where, address, nested=True)
+        label = _label("input", name, address)
+        # The namespace of a table that other programs wrote may be a path.
+        path = _path(address, label, address.namespace.split("/"))
         try:
-            return where, self._partitions(path, where)
+            return InputData(label, self._read_partitions(path, label))
         except OSError as error:
-            raise StorageFailed(f"{where}: cannot be read ({error.strerror})") from error
+            raise StorageFailed(f"{label}: cannot be read ({error.strerror})") from error
 
-    def _partitions(self, path: str, where: str) -> list[bytes]:
-        """Read as many partitions as the metadata says; without it, those that are there."""
-        count = self._metadata(path, where).get("partitions")
-        if not isinstance(count, int) or isinstance(count, bool):
-            names = self._place.names(path)
-            found = [_NUMBERED.fullmatch(name) for name in names]
-            count = max((int(match[1]) for match in found if match), default=-1) + 1
-            if count < 1 and (others := sorted(name for name in names if _is_part(name))):
-                return [
-                    self._place.read(f"{path}/{name}") for name in others
-                ]  # a table that others wrote
-        if count < 1:
-            try:
-                return [self._place.read(path)]
-            except FileNotFoundError:
-                raise StorageFailed(f"{where}: does not exist in the storage") from None
-        partitions = []
-        for number in range(count):
-            try:
-                partitions.append(self._place.read(f"{path}/{_PARTITION}{number}"))
-            except FileNotFoundError:
-                raise StorageFailed(f"{where}: partition {_PARTITION}{number} is missing") from None
-        return partitions
+    def _read_partitions(self, path: str, label: str) -> list[bytes]:
+        """Return as many partitions as the metadata says; without metadata, all that the folder has."""
+        count = self._read_metadata(path, label).get("partitions")
+        if isinstance(count, int) and not isinstance(count, bool):
+            names = [_partition_name(number) for number in range(count)]
+        else:
+            names = self._list_partitions(path)
+        if not names:
+            return [self._read_plain_file(path, label)]
+        return [self._read_partition(path, name, label) for name in names]
 
-    def _metadata(self, path: str, where: str) -> dict[str, Any]:
-        """The metadata beside the partitions; data without any is read as plain CSV."""
+    def _list_partitions(self, path: str) -> list[str]:
+        """Return all partitions up to the highest number; without any, other files that may hold rows."""
+        names = self._engine.names(path)
+        matches = [_NUMBERED_PARTITION.fullmatch(name) for name in names]
+        numbers = [int(match[1]) for match in matches if match is not None]
+        if numbers:
+            return [_partition_name(number) for number in range(max(numbers) + 1)]
+        return sorted(name for name in names if _may_hold_rows(name))
+
+    def _read_plain_file(self, path: str, label: str) -> bytes:
         try:
-            value = json.loads(self._place.read(f"{path}/{METADATA}"))
+            return self._engine.read(path)
+        except FileNotFoundError:
+            raise StorageFailed(f"{label}: does not exist in the storage") from None
+
+    def _read_partition(self, path: str, name: str, label: str) -> bytes:
+        try:
+            return self._engine.read(f"{path}/{name}")
+        except FileNotFoundError:
+            raise StorageFailed(f"{label}: partition {name} is missing") from None
+
+    def _read_metadata(self, path: str, label: str) -> dict[str, Any]:
+        """Return the metadata of an input, empty if there is none."""
+        try:
+            value = json.loads(self._engine.read(f"{path}/{METADATA}"))
         except FileNotFoundError:
             return {}
         except (ValueError, RecursionError) as error:
-            raise StorageFailed(f"{where}: its metadata is not JSON") from error
+            raise StorageFailed(f"{label}: its metadata is not JSON") from error
         if not isinstance(value, dict):
-            raise StorageFailed(f"{where}: its metadata is not a JSON object")
+            raise StorageFailed(f"{label}: its metadata is not a JSON object")
         return value
 
 
@@ -160,91 +174,40 @@ def open_storage(
     outputs: Mapping[str, Address],
     description: str = "",
 ) -> StoredIo:
-    """The storage behind a URL. Raises `StorageFailed` for an engine that this image does not speak."""
-    return StoredIo(open_place(url), inputs, outputs, description)
+    """Return the storage behind a URL. Raises `StorageFailed` for a URL that this image does not support."""
+    return StoredIo(open_engine(url), inputs, outputs, description)
 
 
-def column_type(cells: Sequence[str]) -> str:
-    """The narrowest of int, float, boolean and string that fits every cell that is not empty."""
-    filled = [cell for cell in cells if cell]
-    if not filled:
-        return "string"
-    if all(cell.lower() in ("true", "false") for cell in filled):
-        return "boolean"
-    for kind, parse in (("int", int), ("float", float)):
-        try:
-            for cell in filled:
-                parse(cell)
-        except ValueError:
-            continue
-        return kind
-    return "string"
+def _label(direction: str, name: str, address: Address) -> str:
+    """Return the name of an input or output in messages."""
+    return f"{direction} {name} ({address.namespace}/{address.name})"
 
 
-def _csv(rows: Sequence[Sequence[str]]) -> str:
-    # The writer sees no need to quote a carriage return, but the reader ends a line there.
-    every = any("\r" in cell for row in rows for cell in row)
-    text = io.StringIO()
-    writer = csv.writer(
-        text, lineterminator="\n", quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL
-    )
-    writer.writerows(rows)
-    return text.getvalue()
+def _partition_name(number: int) -> str:
+    return f"data_{number}"
 
 
-def _is_part(name: str) -> bool:
-    """Whether a file of a folder without ``data_0`` holds rows; as elsewhere, ``_SUCCESS`` and ``.crc`` do not."""
-    return bool(name) and name[0] not in "._" and not name.endswith("/") and name != METADATA
+def _may_hold_rows(name: str) -> bool:
+    """True for files that may be part of a table; like other readers, this one skips ``_SUCCESS`` and ``.crc``."""
+    is_folder = name.endswith("/")
+    return not is_folder and name != METADATA and not name.startswith((".", "_")) and bool(name)
 
 
 def _path(
-    where: str,
     address: Address,
-    *,
-    nested: bool = False,
+    label: str,
+    folders: Sequence[str],
 ) -> str:
-    """Return where an address lies; ``nested``: in a table that others wrote, the namespace may be a path."""
-    folders = address.namespace.split("/") if nested else [address.namespace]
-    for part in (*folders, address.name):
-        if (
-            part in ("", ".", "..")
-            or any(c in "/\\" or ord(c) < 32 for c in part)
-            or len(part.encode()) > 255
-        ):
-            raise StorageFailed(f"{where}: namespace and name must be plain file names")
+    """Return the path of an address whose namespace consists of ``folders``.
+
+    Raises `StorageFailed` if a name is not safe as a file name.
+    """
+    if not all(_is_file_name(name) for name in (*folders, address.name)):
+        raise StorageFailed(f"{label}: namespace and name must be plain file names")
     return f"{address.namespace}/{address.name}"
 
 
-def _joined(texts: Sequence[str], where: str) -> Table:
-    """One table of all partitions. Every partition may repeat the header, or only the first has it."""
-    csv.field_size_limit(_LARGEST_CELL)
-    header: list[str] = []
-    rows: list[list[str]] = []
-    problems = []
-    for number, text in enumerate(texts):
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        first = True
-        try:
-            for row in reader:
-                if not row:
-                    continue
-                repeats_header = first and row == header
-                first = False
-                if not header:
-                    header = row
-                elif repeats_header:
-                    continue
-                elif len(row) != len(header):
-                    problems.append(
-                        f"partition {number} line {reader.line_num} has {len(row)} cells instead of {len(header)}"
-                    )
-                else:
-                    rows.append(row)
-        except csv.Error as error:
-            problems.append(f"partition {number} line {reader.line_num} is not CSV ({error})")
-    if not header:
-        problems.append("has no header line")
-    if problems:
-        more = f" and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise StorageFailed(f"{where}: {'; '.join(problems[:20])}{more}")
-    return Table(header=header, rows=rows)
+def _is_file_name(name: str) -> bool:
+    if name in ("", ".", "..") or len(name.encode()) > LONGEST_NAME:
+        return False
+    return not any(character in "/\\" or ord(character) < 32 for character in name)

@@ -1,12 +1,12 @@
-"""The environment contract: what is read, how texts become values, and how all problems are reported together."""
+"""The environment contract: which variables are read, how texts become values, how problems are reported."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refvendor.contract import BadParameters
-from refvendor.env import Address, decode, read
+from refvendor.contract import BadParameters, Task
+from refvendor.env import Address, Environment, Session, decode_parameter, read_environment
 
 COMPLETE = {
     "system.storage": "file:///data",
@@ -32,32 +32,42 @@ COMPLETE = {
 
 
 def test_a_complete_environment_is_read():
-    found = read(COMPLETE)
-    assert found.task.me == "host.1"
-    assert found.task.parties == {"guest": ("A",), "host": ("B", "C")}
-    assert found.task.parameters == {"id": "id", "rsa_params": {"key_length": 2048}}
-    assert found.task.inputs == ("train_data",) and found.task.outputs == ("train_data",)
-    assert found.inputs == {"train_data": Address("ns", "in")}
-    assert found.institutions == {"host.1": "IC"}
-    assert (found.token, found.trace_id, found.log_path, found.deadline) == (
-        "token",
-        "trace",
-        "/logs",
-        3600.0,
+    task = Task(
+        component="Intersection",
+        task_id="task_1",
+        role="host",
+        index=1,
+        parties={"guest": ("A",), "host": ("B", "C")},
+        parameters={"id": "id", "rsa_params": {"key_length": 2048}},
+        inputs=("train_data",),
+        outputs=("train_data",),
+    )
+    assert read_environment(COMPLETE) == Environment(
+        task=task,
+        session=Session("session_1", "token", "trace", {"host.1": "IC"}),
+        storage="file:///data",
+        transport="10.0.0.1:7304",
+        callback="http://10.0.0.1/callback",
+        log_path="/logs",
+        inputs={"train_data": Address("ns", "in")},
+        outputs={"train_data": Address("ns", "out")},
+        deadline=3600.0,
+        form="json",
     )
 
 
 def test_only_what_every_platform_sets_is_required():
-    minimal = {
-        k: v
-        for k, v in COMPLETE.items()
-        if k not in ("system.callback", "config.log.path", "config.token")
-    }
-    assert read(minimal).callback == ""
+    minimal = dict(COMPLETE)
+    for name in ("system.callback", "config.log.path", "config.token"):
+        del minimal[name]
+    environment = read_environment(minimal)
+    assert environment.callback == ""
+    assert environment.log_path == ""
+    assert environment.session.token == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "named"),
+    ("name", "value", "words"),
     [
         ("config.self_role", "guest.0,host.0", "config.self_role"),
         ("config.self_role", "guest.x", "config.self_role"),
@@ -85,16 +95,17 @@ def test_only_what_every_platform_sets_is_required():
 def test_what_cannot_work_is_named(
     name,
     value,
-    named,
+    words,
 ):
     with pytest.raises(BadParameters) as caught:
-        read(COMPLETE | {name: value, "config.session_id": ""})
-    assert named in str(caught.value)
+        read_environment(COMPLETE | {name: value, "config.session_id": ""})
+    assert words in str(caught.value)
     assert "config.session_id" in str(caught.value), "all problems come together"
 
 
 def test_a_role_without_index_is_the_first():
-    assert read(COMPLETE | {"config.self_role": "guest"}).task.me == "guest.0"
+    environment = read_environment(COMPLETE | {"config.self_role": "guest"})
+    assert environment.task.me == "guest.0"
 
 
 @pytest.mark.parametrize(
@@ -122,14 +133,14 @@ def test_a_role_without_index_is_the_first():
     ],
 )
 def test_texts_become_values(text, value):
-    found = decode(text)
-    assert found == value and type(found) is type(value)
+    decoded = decode_parameter(text)
+    assert decoded == value
+    assert type(decoded) is type(value)
 
 
 @given(st.text())
 def test_no_text_breaks_the_reader_and_plain_text_stays(text):
-    found = decode(text)
-    if isinstance(found, str) and found != text:
-        assert json.loads(text) == found
-    if not isinstance(found, str | bool):
-        assert json.loads(text) == found
+    decoded = decode_parameter(text)
+    is_plain_text = decoded == text
+    if not is_plain_text and not isinstance(decoded, bool):
+        assert json.loads(text) == decoded

@@ -44,7 +44,7 @@ def intersect(
     for number, ids in enumerate(more_hosts, start=1):
         inputs[f"host.{number}"] = {"train_data": table(ids, f"h{number}")}
     run = run_parties("Intersection", ROLES, inputs, parameters, seconds=20, **options)
-    return run.checked() if checked else run
+    return run.require_success() if checked else run
 
 
 def found(run, party):

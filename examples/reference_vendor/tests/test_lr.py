@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refvendor.components import encrypted_regression
 from refvendor.components import hetero_lr as lr
 from refvendor.components.links import BadMessage, NotAligned
 from refvendor.components.regression import (
     FEATURE_BITS,
     OPTIMIZERS,
     Diverged,
-    Fitted,
-    Part,
+    PartialModel,
+    RegressionFit,
     RegressionPlan,
-    batches,
-    own_residual,
-    pooled,
-    quarter,
+    fit_pooled,
+    guest_residual,
+    quarter_scores,
+    split_batches,
     standardise,
 )
 from refvendor.components.training import Rows, read_rows, sigmoid
@@ -79,11 +80,11 @@ def in_the_clear(
     parameters: Mapping[str, Any],
     guest: Table,
     host: Table,
-) -> tuple[Fitted, Part, Part]:
+) -> tuple[RegressionFit, PartialModel, PartialModel]:
     found, own, other = read(parameters, guest, host)
-    a = Part("guest.0", standardise(own, found.plan.fit_intercept), found.plan)
-    b = Part("host.0", standardise(other, intercept=False), found.plan)
-    return pooled(a, b, own.label_values, found.plan), a, b
+    a = PartialModel("guest.0", standardise(own, found.plan.fit_intercept), found.plan)
+    b = PartialModel("host.0", standardise(other, intercept=False), found.plan)
+    return fit_pooled(a, b, own.label_values, found.plan), a, b
 
 
 def assert_lossless(
@@ -94,7 +95,7 @@ def assert_lossless(
 ) -> None:
     """Scores, losses and weights are those of the pooled run, digit for digit."""
     plain, a, b = in_the_clear(parameters, guest, host)
-    ours = run.checked()["guest.0"].io
+    ours = run.require_success()["guest.0"].io
     assert np.abs(scores_of(ours.tables["train_data"]) - sigmoid(plain.scores)).max() == 0.0
     assert [entry["loss"] for entry in ours.values["train-loss"]["loss"]] == plain.losses
     assert ours.values["train-loss"]["converged"] == plain.converged
@@ -107,7 +108,7 @@ def assert_lossless(
 @pytest.fixture(scope="module")
 def breast_run() -> TaskRun:
     parameters = {"max_iter": 30, "report_local_baseline": True}
-    return train(parameters, breast_cancer("guest"), breast_cancer("host")).checked()
+    return train(parameters, breast_cancer("guest"), breast_cancer("host")).require_success()
 
 
 def standard_regression(guest: Table, host: Table) -> float:
@@ -243,7 +244,7 @@ def test_a_wide_tolerance_stops_early_and_none_never(early_stop: str) -> None:
             },
             guest,
             host,
-        ).checked()
+        ).require_success()
         for party in ("guest.0", "arbiter.0"):
             report = run[party].io.values["train-loss"]
             assert len(report["loss"]) == iterations
@@ -252,7 +253,7 @@ def test_a_wide_tolerance_stops_early_and_none_never(early_stop: str) -> None:
 
 def test_every_party_writes_every_declared_output() -> None:
     guest, host = random_tables(30, 2, 2)
-    run = train({"max_iter": 1}, guest, host).checked()
+    run = train({"max_iter": 1}, guest, host).require_success()
     for party in run.parties.values():
         assert {*party.io.tables, *party.io.values} == {"train_data", "model", "train-loss"}
         json.dumps(party.io.values, allow_nan=False)
@@ -285,7 +286,7 @@ def test_a_step_over_too_few_rows_is_refused_before_any_message() -> None:
 def test_a_rate_that_makes_the_weights_explode_is_named() -> None:
     rows = Rows(["a", "b"], ["x"], np.array([[1.0], [2.0]]), None)
     plan = RegressionPlan(optimizer="sgd", learning_rate=100.0)
-    part = Part("host.0", standardise(rows, intercept=False), plan)
+    part = PartialModel("host.0", standardise(rows, intercept=False), plan)
     part.move([10**16], 2, 0)
     with pytest.raises(Diverged, match="learning_rate"):
         part.scores(np.arange(2))
@@ -301,13 +302,15 @@ def plainly(
     wire, plan = PlainWire(), found.plan
     parties = ("guest.0", "host.0", "arbiter.0")
     links = {me: {peer: wire.link(me, peer) for peer in parties if peer != me} for me in parties}
-    a = Part("guest.0", standardise(own, plan.fit_intercept), plan)
-    b = Part("host.0", standardise(other, intercept=False), plan)
-    steps = batches(len(own.ids), plan.batch_size)
+    a = PartialModel("guest.0", standardise(own, plan.fit_intercept), plan)
+    b = PartialModel("host.0", standardise(other, intercept=False), plan)
+    steps = split_batches(len(own.ids), plan.batch_size)
     together(
-        lambda: lr.fit_guest(a, own.label_values, plan, steps, links["guest.0"], no_log),
-        lambda: lr.fit_host(b, links["host.0"], no_log),
-        lambda: lr.decrypt_for(links["arbiter.0"], KEY, no_log),
+        lambda: encrypted_regression.fit_guest(
+            a, own.label_values, plan, steps, links["guest.0"], no_log
+        ),
+        lambda: encrypted_regression.fit_host(b, links["host.0"], no_log),
+        lambda: encrypted_regression.fit_arbiter(links["arbiter.0"], KEY, no_log),
     )
     return wire, own, other
 
@@ -320,7 +323,7 @@ def clear_gradients(
     """Per row, and summed for guest and host: the integers of the first iteration."""
     a, b = standardise(own, plan.fit_intercept), standardise(other, intercept=False)
     zeros = np.zeros(len(own.ids))
-    rows = own_residual(own.label_values, zeros) + quarter(zeros)
+    rows = guest_residual(own.label_values, zeros) + quarter_scores(zeros)
     return rows.tolist(), (a.cells.T @ rows).tolist(), (b.cells.T @ rows).tolist()
 
 
@@ -401,7 +404,7 @@ def test_the_guest_hides_every_row_with_randomness_of_its_own() -> None:
     }
     scores = KEY.load(blobs["scores"], 31)[:30]
     residuals = KEY.load(blobs["residuals"], 30)
-    shares = own_residual(own.label_values, np.zeros(30)).tolist()
+    shares = guest_residual(own.label_values, np.zeros(30)).tolist()
     quotients = KEY.add(residuals, KEY.negate(scores))
     assert KEY.decrypt(quotients) == shares
     assert not set(quotients) & {(1 + share * KEY.n) % KEY.square for share in shares}
@@ -433,7 +436,7 @@ def test_two_runs_share_no_ciphertext() -> None:
         assert len(set(ciphers)) == len(ciphers) > 100
         seen.append(set(ciphers))
     assert not seen[0] & seen[1]
-    runs = [train({"max_iter": 2}, guest, host).checked() for _ in range(2)]
+    runs = [train({"max_iter": 2}, guest, host).require_success() for _ in range(2)]
     assert not {m.payload for m in runs[0].channel.sent} & {m.payload for m in runs[1].channel.sent}
     assert runs[0]["guest.0"].io.tables == runs[1]["guest.0"].io.tables
 
@@ -441,10 +444,10 @@ def test_two_runs_share_no_ciphertext() -> None:
 @settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 300), size=st.one_of(st.none(), st.integers(1, 400)))
 def test_batches_take_every_row_once_and_none_is_short(rows: int, size: int | None) -> None:
-    steps = batches(rows, size)
+    steps = split_batches(rows, size)
     assert sorted(row for step in steps for row in step.tolist()) == list(range(rows))
     assert min(len(step) for step in steps) >= min(rows, size or rows)
-    assert all(np.array_equal(a, b) for a, b in zip(steps, batches(rows, size), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(steps, split_batches(rows, size), strict=True))
 
 
 def test_standardised_columns_are_centred_scaled_and_held() -> None:
@@ -504,5 +507,7 @@ def test_the_host_refuses_a_plan_that_cannot_be(start: dict[str, Any]) -> None:
     wire.link("arbiter.0", "host.0").send("key", {}, [KEY.to_bytes()])
     links = {peer: wire.link("host.0", peer) for peer in ("guest.0", "arbiter.0")}
     with pytest.raises((BadMessage, BadParameters)):
-        lr.fit_host(Part("host.0", standardise(rows, False), RegressionPlan()), links, no_log)
+        encrypted_regression.fit_host(
+            PartialModel("host.0", standardise(rows, False), RegressionPlan()), links, no_log
+        )
     assert not [frame for frame in wire.frames if frame[0] == "host.0"]

@@ -37,6 +37,7 @@ class Scripted:
 
 KEY = rsa.generate(1024)
 MODULUS = int(KEY.public.n).to_bytes(128, "big")
+RSA = matching.RsaSettings("sha256", "sha256", 1024)
 TAGGING = matching.Tagging(True, "sha256", "", True)
 
 
@@ -115,9 +116,9 @@ def test_points_of_small_order_are_refused(bad):
     with pytest.raises(curve.BadPoint):
         curve.multiply(curve.secret(), [bad])
     with pytest.raises((curve.BadPoint, BadMessage)):
-        matching.curve_match(Scripted(("points", bad)), ["a"], rows=1)
+        matching.curve_match(Scripted(("points", bad)), ["a"], peer_rows=1)
     with pytest.raises((curve.BadPoint, BadMessage)):
-        matching.curve_send(Scripted(("points", bad)), ["a"], rows=1)
+        matching.curve_send(Scripted(("points", bad)), ["a"], peer_rows=1)
 
 
 def places(*numbers):
@@ -127,13 +128,13 @@ def places(*numbers):
 @pytest.mark.parametrize("blob", [b"123", places(3), places(0, 0), places(2**32 - 1)])
 def test_hits_must_be_places_in_the_list_sent(blob):
     with pytest.raises(BadMessage, match="hits"):
-        matching.received_ids(Scripted(("hits", blob)), ["a", "b", "c"])
+        matching.receive_common_ids(Scripted(("hits", blob)), ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("blob", [b"[1]", b"{}", b"x", b"\xff", b'["a"]', b"[" * 100_000])
 def test_tags_must_be_a_list_of_as_many_texts_as_announced(blob):
     with pytest.raises(BadMessage, match="tags"):
-        matching.raw_collect(Scripted(("tags", blob)), ["a"], TAGGING, rows=2)
+        matching.raw_collect(Scripted(("tags", blob)), ["a"], TAGGING, peer_rows=2)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +151,12 @@ def test_tags_must_be_a_list_of_as_many_texts_as_announced(blob):
 )
 def test_a_signer_that_cheats_is_named(messages, words):
     with pytest.raises(BadMessage, match=words):
-        matching.rsa_match(Scripted(*messages), ["a"], "sha256", "sha256", 1024, rows=1)
+        matching.rsa_match(Scripted(*messages), ["a"], RSA, peer_rows=1)
 
 
 @pytest.mark.parametrize("blob", [b"\x00" * 128, b"\xff" * 128, b"\x01" * 127, b"", b"\x01" * 256])
 def test_a_signer_signs_only_what_was_announced(blob):
     link = Scripted(("blinded", blob))
     with pytest.raises(BadMessage, match="blinded"):
-        matching.rsa_sign(link, ["a"], "sha256", "sha256", 1024, rows=1)
+        matching.rsa_sign(link, ["a"], RSA, peer_rows=1)
     assert [kind for kind, _ in link.sent] == ["key"]

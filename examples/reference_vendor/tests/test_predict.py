@@ -12,8 +12,8 @@ from refvendor.components import hetero_lr as lr
 from refvendor.components import hetero_secureboost as secureboost
 from refvendor.components.links import BadMessage
 from refvendor.components.predicting import read_new_rows
-from refvendor.components.training import Common
-from refvendor.components.tree_scores import features_of, hear_sides, tell_sides, walk
+from refvendor.components.training import CommonParameters
+from refvendor.components.tree_scores import model_features, receive_sides, score_rows, send_sides
 from refvendor.contract import BadParameters, Component, Table
 from refvendor.memory import TaskRun, run_parties
 from training_data import (
@@ -31,7 +31,7 @@ ROLES: Mapping[str, Mapping[str, Component]] = {
     "HeteroLR": lr.ROLES,
 }
 COMPONENTS = tuple(ROLES)
-COMMON = Common("id", "y", 1024, 0.5, ("auc", "ks"), False)
+COMMON = CommonParameters("id", "y", 1024, 0.5, ("auc", "ks"), False)
 
 
 def train(
@@ -53,7 +53,7 @@ def train(
         **fixed,
         **parameters,
     }
-    return run_parties(name, ROLES[name], inputs, values, task_id=task_id).checked()
+    return run_parties(name, ROLES[name], inputs, values, task_id=task_id).require_success()
 
 
 def models(run: TaskRun) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def without(table: Table, *names: str) -> Table:
 def test_on_the_rows_of_the_training_the_scores_are_those_of_the_training(name: str) -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
     trained = train(name, guest, host)
-    again = predict(name, models(trained), guest, host).checked()
+    again = predict(name, models(trained), guest, host).require_success()
     table = again["guest.0"].io.tables["train_data"]
     assert table == trained["guest.0"].io.tables["train_data"]
     assert "model" not in again["guest.0"].io.values and "model" not in again["host.0"].io.values
@@ -112,7 +112,7 @@ def test_rows_are_scored_one_by_one_without_labels_in_any_order_and_with_further
     places = [71, 3, 45, 20]
     bare, other = without(some(guest, places), "y"), some(host, places)
     bare = Table([*bare.header, "note"], [[*row, "text"] for row in bare.rows])
-    run = predict(name, models(trained), bare, other).checked()
+    run = predict(name, models(trained), bare, other).require_success()
     table = run["guest.0"].io.tables["train_data"]
     assert table.header == ["id", "score", "prediction"]
     assert [(row[0], row[1]) for row in table.rows] == [
@@ -129,7 +129,7 @@ def test_a_missing_cell_goes_left_as_in_training() -> None:
         [[row[0], "" if i % 3 == 0 else row[1], row[2]] for i, row in enumerate(host.rows)],
     )
     trained = train("HeteroSecureBoost", guest, holes)
-    again = predict("HeteroSecureBoost", models(trained), guest, holes).checked()
+    again = predict("HeteroSecureBoost", models(trained), guest, holes).require_success()
     assert again["guest.0"].io.tables == trained["guest.0"].io.tables
 
 
@@ -146,9 +146,9 @@ def test_two_hosts() -> None:
         "num_trees": 3,
         "learning_rate": 0.5,
     }
-    trained = run_parties("HeteroSecureBoost", secureboost.ROLES, inputs, values).checked()
+    trained = run_parties("HeteroSecureBoost", secureboost.ROLES, inputs, values).require_success()
     bound = {p: {**tables, "model": trained[p].io.values["model"]} for p, tables in inputs.items()}
-    again = run_parties("HeteroSecureBoost", secureboost.ROLES, bound, {}).checked()
+    again = run_parties("HeteroSecureBoost", secureboost.ROLES, bound, {}).require_success()
     assert again["guest.0"].io.tables == trained["guest.0"].io.tables
 
 
@@ -161,7 +161,7 @@ def test_the_arbiter_has_nothing_to_do_in_prediction() -> None:
         "host.0": {"train_data": host, "model": parts["host.0"]},
         "arbiter.0": {"model": trained["arbiter.0"].io.values["model"]},
     }
-    run = run_parties("HeteroLR", lr.ROLES, inputs, {}).checked()
+    run = run_parties("HeteroLR", lr.ROLES, inputs, {}).require_success()
     assert run["guest.0"].io.tables == trained["guest.0"].io.tables
     assert not [m for m in run.channel.sent if "arbiter.0" in (m.source, m.to)]
 
@@ -173,7 +173,7 @@ def test_the_threshold_is_the_trainings_unless_the_job_names_one(name: str) -> N
     for parameters, expected in (({}, 0.9), ({"predict_param": {"threshold": 0.1}}, 0.1)):
         table = (
             predict(name, models(trained), guest, host, **parameters)
-            .checked()["guest.0"]
+            .require_success()["guest.0"]
             .io.tables["train_data"]
         )
         classes = [int(row[-1]) for row in table.rows]
@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_named(name: str) -> None:
 def test_the_host_hears_nothing_but_a_hello_and_the_wire_carries_nothing_readable() -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
     for name in COMPONENTS:
-        run = predict(name, models(train(name, guest, host)), guest, host).checked()
+        run = predict(name, models(train(name, guest, host)), guest, host).require_success()
         to_host = [m for m in run.channel.sent if m.to == "host.0"]
         assert [m.name for m in to_host] == ["hello"]
         assert len([m for m in run.channel.sent if m.to == "guest.0"]) == 2
@@ -229,16 +229,16 @@ def test_what_the_guest_hears_of_a_host_are_sides_and_no_thresholds_or_names() -
     guest, host = random_tables(70, 2, 3)
     parts = models(train("HeteroSecureBoost", guest, host))
     wire = PlainWire()
-    own = features_of([node for tree in parts["guest.0"]["trees"] for node in tree])
-    theirs = features_of(parts["host.0"]["splits"])
+    own = model_features([node for tree in parts["guest.0"]["trees"] for node in tree])
+    theirs = model_features(parts["host.0"]["splits"])
     rows, others = read_new_rows(guest, COMMON, own), read_new_rows(host, COMMON, theirs)
 
     def lead() -> Any:
-        sides = hear_sides(wire.link("guest.0", "host.0"), parts["guest.0"], len(rows.ids))
-        return walk(parts["guest.0"], "guest.0", rows, own, {"host.0": sides})
+        sides = receive_sides(wire.link("guest.0", "host.0"), parts["guest.0"], len(rows.ids))
+        return score_rows(parts["guest.0"], "guest.0", rows, own, {"host.0": sides})
 
     scores, _ = together(
-        lead, lambda: tell_sides(wire.link("host.0", "guest.0"), parts["host.0"], others, theirs)
+        lead, lambda: send_sides(wire.link("host.0", "guest.0"), parts["host.0"], others, theirs)
     )
     assert len(scores) == 70 and np.isfinite(scores).all()
     ((source, to, message, data),) = wire.frames
@@ -263,7 +263,7 @@ def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error() -> None
         "right": 2,
     }
     with pytest.raises(BadParameters):
-        walk(
+        score_rows(
             {"base_score": 0, "trees": [[node, {"node": 2, "leaf": 1}]]}, "guest.0", rows, ["a"], {}
         )
     far = {
@@ -275,7 +275,7 @@ def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error() -> None
     }
     leaves = [{"node": 1, "leaf": 1}, {"node": 2, "leaf": 2}]
     with pytest.raises(BadMessage):
-        walk(
+        score_rows(
             {"base_score": 0, "trees": [[far, *leaves]]},
             "guest.0",
             rows,
@@ -293,4 +293,4 @@ def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error() -> None
         [b"x"],
     )
     with pytest.raises(BadMessage, match="2 bytes, not 1"):
-        hear_sides(wire.link("guest.0", "host.0"), {}, 2)
+        receive_sides(wire.link("guest.0", "host.0"), {}, 2)

@@ -4,16 +4,7 @@ import threading
 
 import pytest
 from refvendor.report import Reporter
-
-
-class Lines(list):
-    def __call__(
-        self,
-        level,
-        message,
-        **fields,
-    ):
-        self.append((level, message, fields))
+from testing_log import Lines
 
 
 def reporter(

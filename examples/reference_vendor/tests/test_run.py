@@ -81,7 +81,7 @@ def started(env, *arguments):
 
 def ended(process):
     """The exit code and the log lines."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=90)
     assert err == ""
     return process.returncode, [json.loads(line) for line in out.splitlines()]
 

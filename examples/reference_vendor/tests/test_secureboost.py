@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refvendor.components import hetero_secureboost as secureboost
-from refvendor.components.encrypted_trees import CipherOfTree, HostOfTrees, RemoteSource, Slot
+from refvendor.components.encrypted_trees import EncryptedGradients, RemoteSource, Slot, TreeHost
 from refvendor.components.links import BadMessage, NotAligned
-from refvendor.components.split_search import FRACTION, bin_features, candidates, left_sums
+from refvendor.components.split_search import (
+    FRACTION_BITS,
+    bin_features,
+    find_candidates,
+    left_sums,
+)
 from refvendor.components.training import Rows, read_rows, sigmoid
-from refvendor.components.trees import Boosted, LocalSource, boost
+from refvendor.components.trees import BoostedTrees, LocalSource, boost
 from refvendor.contract import Table
 from refvendor.crypto import paillier
 from refvendor.memory import TaskRun, run_parties
@@ -69,14 +74,14 @@ def pooled(
     parameters: Mapping[str, Any],
     guest: Table,
     *hosts: Table,
-) -> Boosted:
+) -> BoostedTrees:
     read = secureboost.read_parameters(a_task(parameters), no_log)
-    return secureboost.pooled(rows_of(parameters, guest, *hosts), "guest.0", read)
+    return secureboost.boost_pooled(rows_of(parameters, guest, *hosts), "guest.0", read)
 
 
-def assert_lossless(run: TaskRun, plain: Boosted) -> None:
+def assert_lossless(run: TaskRun, plain: BoostedTrees) -> None:
     """Scores, losses and trees are those of the pooled run, digit for digit."""
-    guest = run.checked()["guest.0"].io
+    guest = run.require_success()["guest.0"].io
     assert np.abs(scores_of(guest.tables["train_data"]) - sigmoid(plain.scores)).max() == 0.0
     assert [entry["loss"] for entry in guest.values["train-loss"]["loss"]] == plain.losses
     assert [
@@ -205,13 +210,13 @@ def test_tied_splits_end_in_the_same_model_however_the_host_shuffles() -> None:
     twins = np.column_stack([-column, column, column])
     guest, host = made_up(np.zeros((60, 1)), twins, labels)
     models = [
-        train({"num_trees": 1}, guest, host).checked()["host.0"].io.values["model"]
+        train({"num_trees": 1}, guest, host).require_success()["host.0"].io.values["model"]
         for _ in range(4)
     ]
     assert all(model == models[0] for model in models)
     assert {split["feature"] for split in models[0]["splits"]} == {"h0"}
     same_at_guest, _ = made_up(twins, np.zeros((60, 1)), labels)
-    tied = train({"num_trees": 1}, same_at_guest, host).checked()
+    tied = train({"num_trees": 1}, same_at_guest, host).require_success()
     assert tied["host.0"].io.values["model"]["splits"] == []
 
 
@@ -249,7 +254,7 @@ def test_the_root_split_is_the_best_of_all_by_exact_arithmetic() -> None:
 
 def test_every_party_writes_every_declared_output() -> None:
     guest, host = random_tables(40, 2, 2)
-    run = train({"num_trees": 1}, guest, host).checked()
+    run = train({"num_trees": 1}, guest, host).require_success()
     names = {"train_data", "model", "train-loss", "train-auc", "train-ks"}
     for party in run.parties.values():
         assert {*party.io.tables, *party.io.values} == names
@@ -263,7 +268,7 @@ def test_every_party_writes_every_declared_output() -> None:
 
 def test_neither_model_part_tells_the_other_partys_secrets() -> None:
     guest, host = random_tables(60, 2, 3)
-    run = train({"num_trees": 2}, guest, host).checked()
+    run = train({"num_trees": 2}, guest, host).require_success()
     guests, hosts = (json.dumps(run[party].io.values["model"]) for party in ("guest.0", "host.0"))
     assert '"h0"' in hosts and '"h0"' not in guests
     assert '"g0"' in guests and '"g0"' not in hosts
@@ -275,7 +280,7 @@ def test_neither_model_part_tells_the_other_partys_secrets() -> None:
 def test_the_local_baseline_is_the_guest_alone() -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
     parameters = {**USERS, "report_local_baseline": "true"}
-    reported = train(parameters, guest, host).checked()["guest.0"].io.values["train-auc"]
+    reported = train(parameters, guest, host).require_success()["guest.0"].io.values["train-auc"]
     alone = pooled(parameters, guest)
     expected = roc_auc_score(labels_of(guest), alone.scores)
     assert reported["local_baseline"]["auc"] == pytest.approx(expected, abs=1e-12)
@@ -312,12 +317,14 @@ def plainly(
     total = len(guest.rows)
 
     def lead() -> None:
-        remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, total, CipherOfTree(KEY, total))
+        remote = RemoteSource(
+            wire.link("guest.0", "host.0"), KEY, total, EncryptedGradients(KEY, total)
+        )
         own = LocalSource("guest.0", bins["guest.0"], 1.0)
         boost([own, remote], parts["guest.0"].label_values, read.plan, lambda tree, loss: None)
         remote.finish()
 
-    follower = HostOfTrees(wire.link("host.0", "guest.0"), "host.0", bins["host.0"], 1.0)
+    follower = TreeHost(wire.link("host.0", "guest.0"), "host.0", bins["host.0"], 1.0)
     together(lead, follower.serve)
     return wire, parts
 
@@ -326,8 +333,8 @@ def gradients_of(parts: Mapping[str, Rows]) -> list[int]:
     """The first tree's gradients, of all rows and per class."""
     y = parts["guest.0"].label_values
     p = np.full(len(y), y.mean())
-    g = np.rint((p - y) * 2.0**FRACTION).astype(np.int64)
-    h = np.rint(p * (1 - p) * 2.0**FRACTION).astype(np.int64)
+    g = np.rint((p - y) * 2.0**FRACTION_BITS).astype(np.int64)
+    h = np.rint(p * (1 - p) * 2.0**FRACTION_BITS).astype(np.int64)
     return [
         *g.tolist(),
         *h.tolist(),
@@ -339,7 +346,7 @@ def gradients_of(parts: Mapping[str, Rows]) -> list[int]:
 
 def test_the_channel_carries_no_id_label_gradient_or_feature_value() -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
-    run = train(USERS, guest, host).checked()
+    run = train(USERS, guest, host).require_success()
     parts, data = rows_of(USERS, guest, host), run.channel.all_bytes()
     for party, rows in parts.items():
         for what, forms in traces(
@@ -384,7 +391,7 @@ def test_two_runs_share_no_ciphertext() -> None:
         assert len(set(ciphers)) == len(ciphers) > 30
         seen.append(set(ciphers))
     assert not seen[0] & seen[1]
-    runs = [train({"num_trees": 1}, guest, host).checked() for _ in range(2)]
+    runs = [train({"num_trees": 1}, guest, host).require_success() for _ in range(2)]
     payloads = [{m.payload for m in run.channel.sent} for run in runs]
     assert not payloads[0] & payloads[1]
     assert runs[0]["guest.0"].io.tables == runs[1]["guest.0"].io.tables
@@ -396,23 +403,25 @@ def test_the_host_shuffles_what_it_offers() -> None:
     (offers,) = [m for _, _, m, _ in wire.frames if m.kind == "offers"]
     slot, count = Slot(60), offers.fields["count"]
     packed = -(-count // KEY.slots(slot.bits))
-    counts = slot.part(
+    counts = slot.separate(
         KEY.unpack(KEY.decrypt(KEY.load(offers.blob(), packed)), slot.bits, count)
     ).count
     rows = rows_of({}, guest, host)["host.0"]
     bins = bin_features(rows.names, rows.values, 32)
     everyone = np.arange(60)
     zero = np.zeros(60, np.int64)
-    in_order = left_sums(bins, candidates(bins, [0, 1, 2, 3], everyone), everyone, zero, zero).count
+    in_order = left_sums(
+        bins, find_candidates(bins, [0, 1, 2, 3], everyone), everyone, zero, zero
+    ).count
     assert sorted(counts) == sorted(in_order)
     assert counts.tolist() != in_order.tolist()
 
 
-def host_of_trees(rows: int = 30) -> tuple[PlainWire, HostOfTrees]:
+def host_of_trees(rows: int = 30) -> tuple[PlainWire, TreeHost]:
     _, host = random_tables(rows, 1, 2)
     values = np.array([[float(cell) for cell in row[1:]] for row in host.rows])
     wire = PlainWire()
-    return wire, HostOfTrees(
+    return wire, TreeHost(
         wire.link("host.0", "guest.0"), "host.0", bin_features(["h0", "h1"], values, 8), 1.0
     )
 
@@ -466,14 +475,14 @@ def test_a_position_that_was_not_offered_is_refused() -> None:
 def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
     wire = PlainWire()
     host = wire.link("host.0", "guest.0")
-    remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, 8, CipherOfTree(KEY, 8))
+    remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, 8, EncryptedGradients(KEY, 8))
     slot, rows = Slot(8), np.arange(8)
     g = np.full(8, 1 << 20, np.int64)
     three = sum(slot.join(g, g)[:3])
     remote.begin_tree(0, g, g)
-    remote.search({0: rows})
+    remote.start_search({0: rows})
     host.send("offers", {"node": 0, "count": 1}, [KEY.dump(KEY.encrypt([three]))])
-    sums = remote.offers(0)
+    sums = remote.candidate_sums(0)
     assert (sums.count.tolist(), sums.g.tolist(), sums.h.tolist()) == ([3], [3 << 20], [3 << 20])
     for fields, mask in (
         ({"splits": [0]}, b"\xc0"),
@@ -484,11 +493,11 @@ def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
         with pytest.raises(BadMessage):
             remote.choose({0: [0]})
     host.send("parted", {"splits": [0]}, [b"\xe0"])
-    assert remote.choose({0: [0]})[0].left.tolist() == [0, 1, 2]
+    assert remote.choose({0: [0]})[0].left_rows.tolist() == [0, 1, 2]
     for number in (1, 0):
-        remote.search({0: rows})
+        remote.start_search({0: rows})
         host.send(
             "offers", {"node": number, "count": 1}, [KEY.dump(KEY.encrypt([sum(slot.join(g, g))]))]
         )
         with pytest.raises(BadMessage):
-            remote.offers(0)
+            remote.candidate_sums(0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from refvendor.components import hetero_secureboost as secureboost
 from refvendor.components.encrypted_trees import Slot
 from refvendor.components.split_search import (
-    FRACTION,
+    FRACTION_BITS,
     SplitRule,
     bin_features,
-    candidates,
+    find_candidates,
     gains,
     left_sums,
 )
@@ -31,21 +31,21 @@ from training_data import (
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 5000))
 def test_a_slot_holds_the_sums_of_any_gradients(data: st.DataObject, rows: int) -> None:
-    slot, top = Slot(rows), 1 << FRACTION
+    slot, top = Slot(rows), 1 << FRACTION_BITS
     g = data.draw(st.sampled_from([-top, top, 0, 12345]))
     h = data.draw(st.sampled_from([0, top // 4, 17]))
     (one,) = slot.join(np.array([g]), np.array([h]))
     assert 0 <= one * rows < 1 << slot.bits
-    sums = slot.part([one * rows])
+    sums = slot.separate([one * rows])
     assert (sums.count[0], sums.g[0], sums.h[0]) == (rows, rows * g, rows * h)
 
 
 def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
     bins = bin_features(["a"], np.arange(6.0)[:, np.newaxis], 32)
     rows = np.arange(6)
-    g = np.array([-3, -3, -3, 3, 3, 3], np.int64) << FRACTION
+    g = np.array([-3, -3, -3, 3, 3, 3], np.int64) << FRACTION_BITS
     h = np.full(6, 1 << 20, np.int64)
-    left = left_sums(bins, candidates(bins, [0], rows), rows, g, h)
+    left = left_sums(bins, find_candidates(bins, [0], rows), rows, g, h)
     free = gains(left, 6, int(g.sum()), int(h.sum()), SplitRule())
     held = gains(left, 6, int(g.sum()), int(h.sum()), SplitRule(min_leaf_rows=3))
     assert np.isfinite(free).all() and free.argmax() == 2

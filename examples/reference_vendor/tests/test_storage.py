@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refvendor.contract import StorageFailed, Table
+from refvendor.csv_tables import column_type
 from refvendor.env import Address
-from refvendor.storage import column_type, open_storage
+from refvendor.storage import open_storage
 
 IN, OUT = {"train_data": Address("ns", "in")}, {"train_data": Address("job-guest-0", "out")}
 

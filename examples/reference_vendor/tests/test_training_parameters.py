@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refvendor.components import hetero_lr, hetero_secureboost, training
+from refvendor.components import hetero_lr, hetero_secureboost
+from refvendor.components.training import LossReport
 from refvendor.contract import BadParameters, StorageFailed, Table
 from refvendor.memory import MemoryIo, TaskRun, run_parties
 from refvendor.registration import description
@@ -205,7 +206,7 @@ def train(component: str, parameters: Mapping[str, Any]) -> TaskRun:
 
 def seen(run: TaskRun) -> dict[str, Any]:
     """All outputs, and per way the number of messages and the longest; nothing that differs by chance."""
-    run.checked()
+    run.require_success()
     messages: dict[tuple[str, str, str], tuple[int, int]] = {}
     for message in run.channel.sent:
         way = (message.source, message.to, message.name)
@@ -290,7 +291,7 @@ def test_the_description_agrees_with_the_component(component: str) -> None:
             read(component, {parameter["name"]: choice["value"]})
         defaults[parameter["name"]] = parameter["defaultValue"]
     assert read(component, defaults) == read(component, {})
-    run = train(component, BASE[component]).checked()
+    run = train(component, BASE[component]).require_success()
     outputs = {output["name"] for output in described["outputData"]}
     for party in run.parties.values():
         assert {*party.io.tables, *party.io.values} == outputs
@@ -424,20 +425,23 @@ class BusyIo(MemoryIo):
         super().write_json(name, value)
 
 
-def test_losses_are_written_while_training_runs_once_a_second_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    io, now, warnings = BusyIo(), [100.0], list[str]()
-    monkeypatch.setattr(training.time, "monotonic", lambda: now[0])
-    losses = training.LossSoFar(
-        io, "train-loss", "tree", lambda level, text, **fields: warnings.append(text)
-    )
+def test_losses_are_written_while_training_runs_once_a_second_at_most() -> None:
+    io = BusyIo()
+    now = 100.0
+    warnings: list[str] = []
+
+    def clock() -> float:
+        return now
+
+    def log(level: str, message: str, **fields: Any) -> None:
+        warnings.append(message)
+
+    report = LossReport(io, "train-loss", "tree", log, clock)
     for number in range(30):
-        losses.add(1.0 / (number + 1))
-        now[0] += 0.25
-    assert warnings == ["losses not written yet"] and io.writes == 8
-    assert io.values["train-loss"]["loss"][:2] == [
-        {"tree": 1, "loss": 1.0},
-        {"tree": 2, "loss": 0.5},
-    ]
-    assert len(io.values["train-loss"]["loss"]) == 29
+        report.add(1.0 / (number + 1))
+        now += 0.25
+    assert warnings == ["losses not written yet"]
+    assert io.writes == 8
+    losses = io.values["train-loss"]["loss"]
+    assert losses[:2] == [{"tree": 1, "loss": 1.0}, {"tree": 2, "loss": 0.5}]
+    assert len(losses) == 29

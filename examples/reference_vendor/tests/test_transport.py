@@ -1,39 +1,26 @@
 """Messages over a real loopback server that refuses, resets, loses answers and is busy."""
 
 import json
+import math
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from refvendor.channel import (
-    CALL_PAUSES,
-    Caller,
-    ChannelRefused,
-    Deadline,
-    parse_address,
-    payload_of,
-)
+from refvendor.channel import FIRST_PAUSE, LONGEST_PAUSE, Caller, Deadline, payload_of
+from refvendor.connections import ChannelRefused, TransportAddress, parse_address
 from refvendor.contract import BadParameters, PeerTimeout, Task, VendorError
-from refvendor.forms import FORMS
+from refvendor.env import Session
+from refvendor.forms import FORMS, Call, Response
 from refvendor.transport import ChannelNet
-
-
-class Lines(list):
-    def __call__(
-        self,
-        level,
-        message,
-        **fields,
-    ):
-        self.append((level, message, fields))
-
+from testing_log import Lines
 
 OPENED: list[ChannelNet] = []
 
 
 @pytest.fixture(autouse=True)
 def close_connections():
-    """What a test opens is closed after it; a socket left open is an error in this suite."""
+    """Close what a test opened: an open socket is an error in this suite."""
     yield
     while OPENED:
         caller = OPENED.pop()
@@ -46,29 +33,26 @@ def net(
     me,
     *,
     seconds=20.0,
-    chunk=4 * 2**20,
+    part_size=4 * 2**20,
     task_id="task_1",
     log=None,
 ):
     role, _, index = me.partition(".")
     parties = {"guest": ("node-1",), "host": ("node-1", "node-2")}
-    opened = ChannelNet(
+    channel_net = ChannelNet(
         Task("Intersection", task_id, role, int(index), parties),
         server.address,
-        session="session_1",
-        token="token",
-        trace="trace",
-        institutions={"guest.0": "inst-1"},
-        deadline=Deadline(seconds),
-        log=Lines() if log is None else log,
-        chunk=chunk,
+        Session("session_1", "token", "trace", {"guest.0": "inst-1"}),
+        Deadline(seconds),
+        Lines() if log is None else log,
+        part_size=part_size,
     )
-    OPENED.append(opened)
-    return opened
+    OPENED.append(channel_net)
+    return channel_net
 
 
-def pushes(server):
-    return [request for request in server.requests if request.verb == "push"]
+def requests_of(server, verb):
+    return [request for request in server.requests if request.verb == verb]
 
 
 def fail_first(
@@ -76,14 +60,16 @@ def fail_first(
     fault,
     verb=None,
 ):
-    """A fault for the first requests of a verb; with a very large ``times`` for all of them."""
-    left = [times]
+    """Return a fault for the first requests of a verb, or of all verbs."""
+    remaining = times
 
     def decide(request):
-        if (verb is None or request.verb == verb) and left[0] > 0:
-            left[0] -= 1
-            return fault
-        return None
+        nonlocal remaining
+        is_meant = verb is None or request.verb == verb
+        if not is_meant or not remaining:
+            return None
+        remaining -= 1
+        return fault
 
     return decide
 
@@ -102,21 +88,24 @@ def test_messages_of_one_name_arrive_in_order_and_names_do_not_mix(loopback):
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 95])
 def test_long_messages_travel_in_parts(loopback, size):
     payload = bytes(range(256))[:size]
-    guest, host = net(loopback, "guest.0", chunk=10), net(loopback, "host.0")
+    guest = net(loopback, "guest.0", part_size=10)
+    host = net(loopback, "host.0")
     guest.send("host.0", "x", payload)
     guest.send("host.0", "x", b"next")
     assert host.recv("guest.0", "x") == payload
     assert host.recv("guest.0", "x") == b"next"
-    assert len(pushes(loopback)) == max(1, -(-size // 10)) + 1
+    parts = max(1, math.ceil(size / 10))
+    assert len(requests_of(loopback, "push")) == parts + 1
 
 
 def test_the_wire_form_is_that_of_the_protocol(loopback):
     net(loopback, "guest.0").send("host.1", "x", b"payload")
     net(loopback, "host.1").recv("guest.0", "x")
-    push, pop = loopback.requests[0], loopback.requests[1]
+    push, pop = loopback.requests
     assert (push.path, pop.path) == ("/v1/interconn/chan/push", "/v1/interconn/chan/pop")
     assert push.headers["content-type"] == "application/json"
-    assert {name: value for name, value in push.headers.items() if name.startswith("x-ptp")} == {
+    headers = {name: value for name, value in push.headers.items() if name.startswith("x-ptp")}
+    assert headers == {
         "x-ptp-session-id": "session_1",
         "x-ptp-token": "token",
         "x-ptp-trace-id": "trace",
@@ -128,9 +117,8 @@ def test_the_wire_form_is_that_of_the_protocol(loopback):
     assert set(push.body) == {"topic", "payload", "metadata"}
     assert push.body["topic"] == pop.body["topic"] == "task_1:guest.0:host.1:x:0:0"
     assert push.body["metadata"]["sequence"].isdecimal()
-    assert pop.headers["x-ptp-target-node-id"] == pop.headers["x-ptp-source-node-id"] == "node-2", (
-        "its own node"
-    )
+    assert pop.headers["x-ptp-source-node-id"] == "node-2"
+    assert pop.headers["x-ptp-target-node-id"] == "node-2", "a pop goes to its own node"
     assert 1000 <= pop.body["timeout"] <= 30_000
 
 
@@ -139,33 +127,42 @@ def test_no_two_pushes_have_one_sequence_not_even_in_the_next_attempt(loopback):
         sender = net(loopback, "guest.0")
         sender.send("host.0", "x", b"1")
         sender.send("host.0", "x", b"2")
-    assert len({push.body["metadata"]["sequence"] for push in pushes(loopback)}) == 4
+    pushes = requests_of(loopback, "push")
+    assert len({push.body["metadata"]["sequence"] for push in pushes}) == 4
 
 
 def test_refused_connections_are_tried_until_somebody_listens(deaf):
     log = Lines()
     sender = net(deaf, "guest.0", log=log)
-    done = threading.Thread(target=sender.send, args=("host.0", "x", b"late"))
     refused = threading.Event()
-    sender._pusher._sleep = lambda seconds: (refused.set(), threading.Event().wait(seconds))
-    done.start()
+
+    def sleep(seconds):
+        refused.set()
+        threading.Event().wait(seconds)
+
+    sender._pusher._sleep = sleep
+    sending = threading.Thread(target=sender.send, args=("host.0", "x", b"late"))
+    sending.start()
     assert refused.wait(10)
     deaf.listen()
     assert net(deaf, "host.0").recv("guest.0", "x") == b"late"
-    done.join(10)
-    assert not done.is_alive()
+    sending.join(10)
+    assert not sending.is_alive()
     assert any("ConnectionRefusedError" in fields["cause"] for _, _, fields in log)
 
 
 @pytest.mark.parametrize(
     ("verb", "fault"),
     [
-        *(
-            (verb, fault)
-            for verb in ("push", "pop")
-            for fault in ("reset", "lose answer", "502", "E0000000700")
-        ),
+        ("push", "reset"),
+        ("push", "lose answer"),
+        ("push", "502"),
+        ("push", "E0000000700"),
         ("push", "E0000000607"),
+        ("pop", "reset"),
+        ("pop", "lose answer"),
+        ("pop", "502"),
+        ("pop", "E0000000700"),
         ("pop", "E0000000601"),
     ],
 )
@@ -179,7 +176,7 @@ def test_a_call_is_repeated_and_nothing_is_lost_or_doubled(
     for payload in (b"1", b"2", b"3"):
         guest.send("host.0", "x", payload)
     assert [host.recv("guest.0", "x") for _ in range(3)] == [b"1", b"2", b"3"]
-    assert sum(request.verb == verb for request in loopback.requests) == 6
+    assert len(requests_of(loopback, verb)) == 6
 
 
 def test_a_repeated_pop_carries_the_same_id_and_the_next_message_another(loopback):
@@ -187,19 +184,19 @@ def test_a_repeated_pop_carries_the_same_id_and_the_next_message_another(loopbac
     guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
     guest.send("host.0", "x", b"1")
     guest.send("host.0", "x", b"2")
-    host.recv("guest.0", "x"), host.recv("guest.0", "x")
-    ids = [
-        request.headers["x-ptp-pop-id"] for request in loopback.requests if request.verb == "pop"
-    ]
+    host.recv("guest.0", "x")
+    host.recv("guest.0", "x")
+    ids = [request.headers["x-ptp-pop-id"] for request in requests_of(loopback, "pop")]
     assert ids[0] == ids[1] == ids[2] != ids[3]
 
 
 def test_a_kept_connection_that_the_server_closed_costs_nothing(loopback):
-    log, pauses = Lines(), []
+    log = Lines()
+    pauses = []
     guest = net(loopback, "guest.0", log=log)
     guest._pusher._sleep = pauses.append
     guest.send("host.0", "x", b"1")
-    guest._pusher._connection.sock.shutdown(socket.SHUT_RDWR)
+    guest._pusher._connection._http.sock.shutdown(socket.SHUT_RDWR)
     guest.send("host.0", "x", b"2")
     assert log == pauses == []
     host = net(loopback, "host.0")
@@ -207,14 +204,12 @@ def test_a_kept_connection_that_the_server_closed_costs_nothing(loopback):
 
 
 def test_empty_pops_are_repeated_until_the_message_comes(loopback):
-    got = []
     host = net(loopback, "host.0")
-    waiting = threading.Thread(target=lambda: got.append(host.recv("guest.0", "x")))
-    waiting.start()
-    loopback.wait_for(lambda: sum(request.verb == "pop" for request in loopback.requests) >= 3)
-    net(loopback, "guest.0").send("host.0", "x", b"at last")
-    waiting.join(10)
-    assert got == [b"at last"]
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(host.recv, "guest.0", "x")
+        loopback.wait_for(lambda: len(requests_of(loopback, "pop")) >= 3)
+        net(loopback, "guest.0").send("host.0", "x", b"at last")
+        assert received.result(10) == b"at last"
 
 
 def test_the_deadline_ends_waiting_for_the_transport(deaf):
@@ -263,73 +258,104 @@ def test_a_party_that_is_not_in_the_task_is_refused(loopback):
 
 def test_pauses_grow_to_their_limit():
     pauses = []
-    clock = [0.0]
 
-    def sleep(seconds):
-        pauses.append(seconds)
-        clock[0] += seconds
+    def clock():
+        return sum(pauses)
 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        caller = Caller(address, Deadline(30, lambda: clock[0]), Lines(), sleep)
+        caller = Caller(address, Deadline(30, clock), Lines(), sleep=pauses.append)
         with pytest.raises(PeerTimeout):
-            caller.call("push", {}, {})
-    first, longest = CALL_PAUSES
-    assert 0.8 * first <= pauses[0] <= 1.2 * first
-    assert 0.8 * longest <= max(pauses) <= 1.2 * longest
+            caller.call("push", {}, Call("topic"))
+    assert 0.8 * FIRST_PAUSE <= pauses[0] <= 1.2 * FIRST_PAUSE
+    assert 0.8 * LONGEST_PAUSE <= max(pauses) <= 1.2 * LONGEST_PAUSE
     assert sum(pauses) == pytest.approx(30)
 
 
-def test_addresses_of_the_transport():
-    assert parse_address("10.0.0.1:7304") == ("10.0.0.1", 7304, "")
-    assert parse_address("[::1]:7304") == ("::1", 7304, "")
-    assert parse_address("http://gateway/prefix/") == ("gateway", 80, "/prefix")
-    for text in ("", "gateway", "gateway:x", ":80", "https://gateway:1", "[::1"):
-        with pytest.raises(BadParameters, match=r"system\.transport"):
-            parse_address(text)
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("10.0.0.1:7304", TransportAddress("10.0.0.1", 7304, "")),
+        ("[::1]:7304", TransportAddress("::1", 7304, "")),
+        ("http://gateway/prefix/", TransportAddress("gateway", 80, "/prefix")),
+    ],
+)
+def test_addresses_of_the_transport(text, address):
+    assert parse_address(text) == address
 
 
-def test_calls_and_answers_in_each_form():
-    push = {
+@pytest.mark.parametrize(
+    "text", ["", "gateway", "gateway:x", ":80", "https://gateway:1", "[::1", "gateway:1?x"]
+)
+def test_an_invalid_address_of_the_transport_is_refused(text):
+    with pytest.raises(BadParameters, match=r"system\.transport"):
+        parse_address(text)
+
+
+PUSH = Call("t", payload=b"\x00\xff", sequence="7")
+POP = Call("t", timeout=1500)
+
+
+def test_a_call_in_json():
+    request = FORMS["json"].request(PUSH)
+    assert json.loads(request.body) == {
         "topic": "t",
-        "payload": b"\x00\xff",
+        "payload": "AP8=",
         "metadata": {"sequence": "7"},
     }
-    pop = {"topic": "t", "timeout": 1500}
-    in_json, protobuf, bare = FORMS["json"], FORMS["protobuf"], FORMS["bare"]
-    assert json.loads(in_json.request(push)[2]) == push | {"payload": "AP8="}
-    assert (
-        protobuf.request(push)[2] == b"\x0a\x01t\x12\x02\x00\xff\x1a\x0d\x0a\x08sequence\x12\x017"
-    )
-    assert protobuf.request(pop)[2] == b"\x0a\x01t\x10\xdc\x0b"
-    query, headers, body = bare.request(push)
-    assert (query, headers["x-ptp-topic"], headers["x-ptp-message-id"], body) == (
-        "",
-        "t",
-        "7",
-        b"\x00\xff",
-    )
-    assert bare.request(pop)[::2] == ("?timeout=1.5", b"")
-    expected = {
-        "content": b"x" * 200,
-        "code": "E0000000000",
-        "message": "ok",
-    }
-    content, code = b"\xc8\x01" + expected["content"], b"\x0b" + expected["code"].encode()
-    assert protobuf.answer(b"\x12" + content + b"\x1a" + code + b"\x22\x02ok") == expected
-    assert bare.answer(b"\x0a" + content + b"\x12" + code + b"\x1a\x02ok") == expected
-    for broken in (b"{}", b"\x12\x05x", b"\x12\xff", b"\x08\x01"):
-        with pytest.raises(ValueError):
-            protobuf.answer(broken)
+    assert json.loads(FORMS["json"].request(POP).body) == {"topic": "t", "timeout": 1500}
 
 
-def test_a_payload_is_base64_or_nothing():
-    assert [payload_of(answer) for answer in ({"content": "+/8="}, {"content": None}, {})] == [
-        b"\xfb\xff",
-        b"",
-        b"",
-    ]
-    for content in ("*", "A", ["x"], {"a": 1}, 5):
-        with pytest.raises(ChannelRefused):
-            payload_of({"content": content})
+def test_a_call_in_protobuf():
+    push = FORMS["protobuf"].request(PUSH).body
+    assert push == b"\x0a\x01t\x12\x02\x00\xff\x1a\x0d\x0a\x08sequence\x12\x017"
+    assert FORMS["protobuf"].request(POP).body == b"\x0a\x01t\x10\xdc\x0b"
+
+
+def test_a_bare_call():
+    push = FORMS["bare"].request(PUSH)
+    assert (push.query, push.body) == ("", b"\x00\xff")
+    assert push.headers["x-ptp-topic"] == "t"
+    assert push.headers["x-ptp-message-id"] == "7"
+    pop = FORMS["bare"].request(POP)
+    assert (pop.query, pop.body) == ("?timeout=1.5", b"")
+
+
+@pytest.mark.parametrize(
+    ("form", "content_tag", "code_tag", "message_tag"),
+    [
+        ("protobuf", b"\x12", b"\x1a", b"\x22"),
+        ("bare", b"\x0a", b"\x12", b"\x1a"),
+    ],
+)
+def test_a_response_in_protobuf(
+    form,
+    content_tag,
+    code_tag,
+    message_tag,
+):
+    content = content_tag + b"\xc8\x01" + b"x" * 200
+    code = code_tag + b"\x0bE0000000000"
+    message = message_tag + b"\x02ok"
+    response = FORMS[form].parse_response(content + code + message)
+    assert response == Response("E0000000000", "ok", b"x" * 200)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"\x12\x05x", b"\x12\xff", b"\x08\x01", b""])
+def test_a_broken_response_in_protobuf_is_refused(body):
+    with pytest.raises(ValueError):
+        FORMS["protobuf"].parse_response(body)
+
+
+@pytest.mark.parametrize(
+    ("content", "payload"), [("+/8=", b"\xfb\xff"), (b"x", b"x"), (None, b""), ("", b"")]
+)
+def test_a_payload_is_base64_or_nothing(content, payload):
+    assert payload_of(Response("0", "", content)) == payload
+
+
+@pytest.mark.parametrize("content", ["*", "A", ["x"], {"a": 1}, 5])
+def test_a_payload_that_is_no_base64_is_refused(content):
+    with pytest.raises(ChannelRefused):
+        payload_of(Response("0", "", content))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from refvendor.components.links import Message, checked, decode, encode
+from refvendor.components.links import Message, decode, encode, require_kind
 from refvendor.components.training import Rows
 from refvendor.contract import PeerTimeout, Table, Task
 
@@ -150,7 +150,7 @@ class PlainLink:
             data = self._wire.queue(self.peer, self._me).get(timeout=60)
         except queue.Empty:
             raise PeerTimeout(f"{self.peer} said nothing") from None
-        return checked(self.peer, decode(data), kinds)
+        return require_kind(self.peer, decode(data), kinds)
 
 
 def together(*works: Callable[[], Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The components of this image: name -> role -> function."""
+"""The components of this image, by name and role."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from importlib import import_module
 from refvendor.contract import Component, Io, Log, Net, Task
 
 
-def _of(module: str, *roles: str) -> Mapping[str, Component]:
-    return {role: _later(module, role) for role in roles}
+def _lazy_roles(module: str, *roles: str) -> Mapping[str, Component]:
+    """Return the functions of a component's module by role."""
+    return {role: _lazy(module, role) for role in roles}
 
 
-def _later(module: str, role: str) -> Component:
-    """Return a role's function, whose module is imported when it runs: whoever matches ids waits for no numpy."""
+def _lazy(module: str, role: str) -> Component:
+    """Return a component that imports its module when it runs, so that Intersection does not load numpy."""
 
     def run(
         task: Task,
@@ -28,7 +29,7 @@ def _later(module: str, role: str) -> Component:
 
 
 REGISTRY: Mapping[str, Mapping[str, Component]] = {
-    "Intersection": _of("intersection", "guest", "host"),
-    "HeteroSecureBoost": _of("hetero_secureboost", "guest", "host"),
-    "HeteroLR": _of("hetero_lr", "guest", "host", "arbiter"),
+    "Intersection": _lazy_roles("intersection", "guest", "host"),
+    "HeteroSecureBoost": _lazy_roles("hetero_secureboost", "guest", "host"),
+    "HeteroLR": _lazy_roles("hetero_lr", "guest", "host", "arbiter"),
 }

@@ -1,8 +1,8 @@
 """Intersection: every party keeps the rows whose ids all parties have, sorted by id.
 
-The guest talks to each host; hosts do not talk to each other. One side learns the hits first: the guest
-under ``rsa`` and ``ecdh``, the side named by ``join_role`` under ``raw``. It tells the others if
-``sync_intersect_ids`` is true; else they write an empty table, since they know no hits.
+The guest talks to each host; hosts do not talk to each other. One side learns the common ids first: the guest under
+``rsa`` and ``ecdh``, the side that ``join_role`` names under ``raw``. It shares them if ``sync_intersect_ids`` is
+true; otherwise the other side knows no common id and writes an empty table.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from refvendor.components import matching
-from refvendor.components.links import Link, connect, telling_peers
+from refvendor.components.links import Link, aborting_peers, connect
+from refvendor.components.matching import Matches, RsaSettings, Tagging
 from refvendor.components.parameters import Reader
 from refvendor.contract import BadParameters, Io, Log, Net, Table, Task
 from refvendor.crypto import rsa
 from refvendor.crypto.hashing import HASHES, available
 
-INPUT, OUTPUT, REPORT = "train_data", "train_data", "train-intersection"
-METHODS = ("raw", "rsa", "ecdh")
-RAW, RSA, ECDH = METHODS
-_ONLY_FOR = {
+INPUT = "train_data"
+OUTPUT = "train_data"
+REPORT = "train-intersection"
+RAW = "raw"
+RSA = "rsa"
+ECDH = "ecdh"
+METHODS = (RAW, RSA, ECDH)
+# Parameters that have an effect with one method only.
+METHOD_OF_PARAMETER = {
     "use_hash": RAW,
     "hash_method": RAW,
     "salt": RAW,
@@ -30,55 +36,59 @@ _ONLY_FOR = {
     "join_role": RAW,
     "rsa_params": RSA,
 }
-_SHOWN_PROBLEMS = 20
+MOST_PROBLEMS_SHOWN = 20
+MOST_ROWS = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the component was asked to do; ``rsa_bits`` is the key's length."""
+    """The component's parameters."""
 
-    id: str
+    id_column: str
     method: str
-    sync: bool
-    only_id: bool
-    tagging: matching.Tagging
-    join_role: str
-    rsa_hash: str
-    rsa_final_hash: str
-    rsa_bits: int
+    shares_common_ids: bool
+    only_id: bool  # whether the output holds the id column only
+    tagging: Tagging
+    join_role: str  # the role that learns the common ids first under `RAW`
+    rsa: RsaSettings
 
-    def shared(self, task_id: str) -> dict[str, Any]:
-        """What both sides must have set alike, by parameter name. The salt goes as a hash."""
-        common: dict[str, Any] = {"intersect_method": self.method, "sync_intersect_ids": self.sync}
+    @property
+    def host_learns_first(self) -> bool:
+        """True if the host learns the common ids first, not the guest."""
+        return self.method == RAW and self.join_role == "host"
+
+    def comparable(self, task_id: str) -> dict[str, Any]:
+        """Return the settings that must be equal at both sides, by parameter name. The salt goes as a hash."""
+        values: dict[str, Any] = {
+            "intersect_method": self.method,
+            "sync_intersect_ids": self.shares_common_ids,
+        }
         if self.method == RSA:
-            common |= {
-                "rsa_params.hash_method": self.rsa_hash,
-                "rsa_params.final_hash_method": self.rsa_final_hash,
-                "rsa_params.key_length": self.rsa_bits,
-            }
+            values["rsa_params.hash_method"] = self.rsa.hash_method
+            values["rsa_params.final_hash_method"] = self.rsa.final_hash_method
+            values["rsa_params.key_length"] = self.rsa.key_length
         if self.method == RAW:
-            common |= {"join_role": self.join_role, "use_hash": self.tagging.use_hash}
+            values["join_role"] = self.join_role
+            values["use_hash"] = self.tagging.use_hash
         if self.method == RAW and self.tagging.use_hash:
-            salt = hashlib.sha256(f"salt\n{task_id}\n{self.tagging.salt}".encode()).hexdigest()
-            common |= {
-                "hash_method": self.tagging.hash_method,
-                "base64": self.tagging.base64,
-                "salt": salt,
-            }
-        return common
+            salt = f"salt\n{task_id}\n{self.tagging.salt}".encode()
+            values["hash_method"] = self.tagging.hash_method
+            values["base64"] = self.tagging.base64
+            values["salt"] = hashlib.sha256(salt).hexdigest()
+        return values
 
 
 @dataclass(frozen=True)
-class Keyed:
-    """A table and its rows by id."""
+class KeyedRows:
+    """A table with its rows by id, in the order of the table."""
 
     table: Table
-    rows: Mapping[str, Sequence[str]]
+    by_id: Mapping[str, Sequence[str]]
 
     @property
     def ids(self) -> list[str]:
-        """The table's ids, in its order."""
-        return list(self.rows)
+        """The ids in the order of the table."""
+        return list(self.by_id)
 
 
 def guest(
@@ -87,28 +97,20 @@ def guest(
     net: Net,
     log: Log,
 ) -> None:
-    """The party that every host talks to."""
+    """Run as the party that talks to every host."""
     settings = read_settings(task, log)
-    hosts = task.peers("host")
-    links = connect(task, net, hosts, None)
-    with telling_peers(list(links.values())):
-        keyed = read_rows(io.read_table(INPUT), settings.id)
-        counts = {task.me: len(keyed.rows)}
-        for host, link in links.items():
-            counts[host] = _agree(task, link, settings, len(keyed.rows))
-        hits: set[str] | None
-        if settings.method == RAW and settings.join_role == "host":
-            hits = _passive(links[hosts[0]], keyed, settings)
+    links: Mapping[str, Link] = connect(task, net, task.peers("host"), None)
+    with aborting_peers(list(links.values())):
+        rows = read_rows(io.read_table(INPUT), settings.id_column)
+        counts = {task.me: len(rows.ids)}
+        for peer, link in links.items():
+            counts[peer] = _compare_settings(task, link, settings, len(rows.ids))
+        if settings.host_learns_first:
+            (link,) = links.values()  # `read_settings` allows no further host
+            common = _help(link, rows.ids, settings, counts[link.peer])
         else:
-            found = {
-                host: _match(link, keyed.ids, settings, counts[host])
-                for host, link in links.items()
-            }
-            hits = set(keyed.rows).intersection(*(match.places for match in found.values()))
-            if settings.sync:
-                for host, link in links.items():
-                    found[host].tell(link, hits)
-    _write(io, log, keyed, settings, counts, hits)
+            common = _learn_from_hosts(links, rows.ids, settings, counts)
+    _write(io, log, rows, settings, counts, common)
 
 
 def host(
@@ -117,195 +119,259 @@ def host(
     net: Net,
     log: Log,
 ) -> None:
-    """One of the parties that talk to the guest."""
+    """Run as one of the parties that talk to the guest only."""
     settings = read_settings(task, log)
-    guest_name = task.peers("guest")[0]
+    (guest_name,) = task.peers("guest")
     link = connect(task, net, [guest_name], None)[guest_name]
-    with telling_peers([link]):
-        keyed = read_rows(io.read_table(INPUT), settings.id)
-        counts = {task.me: len(keyed.rows)}
-        counts[guest_name] = rows = _agree(task, link, settings, len(keyed.rows))
-        hits: set[str] | None
-        if settings.method == RAW and settings.join_role == "host":
-            match = matching.raw_collect(link, keyed.ids, settings.tagging, rows)
-            hits = set(match.places)
-            if settings.sync:
-                match.tell(link, hits)
+    common: set[str] | None
+    with aborting_peers([link]):
+        rows = read_rows(io.read_table(INPUT), settings.id_column)
+        guest_rows = _compare_settings(task, link, settings, len(rows.ids))
+        if settings.host_learns_first:
+            matches = _learn(link, rows.ids, settings, guest_rows)
+            common = set(matches.positions)
+            if settings.shares_common_ids:
+                matches.share(link, common)
         else:
-            hits = _passive(link, keyed, settings, rows)
-    _write(io, log, keyed, settings, counts, hits)
+            common = _help(link, rows.ids, settings, guest_rows)
+    counts = {task.me: len(rows.ids), guest_name: guest_rows}
+    _write(io, log, rows, settings, counts, common)
+
+
+# ------------------------------------------------------------ parameters
 
 
 def read_settings(task: Task, log: Log) -> Settings:
-    """Read all parameters. Raises `BadParameters` naming every one that cannot work, before any message."""
+    """Read all parameters. Raises `BadParameters` with every invalid one, before any message is sent."""
     reader = Reader(task.parameters)
-    method = reader.choice("intersect_method", RAW, METHODS, {})
-    hashes = available()
-    refused = {
-        name: "this installation does not compute it" for name in HASHES if name not in hashes
-    }
-    join_role = reader.choice("join_role", "host", ("guest", "host"), {})
+    method = reader.choice("intersect_method", RAW, METHODS)
+    join_role = reader.choice("join_role", "host", ("guest", "host"))
+    tagging = _read_tagging(reader, task)
+    settings = Settings(
+        id_column=reader.text("id", "id"),
+        method=method,
+        shares_common_ids=reader.flag("sync_intersect_ids", True),
+        only_id=reader.flag("only_output_key", True),
+        tagging=tagging,
+        join_role=join_role,
+        rsa=_read_rsa_settings(reader),
+    )
+    _check_parties(task, settings, reader)
+    reader.finish(log)
+    _warn_of_idle_parameters(task, settings, log)
+    return settings
+
+
+def _read_tagging(reader: Reader, task: Task) -> Tagging:
+    reader.raw("salt")  # not `text`, which would strip spaces and replace an empty salt
     salt = task.parameters.get("salt", "12345")
-    reader.raw("salt")
     if not isinstance(salt, str | int | float) or isinstance(salt, bool):
         reader.refuse("salt", "must be text")
-    rsa_params = reader.part("rsa_params")
-    bits = rsa_params.integer("key_length", 2048, rsa.SMALLEST_KEY, rsa.LARGEST_KEY)
-    if bits % 2:
-        rsa_params.refuse("key_length", "must be even")
-    settings = Settings(
-        id=reader.text("id", "id"),
-        method=method,
-        sync=reader.flag("sync_intersect_ids", True),
-        only_id=reader.flag("only_output_key", True),
-        tagging=matching.Tagging(
-            use_hash=reader.flag("use_hash", True),
-            hash_method=reader.choice("hash_method", "sha256", hashes, refused),
-            salt=str(salt),
-            base64=reader.flag("base64", True),
-        ),
-        join_role=join_role,
-        rsa_hash=rsa_params.choice("hash_method", "sha256", hashes, refused),
-        rsa_final_hash=rsa_params.choice("final_hash_method", "sha256", hashes, refused),
-        rsa_bits=bits,
+    return Tagging(
+        use_hash=reader.flag("use_hash", True),
+        hash_method=_read_hash(reader, "hash_method"),
+        salt=str(salt),
+        base64=reader.flag("base64", True),
     )
-    hosts, guests = len(task.parties.get("host", ())), len(task.parties.get("guest", ()))
-    if method == RAW and join_role == "host" and hosts > 1:
+
+
+def _read_rsa_settings(reader: Reader) -> RsaSettings:
+    parameters = reader.nested("rsa_params")
+    key_length = parameters.integer("key_length", 2048, rsa.SMALLEST_KEY, rsa.LARGEST_KEY)
+    if key_length % 2:
+        parameters.refuse("key_length", "must be even")
+    return RsaSettings(
+        hash_method=_read_hash(parameters, "hash_method"),
+        final_hash_method=_read_hash(parameters, "final_hash_method"),
+        key_length=key_length,
+    )
+
+
+def _read_hash(reader: Reader, name: str) -> str:
+    reasons = dict.fromkeys(HASHES, "this installation does not compute it")
+    return reader.choice(name, "sha256", available(), reasons)
+
+
+def _check_parties(task: Task, settings: Settings, reader: Reader) -> None:
+    """Check the number of guests and hosts. Raises `BadParameters` for an impossible one."""
+    hosts = task.count("host")
+    guests = task.count("guest")
+    if settings.host_learns_first and hosts > 1:
         reader.refuse("join_role", f"must be guest when there are {hosts} hosts")
     if guests != 1 or not hosts:
         raise BadParameters(
             f"config.node_id: needs one guest and at least one host, got {guests} and {hosts}"
         )
-    reader.finish(log)
-    for name, only in _ONLY_FOR.items():
-        if name in task.parameters and method != only:
+
+
+def _warn_of_idle_parameters(task: Task, settings: Settings, log: Log) -> None:
+    for name, method in METHOD_OF_PARAMETER.items():
+        if name in task.parameters and settings.method != method:
             log(
                 "warning",
                 "parameter has no effect with this intersect_method",
                 parameter=name,
-                method=method,
+                method=settings.method,
             )
-    if method == RAW and not settings.tagging.use_hash:
+    if settings.method == RAW and not settings.tagging.use_hash:
         log("warning", "use_hash is false: ids are sent to the peer as they are")
-    return settings
 
 
-def read_rows(table: Table, column: str) -> Keyed:
-    """The rows by id. Raises `BadParameters` naming a missing column, or the rows without an id of their own."""
-    if table.header.count(column) != 1:
-        times = "no column" if column not in table.header else "more than one column"
-        raise BadParameters(f"id: {INPUT} has {times} {column!r} among its {len(table.header)}")
+# ------------------------------------------------------------ rows
+
+
+def read_rows(table: Table, column: str) -> KeyedRows:
+    """Return the rows by id.
+
+    Raises `BadParameters` for a missing column, and for empty and repeated ids with the numbers of their rows.
+    """
+    occurrences = table.header.count(column)
+    if occurrences != 1:
+        amount = "more than one column" if occurrences else "no column"
+        raise BadParameters(f"id: {INPUT} has {amount} {column!r} among its {len(table.header)}")
     place = table.header.index(column)
-    rows: dict[str, Sequence[str]] = {}
-    first_at: dict[str, int] = {}
+    by_id: dict[str, Sequence[str]] = {}
+    row_numbers: dict[str, int] = {}
     problems = []
     for number, row in enumerate(table.rows, start=1):
-        value = row[place] if len(row) == len(table.header) else None
-        if value is None:
+        if len(row) != len(table.header):
             problems.append(f"row {number} has {len(row)} cells instead of {len(table.header)}")
-        elif not value:
+            continue
+        value = row[place]
+        if not value:
             problems.append(f"row {number} has an empty id")
-        elif value in rows:
-            problems.append(f"row {number} has the id of row {first_at[value]}")
+        elif value in by_id:
+            problems.append(f"row {number} has the id of row {row_numbers[value]}")
         else:
-            rows[value] = row
-            first_at[value] = number
+            by_id[value] = row
+            row_numbers[value] = number
     if problems:
-        more = len(problems) - _SHOWN_PROBLEMS
-        shown = "; ".join(problems[:_SHOWN_PROBLEMS]) + (f" and {more} more" if more > 0 else "")
         raise BadParameters(
-            f"id: every row of {INPUT} needs an id of its own in column {column!r}: {shown}"
+            f"id: every row of {INPUT} needs an id of its own in column {column!r}: {_list(problems)}"
         )
-    return Keyed(table, rows)
+    return KeyedRows(table, by_id)
 
 
-def _agree(
+def _list(problems: Sequence[str]) -> str:
+    """Join problems to one text, with a count in place of those beyond the first `MOST_PROBLEMS_SHOWN`."""
+    text = "; ".join(problems[:MOST_PROBLEMS_SHOWN])
+    hidden = len(problems) - MOST_PROBLEMS_SHOWN
+    if hidden > 0:
+        text += f" and {hidden} more"
+    return text
+
+
+# ------------------------------------------------------------ the protocol
+
+
+def _compare_settings(
     task: Task,
     link: Link,
     settings: Settings,
     rows: int,
 ) -> int:
-    """Compare settings with a peer; the number of its rows. Raises `BadParameters` naming what differs."""
-    mine = settings.shared(task.task_id)
-    link.send("settings", {"rows": rows, "settings": mine})
+    """Compare settings with a peer and return its number of rows.
+
+    Raises `BadParameters` with the names and values that differ, without the salt's value.
+    """
+    values = settings.comparable(task.task_id)
+    link.send("settings", {"rows": rows, "settings": values})
     message = link.expect("settings")
-    theirs = message.fields.get("settings")
-    theirs = theirs if isinstance(theirs, dict) else {}
-    differing = [
-        name
-        if name == "salt"
-        else f"{name} is {mine.get(name)!r} here and {theirs.get(name)!r} there"
-        for name in sorted({*mine, *theirs})
-        if mine.get(name) != theirs.get(name)
-    ]
-    if differing:
-        raise BadParameters(f"{link.peer} has other parameters: {'; '.join(differing)}")
-    return message.integer("rows", 0, 2**32 - 1)
+    peer_values = message.fields.get("settings")
+    if not isinstance(peer_values, dict):
+        peer_values = {}
+    differences = []
+    for name in sorted({*values, *peer_values}):
+        value = values.get(name)
+        peer_value = peer_values.get(name)
+        if value == peer_value:
+            continue
+        if name == "salt":
+            differences.append(name)
+        else:
+            differences.append(f"{name} is {value!r} here and {peer_value!r} there")
+    if differences:
+        raise BadParameters(f"{link.peer} has other parameters: {'; '.join(differences)}")
+    return message.integer("rows", 0, MOST_ROWS)
 
 
-def _match(
+def _learn_from_hosts(
+    links: Mapping[str, Link],
+    ids: Sequence[str],
+    settings: Settings,
+    counts: Mapping[str, int],
+) -> set[str]:
+    """Match with each host and return the ids that all hosts have, after sharing them if the job says so."""
+    matches = {peer: _learn(link, ids, settings, counts[peer]) for peer, link in links.items()}
+    common = set(ids)
+    for match in matches.values():
+        common.intersection_update(match.positions)
+    if settings.shares_common_ids:
+        for peer, link in links.items():
+            matches[peer].share(link, common)
+    return common
+
+
+def _learn(
     link: Link,
     ids: Sequence[str],
     settings: Settings,
-    rows: int,
-) -> matching.Matches:
-    """Be the side that learns."""
+    peer_rows: int,
+) -> Matches:
+    """Run the learning side of the chosen method."""
     if settings.method == RSA:
-        return matching.rsa_match(
-            link, ids, settings.rsa_hash, settings.rsa_final_hash, settings.rsa_bits, rows
-        )
+        return matching.rsa_match(link, ids, settings.rsa, peer_rows)
     if settings.method == ECDH:
-        return matching.curve_match(link, ids, rows)
-    return matching.raw_collect(link, ids, settings.tagging, rows)
+        return matching.curve_match(link, ids, peer_rows)
+    return matching.raw_collect(link, ids, settings.tagging, peer_rows)
 
 
-def _passive(
+def _help(
     link: Link,
-    keyed: Keyed,
+    ids: Sequence[str],
     settings: Settings,
-    rows: int = 0,
+    peer_rows: int,
 ) -> set[str] | None:
-    """Be the side that learns only what the other sends; None if that is nothing."""
+    """Run the helping side of the chosen method.
+
+    Returns the common ids as the learning side shares them, None if it does not.
+    """
     if settings.method == RSA:
-        sent = matching.rsa_sign(
-            link, keyed.ids, settings.rsa_hash, settings.rsa_final_hash, settings.rsa_bits, rows
-        )
+        sent_ids = matching.rsa_sign(link, ids, settings.rsa, peer_rows)
     elif settings.method == ECDH:
-        sent = matching.curve_send(link, keyed.ids, rows)
+        sent_ids = matching.curve_send(link, ids, peer_rows)
     else:
-        sent = matching.raw_send(link, keyed.ids, settings.tagging)
-    return matching.received_ids(link, sent) if settings.sync else None
+        sent_ids = matching.raw_send(link, ids, settings.tagging)
+    if not settings.shares_common_ids:
+        return None
+    return matching.receive_common_ids(link, sent_ids)
+
+
+# ------------------------------------------------------------ outputs
 
 
 def _write(
     io: Io,
     log: Log,
-    keyed: Keyed,
+    rows: KeyedRows,
     settings: Settings,
     counts: Mapping[str, int],
-    hits: set[str] | None,
+    common: set[str] | None,
 ) -> None:
-    ordered = sorted(hits or ())
+    """Write the common rows and the report; ``common`` is None if the ids were not shared with this party."""
+    io.write_table(OUTPUT, _common_rows(rows, settings, sorted(common or ())))
+    total = "" if common is None else str(len(common))
+    report = [[party, str(count)] for party, count in sorted(counts.items())]
+    report.append(["intersection", total])
+    io.write_table(REPORT, Table(["party", "count"], report))
+    if common is None:
+        message = "intersection done, hits not shared with this party"
+        log("info", message, method=settings.method, **counts)
+    else:
+        log("info", "intersection done", method=settings.method, common=len(common), **counts)
+
+
+def _common_rows(rows: KeyedRows, settings: Settings, ids: Sequence[str]) -> Table:
     if settings.only_id:
-        table = Table([settings.id], [[value] for value in ordered])
-    else:
-        table = Table(list(keyed.table.header), [list(keyed.rows[value]) for value in ordered])
-    found = "" if hits is None else str(len(hits))
-    report = [[party, str(counts[party])] for party in sorted(counts)]
-    io.write_table(OUTPUT, table)
-    io.write_table(REPORT, Table(["party", "count"], [*report, ["intersection", found]]))
-    if hits is None:
-        log(
-            "info",
-            "intersection done, hits not shared with this party",
-            method=settings.method,
-            **counts,
-        )
-    else:
-        log(
-            "info",
-            "intersection done",
-            method=settings.method,
-            common=len(hits),
-            **counts,
-        )
+        return Table([settings.id_column], [[value] for value in ids])
+    return Table(list(rows.table.header), [list(rows.by_id[value]) for value in ids])

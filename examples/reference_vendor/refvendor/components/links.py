@@ -1,9 +1,9 @@
-"""Speaks with one peer of a training task: framed messages in one order, sealed on their way.
+"""Speaks with the peers of a task: framed messages in a fixed order, encrypted between two parties.
 
-A message has a kind, a few JSON fields and blobs. Before the first one both sides say hello: a fresh X25519
-key and, where the party holds rows, a salted hash of its ordered ids. Everything after it travels in a box
-(PyNaCl) that only the peer opens, because row sets and scores pass through gateways that have no business
-with them. The keys are not certified: the box keeps out who listens, not who replaces messages.
+A message has a kind, a few JSON fields and blobs. First both sides send a hello with a fresh X25519 key and, if
+the party holds rows, a salted hash of its ordered ids. Every later message travels in a box (PyNaCl) that only
+the peer can open, because it passes through gateways that must not read row sets and scores. The keys are not
+certified: the box protects against reading, not against a gateway that replaces messages.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ from nacl.public import Box, PrivateKey, PublicKey
 
 from refvendor.contract import Net, Task, VendorError
 
-HELLO, TRAIN = "hello", "train"
+# Names of messages on the channel. Everything after the hello has one name, so it arrives in the order sent.
+HELLO = "hello"
+TRAIN = "train"
+# Kind of the message with which a party tells its peers that it failed.
 ABORT = "abort"
+# Length of a message's head, in front of it.
+HEAD_LENGTH = struct.Struct(">I")
 
 
 class PeerFailed(VendorError):
@@ -34,7 +39,7 @@ class PeerFailed(VendorError):
 
 
 class BadMessage(VendorError):
-    """A peer sent something other than what the protocol has at this place."""
+    """A peer sent something that the protocol does not allow at this point."""
 
 
 class NotAligned(VendorError):
@@ -43,7 +48,7 @@ class NotAligned(VendorError):
 
 @dataclass(frozen=True)
 class Message:
-    """What came from the peer; its fields are read by methods that raise `BadMessage`."""
+    """A message from a peer. The methods that read a field raise `BadMessage` if it is missing or invalid."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -55,35 +60,35 @@ class Message:
         low: int,
         high: int,
     ) -> int:
-        """The whole number of that name. Raises `BadMessage` if there is none or it is out of bounds."""
+        """Return a field that must be a whole number from ``low`` to ``high``."""
         value = self.fields.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        if type(value) is not int or not low <= value <= high:
             raise BadMessage(f"{self.kind}: {name} must be a whole number from {low} to {high}")
         return value
 
     def number(self, name: str) -> float:
-        """Return a field that has to be a number."""
+        """Return a field that must be a number."""
         value = self.fields.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise BadMessage(f"{self.kind}: {name} must be a number")
         return float(value)
 
     def integers(self, name: str) -> list[int]:
-        """Return a field that has to be a list of whole numbers."""
+        """Return a field that must be a list of whole numbers."""
         value = self.fields.get(name)
         if not isinstance(value, list) or not all(type(item) is int for item in value):
             raise BadMessage(f"{self.kind}: {name} must be a list of whole numbers")
         return value
 
     def blob(self, place: int = 0) -> bytes:
-        """Return the bytes at a place."""
+        """Return the blob at a place."""
         if place >= len(self.blobs):
             raise BadMessage(f"{self.kind}: blob {place} is missing")
         return self.blobs[place]
 
 
 class Link(Protocol):
-    """The way to one peer."""
+    """The connection to one peer."""
 
     peer: str
 
@@ -96,7 +101,10 @@ class Link(Protocol):
         """Send one message."""
 
     def expect(self, *kinds: str) -> Message:
-        """Wait for the next message. Raises `PeerFailed`, or `BadMessage` if it is of another kind."""
+        """Wait for the next message.
+
+        Raises `BadMessage` if it is of another kind, and `PeerFailed` if the peer has given up.
+        """
 
 
 class SealedLink:
@@ -118,21 +126,20 @@ class SealedLink:
         fields: Mapping[str, Any] | None = None,
         blobs: Sequence[bytes] = (),
     ) -> None:
-        """Send a message that only the peer can open."""
-        self._net.send(
-            self.peer, TRAIN, bytes(self._box.encrypt(encode(kind, fields or {}, blobs)))
-        )
+        """Send an encrypted message."""
+        sealed = self._box.encrypt(encode(kind, fields or {}, blobs))
+        self._net.send(self.peer, TRAIN, bytes(sealed))
 
     def expect(self, *kinds: str) -> Message:
-        """Return the peer's next message. Raises `BadMessage`, and `PeerFailed` where it has given up."""
-        data = self._net.recv(self.peer, TRAIN)
+        """Wait for the peer's next message. Raises `BadMessage` and `PeerFailed`."""
+        sealed = self._net.recv(self.peer, TRAIN)
         try:
-            data = self._box.decrypt(data)
+            data = self._box.decrypt(sealed)
         except (CryptoError, ValueError) as error:
             raise BadMessage(
                 f"{self.peer}: a message does not open under the agreed key"
             ) from error
-        return checked(self.peer, decode(data), kinds)
+        return require_kind(self.peer, decode(data), kinds)
 
 
 def connect(
@@ -141,32 +148,26 @@ def connect(
     peers: Sequence[str],
     ids: Sequence[str] | None,
 ) -> dict[str, SealedLink]:
-    """Say hello to every peer and compare rows with those that hold some.
+    """Exchange a hello with every peer and return the links by peer.
 
-    ``ids`` are this party's ids in order, None for a party without rows. Raises `NotAligned` naming the
-    peer, at both sides, since both compare.
+    ``ids`` are this party's ids in order, None for a party without rows. Raises `NotAligned` with the names of the
+    peers whose ids differ; these raise it as well, since both sides compare.
     """
-    own = PrivateKey.generate()
+    key = PrivateKey.generate()
     fields: dict[str, Any] = {"rows": None, "ids": None}
     if ids is not None:
         fields = {"rows": len(ids), "ids": ids_digest(task.task_id, ids)}
-    hello = encode(HELLO, fields, [bytes(own.public_key)])
+    hello = encode(HELLO, fields, [bytes(key.public_key)])
     for peer in peers:
         net.send(peer, HELLO, hello)
-    links, differing = {}, []
+    links = {}
+    differing = []
     for peer in peers:
-        message = checked(peer, decode(net.recv(peer, HELLO)), (HELLO,))
-        try:
-            box = Box(own, PublicKey(message.blob()))
-        except (CryptoError, ValueError, TypeError) as error:
-            raise BadMessage(f"{peer}: its public key cannot be used") from error
-        links[peer] = SealedLink(net, peer, box)
-        if (
-            None not in (fields["ids"], message.fields.get("ids"))
-            and message.fields["ids"] != fields["ids"]
-        ):
+        message = require_kind(peer, decode(net.recv(peer, HELLO)), (HELLO,))
+        links[peer] = SealedLink(net, peer, _agree_on_box(key, peer, message))
+        if _holds_other_ids(fields, message.fields):
             differing.append(f"{peer} ({message.fields.get('rows')} rows)")
-    with telling_peers(list(links.values())):
+    with aborting_peers(list(links.values())):
         if differing:
             raise NotAligned(
                 f"{task.me} ({fields['rows']} rows) and {', '.join(differing)} do not hold the same ids in "
@@ -175,22 +176,39 @@ def connect(
     return links
 
 
+def _agree_on_box(key: PrivateKey, peer: str, hello: Message) -> Box:
+    """Derive the shared box from this party's key and the peer's. Raises `BadMessage`."""
+    try:
+        return Box(key, PublicKey(hello.blob()))
+    except (CryptoError, ValueError, TypeError) as error:
+        raise BadMessage(f"{peer}: its public key cannot be used") from error
+
+
+def _holds_other_ids(fields: Mapping[str, Any], peer_fields: Mapping[str, Any]) -> bool:
+    """True if both parties hold rows and their ids differ."""
+    digest = fields["ids"]
+    peer_digest = peer_fields.get("ids")
+    if digest is None or peer_digest is None:
+        return False
+    return bool(digest != peer_digest)
+
+
 @contextmanager
-def telling_peers(links: Sequence[Link]) -> Iterator[None]:
-    """Tell every peer to stop waiting if the block fails; the reason stays in this party's log."""
+def aborting_peers(links: Sequence[Link]) -> Iterator[None]:
+    """Make every peer stop waiting if the block fails. The reason stays in this party's log."""
     try:
         yield
     except Exception as error:
-        gone = error.peer if isinstance(error, PeerFailed) else None
         for link in links:
-            with suppress(VendorError):
-                if link.peer != gone:
+            has_failed_itself = isinstance(error, PeerFailed) and error.peer == link.peer
+            if not has_failed_itself:
+                with suppress(VendorError):
                     link.send(ABORT)
         raise
 
 
 def ids_digest(task_id: str, ids: Sequence[str]) -> str:
-    """A hash of all ids in order, different in every task."""
+    """Return a hash of all ids in order. It differs from task to task, so that runs cannot be compared."""
     digest = hashlib.sha256(f"alignment\n{task_id}\n".encode())
     for value in ids:
         data = value.encode()
@@ -203,47 +221,53 @@ def encode(
     fields: Mapping[str, Any],
     blobs: Sequence[bytes],
 ) -> bytes:
-    """Return a message as bytes: the length of its head, its head, its blobs."""
+    """Return a message as bytes: the length of its head, its head as JSON, its blobs."""
     head = {
         "kind": kind,
         "fields": fields,
         "blobs": [len(blob) for blob in blobs],
     }
     data = json.dumps(head, separators=(",", ":")).encode()
-    return b"".join([struct.pack(">I", len(data)), data, *blobs])
+    return b"".join([HEAD_LENGTH.pack(len(data)), data, *blobs])
 
 
 def decode(data: bytes) -> Message:
-    """Read what `encode` wrote. Raises `BadMessage`."""
+    """Read a message that `encode` wrote. Raises `BadMessage`."""
     try:
-        (size,) = struct.unpack_from(">I", data)
-        head = json.loads(data[4 : 4 + size])
-        kind, fields, lengths = head["kind"], head["fields"], head["blobs"]
-        if not isinstance(fields, dict) or any(type(n) is not int or n < 0 for n in lengths):
-            raise BadMessage("a message's head is malformed")
+        (size,) = HEAD_LENGTH.unpack_from(data)
+        start = HEAD_LENGTH.size + size
+        head = json.loads(data[HEAD_LENGTH.size : start])
+        kind = head["kind"]
+        fields = head["fields"]
+        lengths = head["blobs"]
+        are_lengths = all(type(length) is int and length >= 0 for length in lengths)
     except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadMessage("a message cannot be read") from error
-    if 4 + size + sum(lengths) != len(data):
+    if not isinstance(fields, dict) or not are_lengths:
+        raise BadMessage("a message's head is malformed")
+    if start + sum(lengths) != len(data):
         raise BadMessage("a message is cut short")
-    blobs, start = [], 4 + size
+    return Message(kind=kind, fields=fields, blobs=_cut(data[start:], lengths))
+
+
+def _cut(data: bytes, lengths: Sequence[int]) -> list[bytes]:
+    """Cut bytes into pieces of these lengths."""
+    pieces = []
+    start = 0
     for length in lengths:
-        blobs.append(data[start : start + length])
+        pieces.append(data[start : start + length])
         start += length
-    return Message(
-        kind=kind,
-        fields=fields,
-        blobs=blobs,
-    )
+    return pieces
 
 
-def checked(
+def require_kind(
     peer: str,
     message: Message,
     kinds: Sequence[str],
 ) -> Message:
     """Return a message of one of these kinds.
 
-    Raises `BadMessage`, and `PeerFailed` where the peer has given up.
+    Raises `BadMessage` for any other, and `PeerFailed` if the peer has given up.
     """
     if message.kind == ABORT:
         raise PeerFailed(peer)

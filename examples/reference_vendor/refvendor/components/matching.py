@@ -1,8 +1,8 @@
-"""Finds common ids between two parties, by three methods, over a `Link`. Knows no table and no parameter text.
+"""Finds the common ids of two parties by one of three methods, over a `Link`. Knows no tables and no parameters.
 
-Each method has a side that learns the hits first. A party's own ids travel in an order that tells nothing:
-sorted by what is sent, never as they lie in the file. Truncated tags are 16 bytes: among 10^6 by 10^6 ids a
-false hit has a chance below 10^-26.
+In each method one side learns the common ids; the other side helps. A party's ids travel sorted by their encrypted
+or hashed form, never in the order of its file, which would tell something. Tags are hashes cut to 16 bytes: among
+10^6 by 10^6 ids the chance of a false match is below 10^-26.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,23 +18,24 @@ from gmpy2 import mpz  # type: ignore[import-untyped]
 
 from refvendor.components.links import BadMessage, Link
 from refvendor.crypto import curve, rsa
-from refvendor.crypto.hashing import digest, joined_numbers
+from refvendor.crypto.hashing import concatenate_numbers, digest
 
-TAG = 16
-T = TypeVar("T", str, bytes)
+TAG_SIZE = 16  # bytes
+POSITION_SIZE = 4  # bytes
+Hidden = TypeVar("Hidden", str, bytes)
 
 
 @dataclass(frozen=True)
 class Tagging:
-    """How the raw method turns an id into what it sends."""
+    """How the raw method turns an id into the tag that it sends."""
 
     use_hash: bool
     hash_method: str
     salt: str
-    base64: bool
+    base64: bool  # else hexadecimal
 
     def tag(self, value: str) -> str:
-        """Return what stands for an id: the id itself, or its salted hash as Base64 or in hex."""
+        """Return the tag of an id: the id itself, or its salted hash as text."""
         if not self.use_hash:
             return value
         data = digest(self.hash_method, self.salt.encode(), value.encode())
@@ -42,26 +43,39 @@ class Tagging:
 
 
 @dataclass(frozen=True)
+class RsaSettings:
+    """How the RSA method hashes and signs ids."""
+
+    hash_method: str  # of ids before they are signed
+    final_hash_method: str  # of signatures, to make tags
+    key_length: int  # bits
+
+
+@dataclass(frozen=True)
 class Matches:
-    """What one learning party knows about one peer: common ids, and where each stands in the peer's list."""
+    """The ids that one peer has as well, and their positions in the list that it sent."""
 
-    places: dict[str, int]
+    positions: Mapping[str, int]
 
-    def tell(self, link: Link, ids: Collection[str]) -> None:
-        """Send the peer the places of the ids that all parties have in common."""
-        numbers = sorted(self.places[i] for i in ids)
+    def share(self, link: Link, ids: Collection[str]) -> None:
+        """Send the peer the positions of the ids that all parties have in common."""
+        numbers = sorted(self.positions[value] for value in ids)
         link.send("hits", blobs=[struct.pack(f">{len(numbers)}I", *numbers)])
 
 
-def received_ids(link: Link, ids_in_sent_order: Sequence[str]) -> set[str]:
-    """The common ids as the learning party tells them by `Matches.tell`."""
+def receive_common_ids(link: Link, sent_ids: Sequence[str]) -> set[str]:
+    """Return the common ids that the learning side shares; ``sent_ids`` are this side's in the order sent."""
     blob = link.expect("hits").blob()
-    if len(blob) % 4:
+    if len(blob) % POSITION_SIZE:
         raise BadMessage("hits: must be whole 32-bit numbers")
-    numbers = struct.unpack(f">{len(blob) // 4}I", blob)
-    if len(set(numbers)) != len(numbers) or any(n >= len(ids_in_sent_order) for n in numbers):
+    positions = struct.unpack(f">{len(blob) // POSITION_SIZE}I", blob)
+    are_different = len(set(positions)) == len(positions)
+    if not are_different or max(positions, default=-1) >= len(sent_ids):
         raise BadMessage("hits: must be different places in the list that was sent")
-    return {ids_in_sent_order[n] for n in numbers}
+    return {sent_ids[position] for position in positions}
+
+
+# ------------------------------------------------------------ raw: tags of all ids go to the learning side
 
 
 def raw_send(
@@ -69,167 +83,209 @@ def raw_send(
     ids: Sequence[str],
     tagging: Tagging,
 ) -> list[str]:
-    """Send the tags of all ids; returns the ids in the order sent."""
-    tags, ordered = _tagged(ids, tagging.tag)
+    """Help: send the tags of all ids. Returns the ids in the order sent."""
+    tags, sent_ids = _sorted_by_hidden({value: tagging.tag(value) for value in ids})
     link.send("tags", blobs=[json.dumps(tags, ensure_ascii=False).encode()])
-    return ordered
+    return sent_ids
 
 
 def raw_collect(
     link: Link,
     ids: Sequence[str],
     tagging: Tagging,
-    rows: int,
+    peer_rows: int,
 ) -> Matches:
-    """Find own ids among the peer's tags."""
+    """Learn: find this side's ids among the peer's tags. Raises `BadMessage`."""
     try:
         tags = json.loads(link.expect("tags").blob())
     except (ValueError, RecursionError) as error:
         raise BadMessage("tags: must be a JSON list") from error
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise BadMessage("tags: must be a list of texts")
-    _same_count("tags", len(tags), rows)
-    places = {tag: place for place, tag in enumerate(tags)}
-    return Matches({i: places[tag] for i in ids if (tag := tagging.tag(i)) in places})
+    _require_count("tags", len(tags), peer_rows)
+    return _match({value: tagging.tag(value) for value in ids}, tags)
+
+
+# ------------------------------------------------------------ rsa: the helper signs the learner's ids blindly
 
 
 def rsa_sign(
     link: Link,
     ids: Sequence[str],
-    method: str,
-    final: str,
-    bits: int,
-    rows: int,
+    settings: RsaSettings,
+    peer_rows: int,
 ) -> list[str]:
-    """Be the signer: make a key, sign blindly, send tags of the own signatures; returns ids as sent."""
-    key = rsa.generate(bits)
-    public, size = key.public, key.public.size
-    link.send("key", blobs=[joined_numbers([int(public.n)], size)])
-    own = key.sign([public.hashed(method, value.encode()) for value in ids])
-    tag_of = dict(zip(ids, _signature_tags(own, final, size), strict=True))
-    tags, ordered = _tagged(ids, tag_of.__getitem__)
-    blinded = _numbers(link.expect("blinded").blob(), public, "blinded")
-    _same_count("blinded", len(blinded), rows)
-    link.send(
-        "signed", blobs=[joined_numbers([int(s) for s in key.sign(blinded)], size), b"".join(tags)]
-    )
-    return ordered
+    """Help: make a key, sign the peer's blinded ids, send tags of this side's signatures.
+
+    Returns the ids in the order sent. Raises `BadMessage`.
+    """
+    key = rsa.generate(settings.key_length)
+    public = key.public
+    link.send("key", blobs=[concatenate_numbers([int(public.n)], public.size)])
+    signatures = key.sign(_hashed_ids(public, ids, settings))
+    tags, sent_ids = _sorted_by_hidden(_signature_tags(ids, signatures, public, settings))
+    blinded = _read_numbers(link.expect("blinded").blob(), public, "blinded")
+    _require_count("blinded", len(blinded), peer_rows)
+    signed = [int(signature) for signature in key.sign(blinded)]
+    link.send("signed", blobs=[concatenate_numbers(signed, public.size), b"".join(tags)])
+    return sent_ids
 
 
 def rsa_match(
     link: Link,
     ids: Sequence[str],
-    method: str,
-    final: str,
-    bits: int,
-    rows: int,
+    settings: RsaSettings,
+    peer_rows: int,
 ) -> Matches:
-    """Be the learner: have the own ids signed blindly and compare with the signer's tags."""
-    blob = link.expect("key").blob()
-    public = rsa.PublicKey(mpz(int.from_bytes(blob, "big")), mpz(rsa.EXPONENT))
-    if public.n.bit_length() != bits or len(blob) != public.size or public.n.is_even():
-        raise BadMessage(f"key: must be an odd modulus of {bits} bits")
-    blinded = rsa.blind(public, [public.hashed(method, value.encode()) for value in ids])
+    """Learn: have this side's ids signed blindly and compare them with the signer's tags.
+
+    Raises `BadMessage`, and `rsa.BadSignature` if a signature does not verify.
+    """
+    public = _read_public_key(link.expect("key").blob(), settings.key_length)
+    blinded = rsa.blind(public, _hashed_ids(public, ids, settings))
     order = sorted(range(len(ids)), key=blinded.values.__getitem__)
-    link.send(
-        "blinded", blobs=[joined_numbers([int(blinded.values[i]) for i in order], public.size)]
-    )
-    answer = link.expect("signed")
-    signed = _numbers(answer.blob(0), public, "signed")
-    _same_count("signed", len(signed), len(ids))
-    by_place: list[mpz] = [mpz(0)] * len(ids)
-    for i, value in zip(order, signed, strict=True):
-        by_place[i] = value
-    tags = _signature_tags(rsa.unblind(public, blinded, by_place), final, public.size)
-    return _matches(dict(zip(ids, tags, strict=True)), answer.blob(1), rows)
+    values = [int(blinded.values[place]) for place in order]
+    link.send("blinded", blobs=[concatenate_numbers(values, public.size)])
+    message = link.expect("signed")
+    signed = _read_numbers(message.blob(0), public, "signed")
+    _require_count("signed", len(signed), len(ids))
+    signed_in_order_of_ids: list[mpz] = [mpz(0)] * len(ids)
+    for place, signature in zip(order, signed, strict=True):
+        signed_in_order_of_ids[place] = signature
+    signatures = rsa.unblind(public, blinded, signed_in_order_of_ids)
+    tags = _signature_tags(ids, signatures, public, settings)
+    return _match(tags, _read_tags(message.blob(1), peer_rows))
+
+
+def _read_public_key(blob: bytes, bits: int) -> rsa.PublicKey:
+    public = rsa.PublicKey(mpz(int.from_bytes(blob, "big")), mpz(rsa.EXPONENT))
+    has_length = public.n.bit_length() == bits and len(blob) == public.size
+    if not has_length or public.n.is_even():
+        raise BadMessage(f"key: must be an odd modulus of {bits} bits")
+    return public
+
+
+def _hashed_ids(
+    public: rsa.PublicKey,
+    ids: Sequence[str],
+    settings: RsaSettings,
+) -> list[mpz]:
+    return [public.hashed(settings.hash_method, value.encode()) for value in ids]
+
+
+def _signature_tags(
+    ids: Sequence[str],
+    signatures: Sequence[mpz],
+    public: rsa.PublicKey,
+    settings: RsaSettings,
+) -> dict[str, bytes]:
+    """Return the tag of each id's signature."""
+    tags = {}
+    for value, signature in zip(ids, signatures, strict=True):
+        data = int(signature).to_bytes(public.size, "big")
+        tags[value] = digest(settings.final_hash_method, data)[:TAG_SIZE]
+    return tags
+
+
+def _read_numbers(
+    blob: bytes,
+    public: rsa.PublicKey,
+    name: str,
+) -> list[mpz]:
+    """Return numbers between 0 and the modulus. Raises `BadMessage`."""
+    numbers = [mpz(int.from_bytes(part, "big")) for part in _slices(blob, public.size, name)]
+    if any(not 0 < number < public.n for number in numbers):
+        raise BadMessage(f"{name}: a number is not below the modulus")
+    return numbers
+
+
+# ------------------------------------------------------------ ecdh: both sides encrypt all ids, in either order
 
 
 def curve_send(
     link: Link,
     ids: Sequence[str],
-    rows: int,
+    peer_rows: int,
 ) -> list[str]:
-    """Be the helper of the curve method; returns ids as sent."""
+    """Help: exchange encrypted ids, and return the peer's encrypted twice.
+
+    Returns this side's ids in the order sent. Raises `BadMessage`, `curve.BadPoint`.
+    """
     scalar = curve.secret()
-    own = dict(
-        zip(ids, curve.multiply(scalar, (curve.point(i.encode()) for i in ids)), strict=True)
-    )
-    points, ordered = _tagged(ids, own.__getitem__)
+    points, sent_ids = _sorted_by_hidden(_encrypted_ids(scalar, ids))
     link.send("points", blobs=[b"".join(points)])
-    theirs = _slices(link.expect("points").blob(), curve.SIZE, "points")
-    _same_count("points", len(theirs), rows)
-    link.send("twice", blobs=[b"".join(p[:TAG] for p in curve.multiply(scalar, theirs))])
-    return ordered
+    peer_points = _slices(link.expect("points").blob(), curve.SIZE, "points")
+    _require_count("points", len(peer_points), peer_rows)
+    link.send("twice", blobs=[b"".join(_point_tags(scalar, peer_points))])
+    return sent_ids
 
 
 def curve_match(
     link: Link,
     ids: Sequence[str],
-    rows: int,
+    peer_rows: int,
 ) -> Matches:
-    """Be the learner of the curve method."""
+    """Learn: exchange encrypted ids and compare all of them encrypted twice.
+
+    Raises `BadMessage`, `curve.BadPoint`.
+    """
     scalar = curve.secret()
-    own = dict(
-        zip(ids, curve.multiply(scalar, (curve.point(i.encode()) for i in ids)), strict=True)
-    )
-    points, ordered = _tagged(ids, own.__getitem__)
+    points, sent_ids = _sorted_by_hidden(_encrypted_ids(scalar, ids))
     link.send("points", blobs=[b"".join(points)])
-    theirs = _slices(link.expect("points").blob(), curve.SIZE, "points")
-    tags = b"".join(p[:TAG] for p in curve.multiply(scalar, theirs))
-    back = _slices(link.expect("twice").blob(), TAG, "twice")
-    _same_count("twice", len(back), len(ids))
-    return _matches(dict(zip(ordered, back, strict=True)), tags, rows)
+    peer_points = _slices(link.expect("points").blob(), curve.SIZE, "points")
+    peer_tags = _point_tags(scalar, peer_points)
+    tags = _slices(link.expect("twice").blob(), TAG_SIZE, "twice")
+    _require_count("twice", len(tags), len(ids))
+    _require_count("tags", len(peer_tags), peer_rows)
+    return _match(dict(zip(sent_ids, tags, strict=True)), peer_tags)
 
 
-def _tagged(ids: Sequence[str], tag_of: Callable[[str], T]) -> tuple[list[T], list[str]]:
-    pairs = sorted((tag_of(value), value) for value in ids)
-    return [tag for tag, _ in pairs], [value for _, value in pairs]
+def _encrypted_ids(scalar: bytes, ids: Sequence[str]) -> dict[str, bytes]:
+    points = [curve.point(value.encode()) for value in ids]
+    return dict(zip(ids, curve.multiply(scalar, points), strict=True))
 
 
-def _signature_tags(
-    signatures: Sequence[mpz],
-    final: str,
-    size: int,
-) -> list[bytes]:
-    return [digest(final, int(signature).to_bytes(size, "big"))[:TAG] for signature in signatures]
+def _point_tags(scalar: bytes, points: Iterable[bytes]) -> list[bytes]:
+    return [point[:TAG_SIZE] for point in curve.multiply(scalar, points)]
 
 
-def _matches(
-    own: dict[str, bytes],
-    peer_tags: bytes,
-    rows: int,
-) -> Matches:
-    tags = _slices(peer_tags, TAG, "tags")
-    _same_count("tags", len(tags), rows)
-    places = {tag: place for place, tag in enumerate(tags)}
-    return Matches({value: places[tag] for value, tag in own.items() if tag in places})
+# ------------------------------------------------------------ shared by the methods
 
 
-def _numbers(
-    blob: bytes,
-    public: rsa.PublicKey,
-    what: str,
-) -> list[mpz]:
-    numbers = [mpz(int.from_bytes(part, "big")) for part in _slices(blob, public.size, what)]
-    if any(not 0 < number < public.n for number in numbers):
-        raise BadMessage(f"{what}: a number is not below the modulus")
-    return numbers
+def _sorted_by_hidden(hidden_ids: Mapping[str, Hidden]) -> tuple[list[Hidden], list[str]]:
+    """Return hidden forms in their order, and the ids in the same order."""
+    pairs = sorted((hidden, value) for value, hidden in hidden_ids.items())
+    return [hidden for hidden, _ in pairs], [value for _, value in pairs]
+
+
+def _match(tags: Mapping[str, Hidden], peer_tags: Sequence[Hidden]) -> Matches:
+    """Return the ids whose tag the peer has too."""
+    peer_positions = {tag: position for position, tag in enumerate(peer_tags)}
+    common = {value: tag for value, tag in tags.items() if tag in peer_positions}
+    return Matches({value: peer_positions[tag] for value, tag in common.items()})
+
+
+def _read_tags(blob: bytes, count: int) -> list[bytes]:
+    tags = _slices(blob, TAG_SIZE, "tags")
+    _require_count("tags", len(tags), count)
+    return tags
 
 
 def _slices(
     blob: bytes,
     size: int,
-    what: str,
+    name: str,
 ) -> list[bytes]:
+    """Cut a blob into pieces of ``size`` bytes. Raises `BadMessage` if that leaves a rest."""
     if len(blob) % size:
-        raise BadMessage(f"{what}: must be a multiple of {size} bytes")
-    return [blob[i : i + size] for i in range(0, len(blob), size)]
+        raise BadMessage(f"{name}: must be a multiple of {size} bytes")
+    return [blob[start : start + size] for start in range(0, len(blob), size)]
 
 
-def _same_count(
-    what: str,
-    got: int,
+def _require_count(
+    name: str,
+    count: int,
     announced: int,
 ) -> None:
-    if got != announced:
-        raise BadMessage(f"{what}: {got} came, {announced} were announced")
+    if count != announced:
+        raise BadMessage(f"{name}: {count} came, {announced} were announced")

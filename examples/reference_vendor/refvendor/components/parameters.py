@@ -1,8 +1,8 @@
-"""Reads a training component's parameters in every spelling a platform may send them in.
+"""Reads a component's parameters in every spelling in which a platform may send them.
 
-Nothing is raised while reading: every value that cannot work is noted with its name, the rule and what was
-there, and `finish` raises them all together, before the component reads data or sends a message.
-Parameters that nobody asked for give one warning each, because a platform may know more than this vendor.
+Nothing is raised while reading: each invalid value is recorded with its name, the rule it breaks and the value,
+and `Reader.finish` raises all of them together, before the component reads data or sends a message. A parameter
+that the component does not read gives one warning, because a platform may know more parameters than this vendor.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from typing import Any
 
 from refvendor.contract import BadParameters, Log
 
-TRUE = {"true", "yes", "1", "on"}
-FALSE = {"false", "no", "0", "off"}
+TRUE_WORDS = {"true", "yes", "1", "on"}
+FALSE_WORDS = {"false", "no", "0", "off"}
+# Entries with which some platforms name the data set; they are no parameters of a component.
 DATA_LOCATION = {"dataset_id", "namespace", "name"}
+LONGEST_VALUE_IN_MESSAGE = 80  # characters
 
 
 class Reader:
-    """Reads named values out of one object and keeps a list of what is wrong with them."""
+    """Reads named values out of one object and collects the problems with them.
+
+    ``path`` is the prefix of the names in messages, such as ``rsa_params.``. Readers of nested objects add to the
+    ``problems`` of the outermost one.
+    """
 
     def __init__(
         self,
@@ -30,22 +36,27 @@ class Reader:
     ) -> None:
         self._values = values
         self._path = path
-        self._problems: list[str] = [] if problems is None else problems
-        self._asked: set[str] = set()
-        self._parts: list[Reader] = []
+        if problems is None:
+            problems = []
+        self._problems = problems
+        self._read_names: set[str] = set()
+        self._nested: list[Reader] = []
 
     def refuse(self, name: str, rule: str) -> None:
-        """Note that the value of that name cannot work."""
-        self._problems.append(f"{self._path}{name}: {rule}, got {_shown(self._values.get(name))}")
+        """Record that a value is invalid, with the rule that it breaks."""
+        value = _shortened(self._values.get(name))
+        self._problems.append(f"{self._path}{name}: {rule}, got {value}")
 
     def raw(self, name: str) -> Any:
-        """The value as it came, None if there is none or an empty text."""
-        self._asked.add(name)
+        """Return a value as it came; None for a missing value or blank text."""
+        self._read_names.add(name)
         value = self._values.get(name)
-        return None if isinstance(value, str) and not value.strip() else value
+        if isinstance(value, str) and not value.strip():
+            return None
+        return value
 
     def text(self, name: str, default: str) -> str:
-        """Return a text without spaces around it; the default where there is none, or none that will do."""
+        """Return a text without surrounding spaces; the default if it is missing or invalid."""
         value = self.raw(name)
         if value is None:
             return default
@@ -59,15 +70,20 @@ class Reader:
         name: str,
         default: str,
         allowed: Sequence[str],
-        refused: Mapping[str, str],
+        reasons: Mapping[str, str] | None = None,
     ) -> str:
-        """One of the allowed words, whatever its case; ``refused`` says why a known word cannot work."""
-        value = self.text(name, default)
+        """Return the allowed word that equals the value, ignoring case; the default if it is missing or invalid.
+
+        ``reasons`` says of well-known words (in lower case) why this component does not allow them.
+        """
+        value = self.text(name, default).lower()
         for word in allowed:
-            if value.lower() == word.lower():
+            if value == word.lower():
                 return word
-        why = refused.get(value.lower())
-        self.refuse(name, f"must be one of {', '.join(allowed)}" + (f" ({why})" if why else ""))
+        rule = f"must be one of {', '.join(allowed)}"
+        if reasons and value in reasons:
+            rule += f" ({reasons[value]})"
+        self.refuse(name, rule)
         return default
 
     def number(
@@ -78,17 +94,22 @@ class Reader:
         high: float = math.inf,
         above: bool = False,
     ) -> float:
-        """A finite number from ``low`` (or just above it) to ``high``."""
+        """Return a finite number from ``low`` (with ``above``: greater than ``low``) to ``high``.
+
+        The default is returned if the value is missing or invalid.
+        """
         value = self.raw(name)
         if value is None:
             return default
-        number = _number(value)
-        if number is None or not (low < number if above else low <= number) or number > high:
-            kind = "above" if above else "from"
-            upper = "" if high == math.inf else f" to {high:g}"
-            self.refuse(name, f"must be a number {kind} {low:g}{upper}")
-            return default
-        return number
+        number = _finite_number(value)
+        is_allowed = number is not None and low <= number <= high and not (above and number == low)
+        if number is not None and is_allowed:
+            return number
+        bounds = f"above {low:g}" if above else f"from {low:g}"
+        if high != math.inf:
+            bounds += f" to {high:g}"
+        self.refuse(name, f"must be a number {bounds}")
+        return default
 
     def integer(
         self,
@@ -97,28 +118,25 @@ class Reader:
         low: int,
         high: int,
     ) -> int:
-        """Return a whole number from ``low`` to ``high``.
-
-        The default where there is none, or none that will do.
-        """
+        """Return a whole number from ``low`` to ``high``; the default if it is missing or invalid."""
         value = self.raw(name)
         if value is None:
             return default
-        number = _number(value)
-        if number is None or number != int(number) or not low <= number <= high:
-            self.refuse(name, f"must be a whole number from {low} to {high}")
-            return default
-        return int(number)
+        number = _finite_number(value)
+        if number is not None and number.is_integer() and low <= number <= high:
+            return int(number)
+        self.refuse(name, f"must be a whole number from {low} to {high}")
+        return default
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return yes or no; the default where there is nothing."""
+        """Return a truth value; the default if it is missing, False if it is invalid."""
         value = self.raw(name)
         if value is None:
             return default
         word = str(value).strip().lower()
-        if word in TRUE:
+        if word in TRUE_WORDS:
             return True
-        if word not in FALSE:
+        if word not in FALSE_WORDS:
             self.refuse(name, "must be true or false")
         return False
 
@@ -128,7 +146,10 @@ class Reader:
         default: Sequence[str],
         allowed: Sequence[str],
     ) -> tuple[str, ...]:
-        """A list of words: a JSON list, its text, or words between commas."""
+        """Return a list of words in lower case, each word once; the default if it is missing or invalid.
+
+        The value may be a JSON list, the text of one, or words separated by commas.
+        """
         value = _decoded(self.raw(name))
         if value is None:
             return tuple(default)
@@ -138,40 +159,49 @@ class Reader:
             self.refuse(name, "must be a list of words")
             return tuple(default)
         words = [word.strip().lower() for word in value]
-        if any(word not in allowed for word in words):
+        if not set(words) <= set(allowed):
             self.refuse(name, f"may list only {', '.join(allowed)}")
             return tuple(default)
         return tuple(dict.fromkeys(words))
 
-    def part(self, name: str, word: str | None = None) -> Reader:
-        """A reader of the object of that name, given as object or JSON text.
+    def nested(self, name: str, shorthand: str | None = None) -> Reader:
+        """Return a reader of a nested object, which may come as object or as JSON text.
 
-        With ``word``, a plain text stands for an object with just that entry.
+        With ``shorthand``, a plain word means an object with just that entry: ``encrypt_param: Paillier`` means
+        ``encrypt_param: {method: Paillier}``.
         """
         value = _decoded(self.raw(name))
-        if word is not None and isinstance(value, str):
-            value = {word: value}
+        if shorthand is not None and isinstance(value, str):
+            value = {shorthand: value}
         if value is not None and not isinstance(value, Mapping):
-            self.refuse(name, "must be an object" + ("" if word is None else " or a word"))
+            rule = "must be an object" if shorthand is None else "must be an object or a word"
+            self.refuse(name, rule)
             value = None
-        part = Reader(value or {}, f"{self._path}{name}.", self._problems)
-        self._parts.append(part)
-        return part
+        reader = Reader(value or {}, f"{self._path}{name}.", self._problems)
+        self._nested.append(reader)
+        return reader
 
     def finish(self, log: Log) -> None:
-        """Raise every problem in one `BadParameters`; else warn of parameters nobody reads."""
+        """Raise one `BadParameters` with every problem; without any, warn of unknown parameters."""
         if self._problems:
             raise BadParameters("; ".join(self._problems))
         for name in self._unknown():
             log("warning", "unknown parameter ignored", parameter=name)
 
     def _unknown(self) -> list[str]:
-        known = self._asked if self._path else self._asked | DATA_LOCATION
-        own = [f"{self._path}{name}" for name in self._values if name not in known]
-        return own + [name for part in self._parts for name in part._unknown()]
+        """Return the paths of all values that were not read, nested ones last."""
+        expected = set(self._read_names)
+        is_outermost = not self._path
+        if is_outermost:
+            expected |= DATA_LOCATION
+        names = [f"{self._path}{name}" for name in self._values if name not in expected]
+        for reader in self._nested:
+            names += reader._unknown()
+        return names
 
 
-def _number(value: Any) -> float | None:
+def _finite_number(value: Any) -> float | None:
+    """Return a number or the text of one as float; None for anything else."""
     if isinstance(value, bool):
         return None
     try:
@@ -182,7 +212,7 @@ def _number(value: Any) -> float | None:
 
 
 def _decoded(value: Any) -> Any:
-    """JSON in a text is decoded, also where it was quoted twice; any other text stays."""
+    """Decode a text that is JSON, even one that was quoted twice; return any other value as it is."""
     for _ in range(2):
         if not isinstance(value, str):
             break
@@ -193,6 +223,9 @@ def _decoded(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
+    """Return a value as JSON, cut to the length that fits a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= LONGEST_VALUE_IN_MESSAGE:
+        return text
+    return text[: LONGEST_VALUE_IN_MESSAGE - 3] + "..."

@@ -1,8 +1,8 @@
-"""What the predict stages share. A training component predicts when the platform binds its input ``model``.
+"""Shared by the predict stages. A training component predicts if the platform connects its input ``model``.
 
-Nothing is trained then: every party reads its own part of the model and the rows, the hosts tell the guest what
-it needs for the scores, and the guest tells them nothing but its hello. Labels are used where the guest's table
-has them, and not needed. The guest's outputs are those of a training without ``model``.
+Nothing is trained then: every party reads its own part of the model and the rows, the hosts send the guest what
+it needs for the scores, and the guest sends them nothing but its hello. Labels are optional: they are used for
+metrics if the guest's table has them. The guest writes the outputs of a training except ``model``.
 """
 
 from __future__ import annotations
@@ -13,47 +13,51 @@ from typing import Any
 
 import numpy as np
 
+from refvendor.arrays import Bools, Floats
 from refvendor.components.links import BadMessage, Message
+from refvendor.components.tables import (
+    column_of,
+    parse_classes,
+    parse_numbers,
+    raise_problems,
+    shape_problems,
+    unique_ids,
+)
 from refvendor.components.training import (
-    LABELS,
-    Common,
-    Floats,
-    held_by,
-    numbers_of,
-    only_ids,
-    quality,
+    CommonParameters,
+    compute_metrics,
+    id_table,
+    ks_report,
+    reference_to,
     sigmoid,
 )
 from refvendor.contract import BadParameters, Io, Table, Task
-from refvendor.metrics import ks_curve
 
-INPUT, OUTPUT, MODEL = "train_data", "train_data", "model"
-LOSS, AUC, KS = "train-loss", "train-auc", "train-ks"
+OUTPUT = "train_data"
+MODEL = "model"
+LOSS = "train-loss"
+AUC = "train-auc"
+KS = "train-ks"
 
 
 @dataclass(frozen=True)
 class NewRows:
-    """A party's part of the rows to score; ``values`` has a column per feature asked for, NaN where missing."""
+    """A party's part of the rows that need a score."""
 
     ids: list[str]
-    values: Floats
-    labels: list[str] | None
-    """the label cells as they came; None where the table has no such column"""
+    values: Floats  # rows x features of the model, NaN for missing cells
+    labels: list[str] | None  # cells as they came; None if the table has no such column
 
     @property
     def classes(self) -> Floats | None:
-        """1.0 and 0.0 per row; None where labels are missing, or are not of two classes."""
+        """1.0 and 0.0 per row; None if labels are missing or are not of two classes."""
         if self.labels is None:
             return None
-        numbers, bad = numbers_of(self.labels)
-        if bad or np.isnan(numbers).any() or set(numbers.tolist()) not in LABELS:
-            return None
-        result: Floats = (numbers > 0).astype(np.float64)
-        return result
+        return parse_classes(parse_numbers(self.labels))
 
 
-def predicts(task: Task) -> bool:
-    """Whether this run scores rows with a model instead of training one."""
+def is_prediction(task: Task) -> bool:
+    """True if this run scores rows with a model instead of training one."""
     return MODEL in task.inputs
 
 
@@ -62,130 +66,154 @@ def read_model(
     io: Io,
     keys: Sequence[str],
 ) -> Mapping[str, Any]:
-    """Read this party's part of the model. Raises `BadParameters` for another party's, or another kind."""
-    value = io.read_json(MODEL)
-    if not isinstance(value, Mapping):
+    """Read this party's part of the model.
+
+    Raises `BadParameters` if it lacks one of the keys or belongs to another party or component.
+    """
+    model = io.read_json(MODEL)
+    if not isinstance(model, Mapping):
         raise BadParameters("model: must be a JSON object")
-    problems = [f"model: lacks {key}" for key in keys if key not in value]
-    for key, mine in (("component", task.component), ("party", task.me)):
-        if value.get(key) != mine:
-            problems.append(f"model: is of {key} {value.get(key)!r}, this is {mine!r}")
-    if problems:
-        raise BadParameters("; ".join(problems))
-    return value
+    problems = [f"model: lacks {key}" for key in keys if key not in model]
+    for key, expected in (("component", task.component), ("party", task.me)):
+        if model.get(key) != expected:
+            problems.append(f"model: is of {key} {model.get(key)!r}, this is {expected!r}")
+    raise_problems(problems)
+    return model
 
 
 def read_new_rows(
     table: Table,
-    common: Common,
+    common: CommonParameters,
     features: Sequence[str],
 ) -> NewRows:
-    """Take ids, the model's features and the labels, if there are any, out of a table.
+    """Take ids, the model's features and, if there is such a column, the labels out of a table.
 
-    Raises `BadParameters`. Messages name columns and counts, never a value.
+    Raises `BadParameters`, whose messages name columns and counts, never a value.
     """
+    raise_problems(_header_problems(table, common, features) + shape_problems(table))
+    ids = unique_ids(table, common.id_column)
+    values = np.empty((len(ids), len(features)))
+    problems = []
+    for place, name in enumerate(features):
+        column = parse_numbers(column_of(table, name))
+        values[:, place] = column.numbers
+        if column.invalid:
+            problems.append(
+                f"train_data: {column.invalid} cells of column {name!r} are not finite numbers"
+            )
+    raise_problems(problems)
+    labels = None
+    if common.label_column in table.header and common.label_column != common.id_column:
+        labels = column_of(table, common.label_column)
+    return NewRows(ids, values, labels)
+
+
+def _header_problems(
+    table: Table,
+    common: CommonParameters,
+    features: Sequence[str],
+) -> list[str]:
     header = table.header
-    wanted = [common.id, *features]
     problems = [
         f"train_data: has no column {name!r}, which the model needs"
         for name in features
         if name not in header
     ]
-    if common.id not in header:
-        problems.append(f"id: train_data has no column {common.id!r} among its {len(header)}")
-    problems += [
-        f"train_data: column name {n!r} occurs twice" for n in wanted if header.count(n) > 1
-    ]
-    if not table.rows:
-        problems.append("train_data: has no rows")
-    if uneven := sum(len(row) != len(header) for row in table.rows):
-        problems.append(f"train_data: {uneven} rows do not have {len(header)} cells")
-    if problems:
-        raise BadParameters("; ".join(problems))
-    ids = [row[header.index(common.id)] for row in table.rows]
-    if len(set(ids)) != len(ids):
-        raise BadParameters(
-            f"id: {len(ids) - len(set(ids))} rows repeat another row's id in {common.id!r}"
+    if common.id_column not in header:
+        problems.append(
+            f"id: train_data has no column {common.id_column!r} among its {len(header)}"
         )
-    values = np.empty((len(ids), len(features)))
-    for column, name in enumerate(features):
-        place = header.index(name)
-        values[:, column], bad = numbers_of([row[place] for row in table.rows])
-        if bad:
-            problems.append(f"train_data: {bad} cells of column {name!r} are not finite numbers")
-    if problems:
-        raise BadParameters("; ".join(problems))
-    has_labels = common.label in header and common.label != common.id
-    labels = [row[header.index(common.label)] for row in table.rows] if has_labels else None
-    return NewRows(ids, values, labels)
+    for name in (common.id_column, *features):
+        if header.count(name) > 1:
+            problems.append(f"train_data: column name {name!r} occurs twice")
+    return problems
 
 
-def same_training(model: Mapping[str, Any], message: Message) -> None:
-    """Check that a peer predicts with the part that was trained together with this one. Raises `BadMessage`."""
-    theirs = message.fields.get("training")
-    if theirs != model.get("training"):
+def check_same_training(model: Mapping[str, Any], message: Message) -> None:
+    """Check that a peer's part of the model comes from the same training. Raises `BadMessage`."""
+    training = model.get("training")
+    peer_training = message.fields.get("training")
+    if peer_training != training:
         raise BadMessage(
-            f"the parts of the model are of different trainings: {model.get('training')!r}, {theirs!r}"
+            f"the parts of the model are of different trainings: {training!r}, {peer_training!r}"
         )
 
 
 def threshold_of(
     task: Task,
-    common: Common,
+    common: CommonParameters,
     model: Mapping[str, Any],
 ) -> float:
-    """The job's threshold where it names one, else the one of the training."""
-    if task.parameters.get("predict_param") not in (None, "", {}):
-        return common.threshold
+    """Return the job's threshold if it names one, else the threshold of the training."""
+    is_in_job = task.parameters.get("predict_param") not in (None, "", {})
     stored = model.get("threshold")
-    return float(stored) if isinstance(stored, int | float) else common.threshold
+    if is_in_job or not isinstance(stored, int | float):
+        return common.threshold
+    return float(stored)
 
 
 def write_scores(
     task: Task,
     io: Io,
-    common: Common,
+    common: CommonParameters,
     model: Mapping[str, Any],
     rows: NewRows,
     scores: Floats,
     reports: Sequence[str],
 ) -> None:
-    """Write the guest's outputs: a score and a class per row, and the measures if there are labels."""
+    """Write the guest's outputs: a score and a class per row, and metrics if there are labels.
+
+    ``reports`` names the reports that the component has, out of `LOSS`, `AUC` and `KS`.
+    """
     probabilities = sigmoid(scores)
-    chosen = probabilities >= threshold_of(task, common, model)
-    header = [
-        common.id,
-        *([common.label] if rows.labels is not None else []),
-        "score",
-        "prediction",
-    ]
-    labels = [[cell] for cell in rows.labels] if rows.labels is not None else [[] for _ in rows.ids]
-    cells = [
-        [i, *label, repr(float(p)), str(int(c))]
-        for i, label, p, c in zip(rows.ids, labels, probabilities, chosen, strict=True)
-    ]
-    io.write_table(OUTPUT, Table(header=header, rows=cells))
-    known = rows.classes
-    measured: dict[str, Any] = {"left_out": "the rows have no labels of two classes"}
-    curve: Any = measured
-    if known is not None:
-        measured = quality(known, probabilities, common.metrics)
-        curve = (
-            ks_curve(known, probabilities) if "ks" in common.metrics else {"left_out": "metrics"}
-        )
-    about = {"rows": len(rows.ids), "predicted_with": model.get("training")}
-    for name, value in ((LOSS, {**about, **measured}), (AUC, {**about, **measured}), (KS, curve)):
-        if name in reports:
-            io.write_json(name, value)
+    predicted = probabilities >= threshold_of(task, common, model)
+    io.write_table(OUTPUT, _score_table(common, rows, probabilities, predicted))
+    contents = _report_contents(common, model, rows, probabilities)
+    for name in reports:
+        io.write_json(name, contents[name])
 
 
-def write_rest(
+def _score_table(
+    common: CommonParameters,
+    rows: NewRows,
+    probabilities: Floats,
+    predicted: Bools,
+) -> Table:
+    """Return the table with the columns id, label (if there are labels), score and prediction."""
+    header = [common.id_column]
+    columns = [rows.ids]
+    if rows.labels is not None:
+        header.append(common.label_column)
+        columns.append(rows.labels)
+    header += ["score", "prediction"]
+    columns.append([repr(float(probability)) for probability in probabilities])
+    columns.append([str(int(is_positive)) for is_positive in predicted])
+    return Table(header=header, rows=[list(cells) for cells in zip(*columns, strict=True)])
+
+
+def _report_contents(
+    common: CommonParameters,
+    model: Mapping[str, Any],
+    rows: NewRows,
+    probabilities: Floats,
+) -> dict[str, Any]:
+    """Return the content of every possible report by its name."""
+    summary = {"rows": len(rows.ids), "predicted_with": model.get("training")}
+    classes = rows.classes
+    if classes is None:
+        reason = {"left_out": "the rows have no labels of two classes"}
+        return {LOSS: summary | reason, AUC: summary | reason, KS: reason}
+    figures = summary | compute_metrics(classes, probabilities, common.metrics)
+    return {LOSS: figures, AUC: figures, KS: ks_report(classes, probabilities, common.metrics)}
+
+
+def write_without_scores(
     io: Io,
-    common: Common,
+    common: CommonParameters,
     ids: Sequence[str],
     reports: Sequence[str],
 ) -> None:
-    """Write the outputs of a party that gets no scores."""
-    io.write_table(OUTPUT, only_ids(common.id, ids))
+    """Write the outputs of a party that gets no scores: its ids, and reports that refer to the guest."""
+    io.write_table(OUTPUT, id_table(common.id_column, ids))
     for name in reports:
-        io.write_json(name, held_by("guest.0"))
+        io.write_json(name, reference_to("guest.0"))

@@ -1,7 +1,9 @@
-"""Finds where to split a tree's node: bins, sums per candidate, gains. Pure numbers, no party, no message.
+"""Finds the best split of a tree's node: bins, sums per candidate, gains. Pure numbers, no parties, no messages.
 
-Gradients are integers in units of ``2 ** -FRACTION``. Sums of integers have no rounding, so a sum that was
-added up under encryption and one that was added up in the clear are equal, and so is every gain made of them.
+With p the predicted probability of a row and y its label, g = p - y and h = p (1 - p) are the first two derivatives of
+its loss; gains and leaf weights follow from their sums (Chen and Guestrin, "XGBoost", KDD 2016, section 2.2). They
+are integers in units of ``2 ** -FRACTION_BITS``. Sums of integers have no rounding, so a sum that was added up under
+encryption equals one in the clear, and so does every gain computed from it.
 """
 
 from __future__ import annotations
@@ -10,49 +12,60 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from refvendor.components.training import Floats
+from refvendor.arrays import Floats, Ints
 
-Ints = npt.NDArray[np.int64]
-FRACTION = 24
-UNIT = 2.0**-FRACTION
+FRACTION_BITS = 24
+UNIT = 2.0**-FRACTION_BITS
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """When a split is worth it."""
+    """When a split is worth making."""
 
-    reg_lambda: float = 0.1
-    reg_alpha: float = 0.0
-    min_gain: float = 1e-3
-    """a split must gain more than this"""
-    min_leaf_rows: int = 1
-    """rows that each side must keep"""
+    reg_lambda: float = 0.1  # L2 penalty on leaf weights
+    reg_alpha: float = 0.0  # L1 penalty on leaf weights
+    min_gain: float = 1e-3  # a split must gain more
+    min_leaf_rows: int = 1  # rows that each side must keep
 
-    def shrunk(self, g: Floats) -> Floats:
-        """The gradient sum after the L1 penalty."""
+    def shrink(self, g: Floats) -> Floats:
+        """Return gradient sums after the L1 penalty."""
         result: Floats = np.sign(g) * np.maximum(np.abs(g) - self.reg_alpha, 0.0)
         return result
 
     def strength(self, g: Ints, h: Ints) -> Floats:
-        """How much a group with these sums lowers the loss by one weight of its own, times two."""
-        weight = h.astype(np.float64) * UNIT + self.reg_lambda
-        top = self.shrunk(g.astype(np.float64) * UNIT) ** 2
-        result: Floats = np.divide(top, weight, out=np.zeros_like(top), where=weight > 0)
+        """Return twice the decrease of the loss if the rows with these sums get a weight of their own."""
+        denominator = h.astype(np.float64) * UNIT + self.reg_lambda
+        numerator = self.shrink(g.astype(np.float64) * UNIT) ** 2
+        result: Floats = np.divide(
+            numerator,
+            denominator,
+            out=np.zeros_like(numerator),
+            where=denominator > 0,
+        )
         return result
 
-    def leaf(self, g: int, h: int) -> float:
-        """The weight of a leaf with these sums."""
-        weight = h * UNIT + self.reg_lambda
-        return float(-self.shrunk(np.array([g * UNIT]))[0] / weight) if weight > 0 else 0.0
+    def leaf_weight(self, g: int, h: int) -> float:
+        """Return the weight of a leaf with these sums."""
+        denominator = h * UNIT + self.reg_lambda
+        if denominator <= 0:
+            return 0.0
+        return float(-self.shrink(np.array([g * UNIT]))[0] / denominator)
+
+
+class Candidate(NamedTuple):
+    """A possible split: rows go left if their bin in the column is at most ``code``."""
+
+    column: int
+    code: int
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Per candidate the rows on its left: how many, and their sums of g and h."""
+    """The rows on the left of each candidate: their number, and their sums of g and h."""
 
     count: Ints
     g: Ints
@@ -61,12 +74,11 @@ class Sums:
 
 @dataclass(frozen=True)
 class Bins:
-    """One party's features, cut into bins: code ``b`` means a value up to ``cuts[b]``."""
+    """One party's features, cut into bins."""
 
     names: list[str]
-    cuts: list[Floats]
-    codes: Ints
-    """rows x features"""
+    cuts: list[Floats]  # per feature, ascending: code ``b`` means a value up to ``cuts[b]``
+    codes: Ints  # rows x features
 
 
 def bin_features(
@@ -78,21 +90,24 @@ def bin_features(
     codes = np.zeros(values.shape, dtype=np.int64)
     cuts = []
     for column in range(values.shape[1]):
-        present = values[~np.isnan(values[:, column]), column]
-        edges = np.unique(present)
-        if len(edges) > bin_num:
-            edges = np.unique(np.quantile(present, np.arange(1, bin_num) / bin_num, method="lower"))
-            edges = edges[edges < present.max()]
-        else:
-            edges = edges[:-1]
-        cuts.append(edges)
-        known = ~np.isnan(values[:, column])
-        codes[known, column] = np.searchsorted(edges, values[known, column], side="left")
-    return Bins(
-        names=names,
-        cuts=cuts,
-        codes=codes,
-    )
+        is_present = ~np.isnan(values[:, column])
+        present = values[is_present, column]
+        column_cuts = _find_cuts(present, bin_num)
+        codes[is_present, column] = np.searchsorted(column_cuts, present, side="left")
+        cuts.append(column_cuts)
+    return Bins(names=names, cuts=cuts, codes=codes)
+
+
+def _find_cuts(present: Floats, bin_num: int) -> Floats:
+    """Return the upper bounds of all bins but the last."""
+    cuts: Floats = np.unique(present)
+    if len(cuts) <= bin_num:
+        cuts = cuts[:-1]
+    else:
+        quantiles = np.quantile(present, np.arange(1, bin_num) / bin_num, method="lower")
+        cuts = np.unique(quantiles)
+        cuts = cuts[cuts < present.max()]
+    return cuts
 
 
 def columns_of_tree(
@@ -101,48 +116,73 @@ def columns_of_tree(
     total: int,
     rate: float,
 ) -> list[int]:
-    """The columns a party offers in one tree: always the same for the same party, tree and rate."""
+    """Return the columns that a party offers in one tree: the same in every run."""
     if rate >= 1 or not total:
         return list(range(total))
-    seed = int.from_bytes(hashlib.sha256(f"columns {party} {tree}".encode()).digest()[:8], "big")
-    picked = np.random.default_rng(seed).permutation(total)[: max(1, math.ceil(rate * total))]
-    return sorted(int(column) for column in picked)
+    digest = hashlib.sha256(f"columns {party} {tree}".encode()).digest()
+    generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    count = max(1, math.ceil(rate * total))
+    return sorted(generator.permutation(total)[:count].tolist())
 
 
-def candidates(
+def find_candidates(
     bins: Bins,
     columns: Sequence[int],
     rows: Ints,
-) -> list[tuple[int, int]]:
-    """Every (column, bin) whose cut leaves rows on both sides, each way of parting a column's rows once."""
-    found = []
+) -> list[Candidate]:
+    """Return the candidates with rows on both sides, each partition of the rows by a column only once."""
+    candidates = []
     for column in columns:
         filled = np.flatnonzero(np.bincount(bins.codes[rows, column], minlength=1))
-        found += [(column, int(code)) for code in filled[:-1]]
-    return found
+        candidates += [Candidate(column, code) for code in filled[:-1].tolist()]
+    return candidates
 
 
 def left_sums(
     bins: Bins,
-    places: Sequence[tuple[int, int]],
+    candidates: Sequence[Candidate],
     rows: Ints,
     g: Ints,
     h: Ints,
 ) -> Sums:
-    """The sums of the rows up to each candidate's bin."""
-    size = len(places)
-    sums = Sums(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
-    cumulated: dict[int, tuple[Ints, Ints, Ints]] = {}
-    for i, (column, code) in enumerate(places):
-        if column not in cumulated:
-            codes = bins.codes[rows, column]
-            width = len(bins.cuts[column]) + 1
-            cumulated[column] = (
-                np.bincount(codes, minlength=width).cumsum(),
-                _sums_by_code(codes, g[rows], width).cumsum(),
-                _sums_by_code(codes, h[rows], width).cumsum(),
-            )
-        sums.count[i], sums.g[i], sums.h[i] = (values[code] for values in cumulated[column])
+    """Return the sums of the rows up to each candidate's bin; ``g`` and ``h`` hold all rows of the table."""
+    columns = {candidate.column for candidate in candidates}
+    cumulated = {column: _cumulated_sums(bins, column, rows, g, h) for column in columns}
+    count = [cumulated[column].count[code] for column, code in candidates]
+    g_sums = [cumulated[column].g[code] for column, code in candidates]
+    h_sums = [cumulated[column].h[code] for column, code in candidates]
+    return Sums(
+        count=np.array(count, dtype=np.int64),
+        g=np.array(g_sums, dtype=np.int64),
+        h=np.array(h_sums, dtype=np.int64),
+    )
+
+
+def _cumulated_sums(
+    bins: Bins,
+    column: int,
+    rows: Ints,
+    g: Ints,
+    h: Ints,
+) -> Sums:
+    """Return the sums of the rows up to each bin of a column."""
+    codes = bins.codes[rows, column]
+    width = len(bins.cuts[column]) + 1
+    return Sums(
+        count=np.bincount(codes, minlength=width).cumsum(),
+        g=_sums_by_code(codes, g[rows], width).cumsum(),
+        h=_sums_by_code(codes, h[rows], width).cumsum(),
+    )
+
+
+def _sums_by_code(
+    codes: Ints,
+    values: Ints,
+    width: int,
+) -> Ints:
+    """Return the sum of the values in each bin, exactly (a weighted `np.bincount` would compute floats)."""
+    sums = np.zeros(width, np.int64)
+    np.add.at(sums, codes, values)
     return sums
 
 
@@ -153,20 +193,10 @@ def gains(
     h: int,
     rule: SplitRule,
 ) -> Floats:
-    """What each candidate gains in a node with these totals; minus infinity where a side gets too small."""
+    """Return the gain of each candidate in a node with these totals; minus infinity if a side is too small."""
     right = Sums(count - left.count, g - left.g, h - left.h)
-    whole = rule.strength(np.array([g]), np.array([h]))[0]
-    gain = rule.strength(left.g, left.h) + rule.strength(right.g, right.h) - whole
-    allowed = np.minimum(left.count, right.count) >= max(1, rule.min_leaf_rows)
-    result: Floats = np.where(allowed, gain, -np.inf)
+    undivided = rule.strength(np.array([g]), np.array([h]))[0]
+    gain = rule.strength(left.g, left.h) + rule.strength(right.g, right.h) - undivided
+    is_allowed = np.minimum(left.count, right.count) >= max(1, rule.min_leaf_rows)
+    result: Floats = np.where(is_allowed, gain, -np.inf)
     return result
-
-
-def _sums_by_code(
-    codes: Ints,
-    values: Ints,
-    width: int,
-) -> Ints:
-    sums = np.zeros(width, np.int64)
-    np.add.at(sums, codes, values)
-    return sums

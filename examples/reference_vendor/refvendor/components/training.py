@@ -1,177 +1,214 @@
-"""What the training components share: their rows, their common parameters and the form of their reports."""
+"""Shared by the training components: their rows, their common parameters and the form of their reports."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from refvendor.arrays import Floats
 from refvendor.components.parameters import Reader
+from refvendor.components.tables import (
+    column_of,
+    parse_classes,
+    parse_numbers,
+    raise_problems,
+    shape_problems,
+    unique_ids,
+)
 from refvendor.contract import BadParameters, Io, Log, StorageFailed, Table
 from refvendor.crypto.paillier import LARGEST_KEY, SMALLEST_KEY
-from refvendor.metrics import auc, ks
+from refvendor.metrics import auc, ks, ks_curve
 
-Floats = npt.NDArray[np.float64]
-METRICS = ("auc", "ks")
-MISSING = {"", "na", "nan", "null", "none"}
+METRICS = {"auc": auc, "ks": ks}
+# Columns, in lower case, that other components of a platform add and that are no features.
 NO_FEATURES = {"sid", "extend_sid"}
-LABELS = ({0.0, 1.0}, {-1.0, 1.0})
+SECONDS_BETWEEN_LOSS_REPORTS = 1.0
 
 
 @dataclass(frozen=True)
-class Common:
-    """Parameters that both training components read the same way."""
+class CommonParameters:
+    """Parameters that both training components read in the same way."""
 
-    id: str
-    label: str
-    key_length: int
-    threshold: float
-    metrics: tuple[str, ...]
-    local_baseline: bool
+    id_column: str
+    label_column: str
+    key_length: int  # bits of the Paillier key
+    threshold: float  # lowest score of the positive class
+    metrics: tuple[str, ...]  # names out of `METRICS`
+    local_baseline: bool  # whether to report a model of the guest's features alone
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A party's part of the training set; ``values`` holds NaN where a cell is missing."""
+    """A party's part of the training set."""
 
     ids: list[str]
-    names: list[str]
-    values: Floats
-    labels: Floats | None
-    """1.0 for the positive class, 0.0 for the other; None at a party without labels"""
+    names: list[str]  # of the features
+    values: Floats  # rows x features, NaN for missing cells
+    labels: Floats | None  # 1.0 for the positive class, else 0.0; None at a party without labels
 
     @property
     def label_values(self) -> Floats:
-        """The labels of a party that has them."""
+        """The labels of a party that has them. Raises `ValueError` at any other."""
         if self.labels is None:
             raise ValueError("this party has no labels")
         return self.labels
 
 
-def read_common(reader: Reader) -> Common:
-    """Read the shared parameters, noting in the reader what cannot work."""
-    encryption = reader.part("encrypt_param", word="method")
-    encryption.choice("method", "Paillier", ("Paillier",), {})
+def read_common(reader: Reader) -> CommonParameters:
+    """Read the shared parameters; problems are recorded in the reader."""
+    encryption = reader.nested("encrypt_param", shorthand="method")
+    encryption.choice("method", "Paillier", ("Paillier",))
     key_length = encryption.integer("key_length", 2048, SMALLEST_KEY, LARGEST_KEY)
     if key_length % 2:
         encryption.refuse("key_length", "must be even")
-    validation = reader.part("cv_param")
-    if validation.flag("need_cv", False):
-        validation.refuse("need_cv", "must be false: this component does no cross-validation")
-    for name in ("n_splits", "shuffle", "random_seed"):
-        validation.raw(name)
-    return Common(
-        id=reader.text("id", "id"),
-        label=reader.text("label", "y"),
+    _refuse_cross_validation(reader)
+    return CommonParameters(
+        id_column=reader.text("id", "id"),
+        label_column=reader.text("label", "y"),
         key_length=key_length,
-        threshold=reader.part("predict_param").number("threshold", 0.5, 0.0, 1.0),
-        metrics=reader.words("metrics", METRICS, METRICS),
+        threshold=reader.nested("predict_param").number("threshold", 0.5, 0.0, 1.0),
+        metrics=reader.words("metrics", tuple(METRICS), tuple(METRICS)),
         local_baseline=reader.flag("report_local_baseline", False),
     )
 
 
+def _refuse_cross_validation(reader: Reader) -> None:
+    """Refuse cross-validation, but accept its details as long as it is off."""
+    validation = reader.nested("cv_param")
+    if validation.flag("need_cv", False):
+        validation.refuse("need_cv", "must be false: this component does no cross-validation")
+    for name in ("n_splits", "shuffle", "random_seed"):
+        validation.raw(name)
+
+
 def read_rows(
     table: Table,
-    common: Common,
+    common: CommonParameters,
     with_labels: bool,
     log: Log,
 ) -> Rows:
-    """Take ids, numeric features and, at the guest, labels out of a table. Raises `BadParameters`.
+    """Take ids, numeric features and, with ``with_labels``, labels out of a table.
 
-    A column without a single number is left out with a warning, one with some is refused. Messages name
-    columns and counts, never a value.
+    A column without a single number is left out with a warning; one with some invalid cells is refused. Raises
+    `BadParameters`, whose messages name columns and counts, never a value.
     """
-    header, problems = table.header, []
+    raise_problems(_header_problems(table, common, with_labels, log) + shape_problems(table))
+    ids = unique_ids(table, common.id_column)
+    labels = None
+    if with_labels:
+        labels = _read_labels(column_of(table, common.label_column), common.label_column)
+    features = _read_features(table, (common.id_column, common.label_column), log)
+    values = np.empty((len(ids), 0))
+    if features:
+        values = np.column_stack(list(features.values()))
+    return Rows(ids, list(features), values, labels)
+
+
+def _header_problems(
+    table: Table,
+    common: CommonParameters,
+    with_labels: bool,
+    log: Log,
+) -> list[str]:
+    """Return the problems with the columns' names; the names themselves go to this party's log only."""
+    header = table.header
+    problems = []
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         problems.append(f"train_data: column names occur twice: {', '.join(repeated)}")
-    for what, name in (("id", common.id), *([("label", common.label)] if with_labels else [])):
+    required = {"id": common.id_column}
+    if with_labels:
+        required["label"] = common.label_column
+    for parameter, name in required.items():
         if name not in header:
-            problems.append(f"{what}: train_data has no column {name!r} among its {len(header)}")
+            problems.append(
+                f"{parameter}: train_data has no column {name!r} among its {len(header)}"
+            )
             log("info", "columns of train_data", columns=header)
-    if with_labels and common.id == common.label:
-        problems.append(f"label: names the same column as id, {common.id!r}")
-    if not table.rows:
-        problems.append("train_data: has no rows")
-    if uneven := sum(len(row) != len(header) for row in table.rows):
-        problems.append(f"train_data: {uneven} rows do not have {len(header)} cells")
-    if problems:
-        raise BadParameters("; ".join(problems))
-    columns = dict(zip(header, zip(*table.rows, strict=True), strict=True))
-    ids = list(columns[common.id])
-    if len(set(ids)) != len(ids):
+    if with_labels and common.id_column == common.label_column:
+        problems.append(f"label: names the same column as id, {common.id_column!r}")
+    return problems
+
+
+def _read_labels(cells: Sequence[str], name: str) -> Floats:
+    column = parse_numbers(cells)
+    labels = parse_classes(column)
+    if labels is None:
+        finite = column.numbers[np.isfinite(column.numbers)]
         raise BadParameters(
-            f"id: {len(ids) - len(set(ids))} rows repeat another row's id in {common.id!r}"
+            f"label: column {name!r} must hold two classes, 0 and 1 or -1 and 1, in every row; "
+            f"{column.invalid + column.missing} cells are no numbers, {len(set(finite.tolist()))} different numbers"
         )
-    labels = _labels(columns[common.label], common.label) if with_labels else None
-    names, values = [], []
-    for name, cells in columns.items():
-        if name in (common.id, common.label) or name.lower() in NO_FEATURES:
+    return labels
+
+
+def _read_features(table: Table, no_features: Sequence[str], log: Log) -> dict[str, Floats]:
+    """Return the numeric columns by name, in the order of the table. Raises `BadParameters`."""
+    features: dict[str, Floats] = {}
+    problems = []
+    for name in table.header:
+        if name in no_features or name.lower() in NO_FEATURES:
             continue
-        numbers, bad = numbers_of(cells)
-        if bad and not np.isfinite(numbers).any():
-            log("warning", "column without numbers left out", column=name)
-        elif bad:
-            problems.append(f"train_data: {bad} cells of column {name!r} are not finite numbers")
+        column = parse_numbers(column_of(table, name))
+        has_numbers = column.missing < len(column.numbers)
+        if not column.invalid:
+            features[name] = column.numbers
+        elif has_numbers:
+            problems.append(
+                f"train_data: {column.invalid} cells of column {name!r} are not finite numbers"
+            )
         else:
-            names.append(name)
-            values.append(numbers)
-    if problems:
-        raise BadParameters("; ".join(problems))
-    matrix = np.column_stack(values) if values else np.empty((len(ids), 0))
-    return Rows(
-        ids=ids,
-        names=names,
-        values=matrix,
-        labels=labels,
-    )
+            log("warning", "column without numbers left out", column=name)
+    raise_problems(problems)
+    return features
 
 
 def sigmoid(scores: Floats) -> Floats:
-    """Probabilities of scores, without overflow at either end."""
+    """Return the probabilities of scores: ``1 / (1 + exp(-score))``, without overflow at either end."""
     small = np.exp(-np.abs(scores))
-    result: Floats = np.where(scores >= 0, 1.0, small) / (1.0 + small)
-    return result
+    probabilities: Floats = np.where(scores >= 0, 1.0, small) / (1.0 + small)
+    return probabilities
 
 
-def predictions(
+def prediction_table(
     rows: Rows,
-    common: Common,
+    common: CommonParameters,
     probabilities: Floats,
 ) -> Table:
-    """The guest's output table: id, label, score in [0, 1] and the class at the threshold."""
+    """Return the guest's output: id, label, score in [0, 1] and the class at the threshold."""
     classes = probabilities >= common.threshold
+    columns = zip(rows.ids, rows.label_values, probabilities, classes, strict=True)
     cells = [
-        [i, str(int(y)), repr(float(p)), str(int(c))]
-        for i, y, p, c in zip(rows.ids, rows.label_values, probabilities, classes, strict=True)
+        [row_id, str(int(label)), repr(float(probability)), str(int(predicted))]
+        for row_id, label, probability, predicted in columns
     ]
-    return Table(header=[common.id, common.label, "score", "prediction"], rows=cells)
+    header = [common.id_column, common.label_column, "score", "prediction"]
+    return Table(header=header, rows=cells)
 
 
-def only_ids(name: str, ids: Sequence[str]) -> Table:
-    """The output table of a party that gets no scores."""
-    return Table(header=[name], rows=[[value] for value in ids])
+def id_table(column: str, ids: Sequence[str]) -> Table:
+    """Return the output of a party that gets no scores: its ids."""
+    return Table(header=[column], rows=[[value] for value in ids])
 
 
-def held_by(*parties: str) -> dict[str, Any]:
-    """A report that says where the real one is."""
+def reference_to(*parties: str) -> dict[str, Any]:
+    """Return the report of a party that does not have the figures: who has them."""
     return {"held_by": list(parties)}
 
 
-def numbered(losses: Sequence[float], step: str) -> list[dict[str, float]]:
-    """The losses as a report has them: each with the number of its ``step``."""
-    return [{step: i + 1, "loss": loss} for i, loss in enumerate(losses)]
+def loss_entries(losses: Sequence[float], step: str) -> list[dict[str, float]]:
+    """Return losses as a report holds them; ``step`` names the count: ``{"tree": 1, "loss": 0.5}``."""
+    return [{step: number, "loss": loss} for number, loss in enumerate(losses, start=1)]
 
 
-class LossSoFar:
-    """The report of the losses while training runs, written again at most once a second.
+class LossReport:
+    """The report of the losses during training, written at most once per `SECONDS_BETWEEN_LOSS_REPORTS`.
 
-    A storage that refuses it fails nothing: the whole report is written at the end.
+    A storage that fails costs a warning only: the complete report is written at the end of the training.
     """
 
     def __init__(
@@ -180,62 +217,39 @@ class LossSoFar:
         report: str,
         step: str,
         log: Log,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._io = io
         self._report = report
         self._step = step
         self._log = log
+        self._clock = clock
         self._losses: list[float] = []
-        self._next = 0.0
+        self._next_write = 0.0
 
     def add(self, loss: float) -> None:
-        """Note the loss of one more step."""
+        """Add the loss of the next step."""
         self._losses.append(loss)
-        if time.monotonic() < self._next:
+        if self._clock() < self._next_write:
             return
         try:
-            self._io.write_json(self._report, {"loss": numbered(self._losses, self._step)})
+            self._io.write_json(self._report, {"loss": loss_entries(self._losses, self._step)})
         except StorageFailed as error:
             self._log("warning", "losses not written yet", cause=str(error))
-        self._next = time.monotonic() + 1.0
+        self._next_write = self._clock() + SECONDS_BETWEEN_LOSS_REPORTS
 
 
-def quality(
+def compute_metrics(
     labels: Floats,
     probabilities: Floats,
-    metrics: Sequence[str],
+    names: Sequence[str],
 ) -> dict[str, float]:
-    """The measures that the job asks for."""
-    measures = {"auc": auc, "ks": ks}
-    return {name: float(measures[name](labels, probabilities)) for name in metrics}
+    """Return the metrics of these names, out of `METRICS`."""
+    return {name: float(METRICS[name](labels, probabilities)) for name in names}
 
 
-def _labels(cells: Sequence[str], name: str) -> Floats:
-    numbers, bad = numbers_of(cells)
-    found = set(numbers[np.isfinite(numbers)].tolist())
-    if bad or np.isnan(numbers).any() or not any(found == pair for pair in LABELS):
-        raise BadParameters(
-            f"label: column {name!r} must hold two classes, 0 and 1 or -1 and 1, in every row; "
-            f"{bad + int(np.isnan(numbers).sum())} cells are no numbers, {len(found)} different numbers"
-        )
-    result: Floats = (numbers > 0).astype(np.float64)
-    return result
-
-
-def numbers_of(cells: Sequence[str]) -> tuple[Floats, int]:
-    """The cells as numbers, NaN where missing, and how many are neither number nor missing."""
-    numbers, bad = np.full(len(cells), np.nan), 0
-    for i, cell in enumerate(cells):
-        text = cell.strip()
-        if text.lower() in MISSING:
-            continue
-        try:
-            number = float(text)
-        except ValueError:
-            bad += 1
-            continue
-        if math.isfinite(number):
-            numbers[i] = number
-        else:
-            bad += 1
-    return numbers, bad
+def ks_report(labels: Floats, probabilities: Floats, metrics: Sequence[str]) -> Any:
+    """Return the KS curve; a note that it was left out if the job does not want the metric."""
+    if "ks" not in metrics:
+        return {"left_out": "metrics"}
+    return ks_curve(labels, probabilities)

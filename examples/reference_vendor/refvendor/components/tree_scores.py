@@ -1,125 +1,154 @@
 """Scores rows with trees whose splits are spread over a guest and its hosts.
 
-Each host sends one message: for every split of its part, a bit per row that says whether the row goes left. The
-guest walks the trees by itself, so a host learns neither which rows reach which node nor any score. The guest
-learns of the hosts' splits which rows go where, also of rows that do not reach the node.
+Each host sends one message: for every split of its part of the model, a bit per row that is set if the row goes left.
+The guest walks the trees by itself, so a host learns neither a score nor which rows reach which node. The guest
+learns how each split of a host divides all rows, including rows that do not reach the split's node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from refvendor.arrays import Bools, Floats, Ints
 from refvendor.components.links import BadMessage, Link
-from refvendor.components.predicting import NewRows, same_training
-from refvendor.components.training import Floats
+from refvendor.components.predicting import NewRows, check_same_training
 from refvendor.contract import BadParameters
 
-SIDES = "sides"
-Sides = npt.NDArray[np.bool_]
-"""splits x rows: whether the row goes left"""
-_BROKEN = "model: is not what a training of this component writes"
+SIDES = "sides"  # kind of the message
+MOST_SPLITS = 1 << 30
+BROKEN_MODEL = "model: is not what a training of this component writes"
 
 
-def features_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns that these nodes of a model look at. Raises `BadParameters`."""
-    found = [node["feature"] for node in nodes if "feature" in node]
-    if not all(isinstance(name, str) for name in found):
-        raise BadParameters(_BROKEN)
-    return sorted(set(found))
+def model_features(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that these nodes of a model need, sorted. Raises `BadParameters`."""
+    names = [node["feature"] for node in nodes if "feature" in node]
+    if not all(isinstance(name, str) for name in names):
+        raise BadParameters(BROKEN_MODEL)
+    return sorted(set(names))
 
 
-def goes_left(values: Floats, threshold: Any) -> Sides:
-    """Missing values go left, as in training."""
+def goes_left(values: Floats, threshold: Any) -> Bools:
+    """Return True for values up to the threshold and, as in training, for missing values.
+
+    Raises `BadParameters` if the model's threshold is not a number.
+    """
     if not isinstance(threshold, int | float) or isinstance(threshold, bool):
-        raise BadParameters(_BROKEN)
-    result: Sides = np.isnan(values) | (values <= threshold)
+        raise BadParameters(BROKEN_MODEL)
+    result: Bools = np.isnan(values) | (values <= threshold)
     return result
 
 
-def tell_sides(
+# ------------------------------------------------------------ host
+
+
+def send_sides(
     link: Link,
     model: Mapping[str, Any],
     rows: NewRows,
     features: Sequence[str],
 ) -> None:
-    """Tell the guest the side of every row at every split of this host."""
+    """Send the guest the side of every row at every split of this host."""
     splits = model["splits"]
-    columns = {name: rows.values[:, place] for place, name in enumerate(features)}
-    blobs = [
-        np.packbits(goes_left(columns[s["feature"]], s.get("threshold"))).tobytes() for s in splits
-    ]
+    columns = _columns_by_name(rows, features)
+    masks = []
+    for split in splits:
+        is_left = goes_left(columns[split["feature"]], split.get("threshold"))
+        masks.append(np.packbits(is_left).tobytes())
     fields = {
         "training": model.get("training"),
         "splits": len(splits),
         "rows": len(rows.ids),
     }
-    link.send(SIDES, fields, [b"".join(blobs)])
+    link.send(SIDES, fields, [b"".join(masks)])
 
 
-def hear_sides(
+# ------------------------------------------------------------ guest
+
+
+def receive_sides(
     link: Link,
     model: Mapping[str, Any],
     rows: int,
-) -> Sides:
-    """Return what a host tells. Raises `BadMessage`."""
+) -> Bools:
+    """Return a host's sides as splits x rows, True for left. Raises `BadMessage`."""
     message = link.expect(SIDES)
-    same_training(model, message)
+    check_same_training(model, message)
     message.integer("rows", rows, rows)
-    splits = message.integer("splits", 0, 1 << 30)
+    splits = message.integer("splits", 0, MOST_SPLITS)
     size = -(-rows // 8)
     data = message.blob()
     if len(data) != splits * size:
         raise BadMessage(
             f"{link.peer}: {splits} splits of {rows} rows are {splits * size} bytes, not {len(data)}"
         )
-    packed = np.frombuffer(data, dtype=np.uint8).reshape(splits, size)
-    return np.unpackbits(packed, axis=1, count=rows).astype(bool)
+    masks = np.frombuffer(data, dtype=np.uint8).reshape(splits, size)
+    return np.unpackbits(masks, axis=1, count=rows).astype(bool)
 
 
-def walk(
+def score_rows(
     model: Mapping[str, Any],
     me: str,
     rows: NewRows,
     features: Sequence[str],
-    sides: Mapping[str, Sides],
+    sides: Mapping[str, Bools],
 ) -> Floats:
-    """The score of every row, added up in the order of the training. Raises `BadParameters`, `BadMessage`."""
-    columns = {name: rows.values[:, place] for place, name in enumerate(features)}
-    count = len(rows.ids)
+    """Return the score of every row, added up in the order of the training.
+
+    ``sides`` holds what `receive_sides` returned, by host. Raises `BadParameters` for a broken model and `BadMessage`
+    if a host lacks a split.
+    """
+    walker = TreeWalker(me, len(rows.ids), _columns_by_name(rows, features), sides)
     try:
-        scores = np.full(count, float(model["base_score"]))
+        scores = np.full(len(rows.ids), float(model["base_score"]))
         for tree in model["trees"]:
-            nodes = {node["node"]: node for node in tree}
-            step = np.zeros(count)
-            reached: dict[int, npt.NDArray[np.int64]] = {0: np.arange(count)}
-            while reached:
-                number, here = reached.popitem()
-                node = nodes.pop(
-                    number
-                )  # each is met once: a tree with a circle ends in a KeyError
-                if "leaf" in node:
-                    step[here] = float(node["leaf"])
-                    continue
-                if node["party"] == me:
-                    left = goes_left(columns[node["feature"]][here], node["threshold"])
-                else:
-                    left = _of_host(sides, node)[here]
-                reached[node["left"]], reached[node["right"]] = here[left], here[~left]
-            scores = scores + step
+            scores = scores + walker.walk(tree)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadParameters(_BROKEN) from error
+        raise BadParameters(BROKEN_MODEL) from error
     return scores
 
 
-def _of_host(sides: Mapping[str, Sides], node: Mapping[str, Any]) -> Sides:
-    party, split = node["party"], node["split"]
-    if party not in sides:
-        raise BadParameters(f"model: needs {party}, which takes no part")
-    if not 0 <= split < len(sides[party]):
-        raise BadMessage(f"{party}: has no split {split}")
-    result: Sides = sides[party][split]
-    return result
+@dataclass(frozen=True)
+class TreeWalker:
+    """Sends rows through trees, by this party's columns and the hosts' sides."""
+
+    me: str
+    rows: int
+    columns: Mapping[str, Floats]
+    sides: Mapping[str, Bools]
+
+    def walk(self, tree: Sequence[Mapping[str, Any]]) -> Floats:
+        """Return the tree's contribution to each row's score. Raises `KeyError` for a broken tree."""
+        nodes = {node["node"]: node for node in tree}
+        step = np.zeros(self.rows)
+        reached: dict[int, Ints] = {0: np.arange(self.rows)}
+        while reached:
+            number, rows = reached.popitem()
+            node = nodes.pop(number)  # each is reached once: in a tree with a circle, this fails
+            if "leaf" in node:
+                step[rows] = float(node["leaf"])
+                continue
+            is_left = self._left_side(node, rows)
+            reached[node["left"]] = rows[is_left]
+            reached[node["right"]] = rows[~is_left]
+        return step
+
+    def _left_side(self, node: Mapping[str, Any], rows: Ints) -> Bools:
+        """Return True for each row that goes left at a node."""
+        party = node["party"]
+        if party == self.me:
+            return goes_left(self.columns[node["feature"]][rows], node["threshold"])
+        split = node["split"]
+        if party not in self.sides:
+            raise BadParameters(f"model: needs {party}, which takes no part")
+        if not 0 <= split < len(self.sides[party]):
+            raise BadMessage(f"{party}: has no split {split}")
+        is_left: Bools = self.sides[party][split][rows]
+        return is_left
+
+
+def _columns_by_name(rows: NewRows, features: Sequence[str]) -> dict[str, Floats]:
+    return {name: rows.values[:, place] for place, name in enumerate(features)}

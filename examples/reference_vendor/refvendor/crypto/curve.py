@@ -1,4 +1,4 @@
-"""Commutative encryption of ids on Curve25519: two parties' secrets, in either order, give the same point."""
+"""Commutative encryption of ids on Curve25519 (RFC 7748): two secrets give the same point in either order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from nacl.exceptions import RuntimeError as SodiumError
 
 from refvendor.contract import VendorError
 
-SIZE = 32
+SIZE = 32  # bytes of a secret and of a point
+# The curve is v^2 = u^3 + A u^2 + u modulo P (RFC 7748, 4.1).
 _P = gmpy2.mpz(2**255 - 19)
 _A = 486662
+# Prefix of everything that is hashed to a point, so that no other protocol computes the same hashes.
 _DOMAIN = b"refvendor psi x25519\x00"
+_MOST_HASHES = 256
 
 
 class BadPoint(VendorError):
@@ -29,27 +32,34 @@ def secret() -> bytes:
 
 
 def point(value: bytes) -> bytes:
-    """A point for an id, found by hashing on until one lies on the curve.
+    """Return the point of an id: its first hash that is on the curve.
 
-    A hash taken as it comes lies on the curve or on its twist, and multiplying keeps it there: whoever sees
-    the product would learn one bit of the hash.
+    Any number is on the curve or on its twist, and a product stays where its factor was. Without the search,
+    everyone who sees a product would learn one bit of the hash.
     """
-    for counter in range(256):
+    for counter in range(_MOST_HASHES):
         data = hashlib.sha512(_DOMAIN + bytes([counter]) + value).digest()
         u = gmpy2.mpz(int.from_bytes(data, "little")) % _P
-        if u > 1 and gmpy2.legendre(u * (u * (u + _A) + 1) % _P, _P) == 1:
+        if u > 1 and _is_on_curve(u):
             return int(u).to_bytes(SIZE, "little")
     raise BadPoint("no point found for an id")
 
 
+def _is_on_curve(u: gmpy2.mpz) -> bool:
+    """True if the right side of the curve's equation is a square."""
+    v_squared = u * (u * (u + _A) + 1) % _P
+    return bool(gmpy2.legendre(v_squared, _P) == 1)
+
+
 def multiply(scalar: bytes, points: Iterable[bytes]) -> list[bytes]:
     """Encrypt points under a secret. Raises `BadPoint` for one of small order or of a wrong length."""
-    found = list(points)
-    if any(
-        len(p) != SIZE for p in found
-    ):  # the library reads as many bytes as it needs, whatever is there
+    return [_multiply_point(scalar, point_bytes) for point_bytes in points]
+
+
+def _multiply_point(scalar: bytes, point_bytes: bytes) -> bytes:
+    if len(point_bytes) != SIZE:  # the library would read beyond the end of a shorter one
         raise BadPoint(f"a point must have {SIZE} bytes")
     try:
-        return [crypto_scalarmult(scalar, p) for p in found]
+        return crypto_scalarmult(scalar, point_bytes)
     except (SodiumError, CryptoError, ValueError, TypeError) as error:
         raise BadPoint("a point cannot be used") from error

@@ -1,27 +1,30 @@
-"""Names the hash functions that parties may agree on, and expands them to any length."""
+"""The hash functions that parties may agree on, and their expansion to any length."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 
 HASHES = ("md5", "sha1", "sha256", "sha512", "sm3")
 
 
+@cache
 def available() -> tuple[str, ...]:
-    """The hashes of `HASHES` that this installation computes; SM3 is not in every OpenSSL."""
-    found = []
-    for name in HASHES:
-        try:
-            hashlib.new(name, b"", usedforsecurity=False)
-        except ValueError:
-            continue
-        found.append(name)
-    return tuple(found)
+    """Return the hashes of `HASHES` that this installation computes; not every OpenSSL has SM3."""
+    return tuple(name for name in HASHES if _is_available(name))
+
+
+def _is_available(name: str) -> bool:
+    try:
+        hashlib.new(name, b"", usedforsecurity=False)
+    except ValueError:
+        return False
+    return True
 
 
 def digest(name: str, *parts: bytes) -> bytes:
-    """Return the hash of all parts one after the other."""
+    """Return the hash of all parts joined together."""
     state = hashlib.new(name, usedforsecurity=False)
     for part in parts:
         state.update(part)
@@ -33,15 +36,15 @@ def expand(
     seed: bytes,
     length: int,
 ) -> bytes:
-    """``length`` bytes from a seed: the mask generation function MGF1 of PKCS #1 over the named hash."""
-    blocks: list[bytes] = []
-    size = 0
-    while size < length:
-        blocks.append(digest(name, seed, len(blocks).to_bytes(4, "big")))
-        size += len(blocks[-1])
-    return b"".join(blocks)[:length]
+    """Return ``length`` bytes that depend on a seed: MGF1 of PKCS #1 (RFC 8017, B.2.1) over the named hash."""
+    output = b""
+    counter = 0
+    while len(output) < length:
+        output += digest(name, seed, counter.to_bytes(4, "big"))
+        counter += 1
+    return output[:length]
 
 
-def joined_numbers(numbers: Sequence[int], size: int) -> bytes:
-    """Return numbers as bytes, each of the same size, the most significant first."""
+def concatenate_numbers(numbers: Sequence[int], size: int) -> bytes:
+    """Return numbers as bytes, ``size`` bytes each, the most significant first."""
     return b"".join(number.to_bytes(size, "big") for number in numbers)

@@ -1,4 +1,4 @@
-"""Prepares the randomness of ciphertexts while the party would only wait for its peer."""
+"""Prepares the randomness of ciphertexts while a party waits for its peer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from refvendor.crypto.paillier import PublicKey
 
 
 class RandomnessPool:
-    """A stock of randomness for one key, filled by a thread inside ``with pool.filling():`` only.
+    """A stock of at most ``limit`` random values for one key, to be used as a context manager.
 
-    Outside of it the thread sleeps: it would take the interpreter from the party's own work.
+    A thread fills it inside ``with pool.filling():`` only. Outside, the thread would compete with the party's own
+    work for the interpreter.
     """
 
     def __init__(self, key: PublicKey, limit: int) -> None:
         self._key = key
         self._limit = limit
         self._stock: deque[mpz] = deque()
-        self._wanted = threading.Event()
+        self._may_fill = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(
-            target=self._fill,
-            name="randomness",
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._fill, name="randomness", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> RandomnessPool:
@@ -42,39 +39,40 @@ class RandomnessPool:
         trace: TracebackType | None,
     ) -> None:
         self._closed = True
-        self._wanted.set()
+        self._may_fill.set()
         self._thread.join()
 
     def __len__(self) -> int:
         return len(self._stock)
 
     def take(self, count: int) -> list[mpz]:
-        """``count`` values that nobody gets again: from the stock, the rest made on the spot."""
-        taken: list[mpz] = []
-        while len(taken) < count:
+        """Return ``count`` values, each of them only once: from the stock, or computed now if it is empty."""
+        values: list[mpz] = []
+        while len(values) < count:
             try:
-                taken.append(self._stock.popleft())
+                values.append(self._stock.popleft())
             except IndexError:
-                return taken + self._key.randomness(count - len(taken))
-        return taken
+                return values + self._key.randomness(count - len(values))
+        return values
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Let the thread work for as long as the block runs, at most until the stock is full."""
-        self._wanted.set()
+        """Let the thread work for the duration of the block, at most until the stock is full."""
+        self._may_fill.set()
         try:
             yield
         finally:
             if not self._closed:
-                self._wanted.clear()
+                self._may_fill.clear()
 
     def _fill(self) -> None:
-        self._wanted.wait()
+        """Add values whenever filling is allowed, until the pool is closed."""
+        self._may_fill.wait()
         while not self._closed:
             if len(self._stock) < self._limit:
                 self._stock.extend(self._key.randomness(1))
             else:
-                self._wanted.clear()
-                if self._closed:  # closing may have woken this thread just before the clear
+                self._may_fill.clear()
+                if self._closed:  # closing may have set the event just before it was cleared
                     return
-            self._wanted.wait()
+            self._may_fill.wait()

@@ -1,7 +1,7 @@
-"""RSA blind signatures: one party has ids signed by another that never sees them.
+"""RSA blind signatures (Chaum): one party signs the ids of another without seeing them.
 
-Ids are hashed onto the whole range of the modulus before signing. The signer's answer is unblinded with one
-inversion for the whole batch and checked against the public key.
+Ids are hashed onto the full range of the modulus before they are signed. The signatures are unblinded with one
+inversion for the whole batch and verified under the public key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
 
 import gmpy2  # type: ignore[import-untyped]
 from gmpy2 import mpz
@@ -19,17 +18,22 @@ from refvendor.contract import VendorError
 from refvendor.crypto.hashing import expand
 
 EXPONENT = 65537
-SMALLEST_KEY, LARGEST_KEY = 1024, 8192
+# Lengths of keys in bits.
+SMALLEST_KEY = 1024
+LARGEST_KEY = 8192
+# Prefix of everything that is hashed for a signature, so that no other protocol computes the same hashes.
 _DOMAIN = b"refvendor psi rsa\x00"
+# Hash output beyond the length of the modulus, so that its remainder is almost uniform.
+_EXTRA_HASH_BYTES = 16
 
 
 class BadSignature(VendorError):
-    """The signer answered with something that is not a signature of what was asked."""
+    """The signer sent something other than signatures of the values that it received."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What a signature is checked with: modulus and exponent."""
+    """The key that verifies signatures: modulus n and exponent e."""
 
     n: mpz
     e: mpz
@@ -40,13 +44,14 @@ class PublicKey:
         return (int(self.n).bit_length() + 7) // 8
 
     def hashed(self, method: str, value: bytes) -> mpz:
-        """A number below the modulus, made of all its bits' worth of hash output."""
-        return mpz(int.from_bytes(expand(method, _DOMAIN + value, self.size + 16), "big")) % self.n
+        """Return the hash of a value as a number below the modulus that has about as many bits."""
+        data = expand(method, _DOMAIN + value, self.size + _EXTRA_HASH_BYTES)
+        return mpz(int.from_bytes(data, "big")) % self.n
 
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """What signs: the two primes, and the exponent."""
+    """The key that signs: the primes p and q of the modulus, and the private exponent d."""
 
     public: PublicKey
     p: mpz
@@ -54,27 +59,29 @@ class PrivateKey:
     d: mpz
 
     def sign(self, values: Sequence[mpz]) -> list[mpz]:
-        """Raise each number to the private exponent, both halves of the remainder theorem at a time."""
+        """Raise each number to the private exponent, modulo p and q in two threads, joined by Garner's formula."""
         if not values:
             return []
         with ThreadPoolExecutor(2) as pool:
-            by_p = pool.submit(_powers, values, self.d, self.p)
-            by_q = pool.submit(_powers, values, self.d, self.q)
-            halves = list(zip(by_p.result(), by_q.result(), strict=True))
+            modulo_p = pool.submit(_powers, values, self.d, self.p)
+            modulo_q = pool.submit(_powers, values, self.d, self.q)
+            halves = list(zip(modulo_p.result(), modulo_q.result(), strict=True))
         q_inverse = gmpy2.invert(self.q, self.p)
         return [b + self.q * ((a - b) * q_inverse % self.p) for a, b in halves]
 
 
 def generate(bits: int) -> PrivateKey:
-    """A fresh key whose modulus has exactly that many bits."""
+    """Return a fresh key whose modulus has exactly that many bits. Raises `ValueError` for an unusable length."""
     if not SMALLEST_KEY <= bits <= LARGEST_KEY or bits % 2:
         raise ValueError(
             f"key length must be even and from {SMALLEST_KEY} to {LARGEST_KEY}, got {bits}"
         )
-    p = _prime(bits // 2)
-    q = _prime(bits // 2)
-    while abs(p - q).bit_length() < bits // 2 - 100:
-        q = _prime(bits // 2)
+    p = _random_prime(bits // 2)
+    q = _random_prime(bits // 2)
+    while (
+        abs(p - q).bit_length() < bits // 2 - 100
+    ):  # close primes are easy to find (FIPS 186-5, A.1.3)
+        q = _random_prime(bits // 2)
     d = gmpy2.invert(mpz(EXPONENT), gmpy2.lcm(p - 1, q - 1))
     return PrivateKey(PublicKey(p * q, mpz(EXPONENT)), p, q, d)
 
@@ -85,14 +92,14 @@ class Blinded:
 
     hashes: list[mpz]
     factors: list[mpz]
-    values: list[mpz]
+    values: list[mpz]  # for the signer: hash * factor ** e
 
 
 def blind(key: PublicKey, hashes: Sequence[mpz]) -> Blinded:
-    """Hide hashes from their signer, each by a random factor."""
+    """Hide each hash from the signer by a random factor."""
     factors = [mpz(2 + secrets.randbelow(int(key.n) - 3)) for _ in hashes]
     masks = gmpy2.powmod_base_list(factors, key.e, key.n) if factors else []
-    values = [h * mask % key.n for h, mask in zip(hashes, masks, strict=True)]
+    values = [value * mask % key.n for value, mask in zip(hashes, masks, strict=True)]
     return Blinded(list(hashes), factors, values)
 
 
@@ -101,7 +108,7 @@ def unblind(
     blinded: Blinded,
     signed: Sequence[mpz],
 ) -> list[mpz]:
-    """The signatures of the hashes. Raises `BadSignature` unless every one verifies."""
+    """Return the signatures of the hashes. Raises `BadSignature` unless every one verifies."""
     if len(signed) != len(blinded.hashes):
         raise BadSignature(f"{len(signed)} signatures came for {len(blinded.hashes)} values")
     if not signed:
@@ -110,7 +117,7 @@ def unblind(
         inverses = _inverses(blinded.factors, key.n)
     except ZeroDivisionError as error:
         raise BadSignature("the signer's modulus has small factors") from error
-    signatures = [s * inverse % key.n for s, inverse in zip(signed, inverses, strict=True)]
+    signatures = [value * inverse % key.n for value, inverse in zip(signed, inverses, strict=True)]
     if gmpy2.powmod_base_list(signatures, key.e, key.n) != blinded.hashes:
         raise BadSignature("a signature does not verify")
     return signatures
@@ -121,27 +128,34 @@ def _powers(
     exponent: mpz,
     prime: mpz,
 ) -> list[mpz]:
-    powers: list[mpz] = gmpy2.powmod_base_list(
-        [value % prime for value in values], exponent % (prime - 1), prime
-    )
+    """Return the powers modulo a prime; Fermat's theorem shortens the exponent."""
+    remainders = [value % prime for value in values]
+    powers: list[mpz] = gmpy2.powmod_base_list(remainders, exponent % (prime - 1), prime)
     return powers
 
 
-def _prime(bits: int) -> mpz:
-    """A random prime with its two highest bits set, so that a product of two has twice the bits."""
+def _random_prime(bits: int) -> mpz:
+    """Return a prime for the public exponent. Its two top bits are set, so that two make a modulus of full length."""
     while True:
         candidate = gmpy2.next_prime(mpz(secrets.randbits(bits) | 3 << (bits - 2)))
-        if candidate.bit_length() == bits and candidate % EXPONENT != 1:
+        has_length = candidate.bit_length() == bits
+        if has_length and candidate % EXPONENT != 1:
             return candidate
 
 
 def _inverses(values: Sequence[mpz], modulus: mpz) -> list[mpz]:
-    """All inverses at the price of one, by going back through the running products."""
-    products = list(accumulate(values, lambda a, b: a * b % modulus))
-    running = gmpy2.invert(products[-1], modulus)
-    result = [mpz(0)] * len(values)
-    for i in range(len(values) - 1, 0, -1):
-        result[i] = running * products[i - 1] % modulus
-        running = running * values[i] % modulus
-    result[0] = running
-    return result
+    """Return all inverses at the price of one (Montgomery's trick).
+
+    Raises `ZeroDivisionError` if a value has no inverse.
+    """
+    products = []
+    product = mpz(1)
+    for value in values:
+        products.append(product)
+        product = product * value % modulus
+    inverse = gmpy2.invert(product, modulus)
+    inverses = [mpz(0)] * len(values)
+    for place in reversed(range(len(values))):
+        inverses[place] = inverse * products[place] % modulus
+        inverse = inverse * values[place] % modulus
+    return inverses

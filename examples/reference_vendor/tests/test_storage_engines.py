@@ -15,8 +15,8 @@ import pytest
 import servers
 from refvendor.contract import StorageFailed, Table
 from refvendor.env import Address
-from refvendor.places import Remote
 from refvendor.storage import StoredIo, open_storage
+from refvendor.storage_engines import RemoteFolder
 
 HERE = Path(__file__).parent.parent
 IN, OUT = Address("数据 a+b%2F", "in"), Address("job-guest-0", "out")
@@ -61,7 +61,9 @@ def test_a_second_attempt_replaces_the_first(server):
 
 def test_metadata_is_written_last():
     with servers.bucket() as server:
-        io = StoredIo(Remote(WithoutMetadata(server.operator), writes_at_once=True), {}, {"x": OUT})
+        io = StoredIo(
+            RemoteFolder(WithoutMetadata(server.operator), writes_are_atomic=True), {}, {"x": OUT}
+        )
         with pytest.raises(StorageFailed, match=r"cannot be written \(full\)"):
             io.write_json("x", {})
         assert names(server) == ["data_0"]
@@ -71,7 +73,7 @@ def test_a_broken_write_leaves_in_hdfs_what_was_there():
     with servers.folder() as server:
         open_storage(server.url, {}, {"x": OUT}).write_table("x", TABLE)
         io = StoredIo(
-            Remote(WithoutMetadata(server.operator), writes_at_once=False), {}, {"x": OUT}
+            RemoteFolder(WithoutMetadata(server.operator), writes_are_atomic=False), {}, {"x": OUT}
         )
         with pytest.raises(StorageFailed, match=r"cannot be written \(full\)"):
             io.write_table("x", Table(["id"], []))
