@@ -72,7 +72,8 @@ class Daemon(Section):
     tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
     storage_source: StorageSource | None = Field(
         default=None,
-        description="What is the storage there; null: the same folder, for swarm none that is shared.",
+        description="The storage on that machine; null: the same folder; for swarm, no shared "
+        "folder.",
     )
     runs_source: StorageSource | None = Field(
         default=None, description="The same for the folder of run logs (var/runs)."
@@ -112,7 +113,7 @@ class ExtraMount(Section):
     """A folder or file that containers of one provider see beyond the ordinary."""
 
     source: Path = Field(description="Folder or file on the daemon's host.")
-    target: str = Field(pattern="^/", description="Where the container sees it.")
+    target: str = Field(pattern="^/", description="Path in the container.")
     read_only: bool = Field(default=True, description="false: the container may write there.")
 
 
@@ -162,12 +163,10 @@ class Toleration(Section):
     """A taint of machines that runs tolerate."""
 
     key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
-    operator: Literal["Exists", "Equal"] = Field(
-        default="Equal", description="Exists: whatever its value."
-    )
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Exists: any value.")
     value: str = Field(default="", description="Value of the taint, for Equal.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="Which of its effects; null: all."
+        default=None, description="Effect of the taint; null: all."
     )
 
 
@@ -180,7 +179,7 @@ class KubernetesEngineSettings(Section):
         description="File; null: as KUBECONFIG says, in a pod its own service account.",
     )
     namespace: str = Field(
-        default="", description="Where the runs are; empty: that of the file's current context."
+        default="", description="Namespace of the runs; empty: that of the file's current context."
     )
     node_selector: dict[str, str] = Field(
         default_factory=dict, description="Labels of machines that take runs."
@@ -210,10 +209,10 @@ class NamedEngine(Machines):
     """A further engine, which providers may name as ``metadata.engine`` or by its address (``base_url``)."""
 
     kind: Literal["docker", "swarm", "kubernetes"] = Field(
-        default="docker", description="What it is."
+        default="docker", description="The kind of the engine."
     )
     kubernetes: KubernetesEngineSettings | None = Field(
-        default=None, description="For kubernetes: which, and how."
+        default=None, description="For kubernetes: the cluster and its settings."
     )
     outside: bool = Field(
         default=True, description="Containers there reach other machines, and so this gateway."
@@ -322,7 +321,7 @@ class DockerEngineSettings(Daemon):
     )
     allow: dict[str, Allowance] = Field(
         default_factory=dict,
-        description="What containers of a provider get beyond the ordinary, by its name.",
+        description="Additional rights of a provider's containers, by its name.",
     )
 
     @model_validator(mode="after")
@@ -343,7 +342,7 @@ MainEngine = DockerEngineSettings | SwarmEngineSettings | KubernetesEngineSettin
 
 
 class EngineSettings(Section):
-    """What runs the algorithms."""
+    """The engine that runs the algorithms."""
 
     kind: Annotated[
         Literal["docker", "swarm", "kubernetes", "process"], BeforeValidator(_no_foreign_engine)

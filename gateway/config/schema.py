@@ -28,7 +28,7 @@ from gateway.config.values import (
 
 
 class LimitSettings(Section):
-    """What jobs may take of this node, and how long it waits for what."""
+    """Limits of jobs at this node, and its time limits."""
 
     cpu: float | None = Field(
         default=None,
@@ -73,7 +73,8 @@ class LimitSettings(Section):
     partner_job_seconds: float | None = Field(
         default=7 * 86_400.0,
         gt=0,
-        description="Time that a job of a partner may run here before it is ended with TIMEOUT; null: no limit.",
+        description="Maximum run time of a partner's job here, after which it ends with TIMEOUT; "
+        "null: no limit.",
     )
     partner_requests_per_minute: int = Field(
         default=60_000,
@@ -89,13 +90,14 @@ class LimitSettings(Section):
     ageing_seconds: float = Field(
         default=600.0,
         gt=0,
-        description="A job that waited this long for resources goes before all younger ones, and keeps what one "
-        "node granted while it waits for another.",
+        description="A job that waited this long for resources goes before all younger ones, and "
+        "keeps one node's reservation while it waits for another.",
     )
     schedule_attempts: int = Field(
         default=0,
         ge=0,
-        description="A job ends when one node had too little free so many times; 0: it waits on.",
+        description="A job ends after this many attempts at which a node had too few free "
+        "resources; 0: it keeps waiting.",
     )
     schedule_pause_seconds: float = Field(
         default=0.5,
@@ -110,7 +112,8 @@ class LimitSettings(Section):
     )
     exit_without_report: Literal["succeeds", "fails"] = Field(
         default="succeeds",
-        description="What a container comes to that ends with code 0 and all outputs, and never reported success.",
+        description="Result of a container that ends with code 0 and all outputs, but never "
+        "reported success.",
     )
     run_log_bytes: int = Field(
         default=32 * 1024**2,
@@ -147,7 +150,7 @@ class RoleDefaults(Section):
 
 
 class ResourceSettings(Section):
-    """What this node has for jobs. Detected; the settings can only make it less, but for the overcommit."""
+    """Resources of this node for jobs. Detected; except for the overcommit, settings can only lower them."""
 
     cpu: float | None = Field(
         default=None,
@@ -180,22 +183,23 @@ class ResourceSettings(Section):
         default=1.0,
         gt=0,
         le=1,
-        description="Part of all this that one job may hold.",
+        description="Share of all these resources that one job may reserve.",
     )
     partner_share: float = Field(
         default=0.75,
         gt=0,
         le=1,
-        description="Part of the cores that a task of a partner's job may use which requests none.",
+        description="Share of the cores for a task of a partner's job that requests none.",
     )
     roles: dict[str, RoleDefaults] = Field(
         default_factory=dict,
-        description="Role, such as arbiter -> what its tasks get that ask for nothing, instead of limits.",
+        description="Role, such as arbiter -> resources of its tasks that request none, instead "
+        "of limits.",
     )
 
 
 class Retention(Section):
-    """What is kept of a job after its end, and for how long; null: for ever."""
+    """Retention of a job's data after its end; null: forever."""
 
     logs_seconds: float | None = Field(
         default=30 * 86400.0,
@@ -205,12 +209,13 @@ class Retention(Section):
     outputs_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="Tables, models and reports of a job; what others refer to stays.",
+        description="Tables, models and reports of a job; those with references from elsewhere "
+        "stay.",
     )
     jobs_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="The job itself with its logs and outputs; a line that it was there stays.",
+        description="The job itself with its logs and outputs; one line of its timeline stays.",
     )
 
 
@@ -224,9 +229,13 @@ class FateApp(Section):
 class FateSite(Section):
     """What is agreed with one FATE site: how requests are signed (null: not at all), where its components run."""
 
-    sends: FateApp | None = Field(default=None, description="What the site gave this node.")
+    sends: FateApp | None = Field(
+        default=None, description="Application id and token that the site gave this node."
+    )
     expects: FateApp | None = Field(
-        default=None, description="What this node gave the site; without it: refused."
+        default=None,
+        description="Application id and token that this node gave the site; "
+        "requests without them are refused.",
     )
     device: Literal["docker", "k8s", "local"] = Field(
         default="docker",
@@ -243,7 +252,8 @@ class FateSettings(Section):
     )
     sites: dict[str, FateSite] = Field(
         default_factory=dict,
-        description="Party id -> what is agreed with the site: {sends: …, expects: …, device: docker}.",
+        description="Party id -> the agreement with the site: {sends: …, expects: …, device: "
+        "docker}.",
     )
 
 
@@ -276,16 +286,16 @@ class ApprovalSettings(Section):
         default=86_400.0,
         gt=0,
         le=31_536_000,
-        description="A job that is undecided by then is refused.",
+        description="A job without a decision after this time is refused.",
     )
     rules: list[ApprovalRule] = Field(
         default_factory=list,
-        description="The first that matches a task decides; reject applies in every mode.",
+        description="The first rule that matches a task decides; reject applies in every mode.",
     )
 
 
 class TrustSettings(Section):
-    """What another node needs before a job with it runs here."""
+    """Requirements for jobs with other nodes."""
 
     level: Literal["open", "known", "contract", "permit"] = Field(
         default="known",
@@ -298,7 +308,7 @@ PREFIX = "BFIA_GATEWAY__"
 
 
 class Node(Section):
-    """Who this node is."""
+    """Identity of this node."""
 
     id: NodeName = Field(description="Id of this node, as peers and jobs name it.")
     institution: str = Field(
@@ -318,7 +328,7 @@ class Listener(Section):
     """A place that others reach this node at."""
 
     bind: Bind = Field(description="Address and port to listen on.")
-    advertise: HttpUrl | None = Field(default=None, description="Address by which others reach it.")
+    advertise: HttpUrl | None = Field(default=None, description="Address at which others reach it.")
 
 
 class PeerListener(Listener):
@@ -361,7 +371,7 @@ class Listen(Section):
 
 
 class Database(Section):
-    """Where everything is kept that a restart must not lose; several gateways of a node may share one."""
+    """The database with all state that must survive a restart; several gateways of a node may share one."""
 
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
@@ -371,11 +381,12 @@ class Database(Section):
 
 
 class Storage(Section):
-    """Where the node's tables, models and reports lie."""
+    """The node's tables, models and reports."""
 
     url: FileUrl | None = Field(
         default=None,
-        description="Where tables, models and reports lie: file:///path; default: var/storage beside this file.",
+        description="Folder of tables, models and reports: file:///path; default: var/storage "
+        "next to this file.",
     )
     stand_in: Literal["file", "none"] = Field(
         default="file",
@@ -390,13 +401,13 @@ class Storage(Section):
 
 
 class RouteTableSettings(Section):
-    """How other nodes are reached."""
+    """Routes to other nodes."""
 
     file: Path | None = Field(default=None, description="YAML file: node id -> how to reach it.")
 
 
 class Data(Section):
-    """Where uploads may come from, and who may use what was uploaded."""
+    """Sources of uploads, and the use of uploaded data."""
 
     roots: list[Path] = Field(
         default_factory=list,
@@ -404,8 +415,9 @@ class Data(Section):
     )
     grants: Literal["open", "listed"] = Field(
         default="open",
-        description="open: an uploaded dataset never granted to anybody serves jobs with every node; listed: with "
-        "none. What jobs left always needs a grant. `init` writes listed.",
+        description="open: an uploaded dataset without any grant serves jobs with every node; "
+        "listed: with none. Outputs of jobs always need a grant. `init` writes "
+        "listed.",
     )
     max_upload_bytes: int = Field(
         default=16 * 1024**3,
@@ -440,8 +452,8 @@ class Oidc(Section):
     )
     roles: dict[str, Role] = Field(
         min_length=1,
-        description="Group -> role, such as {bfia-admins: admin, analysts: platform}; the first that a person has "
-        "counts, and nobody without one logs in.",
+        description="Group -> role, such as {bfia-admins: admin, analysts: platform}; the first "
+        "match counts, and a person without a match cannot log in.",
         examples=[{"bfia-admins": "admin", "analysts": "platform"}],
     )
     role_claim: str = Field(
@@ -456,7 +468,7 @@ class Oidc(Section):
     )
     scopes: list[str] = Field(
         default_factory=lambda: ["openid", "profile"],
-        description="What is asked for; openid must be among them.",
+        description="Requested scopes; openid must be among them.",
     )
     ca: Path | None = Field(
         default=None,
@@ -514,7 +526,7 @@ class WebhookSettings(Section):
 
 
 class EventSettings(Section):
-    """Who receives the events of jobs."""
+    """Receivers of the events of jobs."""
 
     webhooks: list[WebhookSettings] = Field(
         default_factory=list, description="Receivers: {url, events: [finished, …], secret}."
@@ -531,11 +543,11 @@ class EventSettings(Section):
 
 
 class ProviderSettings(Section):
-    """What a registration of an algorithm image has to fulfil."""
+    """Requirements for the registration of an algorithm image."""
 
     image: Literal["warn", "require"] = Field(
         default="warn",
-        description="require: an image that is not there refuses its registration, and jobs.",
+        description="require: a missing image causes the refusal of its registration, and of jobs.",
     )
 
 
@@ -564,8 +576,9 @@ class Settings(BaseSettings):
     storage: Storage = Storage()
     storages: dict[StorageName, RemoteSettings] = Field(
         default_factory=dict,
-        description="Storages elsewhere by their names: {lake: {url: s3://host:port/bucket, "
-        "username, password_file}}. The first gets what is uploaded; a task reads and writes where its data lies.",
+        description="Other storages by name: {lake: {url: s3://host:port/bucket, username, "
+        "password_file}}. Uploads go to the first one; a task reads and writes in "
+        "the storage of its data.",
     )
     engine: EngineSettings
     engines: dict[StorageName, NamedEngine] = Field(
@@ -585,7 +598,7 @@ class Settings(BaseSettings):
     fate: FateSettings = FateSettings()
     providers: ProviderSettings = ProviderSettings()
     state_dir: Path = Field(
-        default=Path("var"), description="Folder of everything else that is kept: logs, spools."
+        default=Path("var"), description="Folder of all other persistent data: logs, spools."
     )
 
     _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)

@@ -254,8 +254,8 @@ class RemoteSettings(Section):
 
     datanodes: list[DataNode] = Field(
         default_factory=list,
-        description="Where HDFS serves its blocks, as address:port or addresses/bits:port: containers on the "
-        "closed network of Docker reach these beside the NameNode.",
+        description="Addresses of the DataNodes, as address:port or addresses/bits:port: "
+        "containers on Docker's closed network can reach these and the NameNode.",
         examples=[["10.0.8.0/24:9866"]],
     )
 

@@ -17,12 +17,12 @@ class EventKind:
 KINDS = (
     EventKind(
         "created",
-        "The job was taken in; nothing of it runs yet.",
+        "The job was accepted; no part of it runs yet.",
         ("job PENDING", "job READY here"),
     ),
     EventKind(
         "approval_asked",
-        "The job waits for somebody to approve it, here or at another node.",
+        "The job waits for an approval, here or at another node.",
         ("approval asked", "waits for approval"),
     ),
     EventKind("approved", "A node has approved the job.", ("approved",)),
@@ -31,26 +31,27 @@ KINDS = (
     EventKind("task_started", "A task runs at some node.", ("task RUNNING",)),
     EventKind(
         "task_ended",
-        "A task is over at every node; `detail` tells the reason of a failure.",
+        "A task has ended at every node; `detail` contains the reason of a failure.",
         ("task SUCCESS", "task FAILED"),
     ),
-    EventKind("task_again", "A failed task is tried again, under another id.", ("next attempt",)),
+    EventKind("task_again", "A failed task is retried under another id.", ("next attempt",)),
     EventKind(
         "task_inherited",
-        "A task of an earlier job is taken over; it does not run.",
+        "A task of an earlier job is inherited; it does not run.",
         ("task inherited",),
     ),
     EventKind("run_started", "A container of this node is up.", ("run RUNNING",)),
     EventKind(
         "run_ended",
-        "A container of this node is over; `detail` tells the reason of a failure.",
+        "A container of this node has ended; `detail` contains the reason of a failure.",
         ("run SUCCESS", "run FAILED"),
     ),
     EventKind("suspended", "No further task of the job starts.", ("suspended",)),
     EventKind("resumed", "Tasks of the job start again.", ("resumed",)),
     EventKind(
         "stopped",
-        "Somebody stopped the job, or a task with what follows it; the end comes as `finished` or `rejected`.",
+        "The job, or a task and its successors, was stopped; the end follows as `finished` or "
+        "`rejected`.",
         ("ending as STOPPED", "task stop asked"),
     ),
     EventKind(
