@@ -113,12 +113,12 @@ def _local_part(
     turns = services.executor.waiting_for_turn(local)
     reasons = waiting.of_runs(local, services.store.run_timing, turns)
     sessions = _sessions(local)
-    received = services.broker.received()  # since the start of this gateway
+    received = services.broker.traffic()  # since the start of this gateway
     received_here = []
     for session in sessions:
         if session in received:
             received_here.append({"session": session, **received[session]._asdict()})
-    refused_requests = filter(None, map(services.broker.last_refused, sessions))
+    refused_requests = filter(None, map(services.broker.last_refusal, sessions))
     return {
         "runs": [_run(services, run, local, reasons[run.run_id], logs) for run in local.runs],
         "local_status": local.status,
@@ -161,7 +161,7 @@ def _channel(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
     parties = {run.name: run.party.label for run in local.runs}
     topics = []
     for session in _sessions(local):
-        for topic in services.broker.waiting(session):
+        for topic in services.broker.backlog(session):
             topics.append(
                 {
                     "session": session,

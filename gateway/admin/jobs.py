@@ -37,8 +37,7 @@ from gateway.admin.deps import (
 from gateway.admin.job_view import SHOWN, VIEWED, approval_of, archived, job_in_full, pieces_here
 from gateway.admin.outputs import attachment
 from gateway.auth import Role, person_of
-from gateway.broker.session import Received
-from gateway.broker.session import Waiting as OnTopic
+from gateway.broker.messages import TopicBacklog, Traffic
 from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
@@ -72,8 +71,8 @@ _RUN = shape(
     log=Annotated[str, Field(description="path of its log")],
     last_lines=Annotated[list[str], Field(default=[], description="of its log, where it failed")],
 )
-_ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(OnTopic))
-_RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Received))
+_ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(TopicBacklog))
+_RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Traffic))
 _JOB = shape(
     "Job",
     **VIEWED

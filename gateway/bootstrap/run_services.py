@@ -137,10 +137,10 @@ def _channel_report(
     """Report the topics that a run waits for, its unread topics, and the last refused request; "" without any."""
     job_id = store.local_job_of_task(run.task_id) or ""
     sessions = (session_id(job_id), session_id(run.task_id))
-    topics = [topic for session in sessions for topic in broker.waiting(session)]
+    topics = [topic for session in sessions for topic in broker.backlog(session)]
     awaited = [topic.topic for topic in topics if run.name in topic.readers]
     backlog = [f"{topic.topic} ({topic.messages})" for topic in topics if topic.messages]
-    refused = next(filter(None, map(broker.last_refused, sessions)), "")
+    refused = next(filter(None, map(broker.last_refusal, sessions)), "")
     if not awaited and not backlog and not refused:
         return ""
     report = "it waited for no message"

@@ -1,18 +1,18 @@
-"""The transport channel of a node: mailboxes in sessions, kept on disk until they are read.
+"""The transport channel of a node: mailboxes in sessions, stored on disk until they are read.
 
-Only ``gateway.errors``, the standard library and ``anyio`` are imported here;
-transport and wire format are elsewhere.
+Imports only ``gateway.errors``, the standard library and ``anyio``; transport and wire format are elsewhere.
 """
 
 from gateway.broker.broker import Broker
-from gateway.broker.session import (
+from gateway.broker.messages import (
     BrokerLimits,
     BufferFull,
     Message,
     PartsMissing,
     SessionReleased,
+    TopicBacklog,
+    Traffic,
     Usage,
-    Waiting,
 )
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Message",
     "PartsMissing",
     "SessionReleased",
+    "TopicBacklog",
+    "Traffic",
     "Usage",
-    "Waiting",
 ]

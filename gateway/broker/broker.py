@@ -1,6 +1,6 @@
-"""The broker: push, pop, peek and release on sessions that outlive the process.
+"""The broker: push, pop and release on sessions that outlive the process.
 
-It runs on one event loop. Only this module waits: readers for a message, writers for free capacity; nothing polls.
+It runs on one event loop. Only readers, for a message, and writers, for capacity, wait; nothing polls.
 """
 
 import asyncio
@@ -10,42 +10,37 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 import anyio.to_thread
 
+from gateway.broker.capacity import Capacity
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
-from gateway.broker.mailbox import Stored
-from gateway.broker.session import (
-    RECENT_SECONDS,
+from gateway.broker.mailbox import StoredMessage
+from gateway.broker.messages import (
     BrokerLimits,
     BufferFull,
     Message,
-    PartsMissing,
-    Pool,
-    Received,
-    Session,
     SessionReleased,
-    Upload,
+    TopicBacklog,
+    Traffic,
     Usage,
-    Waiting,
-    digest,
 )
+from gateway.broker.session import Pool, Session, refuse_on_disk_error
+from gateway.broker.traffic import RECENT_SECONDS
+from gateway.broker.uploads import Uploads
 from gateway.errors import Busy, TooLarge
 
 log = logging.getLogger(__name__)
 
-_MOST_PAUSE = 120.0
-"""seconds until a message of which no more comes is dropped: who brings it may wait long for the container"""
-
-_MOST_REFUSED = 200
-"""sessions whose last refused request is kept"""
+# Sessions whose last refusal is remembered. Limited, because a container may name any session.
+MAX_REFUSALS = 200
 
 
 class _Reader(asyncio.Event):
-    """An event that is set when a message arrives for a waiting reader."""
+    """A waiting reader; set when a message arrives for it."""
 
     def __init__(self, run: str | None) -> None:
         super().__init__()
@@ -53,7 +48,7 @@ class _Reader(asyncio.Event):
 
 
 class Broker:
-    """The mailboxes of one node, kept under one folder that no other process may use at the same time.
+    """The mailboxes of one node, stored under one folder that no other process may use at the same time.
 
     Call ``recover`` once before anything else and ``close`` at the end.
     """
@@ -65,39 +60,28 @@ class Broker:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._root = root
-        self._limits = limits if limits is not None else BrokerLimits()
+        self._limits = limits or BrokerLimits()
         self._clock = clock
         self._pool = Pool(self._limits)
+        self._capacity = Capacity(self._limits, self._pool)
+        self._uploads = Uploads(self._capacity)
         self._sessions: dict[str, Session] = {}
-        self._used: dict[str, float] = {}
-        self._ended: dict[str, float] = {}
-        self._readers: dict[tuple[str, str], list[_Reader]] = {}
-        self._refused: dict[str, str] = {}
+        self._last_use: dict[str, float] = {}  # time of the last push or pop, by session
+        self._ended: dict[str, float] = {}  # time of the end, by session
+        self._readers: dict[tuple[str, str], list[_Reader]] = {}  # by session and topic
+        self._last_refusals: dict[str, str] = {}
         self._refusals: Counter[tuple[str, str]] = Counter()
-        self._writers: dict[Session, list[asyncio.Event]] = {}
-        self._over: list[asyncio.Event] = []
-        self._left: list[Session] = []
-        """found at the start, maybe with uploads"""
         self._lock: IO[bytes] | None = None
-        self._leaving = False
+        self._stopping = False
 
-    def leave(self) -> None:
-        """Let no pop wait any more: those that wait end empty, as after their time."""
-        self._leaving = True
-        for waiting in self._readers.values():
-            for arrival in waiting:
-                arrival.set()
+    # -------------------------------------------------------- start and stop
 
     def recover(self) -> None:
-        """Locks the folder and reads back every session that has not ended.
+        """Lock the folder and restore every session that has not ended.
 
-        Raises Busy if another process uses the folder.
+        Raises `Busy` if another process uses the folder.
         """
-        self._root.mkdir(
-            parents=True,
-            exist_ok=True,
-            mode=0o700,
-        )
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (self._root / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,89 +100,166 @@ class Broker:
         if not records or records[0].kind is not Kind.OPEN:
             remove_tree(folder)
             return
-        session = Session(str(records[0].head["session"]), spool, self._limits, self._pool)
+        name = str(records[0].head["session"])
+        session = Session(name, spool, self._limits, self._pool)
         session.load(records)
-        self._sessions[session.name] = session
-        self._used[session.name] = self._clock()
-        self._left.append(session)
+        self._sessions[name] = session
+        self._last_use[name] = self._clock()
+        self._uploads.restore(session)
+
+    def stop_pops(self) -> None:
+        """Let present and future pops end empty instead of waiting, as after their timeout."""
+        self._stopping = True
+        for readers in self._readers.values():
+            for reader in readers:
+                reader.set()
 
     def close(self) -> None:
-        """Releases the folder; everything that was accepted is on disk already."""
+        """Unlock the folder; every accepted message is on disk already."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
+    # -------------------------------------------------------- for operators
+
     def usage(self) -> Usage:
-        """Returns how much is waiting to be delivered."""
+        """Return the number of sessions, undelivered messages and their bytes."""
         messages = sum(session.messages for session in self._sessions.values())
         return Usage(len(self._sessions), messages, self._pool.bytes)
 
-    def waiting(self, session: str) -> list[Waiting]:
-        """Returns what waits on each topic of a session, and who waits there; the longest waiting first."""
-        box = self._sessions.get(session)
-        pending, recent = (box.pending(), box.recent()) if box is not None else ({}, {})
-        readers = {
-            topic: list(waiting)
-            for (name, topic), waiting in list(self._readers.items())
-            if name == session
-        }
+    def backlog(self, session_id: str) -> list[TopicBacklog]:
+        """Return the topics of a session with unread messages or waiting readers; the longest waiting first.
+
+        May be called from another thread.
+        """
+        unread: dict[str, list[StoredMessage]] = {}
+        recent: Counter[str] = Counter()
+        session = self._sessions.get(session_id)
+        if session is not None:
+            unread = session.unread()
+            recent = session.meter.recent_bytes()
+        readers = self._runs_waiting_in(session_id)
         now = time.monotonic()
-        found = [
-            Waiting(
+        topics = []
+        for topic in unread.keys() | readers.keys():
+            messages = unread.get(topic, [])
+            backlog = TopicBacklog(
                 topic,
-                len(stored := pending.get(topic, [])),
-                sum(one.size for one in stored),
-                max((now - one.at for one in stored), default=0.0),
-                recent.get(topic, 0) // RECENT_SECONDS,
-                tuple(reader.run or "" for reader in readers.get(topic, ())),
+                messages=len(messages),
+                bytes=sum(stored.size for stored in messages),
+                oldest=max((now - stored.arrival for stored in messages), default=0.0),
+                bytes_per_second=recent.get(topic, 0) // RECENT_SECONDS,
+                readers=readers.get(topic, ()),
             )
-            for topic in pending.keys() | readers.keys()
-        ]
-        return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
+            topics.append(backlog)
+        return sorted(topics, key=_longest_waiting_first)
 
-    def refused(self, session: str, why: str) -> None:
-        """Keeps what was refused last and why; of few sessions, as any container may name one."""
-        self._refused.pop(session, None)
-        self._refused[session] = why
-        if len(self._refused) > _MOST_REFUSED:
-            self._refused.pop(next(iter(self._refused)))
+    def _runs_waiting_in(self, session_id: str) -> dict[str, tuple[str, ...]]:
+        """Return the runs that wait for a message, by topic; "" for an unknown run."""
+        runs = {}
+        for (name, topic), readers in list(self._readers.items()):
+            if name == session_id:
+                runs[topic] = tuple(reader.run or "" for reader in list(readers))
+        return runs
 
-    def last_refused(self, session: str) -> str:
-        """Returns which request of a session was refused last, and why; empty where none was."""
-        return self._refused.get(session, "")
+    def traffic(self) -> dict[str, Traffic]:
+        """Return the messages that each session received since the start of this process."""
+        sessions = list(self._sessions.items())
+        return {name: session.meter.traffic() for name, session in sessions}
+
+    def remember_refusal(self, session_id: str, cause: str) -> None:
+        """Remember the last refused request of a session."""
+        self._last_refusals.pop(session_id, None)
+        self._last_refusals[session_id] = cause
+        if len(self._last_refusals) > MAX_REFUSALS:
+            oldest = next(iter(self._last_refusals))
+            del self._last_refusals[oldest]
+
+    def last_refusal(self, session_id: str) -> str:
+        """Return the last refused request of a session and the cause; empty without one."""
+        return self._last_refusals.get(session_id, "")
 
     def count_refusal(self, operation: str, reason: str) -> None:
-        """Counts a refused request."""
+        """Count a refused request."""
         self._refusals[operation, reason] += 1
 
     def refusals(self) -> dict[tuple[str, str], int]:
-        """Returns how many requests were refused since the start of this process, by operation and reason."""
+        """Return the number of refused requests since the start of this process, by operation and reason."""
         return dict(self._refusals)
 
-    def received(self) -> dict[str, Received]:
-        """Returns what each session has received since the start of this process."""
-        return {name: box.received() for name, box in list(self._sessions.items())}
+    # -------------------------------------------------------- sessions
 
     def sessions(self) -> tuple[str, ...]:
-        """Returns the names of the sessions that hold something on disk."""
+        """Return the names of the open sessions."""
         return tuple(self._sessions)
 
-    def holds(self, session: str) -> bool:
-        """Says whether a session has messages on disk and has not ended."""
-        return session in self._sessions
+    def holds(self, session_id: str) -> bool:
+        """True if a session is open: it has stored messages and has not ended."""
+        return session_id in self._sessions
 
-    def idle(self, seconds: float) -> tuple[str, ...]:
-        """Returns the sessions without a push or pop for so long."""
-        before = self._clock() - seconds
-        return tuple(session for session, used in self._used.items() if used <= before)
+    def idle_sessions(self, seconds: float) -> tuple[str, ...]:
+        """Return the sessions without a push or pop in the last ``seconds``."""
+        limit = self._clock() - seconds
+        return tuple(name for name, last_use in self._last_use.items() if last_use <= limit)
 
-    def released(self, session: str) -> bool:
-        """Tell whether the session has ended, as far as this process remembers."""
-        return self._ended.get(session, -math.inf) + self._limits.remember_ended > self._clock()
+    def has_ended(self, session_id: str) -> bool:
+        """True if the session has ended in this process within `BrokerLimits.remember_ended`."""
+        ended_at = self._ended.get(session_id, -math.inf)
+        return ended_at + self._limits.remember_ended > self._clock()
+
+    async def end_session(self, session_id: str) -> None:
+        """Delete a session whose job has ended, fail all that wait for it, and refuse it from now on."""
+        self._ended = {name: at for name, at in self._ended.items() if self.has_ended(name)}
+        self._ended[session_id] = self._clock()
+        session = self._sessions.pop(session_id, None)
+        self._last_use.pop(session_id, None)
+        for name, topic in self._readers:
+            if name == session_id:
+                self._wake_readers(session_id, topic)
+        if session is None:
+            return
+        session.end()
+        self._capacity.session_ended(session)
+        if session.on_disk:
+            await self._remove_folder(session)
+
+    async def _remove_folder(self, session: Session) -> None:
+        try:
+            retired = session.spool.retire()
+        except OSError as error:
+            extra = {"session": session.name, "error": str(error)}
+            log.warning("folder not removed", extra=extra)
+            return
+        await anyio.to_thread.run_sync(remove_tree, retired)
+
+    def _open(self, session_id: str) -> Session:
+        """Return a session, a new one if there is none. Raises `BufferFull` at the limit of sessions."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            if len(self._sessions) >= self._limits.sessions:
+                raise BufferFull(f"{self._limits.sessions} sessions are open, which is the limit")
+            spool = Spool(self._root / folder_name(session_id))
+            session = Session(session_id, spool, self._limits, self._pool)
+            self._sessions[session_id] = session
+        self._last_use[session_id] = self._clock()
+        return session
+
+    def _close_if_unused(self, session: Session) -> None:
+        """Forget a session in which no message was ever stored."""
+        is_used = session.on_disk or session.messages or self._capacity.is_awaited(session)
+        if not is_used and not session.ended:
+            self._sessions.pop(session.name, None)
+            self._last_use.pop(session.name, None)
+
+    def _refuse_ended(self, session_id: str) -> None:
+        if self.has_ended(session_id):
+            raise SessionReleased(f"session {session_id} has ended")
+
+    # -------------------------------------------------------- push
 
     async def push(
         self,
-        session: str,
+        session_id: str,
         topic: str,
         source: str,
         payload: bytes | Iterable[bytes],
@@ -208,44 +269,39 @@ class Broker:
         sequence: str | None = None,
         wait: float = 5.0,
     ) -> None:
-        """Appends a message; it is on disk when this returns. A repeat of a sequence is accepted and not stored.
+        """Append a message; it is on disk when this returns. A repeat of a sequence is accepted and not stored.
 
-        A payload in pieces has ``size`` bytes, and is read in a thread where it is large.
-
-        Waits up to ``wait`` seconds for capacity. Raises BufferFull if there is none then (or the disk refuses),
-        TooLarge if there never will be, SessionReleased if the session has ended.
+        A payload in pieces has ``size`` bytes; if it is large, a thread reads it. Waits up to ``wait`` seconds for
+        capacity. Raises `BufferFull` if there is none then (or the disk refuses), `TooLarge` if there never will be,
+        and `SessionReleased` if the session has ended.
         """
-        self._refuse_released(session)
-        pieces = [payload] if isinstance(payload, bytes) else payload
-        size = len(payload) if isinstance(payload, bytes) else size or 0
+        self._refuse_ended(session_id)
+        if isinstance(payload, bytes):
+            pieces: Iterable[bytes] = [payload]
+            size = len(payload)
+        else:
+            pieces = payload
+            size = size or 0
         self._refuse_oversize(size)
-        box = self._open(session)
-        stored = Stored(topic, source, run, sequence, size)
-        if box.seen(stored):
+        session = self._open(session_id)
+        stored = StoredMessage(topic, source, run, sequence, size)
+        if session.is_repeat(stored):
             return
         try:
-            await self._wait_for_share(box, stored, wait)
-            await self._reserve(box, stored, wait)
-            kept = False
+            await self._capacity.reserve(session, stored, wait)
+            is_stored = False
             try:
-                kept = await self._store(box, stored, pieces)
+                is_stored = await self._store(session, stored, pieces)
             finally:
-                if not kept:
-                    box.unreserve(stored)
-                    self._wake_writers()
+                if not is_stored:
+                    self._capacity.unreserve(session, stored)
         finally:
-            self._leave(box)
-        self._wake_readers(session, topic)
-
-    def _leave(self, box: Session) -> None:
-        """Forget a session in which nothing was ever stored."""
-        if not box.on_disk and not box.messages and box not in self._writers and not box.ended:
-            self._sessions.pop(box.name, None)
-            self._used.pop(box.name, None)
+            self._close_if_unused(session)
+        self._wake_readers(session_id, topic)
 
     async def part(
         self,
-        session: str,
+        session_id: str,
         topic: str,
         source: str,
         pieces: Sequence[bytes],
@@ -256,227 +312,66 @@ class Broker:
         sequence: str,
         wait: float = 5.0,
     ) -> None:
-        """Stores a part of a message of ``size`` bytes, in pieces; with the last one it is there as by ``push``.
+        """Store a part of a message of ``size`` bytes, in pieces; the last part makes the message readable.
 
-        The first part waits for capacity for the whole message, which is given back when none follows. A part may
-        be repeated. Raises what ``push`` does (BufferFull also while another part of the message is being
-        written), and PartsMissing where those before it are not there.
+        The first part waits for capacity for the entire message, which is given back unless the others follow. A part
+        may be repeated. Raises the errors of ``push`` (`BufferFull` also while another part of the message is
+        written), and `PartsMissing` without the preceding parts.
         """
-        self._refuse_released(session)
+        self._refuse_ended(session_id)
         self._refuse_oversize(size)
-        self._await_left()
-        box = self._open(session)
-        stored = Stored(topic, source, run, sequence, size)
-        if box.seen(stored):
+        self._uploads.start_expiry()
+        session = self._open(session_id)
+        stored = StoredMessage(topic, source, run, sequence, size)
+        if session.is_repeat(stored):
             return
-        name = digest(topic, source, sequence, str(size)).hex()
-        upload = box.uploads.setdefault(name, Upload(stored))
-        if upload.busy:
-            raise BufferFull("another part of this message is being written")
-        upload.busy = True
         try:
-            there = upload.there
-            if there is None:
-                there = box.spool.part_size(name, size) if box.on_disk else 0
-            if offset > there:
-                raise PartsMissing(
-                    f"only {there} bytes of this message are here, not what is before byte {offset}"
-                )
-            if upload.there is None:
-                await self._wait_for_share(box, upload.stored, wait)
-                await self._reserve(box, upload.stored, wait)
-                upload.there = there
-                self._await_more(box, name, upload)
-            end = max(upload.there, offset + sum(map(len, pieces)))
-            with self._disk(box):
-                box.begin()
-                await anyio.to_thread.run_sync(
-                    box.spool.write_part, name, offset, pieces, size, end
-                )
-            if box.ended:
-                raise SessionReleased(f"session {box.name} has ended")
-            if end > upload.there:
-                upload.there = end
-                self._await_more(box, name, upload)
-            if upload.there == size:
-                self._complete(box, name)
+            is_complete = await self._uploads.write(session, stored, pieces, offset, wait)
         finally:
-            upload.busy = False
-            if upload.there is None:
-                box.uploads.pop(name, None)
-            self._leave(box)
-
-    def _await_more(
-        self,
-        box: Session,
-        name: str,
-        upload: Upload,
-    ) -> None:
-        """Drop a message of which no more comes in time."""
-        if upload.drop is not None:
-            upload.drop.cancel()
-
-        def drop() -> None:
-            if upload.busy:
-                self._await_more(box, name, upload)
-            else:
-                self._drop_upload(box, name)
-
-        upload.drop = asyncio.get_running_loop().call_later(_MOST_PAUSE, drop)
-
-    def _await_left(self) -> None:
-        """Remove what an earlier process left of messages if that does not go on in time."""
-        boxes, self._left = self._left, []
-
-        def remove() -> None:
-            for box in boxes:
-                for name in box.left - box.uploads.keys():
-                    box.spool.remove_part(name)
-
-        if boxes:
-            asyncio.get_running_loop().call_later(_MOST_PAUSE, remove)
-
-    def _drop_upload(self, box: Session, name: str) -> None:
-        upload = box.uploads.pop(name)
-        box.spool.remove_part(name)
-        box.unreserve(upload.stored)
-        self._wake_writers()
-
-    def _complete(self, box: Session, name: str) -> None:
-        """Make a message of which all is there one to be read, unless its repeat came meanwhile."""
-        upload = box.uploads[name]
-        stored = upload.stored
-        if upload.drop is not None:
-            upload.drop.cancel()
-        if box.seen(stored):
-            self._drop_upload(box, name)
-            return
-        try:
-            with self._disk(box):
-                stored.number = box.new_number()
-                box.spool.complete(name, stored.number, stored.size)
-                box.add(stored, b"")
-        except BufferFull:
-            self._drop_upload(box, name)
-            raise
-        del box.uploads[name]
-        self._wake_readers(box.name, stored.topic)
+            self._close_if_unused(session)
+        if is_complete:
+            self._wake_readers(session_id, topic)
 
     async def _store(
         self,
-        box: Session,
-        stored: Stored,
+        session: Session,
+        stored: StoredMessage,
         pieces: Iterable[bytes],
     ) -> bool:
-        """Write a message; False where its repeat came while this one waited or was being written."""
+        """Write a message; False if its repeat was stored in the meantime."""
         payload = b""
-        with self._disk(box):
-            stored.number = box.new_number()
+        with refuse_on_disk_error(session):
+            stored.number = session.new_number()
             if stored.size > self._limits.inline_bytes:
                 await anyio.to_thread.run_sync(
-                    box.spool.write_payload, stored.number, pieces, stored.size
+                    session.spool.write_payload, stored.number, pieces, stored.size
                 )
             else:
-                stored.offset, payload = 0, b"".join(pieces)
-        if box.ended:
-            raise SessionReleased(f"session {box.name} has ended")
-        if box.seen(stored):
-            box.spool.remove_payload(stored.number)
+                stored.offset = 0
+                payload = b"".join(pieces)
+        if session.ended:
+            raise SessionReleased(f"session {session.name} has ended")
+        if session.is_repeat(stored):
+            session.spool.remove_payload(stored.number)
             return False
-        with self._disk(box):
-            box.add(stored, payload)
+        with refuse_on_disk_error(session):
+            session.add(stored, payload)
         return True
 
-    @contextlib.contextmanager
-    def _disk(self, box: Session) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if box.ended:
-                raise SessionReleased(f"session {box.name} has ended") from error
-            raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
-
-    async def _wait_for_share(
-        self,
-        box: Session,
-        stored: Stored,
-        wait: float,
-    ) -> None:
-        """Wait while a run would hold over half of its session, where it holds some already. Raises BufferFull.
-
-        It does not queue for capacity, so that others may push to the same session meanwhile.
-        """
-        run = stored.run
-
-        def fits(_: asyncio.Event | None = None) -> bool:
-            return not box.messages_of[run] or (
-                box.bytes_of[run] + stored.size <= self._limits.session_bytes // 2
-                and box.messages_of[run] < self._limits.session_messages // 2
+    def _refuse_oversize(self, size: int) -> None:
+        limits = self._limits
+        limit = min(limits.message_bytes, limits.session_bytes, limits.total_bytes)
+        if size > limit:
+            settings = "limits.message_bytes, limits.session_bytes"
+            raise TooLarge(
+                f"a message of {size} bytes is over the limit of {limit} ({settings}): send it in parts"
             )
 
-        if run is not None and not fits() and not await self._turn(self._over, fits, box, wait):
-            raise BufferFull(
-                f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
-                f"{box.name}: half of what the session may hold"
-            )
-
-    async def _reserve(
-        self,
-        box: Session,
-        stored: Stored,
-        wait: float,
-    ) -> None:
-        size = stored.size
-        if box not in self._writers and self._fits(box, size):
-            box.reserve(stored)
-            return
-        queue = self._writers.setdefault(box, [])
-        try:
-            if not await self._turn(
-                queue, lambda own: queue[0] is own and self._fits(box, size), box, wait
-            ):
-                raise BufferFull(
-                    f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread"
-                )
-            box.reserve(stored)
-        finally:
-            if not queue:
-                del self._writers[box]
-            self._wake_writers()
-
-    async def _turn(
-        self,
-        queue: list[asyncio.Event],
-        ready: Callable[[asyncio.Event], bool],
-        box: Session,
-        wait: float,
-    ) -> bool:
-        """Wait in a queue for capacity; False if there was none for so long. Raises SessionReleased."""
-        ticket = asyncio.Event()
-        queue.append(ticket)
-        try:
-            async with asyncio.timeout(max(wait, 0.0)):
-                while not ready(ticket):
-                    ticket.clear()
-                    await ticket.wait()
-                    if box.ended:
-                        raise SessionReleased(f"session {box.name} has ended")
-                return True
-        except TimeoutError:
-            return False
-        finally:
-            queue.remove(ticket)
-
-    def _fits(self, box: Session, size: int) -> bool:
-        return (
-            box.bytes + size <= self._limits.session_bytes
-            and box.messages < self._limits.session_messages
-            and self._pool.bytes + size <= self._limits.total_bytes
-        )
+    # -------------------------------------------------------- pop
 
     async def pop(
         self,
-        session: str,
+        session_id: str,
         topic: str,
         *,
         sources: Collection[str] | None = None,
@@ -485,131 +380,99 @@ class Broker:
         pop_id: str | None = None,
         timeout: float = 120.0,
     ) -> Message | None:
-        """Takes the next message of these sources (None: of any, by arrival), or gives None after ``timeout``.
+        """Take the next message of these sources (None: all, by arrival); None after ``timeout`` seconds.
 
-        A run never gets what it pushed itself. The caller must call ``delivered`` or ``returned`` with the
+        A run never gets its own messages. The caller must call ``confirm_delivery`` or ``put_back`` with the
         message afterwards; if this call is cancelled, the message stays. With a ``pop_id`` the message is kept
-        after its delivery, and the same reader, topic and pop id get it again. Raises SessionReleased.
+        after its delivery, and the same reader, topic and pop id get it again. Raises `SessionReleased`.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
-        arrival = _Reader(run)
+        deadline = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
+        waiting = _Reader(run)
         try:
             while True:
-                self._refuse_released(session)
-                box = self._sessions.get(session)
-                if box is not None:
-                    self._used[session] = self._clock()
-                    stored = box.take(
-                        topic,
-                        sources=sources,
-                        reader=reader,
-                        run=run,
-                        pop_id=pop_id,
+                self._refuse_ended(session_id)
+                session = self._sessions.get(session_id)
+                if session is not None:
+                    self._last_use[session_id] = self._clock()
+                    stored = session.take(
+                        topic, sources=sources, reader=reader, run=run, pop_id=pop_id
                     )
                     if stored is not None:
-                        content = box.content(stored)
-                        return Message(
-                            content, stored.size, stored.source, topic, session, stored.number
-                        )
-                if loop.time() >= end or self._leaving:
+                        return _message(session, stored)
+                if loop.time() >= deadline or self._stopping:
                     return None
-                arrival.clear()
-                if arrival not in (waiting := self._readers.setdefault((session, topic), [])):
-                    waiting.append(arrival)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(end):
-                        await arrival.wait()
+                await self._wait_for_message(session_id, topic, waiting, deadline)
         finally:
-            waiting = self._readers.get((session, topic), [])
-            if arrival in waiting:
-                waiting.remove(arrival)
-            if not waiting:
-                self._readers.pop((session, topic), None)
+            self._remove_reader(session_id, topic, waiting)
 
-    def delivered(self, message: Message) -> None:
-        """Records that the response with this message was sent."""
-        box = self._sessions.get(message.session)
-        if box is not None and box.delivered(message.number):
-            self._wake_writers()
+    async def _wait_for_message(
+        self,
+        session_id: str,
+        topic: str,
+        reader: _Reader,
+        deadline: float,
+    ) -> None:
+        """Wait until a message arrives on a topic, at most until a time of the event loop's clock."""
+        reader.clear()
+        readers = self._readers.setdefault((session_id, topic), [])
+        if reader not in readers:
+            readers.append(reader)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await reader.wait()
 
-    def returned(self, message: Message) -> None:
-        """Records that the response with this message was not sent: it is unread again, in its old place."""
-        box = self._sessions.get(message.session)
-        if box is not None and box.returned(message.number):
+    def _remove_reader(self, session_id: str, topic: str, reader: _Reader) -> None:
+        readers = self._readers.get((session_id, topic), [])
+        if reader in readers:
+            readers.remove(reader)
+        if not readers:
+            self._readers.pop((session_id, topic), None)
+
+    def confirm_delivery(self, message: Message) -> None:
+        """Record that the response with this message was sent."""
+        session = self._sessions.get(message.session)
+        if session is not None and session.confirm_delivery(message.number):
+            self._capacity.wake_writers()
+
+    def put_back(self, message: Message) -> None:
+        """Record that the response with this message was not sent: it is unread again, in its old place."""
+        session = self._sessions.get(message.session)
+        if session is not None and session.put_back(message.number):
             self._wake_readers(message.session, message.topic)
 
     async def release(
         self,
-        session: str,
+        session_id: str,
         topic: str | None = None,
         *,
         reader: str,
         run: str | None = None,
     ) -> None:
-        """Drops a topic's unread messages, as far as this reader could get them, and what was sent to the reader.
+        """Drop a topic's unread messages that this reader could get, and the messages kept for its repeats.
 
-        Without a topic only the latter: a container releases its session when it ends, and by then others
-        on this node may not have read what is meant for them. Those messages go with ``end_session``.
+        Without a topic only the latter: a container releases its session when it ends, and others on this node may
+        not have read their messages yet. ``end_session`` deletes those.
         """
-        box = self._sessions.get(session)
-        if box is not None and box.release(topic, reader=reader, run=run):
-            self._wake_writers()
+        session = self._sessions.get(session_id)
+        if session is not None and session.release(topic, reader=reader, run=run):
+            self._capacity.wake_writers()
 
-    async def end_session(self, session: str) -> None:
-        """Deletes a session whose job has ended, wakes everybody who waits for it, and refuses it from now on."""
-        self._ended = {name: at for name, at in self._ended.items() if self.released(name)}
-        self._ended[session] = self._clock()
-        box = self._sessions.pop(session, None)
-        self._used.pop(session, None)
-        for name, topic in self._readers:
-            if name == session:
-                self._wake_readers(session, topic)
-        if box is None:
-            return
-        box.end()
-        for ticket in self._writers.get(box, []):
-            ticket.set()
-        self._wake_writers()
-        if not box.on_disk:
-            return
-        try:
-            gone = box.spool.retire()
-        except OSError as error:
-            log.warning("folder not removed", extra={"session": session, "error": str(error)})
-        else:
-            await anyio.to_thread.run_sync(remove_tree, gone)
+    def _wake_readers(self, session_id: str, topic: str) -> None:
+        for reader in self._readers.get((session_id, topic), ()):
+            reader.set()
 
-    def _open(self, session: str) -> Session:
-        box = self._sessions.get(session)
-        if box is None:
-            if len(self._sessions) >= self._limits.sessions:
-                raise BufferFull(f"{self._limits.sessions} sessions are open, which is the limit")
-            spool = Spool(self._root / folder_name(session))
-            box = self._sessions[session] = Session(session, spool, self._limits, self._pool)
-        self._used[session] = self._clock()
-        return box
 
-    def _refuse_released(self, session: str) -> None:
-        if self.released(session):
-            raise SessionReleased(f"session {session} has ended")
+def _message(session: Session, stored: StoredMessage) -> Message:
+    return Message(
+        session.content(stored),
+        stored.size,
+        stored.source,
+        stored.topic,
+        session.name,
+        stored.number,
+    )
 
-    def _refuse_oversize(self, size: int) -> None:
-        limit = min(
-            self._limits.message_bytes, self._limits.session_bytes, self._limits.total_bytes
-        )
-        if size > limit:
-            settings = "limits.message_bytes, limits.session_bytes"
-            raise TooLarge(
-                f"a message of {size} bytes is over the limit of {limit} ({settings}): send it in parts"
-            )
 
-    def _wake_readers(self, session: str, topic: str) -> None:
-        for arrival in self._readers.get((session, topic), ()):
-            arrival.set()
-
-    def _wake_writers(self) -> None:
-        for waiting in self._writers.values():
-            waiting[0].set()
-        for ticket in self._over:
-            ticket.set()
+def _longest_waiting_first(topic: TopicBacklog) -> tuple[float, str]:
+    return (-topic.oldest, topic.topic)

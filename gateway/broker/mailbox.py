@@ -7,43 +7,41 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Stored:
-    """One message on disk.
-
-    - ``size``: bytes of the payload
-    - ``number``: its place in the session's order of arrival
-    - ``offset``: start of the payload in the journal; None if the payload has a file of its own
-    - ``payload``: a cached copy, if there is one
-    - ``record``: bytes of its record in the journal, including a payload there
-    - ``at``: its arrival, or the start of the process (`time.monotonic`)
-    """
+class StoredMessage:
+    """One message on disk."""
 
     topic: str
     source: str
     run: str | None
     sequence: str | None
-    size: int
-    number: int = -1
-    offset: int | None = None
-    payload: bytes | None = None
-    record: int = 0
-    at: float = field(default_factory=time.monotonic)
+    size: int  # bytes of the payload
+    number: int = -1  # its place in the session's order of arrival
+    offset: int | None = (
+        None  # start of the payload in the journal; None if the payload has a file of its own
+    )
+    payload: bytes | None = None  # a cached copy; None without one
+    record: int = 0  # bytes of its record in the journal, including a payload there
+    arrival: float = field(default_factory=time.monotonic)  # or the start of the process
+
+
+# The messages of one source that one run pushed.
+Lane = tuple[str, str | None]
 
 
 class Mailbox:
     """The unread messages of one topic, in lanes by (source, pushing run) so that a run can skip its own."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[str, str | None], deque[Stored]] = {}
+        self._lanes: dict[Lane, deque[StoredMessage]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def put(self, stored: Stored) -> None:
+    def put(self, stored: StoredMessage) -> None:
         """Append a new message."""
         self._lane_of(stored).append(stored)
 
-    def put_back(self, stored: Stored) -> None:
+    def put_back(self, stored: StoredMessage) -> None:
         """Return a message to its old place in the order."""
         lane = self._lane_of(stored)
         for index, message in enumerate(lane):
@@ -52,8 +50,8 @@ class Mailbox:
                 return
         lane.append(stored)
 
-    def take(self, sources: Collection[str] | None, run: str | None) -> Stored | None:
-        """Remove the oldest message of these sources (None: of any) that the reading run did not push itself."""
+    def take(self, sources: Collection[str] | None, run: str | None) -> StoredMessage | None:
+        """Remove and return the oldest message of these sources (None: all) that the reading run did not push itself."""
         lanes = self._readable_lanes(sources, run)
         if not lanes:
             return None
@@ -63,31 +61,32 @@ class Mailbox:
             del self._lanes[oldest]
         return stored
 
-    def clear(self, run: str | None) -> list[Stored]:
+    def clear(self, run: str | None) -> list[StoredMessage]:
         """Remove and return all messages that a run could still read."""
-        messages: list[Stored] = []
+        messages: list[StoredMessage] = []
         for lane in self._readable_lanes(None, run):
             messages += self._lanes.pop(lane)
         return messages
 
-    def all(self) -> list[Stored]:
-        """Return every unread message, lane by lane."""
-        return [stored for lane in list(self._lanes.values()) for stored in list(lane)]
+    def all(self) -> list[StoredMessage]:
+        """Return every unread message, lane by lane. May be called from another thread."""
+        messages: list[StoredMessage] = []
+        for lane in list(self._lanes.values()):
+            messages += lane
+        return messages
 
-    def _lane_of(self, stored: Stored) -> deque[Stored]:
+    def _lane_of(self, stored: StoredMessage) -> deque[StoredMessage]:
         return self._lanes.setdefault((stored.source, stored.run), deque())
 
-    def _first_number(self, lane: tuple[str, str | None]) -> int:
+    def _first_number(self, lane: Lane) -> int:
         return self._lanes[lane][0].number
 
-    def _readable_lanes(
-        self, sources: Collection[str] | None, run: str | None
-    ) -> list[tuple[str, str | None]]:
+    def _readable_lanes(self, sources: Collection[str] | None, run: str | None) -> list[Lane]:
         return [lane for lane in self._lanes if _may_read(lane, sources, run)]
 
 
 def _may_read(
-    lane: tuple[str, str | None],
+    lane: Lane,
     sources: Collection[str] | None,
     run: str | None,
 ) -> bool:

@@ -79,7 +79,7 @@ async def _run(gateway: Gateway, ready_file: Path | None) -> None:
     def leave() -> None:
         """End the requests of clients that follow or wait for something."""
         gateway.leaving.set()
-        services.peers.broker.leave()
+        services.peers.broker.stop_pops()
 
     follower = asyncio.create_task(_follow_routes(gateway))
     try:

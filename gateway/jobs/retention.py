@@ -288,7 +288,7 @@ class Cleaner:
 
         The latter after `_IDLE_UNKNOWN`, or immediately with ``orphans``.
         """
-        idle = set(self._broker.idle(_IDLE_UNKNOWN))
+        idle = set(self._broker.idle_sessions(_IDLE_UNKNOWN))
         for session in sorted(self._broker.sessions()):
             if not session.startswith(self._prefix):
                 continue

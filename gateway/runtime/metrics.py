@@ -184,7 +184,7 @@ def _session_metrics(channel: Broker) -> Iterator[Metric]:
     oldest: dict[str, float] = {}
     readers: dict[str, int] = {}
     for session in channel.sessions():
-        topics = channel.waiting(session)
+        topics = channel.backlog(session)
         messages[session] = sum(topic.messages for topic in topics)
         sizes[session] = sum(topic.bytes for topic in topics)
         oldest[session] = max((topic.oldest for topic in topics), default=0.0)
@@ -225,7 +225,7 @@ def _received_metrics(channel: Broker) -> Iterator[Metric]:
         labels=["session"],
     )
     rates = {}
-    for session, received in channel.received().items():
+    for session, received in channel.traffic().items():
         messages.add_metric([session], received.messages)
         sizes.add_metric([session], received.bytes)
         rates[session] = received.bytes_per_second

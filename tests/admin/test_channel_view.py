@@ -79,7 +79,7 @@ def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> N
     ):
         told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)}, launched=True)
         waits = threads.submit(call, node, "pop", told["host.0"], topic="answer", timeout=100_000)
-        wait_for(lambda: waits.done() or node.broker.waiting("session_job-1"))
+        wait_for(lambda: waits.done() or node.broker.backlog("session_job-1"))
         call(node, "push", told["guest.0"], topic="question", payload=PAYLOAD)
         nowhere = told["guest.0"] | {"x-ptp-target-node-id": STRANGER}
         assert call(node, "push", nowhere, topic="answer", payload=PAYLOAD)["code"] != "E0000000000"

@@ -61,7 +61,7 @@ async def read(
     if message is None:
         return None
     payload = message.payload
-    broker.delivered(message)
+    broker.confirm_delivery(message)
     return payload
 
 
@@ -76,7 +76,7 @@ async def waiting(task):
 async def test_a_pop_ends_empty_when_the_node_stops(opened):
     broker = opened()
     pop = await waiting(asyncio.create_task(broker.pop("s", "t", reader="r", timeout=600.0)))
-    broker.leave()
+    broker.stop_pops()
     assert await pop is None and await broker.pop("s", "t", reader="r", timeout=600.0) is None
 
 
@@ -337,8 +337,8 @@ async def test_ending_a_session_frees_everything_and_wakes_everyone(opened):
         with pytest.raises(SessionReleased):
             await refused
     await broker.release("s", "t", reader="r")
-    broker.delivered(under_way)
-    broker.returned(under_way)
+    broker.confirm_delivery(under_way)
+    broker.put_back(under_way)
     assert broker.usage() == (1, 1, 5)
     assert len([path for path in opened.root.iterdir() if path.is_dir()]) == 1
 
@@ -347,9 +347,9 @@ async def test_an_ended_session_stays_ended_until_that_is_long_ago(opened):
     broker = opened()
     await broker.push("s", "t", "n", b"")
     await broker.end_session("s")
-    assert broker.released("s")
+    assert broker.has_ended("s")
     opened.now += 1801
-    assert not broker.released("s")
+    assert not broker.has_ended("s")
     await broker.push("s", "t", "n", b"new")
     assert await read(opened()) == b"new"
 
@@ -389,7 +389,7 @@ async def test_hostile_session_ids_neither_meet_nor_leave_the_folder(opened, tmp
         await broker.end_session(session)
     assert list(tmp_path.iterdir()) == [opened.root]
     assert [path.name for path in opened.root.iterdir()] == ["lock"]
-    assert all(broker.released(session) for session in HOSTILE)
+    assert all(broker.has_ended(session) for session in HOSTILE)
 
 
 async def test_a_journal_cut_at_any_byte_gives_its_whole_records(opened):
@@ -493,14 +493,14 @@ async def test_what_a_crash_left_in_a_folder_is_no_message(opened):
 
 
 async def test_only_so_many_sessions_are_open_and_refusals_remembered(opened, monkeypatch):
-    monkeypatch.setattr(broker_module, "_MOST_REFUSED", 2)
+    monkeypatch.setattr(broker_module, "MAX_REFUSALS", 2)
     broker = opened(sessions=1)
     await broker.push("s", "t", "n", b"one")
     with pytest.raises(BufferFull, match="1 sessions are open"):
         await broker.push("other", "t", "n", b"one")
     for session in "abc":
-        broker.refused(session, f"why {session}")
-    assert [broker.last_refused(session) for session in "abc"] == ["", "why b", "why c"]
+        broker.remember_refusal(session, f"why {session}")
+    assert [broker.last_refusal(session) for session in "abc"] == ["", "why b", "why c"]
 
 
 @pytest.fixture

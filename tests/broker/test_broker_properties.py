@@ -240,7 +240,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer_sent(self, data):
         handed = self.handed[self.pick(data)]
-        self.broker.delivered(handed.open.pop())
+        self.broker.confirm_delivery(handed.open.pop())
         handed.sent = True
         if handed.pop_id is None:
             self.handed.remove(handed)
@@ -249,7 +249,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer_not_sent(self, data):
         handed = self.handed[self.pick(data)]
-        self.broker.returned(handed.open.pop())
+        self.broker.put_back(handed.open.pop())
         if not handed.sent and not handed.open:
             self.handed.remove(handed)
             self.unread.append(handed.told)

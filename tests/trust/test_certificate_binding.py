@@ -150,7 +150,7 @@ def test_by_grpc_a_message_is_taken_only_from_the_node_of_the_certificate(site: 
     assert by_grpc(site, OTHER, TAKES, named, {}) in DENIED
     for path in (TAKES, STREAMS):  # headers that name the sender truly, and one that names another
         assert by_grpc(site, OTHER, path, MESSAGE, about | {"x-ptp-from-node-id": OTHER}) in DENIED
-    assert site.node.broker.waiting("session_g") == []
+    assert site.node.broker.backlog("session_g") == []
     for path in (TAKES, STREAMS):
         assert by_grpc(site, PEER, path, MESSAGE, about) == "E0000000000"
 

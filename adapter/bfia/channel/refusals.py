@@ -69,7 +69,7 @@ class Refusals:
         if self._is_repeated(sessions, cause):
             return
         for session in sessions:
-            self._broker.refused(session, cause)
+            self._broker.remember_refusal(session, cause)
         log.warning(
             "channel request refused",
             request=operation,
@@ -82,7 +82,7 @@ class Refusals:
     def _is_repeated(self, sessions: list[str], cause: str) -> bool:
         if not sessions:
             return False
-        return all(self._broker.last_refused(session) == cause for session in sessions)
+        return all(self._broker.last_refusal(session) == cause for session in sessions)
 
 
 def _header(

@@ -184,9 +184,9 @@ class Handover(Response):
             else:
                 await self._send_long(message, send)
         except BaseException:
-            self._broker.returned(message)
+            self._broker.put_back(message)
             raise
-        self._broker.delivered(message)
+        self._broker.confirm_delivery(message)
 
     async def _send_short(self, message: Message, send: Send) -> None:
         content = self._encode(message.payload)

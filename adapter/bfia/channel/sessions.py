@@ -97,7 +97,7 @@ class UnknownSessions:
         return ""
 
     async def _drop_stale(self, admitted: dict[str, str]) -> None:
-        idle = set(self._broker.idle(IDLE_SECONDS))
+        idle = set(self._broker.idle_sessions(IDLE_SECONDS))
         for session in list(admitted):
             no_longer_counts = not self._broker.holds(session) or await self._is_known(session)
             if no_longer_counts:

@@ -101,7 +101,7 @@ async def test_a_trickling_body_is_refused_while_another_waits(
             group.start_soon(send)
     slow = [text for text in said if b"upload too slow (minimum 32 KiB/s)" in text]
     assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
-    assert desk.broker.waiting(SESSION) == []
+    assert desk.broker.backlog(SESSION) == []
 
 
 async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(

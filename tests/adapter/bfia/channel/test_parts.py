@@ -325,7 +325,7 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
     beta = await make_node("beta", limits=BrokerLimits(session_bytes=6 * MIB))
     assert code_of(await pushing(client, beta, LONG)) == OK
     second = pushing(client, beta, LONG, x_ptp_token="another")
-    await until(lambda: beta.broker._writers)
+    await until(lambda: beta.broker._capacity._queues)
     assert arrived(beta) == 0
     assert (await Speaker(client, beta, Form.RAW).pop("t"))[1] == LONG
     assert code_of(await second) == OK

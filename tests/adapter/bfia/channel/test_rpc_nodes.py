@@ -103,7 +103,7 @@ async def test_small_messages_to_a_peer_keep_order_and_overlap(tmp_path, scheme)
         full = {"x-ptp-session-id": "session_full"}
         assert await Container(client, alpha, **full).push("beta", bytes(9000)) == OK
         waits = asyncio.create_task(Container(client, alpha, **full).push("beta", bytes(9001)))
-        await until(lambda: beta.broker._writers)
+        await until(lambda: beta.broker._capacity._queues)
 
         async def pair(topic):
             async def write():

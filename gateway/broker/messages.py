@@ -1,0 +1,117 @@
+"""What the broker hands out: messages, figures, limits and refusals."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.errors import Busy, Conflict
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """Limits of one node's broker. Sizes count the bytes of undelivered payloads; times are in seconds."""
+
+    message_bytes: int = 256 * MIB
+    session_bytes: int = 1 * GIB
+    session_messages: int = 100_000
+    total_bytes: int = 16 * GIB
+    sessions: int = 4096
+    # Memory for cached small payloads.
+    cache_bytes: int = 64 * MIB
+    # The largest payload that is stored in its session's journal and may be cached. A larger one has a file of its
+    # own, is written and read in a thread and is never cached.
+    inline_bytes: int = 256 * KIB
+    # A longer journal is rewritten once half of it is obsolete; if it still holds more than ``rewrite_bytes`` of
+    # needed records, once fifteen sixteenths are.
+    compact_bytes: int = 16 * MIB
+    rewrite_bytes: int = 4 * MIB
+    # Per reader, the delivered messages kept for a repeated pop. They do not count against the capacity.
+    kept_messages: int = 16
+    kept_bytes: int = 64 * MIB
+    # Pushes per session whose sequence is remembered to recognise a repeat.
+    repeats: int = 65_536
+    # The longest wait of a pop.
+    pop_seconds: float = 300.0
+    # The time for which requests for an ended session are refused.
+    remember_ended: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message for a reader; ``session`` and ``number`` identify it for `Broker.confirm_delivery` and `put_back`."""
+
+    content: bytes | Path  # the payload, or the file of a large one
+    size: int  # bytes
+    source: str
+    topic: str
+    session: str
+    number: int
+
+    @property
+    def payload(self) -> bytes:
+        """The entire payload. Blocks while a large one is read."""
+        return b"".join(self.pieces(max(self.size, 1)))
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Yield the payload in pieces of ``size`` bytes. Blocks while a large one is read; raises `OSError`."""
+        if isinstance(self.content, bytes):
+            for offset in range(0, self.size, size):
+                yield self.content[offset : offset + size]
+            return
+        with self.content.open("rb", buffering=0) as file:
+            for offset in range(0, self.size, size):
+                expected = min(size, self.size - offset)
+                piece = file.read(expected)
+                if len(piece) != expected:
+                    raise OSError(f"{self.content} ends before byte {self.size}")
+                yield piece
+
+
+class Usage(NamedTuple):
+    """The present content of a broker: sessions, undelivered messages and the bytes of their payloads."""
+
+    sessions: int
+    messages: int
+    bytes: int
+
+
+class TopicBacklog(NamedTuple):
+    """The unread messages of a topic and its waiting readers."""
+
+    topic: str
+    messages: int
+    bytes: int
+    oldest: float  # seconds that the oldest message has waited, at most since the start; 0 without messages
+    bytes_per_second: int  # received over the last ten seconds, read or not
+    readers: tuple[str, ...]  # the waiting runs; "" for an unknown one
+
+
+class Traffic(NamedTuple):
+    """The messages that a session received since the start of this process."""
+
+    messages: int
+    bytes: int
+    bytes_per_second: int  # over the last ten seconds
+
+
+class BufferFull(Busy):
+    """There is no capacity for the message now; no part of it was stored. Retry later."""
+
+    reason = "BUFFER_FULL"
+
+
+class SessionReleased(Conflict):
+    """The session's job has ended: its messages are deleted and no more are accepted."""
+
+    reason = "SESSION_RELEASED"
+
+
+class PartsMissing(Conflict):
+    """A part of a message arrived before its predecessors."""
+
+    reason = "PARTS_MISSING"

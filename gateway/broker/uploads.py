@@ -1,0 +1,163 @@
+"""Messages that arrive in parts, until the last part makes them readable."""
+
+import asyncio
+from collections.abc import Sequence
+
+import anyio.to_thread
+
+from gateway.broker.capacity import Capacity
+from gateway.broker.mailbox import StoredMessage
+from gateway.broker.messages import BufferFull, PartsMissing, SessionReleased
+from gateway.broker.session import Session, Upload, digest, refuse_on_disk_error
+
+# Seconds without a further part after which an upload is dropped: its sender may wait long for the container.
+MAX_PAUSE = 120.0
+
+
+class Uploads:
+    """The incomplete messages of all sessions. For one event loop."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._restored: list[Session] = []  # sessions of an earlier process, perhaps with uploads
+
+    def restore(self, session: Session) -> None:
+        """Note a session of an earlier process: its uploads expire unless they continue."""
+        self._restored.append(session)
+
+    def start_expiry(self) -> None:
+        """Give the uploads of an earlier process `MAX_PAUSE` to continue; the first call starts that time."""
+        sessions = self._restored
+        self._restored = []
+        if not sessions:
+            return
+
+        def remove_abandoned() -> None:
+            for session in sessions:
+                for name in session.old_uploads - session.uploads.keys():
+                    session.spool.remove_part(name)
+
+        asyncio.get_running_loop().call_later(MAX_PAUSE, remove_abandoned)
+
+    async def write(
+        self,
+        session: Session,
+        stored: StoredMessage,
+        pieces: Sequence[bytes],
+        offset: int,
+        wait: float,
+    ) -> bool:
+        """Write a part of a message; True if that completed it.
+
+        Raises `BufferFull`, also while another part of the message is written, `PartsMissing` and `SessionReleased`.
+        """
+        name = _upload_name(stored)
+        upload = session.uploads.setdefault(name, Upload(stored))
+        if upload.busy:
+            raise BufferFull("another part of this message is being written")
+        upload.busy = True
+        try:
+            await self._begin(session, name, upload, offset, wait)
+            await self._write_part(session, name, upload, pieces, offset)
+            if upload.received == stored.size:
+                return self._complete(session, name)
+            return False
+        finally:
+            upload.busy = False
+            if upload.received is None:
+                session.uploads.pop(name, None)
+
+    async def _begin(
+        self,
+        session: Session,
+        name: str,
+        upload: Upload,
+        offset: int,
+        wait: float,
+    ) -> None:
+        """Check that a part follows its predecessors; before the first one, reserve capacity for the message."""
+        received = upload.received
+        if received is None:
+            received = _size_on_disk(session, name, upload.stored.size)
+        if offset > received:
+            raise PartsMissing(
+                f"only {received} bytes of this message are here, not what is before byte {offset}"
+            )
+        if upload.received is None:
+            await self._capacity.reserve(session, upload.stored, wait)
+            upload.received = received
+            self._restart_expiry(session, name, upload)
+
+    async def _write_part(
+        self,
+        session: Session,
+        name: str,
+        upload: Upload,
+        pieces: Sequence[bytes],
+        offset: int,
+    ) -> None:
+        """Write a part behind or over earlier ones, and count the bytes that are there without a gap."""
+        received = upload.received or 0
+        part_size = sum(len(piece) for piece in pieces)
+        end = max(received, offset + part_size)
+        with refuse_on_disk_error(session):
+            session.create_spool()
+            await anyio.to_thread.run_sync(
+                session.spool.write_part, name, offset, pieces, upload.stored.size, end
+            )
+        if session.ended:
+            raise SessionReleased(f"session {session.name} has ended")
+        if end > received:
+            upload.received = end
+            self._restart_expiry(session, name, upload)
+
+    def _restart_expiry(self, session: Session, name: str, upload: Upload) -> None:
+        """Drop the upload after `MAX_PAUSE` without progress."""
+        if upload.expiry is not None:
+            upload.expiry.cancel()
+
+        def expire() -> None:
+            if upload.busy:
+                self._restart_expiry(session, name, upload)
+            else:
+                self._drop(session, name)
+
+        upload.expiry = asyncio.get_running_loop().call_later(MAX_PAUSE, expire)
+
+    def _drop(self, session: Session, name: str) -> None:
+        upload = session.uploads.pop(name)
+        session.spool.remove_part(name)
+        self._capacity.unreserve(session, upload.stored)
+
+    def _complete(self, session: Session, name: str) -> bool:
+        """Make a complete message readable; False if the same message was stored in the meantime."""
+        upload = session.uploads[name]
+        stored = upload.stored
+        if upload.expiry is not None:
+            upload.expiry.cancel()
+        if session.is_repeat(stored):
+            self._drop(session, name)
+            return False
+        try:
+            with refuse_on_disk_error(session):
+                stored.number = session.new_number()
+                session.spool.complete(name, stored.number, stored.size)
+                session.add(stored, b"")
+        except BufferFull:
+            self._drop(session, name)
+            raise
+        del session.uploads[name]
+        return True
+
+
+def _upload_name(stored: StoredMessage) -> str:
+    """Return the name of an upload's file: the same for each part, and independent of foreign characters."""
+    sequence = stored.sequence or ""
+    return digest(stored.topic, stored.source, sequence, str(stored.size)).hex()
+
+
+def _size_on_disk(session: Session, name: str, size: int) -> int:
+    """Return the bytes of a message of ``size`` bytes that an earlier process received."""
+    if not session.on_disk:
+        return 0
+    return session.spool.part_size(name, size)
