@@ -26,7 +26,8 @@ from gateway.errors import GatewayError, Invalid
 if TYPE_CHECKING:
     from engines.base import Engine
     from gateway.conformance.check import CheckedComponent
-    from gateway.conformance.sandbox import Sandbox, Timeouts
+    from gateway.conformance.plans import Timeouts
+    from gateway.conformance.sandbox import Sandbox
 
 
 @command(commands, "check", "register.json --image registry.example.com/vendor:1.0.0")
@@ -86,7 +87,7 @@ def check(
     from gateway.conformance.check import add_label_warnings, check_registration
     from gateway.conformance.check import check as check_component
     from gateway.conformance.clauses import CLAUSES
-    from gateway.conformance.sandbox import Timeouts
+    from gateway.conformance.plans import Timeouts
 
     if image and program and engine is None:
         text = "--image and --command name two programs: leave one out, or choose one with --engine"

@@ -7,7 +7,14 @@ from typing import Any
 
 from gateway.conformance.clauses import CLAUSES, STOPPED, TOGETHER, WITHOUT_DATA, Clause
 from gateway.conformance.evidence import Evidence, Finding, Result, Trace, Trial
-from gateway.conformance.sandbox import UNKNOWN, Plan, Sandbox, defaults, required, table
+from gateway.conformance.plans import Plan
+from gateway.conformance.sample_input import (
+    UNKNOWN,
+    default_parameters,
+    required_parameters,
+    sample_table,
+)
+from gateway.conformance.sandbox import Sandbox
 from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import read_value
@@ -22,12 +29,12 @@ class CheckedComponent:
 
     component: str
     findings: tuple[tuple[Clause, Finding], ...]
+    # The beginning of each output in the trial with all parties, by party and output.
     outputs: Mapping[tuple[str, str], str]
-    """(party, output) -> its beginning, in the trial with all parties"""
 
     @property
     def good(self) -> bool:
-        """Whether no clause was broken; one that was not shown does not count against it."""
+        """True if no clause was broken; a clause that was not shown does not count against it."""
         return all(finding.result is not Result.FAILED for _, finding in self.findings)
 
 
@@ -44,13 +51,13 @@ class RegistrationCheck:
 class TrialInput:
     """The user's data and parameters, for all components alike."""
 
+    # The CSV for each table of a role, by role.
     tables: Mapping[str, bytes] = field(default_factory=dict)
-    """role -> CSV, for each of its tables"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    # Parameters of one role only, by role.
     of_roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """role -> parameters of this role only"""
+    # The content of an input, which need not be a table, by role and input.
     files: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
-    """(role, input's name) -> content, which need not be a table"""
 
 
 def check_registration(body: Any) -> RegistrationCheck:
@@ -96,7 +103,7 @@ def check(
             findings[clause] = _combine(findings[clause], clause.judge(second_evidence))
     outputs = {}
     for trace in evidence.best.traces:
-        for name, beginning in trace.shown.items():
+        for name, beginning in trace.beginnings.items():
             outputs[trace.party, name] = beginning
     return CheckedComponent(component.name, tuple(findings.items()), outputs)
 
@@ -120,8 +127,8 @@ class _Trials:
         self._component = component
         self._of_roles = trial_input.of_roles
         self._parties = tuple(f"{role}.0" for role in component.roles)
-        self._parameters = required(component, trial_input.parameters)
-        self._all_parameters = {**defaults(component), **self._parameters}
+        self._parameters = required_parameters(component, trial_input.parameters)
+        self._all_parameters = {**default_parameters(component), **self._parameters}
         self._inputs: dict[str, dict[str, bytes]] = {}
         for role in component.roles:
             inputs = _inputs_of_role(component, role, trial_input)
@@ -256,7 +263,7 @@ def _inputs_of_role(
         if content is not None:
             contents[data.name] = content
         elif data.group == "data" and has_tables:
-            contents[data.name] = trial_input.tables.get(role) or table(role)
+            contents[data.name] = trial_input.tables.get(role) or sample_table(role)
     return contents
 
 

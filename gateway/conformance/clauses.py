@@ -37,18 +37,14 @@ Judge = Callable[[Evidence], Finding]
 
 @dataclass(frozen=True)
 class Clause:
-    """One thing that a component keeps or breaks."""
+    """One rule of the contract."""
 
-    name: str
-    """stable; scripts may rely on it"""
-    section: str
-    """of the component layer's standard"""
+    name: str  # stable; scripts may rely on it
+    section: str  # of the component layer's standard
     says: str
-    remedy: str
-    """the vendor's next step if it is broken"""
+    remedy: str  # the vendor's next step if it is broken
     judge: Judge
-    shown_by: str = TOGETHER
-    """which trial shows it"""
+    shown_by: str = TOGETHER  # the trial that shows it
 
 
 _CLAUSES: list[Clause] = []
@@ -151,7 +147,8 @@ def _optional_omitted(evidence: Evidence) -> Finding:
     optional = [parameter.name for parameter in evidence.component.parameters if parameter.optional]
     if not optional:
         return not_shown("it has no optional parameter")
-    known_only, all_given = evidence.known_only, evidence.all_given
+    known_only = evidence.known_only
+    all_given = evidence.all_given
     if evidence.together.worked:
         return ok(f"worked without {_some(optional)}")
     if known_only is None:
@@ -593,8 +590,8 @@ def _sigterm(evidence: Evidence) -> Finding:
     return ok("; ".join(endings))
 
 
+# Every clause, in the order of a report.
 CLAUSES = tuple(_CLAUSES)
-"""Every clause, in the order of a report."""
 
 
 def _ended(evidence: Evidence) -> list[Trace]:
@@ -642,7 +639,10 @@ def _states(trace: Trace) -> str:
     texts = []
     for status, reports in groupby(report.status for report in trace.requests.reports):
         times = len(list(reports))
-        texts.append(f"{status} ({times} times)" if times > 1 else status)
+        text = status
+        if times > 1:
+            text += f" ({times} times)"
+        texts.append(text)
     return _some(texts, 5)
 
 

@@ -15,7 +15,7 @@ _LAST_LINES = 5
 _LINE_LENGTH = 300  # characters of each of them
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
 _PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
-# After these codes the same request is sent again: the other node is away, too much is unclaimed.
+# Codes after which the same request may succeed later: the receiving node is away, its mailbox is full.
 _TRANSIENT_CODES = ("E0000000607", "E0000000700")
 
 
@@ -33,8 +33,7 @@ class Finding:
 
     result: Result
     seen: str = ""
-    remedy: str = ""
-    """the advice for this case; empty: that of the clause"""
+    remedy: str = ""  # the advice for this case; empty: the clause's
 
 
 ok = partial(Finding, Result.OK)
@@ -49,32 +48,26 @@ class StateReport:
     status: str
     task_id: str
     role: str
-    address: bool
-    """it came to the whole given address, the query included"""
+    address: bool  # True if it used the complete address, with the query
     result_code: str = ""
 
 
 @dataclass
 class ChannelCall:
-    """One request to the channel, with its outcome once it is answered."""
+    """One request to the channel, with its response."""
 
-    operation: str
-    """push, pop, peek or release"""
+    operation: str  # push, pop, peek or release
     session: str
     token: str
-    target: str = ""
-    """the node named as receiver"""
-    topic: str | None = None
-    """None if the body cannot be read"""
-    code: str = ""
-    """empty while it waits"""
+    target: str = ""  # the receiving node
+    topic: str | None = None  # None if the body cannot be read
+    code: str = ""  # of the response; empty while it waits
     message: str = ""
-    content: bool = False
-    """the answer carried a message"""
+    content: bool = False  # True if the response carried a message
 
     @property
     def succeeded(self) -> bool:
-        """Whether the gateway accepted the request, with or without a message."""
+        """True if the gateway accepted the request, with or without a message."""
         return self.code == "E0000000000"
 
 
@@ -83,11 +76,10 @@ class Requests:
     """Every request of one party to its gateway."""
 
     reports: list[StateReport] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    """callbacks that a gateway does not accept, with its message"""
+    refused: list[str] = field(default_factory=list)  # messages about refused callbacks
     channel_calls: list[ChannelCall] = field(default_factory=list)
+    # Method and path of requests to addresses that are not for containers.
     others: list[str] = field(default_factory=list)
-    """method and path of requests that are none of a container's business"""
 
 
 @dataclass(frozen=True)
@@ -100,30 +92,22 @@ class Trace:
     token: str
     node: str = ""
     requests: Requests = field(default_factory=Requests)
-    not_started: str = ""
-    """the engine's reason and message, if the run could not be started"""
-    code: int | None = None
-    """the exit code; None: it has not exited"""
+    not_started: str = ""  # the engine's reason and message, if the run could not be started
+    code: int | None = None  # the exit code; None: it has not exited
     signal: int | None = None
-    oom_killed: bool = False
-    """it used more memory than the sandbox allows"""
-    was_stopped: bool = False
-    """it ran until it was stopped"""
-    stop_seconds: float = 0.0
-    """seconds from then to its exit"""
+    oom_killed: bool = False  # True if it used more memory than the sandbox allows
+    was_stopped: bool = False  # True if it ran until it was stopped
+    stop_seconds: float = 0.0  # from the stop to the exit
     stdout: bytes = b""
     stderr: bytes = b""
     log_files: tuple[str, ...] = ()
+    # The fault of format of each written output; empty without one.
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """the written ones, each with its fault of form; an empty text for none"""
-    missing: tuple[str, ...] = ()
-    """outputs that were not written"""
-    strays: tuple[str, ...] = ()
-    """other files that it wrote into the storage"""
-    changed: tuple[str, ...] = ()
-    """inputs whose content differs afterwards"""
-    shown: Mapping[str, str] = field(default_factory=dict)
-    """the beginning of each written output"""
+    missing: tuple[str, ...] = ()  # outputs that were not written
+    strays: tuple[str, ...] = ()  # other files that it wrote into the storage
+    changed: tuple[str, ...] = ()  # inputs with another content afterwards
+    # The beginning of each written output.
+    beginnings: Mapping[str, str] = field(default_factory=dict)
 
     def short(self, topic: str) -> str:
         """Return a topic quoted, as a report shows it: without the long id of the task."""
@@ -131,7 +115,7 @@ class Trace:
 
     @property
     def started(self) -> bool:
-        """Whether the component's own program ran; a script without its interpreter ends before that."""
+        """True if the component's own program ran; a script without its interpreter ends before that."""
         if self.not_started:
             return False
         if self.code not in runs.NEVER_BEGAN:
@@ -156,24 +140,24 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """Whether it ran, and ended by itself."""
+        """True if it ran and ended by itself."""
         return self.started and self.code is not None and not self.was_stopped
 
     @property
     def no_callback(self) -> bool:
-        """Whether it exited with code 0 without a reported end; a success if no output is missing."""
+        """True if it exited with code 0 and reported no end; a success if no output is missing."""
         return self.ended and not self.reported and self.code == 0
 
     @property
     def worked(self) -> bool:
-        """Whether a gateway takes the run for a success."""
+        """True if a gateway takes the run for a success."""
         if self.ended and self.reported == "SUCCESS":
             return True
         return self.no_callback and not self.missing
 
     @property
     def killed(self) -> bool:
-        """Whether it ended by SIGKILL, given as a signal or as an exit code."""
+        """True if it ended by SIGKILL, reported as a signal or as an exit code."""
         return self.signal == KILLED or self.code == 128 + KILLED
 
     @property
@@ -214,7 +198,7 @@ class Trial:
 
     @property
     def worked(self) -> bool:
-        """Whether there were parties, and every one ended well."""
+        """True if there were parties and all succeeded."""
         return bool(self.traces) and all(trace.worked for trace in self.traces)
 
     @property
@@ -225,25 +209,22 @@ class Trial:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All trials of one component; None for one that was not needed."""
+    """All trials of one component; None for a trial that was not needed."""
 
     component: Component
+    # All parties with made-up data, the required parameters and one unknown to the description.
     together: Trial
-    """all parties with made-up data, with the required parameters and one that the description does not know"""
+    # The same without the unknown parameter; only if the first did not work.
     known_only: Trial | None = None
-    """the same without the unknown parameter; made if the first did not work"""
+    # The same with the defaults of all optional parameters; only if the second did not work either.
     all_given: Trial | None = None
-    """the same with the defaults of all optional parameters; made if the second did not work either"""
+    # Each party without its partners, stopped while it runs.
     alone: tuple[Trace, ...] = ()
-    """each party without its partners, stopped while it runs"""
+    # All parties, with empty inputs.
     without_data: tuple[Trace, ...] = ()
-    """all parties, with empty inputs"""
-    confined: bool = False
-    """its runs can write into their outputs and nowhere else in the storage"""
-    lacks: tuple[str, ...] = ()
-    """inputs that could not be made up, such as models"""
-    made_up: bool = False
-    """no table was given"""
+    confined: bool = False  # True if runs can write only into their outputs
+    lacks: tuple[str, ...] = ()  # inputs that could not be made up, such as models
+    made_up: bool = False  # True if the user gave no table
 
     @property
     def best(self) -> Trial:
@@ -270,7 +251,7 @@ class _Mailbox:
 
 
 def refused_requests(traces: Sequence[Trace]) -> list[str]:
-    """Return each kind of request that was refused for good; of each kind the last one."""
+    """Return the last permanent refusal of each kind of request."""
     problems: dict[tuple[str, str, str], str] = {}
     for trace in traces:
         for call in trace.requests.channel_calls:
@@ -285,7 +266,7 @@ def refused_requests(traces: Sequence[Trace]) -> list[str]:
 
 
 def foreign_requests(traces: Sequence[Trace]) -> list[str]:
-    """Return each kind of request whose session or token is not the run's own: a node refuses it."""
+    """Return each kind of request with a session or token of another run, which a node refuses."""
     problems = []
     for trace in traces:
         for call in trace.requests.channel_calls:
@@ -299,7 +280,7 @@ def foreign_requests(traces: Sequence[Trace]) -> list[str]:
 
 
 def unsent_topics(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics on which a party waited in vain, each with the one that was probably meant."""
+    """Return the topics on which a party waited in vain, each with the probably intended one."""
     senders = _senders(traces)
     read = _read_mailboxes(traces)
     problems = []
@@ -324,7 +305,7 @@ def _awaited_topics(trace: Trace) -> list[str]:
 
 def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
     """Return which partners ended while a party was still waiting, as the end of a sentence."""
-    partners = [other.party for other in traces if other.ended and other is not trace]
+    partners = [partner.party for partner in traces if partner.ended and partner is not trace]
     if trace.was_stopped and partners:
         return f" before {', '.join(partners)} ended"
     return ""

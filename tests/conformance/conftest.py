@@ -10,7 +10,8 @@ import pytest
 from engines.process.engine import ProcessEngine
 from gateway.conformance.check import CheckedComponent, TrialInput, check, check_registration
 from gateway.conformance.clauses import CLAUSES, Clause
-from gateway.conformance.sandbox import NODE, Sandbox, Timeouts
+from gateway.conformance.plans import Timeouts
+from gateway.conformance.sandbox import NODE, Sandbox
 from provider_registry.model import Component
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.conformance import sandbox
+from gateway.conformance import execution
 from gateway.conformance.check import TrialInput, check
 from gateway.conformance.clauses import CLAUSES, TOGETHER
-from gateway.conformance.sandbox import Timeouts
+from gateway.conformance.plans import Timeouts
 from gateway.errors import Invalid
 from tests.conformance.conftest import VENDOR, Run, count, sandbox_of
 from tests.registry.builders import a_data
@@ -38,7 +38,7 @@ WORKS = [clause for clause in CLAUSES if clause.name == "works"]
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the partners of a party that failed, which only wait for it, at once."""
-    monkeypatch.setattr(sandbox, "_AFTER_THE_END", 0.0)
+    monkeypatch.setattr(execution, "SECONDS_AFTER_END", 0.0)
 
 
 def test_a_component_that_keeps_the_contract_passes(checked: Run) -> None:

@@ -14,12 +14,15 @@ import pytest
 from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.bfia.channel.rpc import SERVICE
 from engines.base import ImageNotFound
-from gateway.conformance import evidence, sandbox
+from gateway.conformance import evidence, outputs, sample_input
 from gateway.conformance.check import CheckedComponent, TrialInput, check
 from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
 from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
-from gateway.conformance.loopback import Loopback, Station, _topic
-from gateway.conformance.sandbox import Plan, Sandbox, _beginning, _problem
+from gateway.conformance.loopback import Loopback
+from gateway.conformance.outputs import beginning, format_problem
+from gateway.conformance.plans import Plan
+from gateway.conformance.sandbox import Sandbox
+from gateway.conformance.stations import Station, topic_of
 from gateway.data.file_storage import FileStorage
 from gateway.domain.run import Address
 from gateway.domain.states import TaskStatus
@@ -303,7 +306,7 @@ def test_a_failing_component_is_tried_with_known_then_all_parameters() -> None:
         "works only with the defaults of greeting"
         in checked("optional-omitted", scripted).findings[0][1].seen
     )
-    assert scripted.parameters == 2 * [{sandbox.UNKNOWN: "1"}, {}, {"greeting": "hello"}]
+    assert scripted.parameters == 2 * [{sample_input.UNKNOWN: "1"}, {}, {"greeting": "hello"}]
     more = {"inputData": [a_data("table"), a_data("model", category="model")]}
     lacking = checked("works", Scripted(3 * [FAILING], []), **more)
     assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
@@ -379,8 +382,8 @@ def test_a_required_parameter_gets_a_value_that_its_description_allows(
             }
         ]
     )
-    assert sandbox.required(component, {}) == {"needed": value}
-    assert sandbox.required(component, {"needed": "mine"}) == {"needed": "mine"}
+    assert sample_input.required_parameters(component, {}) == {"needed": value}
+    assert sample_input.required_parameters(component, {"needed": "mine"}) == {"needed": "mine"}
 
 
 def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: Path) -> None:
@@ -440,7 +443,7 @@ def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path:
     with pytest.raises(OSError, match=r"assign|available"):
         Loopback({NODE: station}, "192.0.2.1", tmp_path)
     headers = [(b"x-ptp-topic", b"rows")]
-    assert _topic("push", b"", headers, "application/json") == "rows"
+    assert topic_of("push", b"", headers, "application/json") == "rows"
 
 
 def test_a_bare_component_leaves_clauses_on_inputs_and_choices_unshown() -> None:
@@ -536,7 +539,7 @@ def test_a_table_is_what_its_metadata_say(
     (storage.path(at) / "data_0").write_text(content)
     if metadata is not None:
         (storage.path(at) / "metadata").write_text(json.dumps(metadata))
-    assert _problem(storage, at, TABLE) == found
+    assert format_problem(storage, at, TABLE) == found
     assert not found or english_in(f"total of guest.0 {found}; total of host.1 {found}") == []
 
 
@@ -545,10 +548,10 @@ def test_an_output_that_goes_or_is_too_large_is_not_judged(
 ):
     storage, at = FileStorage(tmp_path), Address("job", "total")
     assert (
-        _problem(storage, at, TABLE).startswith("cannot be read: ")
-        and _beginning(storage, at) == ""
+        format_problem(storage, at, TABLE).startswith("cannot be read: ")
+        and beginning(storage, at) == ""
     )
     storage.path(at).mkdir(parents=True)
     (storage.path(at) / "data_0").write_text("no table at all")
-    monkeypatch.setattr(sandbox, "_LARGEST", 3)
-    assert _problem(storage, at, TABLE) == "" and _beginning(storage, at) == "no table at all"
+    monkeypatch.setattr(outputs, "MAX_CHECKED_SIZE", 3)
+    assert format_problem(storage, at, TABLE) == "" and beginning(storage, at) == "no table at all"

@@ -1,0 +1,291 @@
+"""The execution of one trial: each party's run from its launch to its end, and the observations of it."""
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from adapter.bfia.environment import environment, session_id
+from engines.base import EngineError, Exited, LaunchSpec, labels
+from gateway.conformance.evidence import Trace, is_waiting
+from gateway.conformance.loopback import Loopback
+from gateway.conformance.outputs import (
+    beginning,
+    checksums,
+    files_in,
+    format_problem,
+    stored_files,
+    strays,
+)
+from gateway.conformance.plans import Plan
+from gateway.conformance.sample_input import LABEL_COLUMN
+from gateway.conformance.stations import Station
+from gateway.data.combined_storage import Storages
+from gateway.data.datasets import Datasets
+from gateway.data.file_storage import FileStorage
+from gateway.data.upload import Upload
+from gateway.data.workspace import Placement, Workspace
+from gateway.domain.datasets import MemoryDatasets
+from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.spec import JobSpec, Party
+from gateway.domain.states import JobStatus
+from gateway.ports import Site
+from provider_registry.model import Component
+
+if TYPE_CHECKING:
+    from gateway.conformance.sandbox import Sandbox
+
+PROBE_SECONDS = 0.05  # between two looks at a run
+# Seconds that the other parties get after one failed, or after one ended and all others wait for messages.
+SECONDS_AFTER_END = 5.0
+STARTED_SECONDS = 5.0  # after which a silent run counts as running
+
+
+class Deadline:
+    """The end of a trial, shared by its parties. A failure shortens it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def shorten(self) -> None:
+        """Leave `SECONDS_AFTER_END`: the partners of a party that failed can only wait for it."""
+        self._end = min(self._end, time.monotonic() + SECONDS_AFTER_END)
+
+    def is_over(self, now: float) -> bool:
+        """True after the end. ``now``: a time of `time.monotonic`."""
+        return now > self._end
+
+
+@dataclass
+class TrialExecution:
+    """One component run once, according to a plan."""
+
+    sandbox: "Sandbox"
+    component: Component
+    spec: JobSpec
+    plan: Plan
+    loopback: Loopback
+    home: Path
+    running: dict[str, Station]  # by party; a party that ends is removed
+    deadline: Deadline
+
+    def run_party(self, party: Party, station: Station) -> Trace:
+        """Run one party and return the observations.
+
+        Raises `OSError` if its folders cannot be made, `Invalid` for an invalid table.
+        """
+        run = self._new_run(party, station)
+        home = self.home / party.label
+        try:
+            storage = self._fill_storage(run, home / "storage")
+        except BaseException:
+            self.deadline.shorten()
+            raise
+        workspace = Workspace(storage.root, home / "runs", contained=self.sandbox.confined)
+        placement = workspace.prepare(run)
+        inputs_before = checksums(storage, run.inputs)
+        files_before = stored_files(storage)
+        trace = Trace(party.label, run.task_id, session_id(self.spec.job_id), run.token, party.node)
+        try:
+            trace = self._run_container(run, placement, station, trace)
+        except EngineError as error:
+            self.deadline.shorten()
+            return replace(trace, not_started=f"{error.reason}: {error}")
+        inputs_after = checksums(storage, run.inputs)
+        changed = [name for name in run.inputs if inputs_before[name] != inputs_after[name]]
+        addresses = [*run.inputs.values(), *run.outputs.values()]
+        trace = replace(
+            trace,
+            requests=station.requests,
+            log_files=files_in(workspace.logs(run) / "log"),
+            strays=strays(storage, files_before, addresses),
+            changed=tuple(changed),
+        )
+        return self._with_outputs(trace, storage, run.outputs)
+
+    def _run_container(
+        self, run: Run, placement: Placement, station: Station, trace: Trace
+    ) -> Trace:
+        """Launch a run, wait for its end, and remove it. Raises `EngineError`."""
+        engine = self.sandbox.engine
+        engine.launch(self._launch_spec(run, placement))
+        trace = self._wait_for_end(run, station, trace)
+        self.loopback.await_callbacks(run.party.node)
+        logs = engine.logs(run.name)
+        engine.remove(run.name)
+        return replace(trace, stdout=logs.stdout, stderr=logs.stderr)
+
+    def _with_outputs(
+        self, trace: Trace, storage: FileStorage, outputs: Mapping[str, Address]
+    ) -> Trace:
+        described = {output.name: output for output in self.component.outputs}
+        problems = {}
+        beginnings = {}
+        missing = []
+        for name, address in outputs.items():
+            if storage.exists(address):
+                problems[name] = format_problem(storage, address, described[name])
+                beginnings[name] = beginning(storage, address)
+            else:
+                missing.append(name)
+        return replace(trace, outputs=problems, missing=tuple(missing), beginnings=beginnings)
+
+    # -------------------------------------------------------- preparation
+
+    def _new_run(self, party: Party, station: Station) -> Run:
+        job_id = self.spec.job_id
+        task = self.spec.dag.nodes[0]
+        task_id = f"task_{job_id.removeprefix('job-')}"
+        namespace = f"{job_id}-{party.role}-{party.index}"
+        outputs = {}
+        for output in self.component.outputs:
+            outputs[output.name] = Address(namespace, f"{task_id}-{output.name}")
+        inputs = {}
+        for name in self.plan.inputs.get(party.role, ()):
+            inputs[name] = Address(f"{job_id}-data", name)
+        return Run(
+            run_id=station.run,
+            token=station.token,
+            name=f"bfia-{uuid4().hex[:16]}",
+            task_id=task_id,
+            task_name=task.name,
+            party=party,
+            component=task.component,
+            image=self.sandbox.image,
+            created_at=datetime.now(UTC),
+            parameters={**self.plan.parameters, **self.plan.of_roles.get(party.role, {})},
+            inputs=inputs,
+            outputs=outputs,
+            roles=self.component.roles,
+        )
+
+    def _fill_storage(self, run: Run, root: Path) -> FileStorage:
+        """Return a new storage with the inputs of a run. Raises `Invalid` for an invalid table."""
+        root.mkdir(parents=True, exist_ok=True)
+        storage = FileStorage(root)
+        if self.plan.empty:
+            return storage
+        datasets = Datasets(Storages(storage), MemoryDatasets())
+        tables = {data.name for data in self.component.inputs if data.group == "data"}
+        for name, address in run.inputs.items():
+            content = self.plan.inputs[run.party.role][name]
+            folder = storage.path(address)
+            if name in tables:
+                _store_table(datasets, address, content, f"{run.party.role}.csv")
+            else:
+                folder.mkdir(parents=True)
+                (folder / "data_0").write_bytes(content)
+            for path in folder.iterdir():
+                path.chmod(0o644)
+            folder.chmod(0o755)
+        return storage
+
+    def _launch_spec(self, run: Run, placement: Placement) -> LaunchSpec:
+        party = run.party
+        institutions = {
+            partner.node: f"institution-of-{partner.role}" for partner in self.spec.parties
+        }
+        site = Site(
+            placement.storage_url,
+            self.loopback.callback(party.node),
+            self.loopback.transport(party.node),
+            placement.log_path,
+            institutions,
+        )
+        job = LocalJob(self.spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
+        run_labels = labels(
+            self.sandbox.owner,
+            self.sandbox.installation,
+            self.spec.job_id,
+            run.task_id,
+            party.role,
+            party.index,
+            0,
+        )
+        mounts = tuple(mount for mount in placement.mounts if mount.source.exists())
+        variables = environment(job, run, site)
+        return LaunchSpec(run.name, run.image, variables, run_labels, self.sandbox.limits, mounts)
+
+    # -------------------------------------------------------- the end of a run
+
+    def _wait_for_end(self, run: Run, station: Station, trace: Trace) -> Trace:
+        """Wait until a run exits, or stop it; return how it ended. Raises `EngineError` for a lost run."""
+        engine = self.sandbox.engine
+        stop_watch = _StopDecision(self, station.first)
+        probe = engine.probe(run.name)
+        while not isinstance(probe, Exited):
+            now = time.monotonic()
+            if stop_watch.is_due(now):
+                engine.stop(run.name, self.sandbox.timeouts.grace)
+                seconds = time.monotonic() - now
+                trace = replace(trace, was_stopped=True, stop_seconds=seconds)
+                probe = engine.probe(run.name)
+                break
+            self.sandbox.given_up.wait(PROBE_SECONDS)
+            probe = engine.probe(run.name)
+        if not isinstance(probe, Exited):
+            raise EngineError(f"the run {run.name} is gone")
+        del self.running[trace.party]
+        if probe.code != 0:
+            self.deadline.shorten()
+        return replace(
+            trace,
+            code=probe.code,
+            signal=probe.signal,
+            oom_killed=probe.oom_killed,
+        )
+
+    def is_deadlocked(self) -> bool:
+        """True if a party has ended and all others wait for messages."""
+        stations = list(self.running.values())
+        if len(stations) == len(self.plan.parties):
+            return False
+        return all(is_waiting(station.requests) for station in stations)
+
+
+class _StopDecision:
+    """Decides when to stop one party's run."""
+
+    def __init__(self, execution: TrialExecution, first_request: threading.Event) -> None:
+        self._execution = execution
+        self._first_request = first_request
+        self._started_by = time.monotonic() + STARTED_SECONDS
+        self._deadlocked_since: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """True if the plan stops the run now, the trial's time is over, or the sandbox gives up."""
+        execution = self._execution
+        if self._first_request.is_set():
+            self._started_by = min(self._started_by, now)
+        if not execution.is_deadlocked():
+            self._deadlocked_since = None
+        elif self._deadlocked_since is None:
+            self._deadlocked_since = now
+        if execution.sandbox.given_up.is_set() or execution.deadline.is_over(now):
+            return True
+        if self._is_deadlocked_for_long(now):
+            return True
+        return execution.plan.stop and now >= self._started_by + execution.plan.linger
+
+    def _is_deadlocked_for_long(self, now: float) -> bool:
+        if self._deadlocked_since is None:
+            return False
+        return now > self._deadlocked_since + SECONDS_AFTER_END
+
+
+def _store_table(datasets: Datasets, address: Address, content: bytes, file_name: str) -> None:
+    """Store a CSV table as an upload does; its first column holds the ids. Raises `Invalid`."""
+    first_line = content.partition(b"\n")[0]
+    header = first_line.decode("utf-8-sig", "replace").strip().split(",")
+    label = ""
+    if LABEL_COLUMN in header:
+        label = LABEL_COLUMN
+    upload = Upload(address, delimiter=",", label_name=label, match_id_name=header[0])
+    with closing(datasets.receive()) as reception:
+        reception.write(content)
+        datasets.upload_from_file(upload, reception, file_name)

@@ -1,0 +1,143 @@
+"""The files that a run left in its storage, and the faults of their formats."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from engines.files import is_folder, walk
+from gateway.data.file_storage import FileStorage
+from gateway.domain.run import Address
+from gateway.errors import GatewayError, counted
+from provider_registry.model import DataSpec
+
+BEGINNING_SIZE = 2000  # bytes of an output that a report quotes
+MAX_CHECKED_SIZE = 64 << 20  # bytes; the format of a larger output is not checked
+
+
+def files_in(folder: Path) -> tuple[str, ...]:
+    """Return the files below a container's folder by their relative paths; none if it does not exist."""
+    paths = [os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()]
+    return tuple(sorted(paths))
+
+
+def stored_files(storage: FileStorage) -> frozenset[Path]:
+    """Return every entry of the storage that is not a folder."""
+    return frozenset(Path(entry.path) for entry in walk(storage.root) if not is_folder(entry))
+
+
+def strays(
+    storage: FileStorage,
+    files_before: Set[Path],
+    addresses: Iterable[Address],
+) -> tuple[str, ...]:
+    """Return the new files outside the addresses of inputs and outputs."""
+    allowed = {storage.path(address) for address in addresses}
+    paths = []
+    for path in stored_files(storage) - files_before:
+        if allowed.isdisjoint((path, *path.parents)):
+            paths.append(str(path.relative_to(storage.root)))
+    return tuple(sorted(paths))
+
+
+def checksums(storage: FileStorage, addresses: Mapping[str, Address]) -> dict[str, str | None]:
+    """Return the checksums of inputs by their names; None for a missing one."""
+    sums: dict[str, str | None] = {}
+    for name, address in addresses.items():
+        sums[name] = None
+        if storage.exists(address):
+            sums[name] = storage.checksum(address)
+    return sums
+
+
+def beginning(storage: FileStorage, address: Address) -> str:
+    """Return the first part of an output as text; empty if it cannot be read."""
+    try:
+        first = next(iter(storage.stream(address)), b"")
+    except GatewayError:
+        return ""
+    return first[:BEGINNING_SIZE].decode("utf-8", "replace")
+
+
+def format_problem(storage: FileStorage, address: Address, described: DataSpec) -> str:
+    """Return the fault of an output, as the end of a sentence about it; empty without one."""
+    try:
+        size, _ = storage.stamp(address)
+        if size == 0:
+            return "is empty"
+        metadata = storage.metadata(address)
+        if size > MAX_CHECKED_SIZE:
+            return ""
+        content = b"".join(storage.stream(address))
+    except GatewayError as error:
+        return f"cannot be read: {error.message}"
+    expected = ""
+    if described.formats:
+        expected = described.formats[0].lower()
+    try:
+        if expected == "json":
+            json.loads(content)
+        if expected == "csv":
+            return _csv_problem(content, metadata, is_table=described.group == "data")
+    except (ValueError, RecursionError, csv.Error) as error:
+        return f"is not valid {expected.upper()}: {error}"
+    return ""
+
+
+def _csv_problem(content: bytes, metadata: Mapping[str, Any], *, is_table: bool) -> str:
+    """Return the fault of a CSV file. Raises `ValueError` or `csv.Error` for invalid CSV."""
+    starts_like_json = content.lstrip()[:1] in (b"{", b"[")
+    if starts_like_json and _is_json(content):
+        return "holds JSON, not CSV"
+    text = io.StringIO(content.decode("utf-8-sig"), newline="")
+    rows = list(csv.reader(text))
+    if not rows or not any(rows[0]):
+        return "has no header line"
+    if not is_table:
+        return ""
+    if not metadata:
+        return "has no file metadata beside its data"
+    return _table_problem(rows, metadata)
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _table_problem(lines: list[list[str]], metadata: Mapping[str, Any]) -> str:
+    """Return the first difference of a table from its header or metadata. Each of several files has a header."""
+    header, *lines_below = [line for line in lines if line]
+    rows = [line for line in lines_below if line != header]
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            values = counted(len(row), "value")
+            columns = counted(len(header), "column")
+            return f"has {values} in row {number} below a header of {columns}"
+    count = metadata.get("count")
+    if isinstance(count, int) and count != len(rows):
+        return f"has {counted(len(rows), 'row')}, its metadata say count {count}"
+    info = metadata.get("column_info") or []
+    if not _is_column_list(info):
+        return "has metadata whose column_info is not a list of columns"
+    names = [_column_name(column) for column in info]
+    if names and names != header:
+        return f"has the columns {', '.join(header)}, but its metadata's column_info says {', '.join(names)}"
+    return ""
+
+
+def _is_column_list(info: Any) -> bool:
+    if not isinstance(info, list):
+        return False
+    return all(isinstance(column, dict) and column for column in info)
+
+
+def _column_name(column: Mapping[str, Any]) -> str:
+    """Return the name of a column of ``column_info``: its ``name``, else its first key."""
+    first_key = next(iter(column))
+    return str(column.get("name", first_key))

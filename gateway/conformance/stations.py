@@ -1,0 +1,186 @@
+"""A party's gateway in a trial, as a recorder: every request of the party's container is passed on and noted."""
+
+import json
+import re
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adapter.bfia.channel.codec import decode_answer, decode_ask, read_push, read_topic
+from adapter.bfia.channel.forms import form_of
+from gateway.conformance.evidence import ChannelCall, Requests, StateReport
+from gateway.errors import GatewayError, NotFound
+from gateway.ports import Callback
+
+CALLBACK = "/v1/platform/schedule/task/callback"
+CHANNEL = "/v1/interconn/chan/"
+FORWARDED = CHANNEL + "invoke"  # requests of the other parties' gateways
+OPERATIONS = ("push", "pop", "peek", "release")
+MAX_READ = (
+    4 << 20
+)  # bytes of a request or response on the channel that are kept to read topic and code
+CODE = re.compile(rb"E\d{10}")
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Station:
+    """One party's gateway, and the requests to it. Used by the event loop and by threads."""
+
+    def __init__(
+        self,
+        party: str,
+        node: str,
+        run: str,
+        token: str,
+    ) -> None:
+        """``run`` is the query of the callback's address."""
+        self.party = party
+        self.node = node
+        self.run = run
+        self.token = token
+        self.requests = Requests()
+        self.first = threading.Event()  # set by the first request
+        self.pending = 0  # callbacks that have arrived and are not recorded yet; for the event loop
+
+    def callback(self, report: Callback) -> None:
+        """Record a callback. Raises `NotFound` for the callback of another run."""
+        if report.run_id not in ("", self.run):
+            raise NotFound("unknown run", reason="RUN_UNKNOWN")
+        used_full_address = report.run_id == self.run
+        state = StateReport(
+            str(report.status), report.task_id, report.role, used_full_address, report.result_code
+        )
+        self.requests.reports.append(state)
+        self.first.set()
+
+    def recorder(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that passes requests on and records them; of callbacks only the refused ones."""
+
+        async def record(
+            scope: Scope,
+            receive: Receive,
+            send: Send,
+        ) -> None:
+            path = scope["path"]
+            if path == CALLBACK:
+                await self._record_callback(app, scope, receive, send)
+            elif path.removeprefix(CHANNEL) in OPERATIONS:
+                await self._record_channel_call(app, scope, receive, send)
+            else:
+                if path != FORWARDED:
+                    self.requests.others.append(f"{scope['method']} {path}"[:200])
+                self.first.set()
+                await app(scope, receive, send)
+
+        return record
+
+    async def _record_callback(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        response = bytearray()
+
+        async def copy_response(message: Message) -> None:
+            response.extend(message.get("body", b""))
+            await send(message)
+
+        self.pending += 1
+        try:
+            await app(scope, receive, copy_response)
+            body = json.loads(response)
+            if body.get("code") != 0:
+                text = body.get("msg") or body.get("message") or body
+                self.requests.refused.append(str(text)[:500])
+                self.first.set()
+        finally:
+            self.pending -= 1
+
+    async def _record_channel_call(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        headers = _readable_headers(scope["headers"])
+        call = ChannelCall(
+            str(scope["path"]).removeprefix(CHANNEL),
+            session=headers.get("x-ptp-session-id", ""),
+            token=headers.get("x-ptp-token", ""),
+            target=headers.get("x-ptp-target-node-id", ""),
+        )
+        self.requests.channel_calls.append(call)
+        self.first.set()
+        request = bytearray()
+        response = bytearray()
+
+        async def copy_request() -> Message:
+            message = await receive()
+            _copy_body(message, request)
+            if call.topic is None and not message.get("more_body"):
+                kind = headers.get("content-type", "")
+                call.topic = topic_of(call.operation, bytes(request), scope["headers"], kind)
+            return message
+
+        async def copy_response(message: Message) -> None:
+            _copy_body(message, response)
+            await send(message)
+
+        await app(scope, copy_request, copy_response)
+        _read_response(call, bytes(response))
+
+
+def topic_of(
+    operation: str,
+    body: bytes,
+    headers: Headers,
+    content_type: str,
+) -> str | None:
+    """Return the topic of a request to the channel; None for an unreadable one."""
+    topic = read_topic(headers)
+    if topic is not None:
+        return topic
+    with suppress(GatewayError):
+        form = form_of(content_type, None)
+        if operation == "push":
+            push, *_ = read_push([body], form)
+            return push.topic
+        return decode_ask(body, form).topic
+    return None
+
+
+def _readable_headers(headers: Headers) -> dict[str, str]:
+    """Return headers as text, with ``-`` for ``_`` in their names."""
+    readable = {}
+    for name, value in headers:
+        readable[name.decode("latin-1").replace("_", "-")] = value.decode("latin-1")
+    return readable
+
+
+def _copy_body(message: Message, body: bytearray) -> None:
+    if len(body) < MAX_READ:
+        body.extend(message.get("body", b""))
+
+
+def _read_response(call: ChannelCall, response: bytes) -> None:
+    """Note the code, the content and the message of a response."""
+    code = CODE.search(response)
+    if code is None:
+        return
+    call.code = code[0].decode()
+    form = "proto"
+    if response[:1] == b"{":
+        form = ""
+    try:
+        decoded = decode_answer(response, form)
+    except GatewayError:
+        call.content = True  # it was too long to be copied entirely, so it carries a message
+        return
+    call.content = bool(decoded.content)
+    call.message = decoded.message[:300]
