@@ -1,29 +1,26 @@
-"""Two institutions train a model together on this machine: the whole way, from configuration to result.
+"""Two institutions train a model together on this machine, from their configuration to the result.
 
-Everything goes through the interfaces that a real platform would use: two node processes, HTTP uploads,
-``create_all``. What is shown comes from the nodes' answers alone.
+The demo uses only interfaces that a real platform uses: two node processes, HTTP uploads, ``create_all``. All
+that it prints comes from the nodes' responses.
 """
 
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.cells import set_cell_size
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
+from examples.demo.api import request
+from examples.demo.display import load_reports, print_result, watch
+from examples.demo.job import job_body
 from examples.demo.nodes import (
     BANK,
     IMAGE,
-    PARTNER,
     ROOT,
     VENDOR,
     DemoFailed,
@@ -37,12 +34,20 @@ from examples.demo.nodes import (
     uninterrupted,
 )
 from examples.demo.partners import become_partners
-from gateway.cli.language import spoken, t
+from gateway.cli.language import t
+
+APPROVAL_TIMEOUT = 30.0  # seconds until a node knows of an approval
+LOCAL_BASE_IMAGE = "bfia-base:py311"
+PUBLIC_BASE_IMAGE = "python:3.11-slim"
+DATA_DESCRIPTIONS = {
+    "breast": "data: breast-cancer diagnosis (public), its columns split between the two",
+    "credit": "data: credit scoring, synthetic: no real person is behind any row",
+}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the demo is to do; ``key_length`` is in bits."""
+    """The choices of a demo's user; ``key_length`` is in bits."""
 
     engine: str = "process"
     data: str = "breast"
@@ -53,40 +58,28 @@ class Options:
 
 
 def run(options: Options, console: Console | None = None) -> dict[str, Any]:
-    """Run the demo; return what it found. Raises `DemoFailed` with the cause.
+    """Run the demo; return the job and its reports. Raises `DemoFailed` with the cause.
 
-    Whatever ends it, a signal too, nothing that it started is left running (but the nodes, where they are kept).
+    Every end, including a signal, ends all started processes, except the nodes of a successful demo with ``keep``.
     """
     console = console or Console()
-    began = time.monotonic()
+    start_time = time.monotonic()
     with interruptible():
         nodes = prepare(options.directory.resolve())
         if options.engine == "docker":
             with console.status(t("building the reference vendor's image")):
                 _build_image(options)
         configure(nodes, options.engine)
-        kept = False
+        keep_nodes = False
         try:
-            with console.status(t("starting two gateway nodes")):
-                for node in nodes:
-                    start(node)
-                for node in nodes:
-                    await_ready(node)
-            result = _work(nodes, options, console, began)
-            kept = options.keep
+            _start_nodes(nodes, console)
+            result = _train(nodes, options, console, start_time)
+            keep_nodes = options.keep
         finally:
-            if not kept:
+            if not keep_nodes:
                 with uninterrupted():
                     stop(nodes, options.engine)
-        if kept:
-            pids = " ".join(str(n.addresses["pid"]) for n in nodes)
-            _show(console, f"\nThe nodes stay up. Stop them with: kill {pids}")
-        else:
-            _show(
-                console,
-                "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up your own",
-                highlight=False,
-            )
+        _show_next_step(nodes, console, nodes_are_up=keep_nodes)
         return result
 
 
@@ -99,392 +92,212 @@ def _show(
     console.print(t(text), soft_wrap=True, **options)
 
 
-def _work(
-    nodes: list[NodeProcess],
-    options: Options,
-    console: Console,
-    began: float,
-) -> dict[str, Any]:
-    for node in nodes:
-        role = "guest, has the labels" if node.node == BANK else "host, has features only"
-        pid = node.addresses["pid"]
-        _show(console, f"[bold]{t(node.name)}[/] ({t(role)}): node {node.node}, process {pid},")
-        _show(console, f"  peers {node.addresses['peer']}, console {node.operator}/")
-    _become_partners(nodes, console)
-    _register_and_upload(nodes, options, console)
-    job_id = _submit(nodes[0], options)
-    _show(console, f"submitted [bold]{job_id}[/]: Intersection, then HeteroSecureBoost\n")
-    job = _watch(nodes[0], job_id, console)
-    return _result(nodes, job, console, time.monotonic() - began)
+def _show_next_step(
+    nodes: Sequence[NodeProcess], console: Console, *, nodes_are_up: bool
+) -> None:
+    if nodes_are_up:
+        pids = " ".join(str(node.addresses["pid"]) for node in nodes)
+        _show(console, f"\nThe nodes stay up. Stop them with: kill {pids}")
+        return
+    _show(
+        console,
+        "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up your own",
+        highlight=False,
+    )
+
+
+# ------------------------------------------------------------ image and nodes
 
 
 def _build_image(options: Options) -> None:
-    base = options.base_image
-    if not base:
-        local = subprocess.run(
-            ["docker", "image", "inspect", "bfia-base:py311"], capture_output=True, check=False
-        )
-        base = "bfia-base:py311" if local.returncode == 0 else "python:3.11-slim"
+    """Build the reference vendor's image. Raises `DemoFailed`."""
+    base = options.base_image or _default_base_image()
     command = ["bash", str(VENDOR / "build_image.sh"), base, IMAGE, str(ROOT / ".venv-vendor")]
     try:
-        built = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        build = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise DemoFailed(f"cannot build the image: {error}") from error
-    if built.returncode != 0:
-        output = (built.stdout + built.stderr)[-1500:]
+    if build.returncode != 0:
+        output = (build.stdout + build.stderr)[-1500:]
         raise DemoFailed(
             f"cannot build the image from {base} (choose another with --base-image):\n{output}"
         )
 
 
-# ---------------------------------------------------------------- the work
+def _default_base_image() -> str:
+    """Return the base image on this machine if there is one, else the public one."""
+    inspection = subprocess.run(
+        ["docker", "image", "inspect", LOCAL_BASE_IMAGE], capture_output=True, check=False
+    )
+    if inspection.returncode == 0:
+        return LOCAL_BASE_IMAGE
+    return PUBLIC_BASE_IMAGE
 
 
-def _ask(
-    method: str,
-    url: str,
-    **kwargs: Any,
-) -> Any:
-    try:
-        # plain HTTP to loopback: no certificate is verified, and reading the authorities would cost the most
-        headers = {"accept-language": spoken()}
-        answer = httpx.request(
-            method,
-            url,
-            headers=headers,
-            timeout=60,
-            trust_env=False,
-            verify=False,
-            **kwargs,
-        )
-        body = answer.json()
-    except (httpx.HTTPError, ValueError) as error:
-        raise DemoFailed(f"{method} {url}: {error}") from error
-    if answer.status_code >= 400 or body.get("code", 0) != 0:
-        raise DemoFailed(f"{method} {url}: {body.get('msg') or body.get('message') or body}")
-    return body
+def _start_nodes(nodes: Sequence[NodeProcess], console: Console) -> None:
+    with console.status(t("starting two gateway nodes")):
+        for node in nodes:
+            start(node)
+        for node in nodes:
+            await_ready(node)
 
 
-def _become_partners(nodes: list[NodeProcess], console: Console) -> None:
+def _show_node(node: NodeProcess, console: Console) -> None:
+    role = t("host, has features only")
+    if node.node == BANK:
+        role = t("guest, has the labels")
+    pid = node.addresses["pid"]
+    _show(console, f"[bold]{t(node.name)}[/] ({role}): node {node.node}, process {pid},")
+    _show(console, f"  peers {node.addresses['peer']}, console {node.operator}/")
+
+
+# ------------------------------------------------------------ the training
+
+
+def _train(
+    nodes: Sequence[NodeProcess],
+    options: Options,
+    console: Console,
+    start_time: float,
+) -> dict[str, Any]:
+    """Let the nodes become partners and train a model; return the job and its reports."""
+    for node in nodes:
+        _show_node(node, console)
+    _become_partners(nodes, console)
+    _register_and_upload(nodes, options, console)
+    _share_datasets(nodes, console)
+    bank = nodes[0]
+    job_id = _submit(bank, options)
+    _show(console, f"submitted [bold]{job_id}[/]: Intersection, then HeteroSecureBoost\n")
+    job = watch(bank, job_id, console)
+    reports = load_reports(bank, job_id)
+    print_result(reports, nodes, console)
+    seconds = time.monotonic() - start_time
+    _show(console, f"done in {seconds:.1f} s")
+    return {
+        "job": job,
+        "common": reports.common_ids,
+        "scores": reports.scores,
+        "loss": reports.losses,
+        "intersect": reports.intersect,
+    }
+
+
+def _become_partners(nodes: Sequence[NodeProcess], console: Console) -> None:
     """Let the nodes invite and accept each other, and show the words that their people would compare."""
+    homes = [node.home for node in nodes]
+    addresses = [str(node.addresses["peer"]) for node in nodes]
     with console.status(t("the two become partners")):
         try:
-            words = become_partners(
-                [n.home for n in nodes], [str(n.addresses["peer"]) for n in nodes]
-            )
+            words = become_partners(homes, addresses)
         except subprocess.CalledProcessError as error:
             raise DemoFailed(f"the nodes do not become partners: {error.stderr}") from error
     _show(console, "each invites the other and accepts; people would compare these six words:")
-    for node, shown in zip(nodes, words, strict=True):
-        console.print(f"  {set_cell_size(t(node.name), 8)} [bold]{shown}[/]")
+    for node, words_of_node in zip(nodes, words, strict=True):
+        console.print(f"  {set_cell_size(t(node.name), 8)} [bold]{words_of_node}[/]")
     _show(console, "  now partners: TLS with both certificates; requests, answers and jobs signed")
     bank, partner = nodes
-    places = {"url": str(partner.addresses["peer"]), "address": str(bank.addresses["peer"])}
-    _apply(bank, partner, {"kind": "contract", **places})
+    bank_address, partner_address = addresses
+    contract = {"kind": "contract", "url": partner_address, "address": bank_address}
+    _apply(bank, partner, contract)
     _show(console, "  bank applied for a contract, partner approved it")
 
 
 def _apply(
-    node: NodeProcess,
+    applicant: NodeProcess,
     owner: NodeProcess,
-    wanted: dict[str, Any],
+    application: Mapping[str, Any],
 ) -> None:
-    """Let a node apply for something, its partner's person approve it, and wait until the node knows."""
-    at = "/api/v1/applications"
-    applied = _ask("POST", f"{node.operator}{at}", json={"partner": owner.node, **wanted})
-    waiting = _ask("GET", f"{owner.operator}{at}", params={"side": "theirs", "status": "APPLIED"})[
-        "applications"
-    ]
-    for one in waiting:
-        _ask(
-            "POST",
-            f"{owner.operator}{at}/{one['number']}/approve",
-            json={"reason": "the demo's job"},
-        )
-    end = time.monotonic() + 30
-    while _ask("GET", f"{node.operator}{at}/{applied['number']}")["status"] != "APPROVED":
-        if time.monotonic() > end:
-            raise DemoFailed(f"{node.name} has not received the approval of its {wanted['kind']}")
+    """Let a node apply for something and its partner approve it, and wait until the applicant knows.
+
+    Raises `DemoFailed` after `APPROVAL_TIMEOUT`.
+    """
+    own_url = f"{applicant.operator}/api/v1/applications"
+    owner_url = f"{owner.operator}/api/v1/applications"
+    sent = request("POST", own_url, json={"partner": owner.node, **application})
+    received = request("GET", owner_url, params={"side": "theirs", "status": "APPLIED"})
+    for entry in received["applications"]:
+        decision = {"reason": "the demo's job"}
+        request("POST", f"{owner_url}/{entry['number']}/approve", json=decision)
+    deadline = time.monotonic() + APPROVAL_TIMEOUT
+    while request("GET", f"{own_url}/{sent['number']}")["status"] != "APPROVED":
+        if time.monotonic() > deadline:
+            raise DemoFailed(
+                f"{applicant.name} has not received the approval of its {application['kind']}"
+            )
         time.sleep(0.05)
 
 
 def _register_and_upload(
-    nodes: list[NodeProcess],
+    nodes: Sequence[NodeProcess],
     options: Options,
     console: Console,
 ) -> None:
+    """Register the reference vendor at both nodes, and upload a table to each."""
     registration = json.loads((VENDOR / "register_reference.json").read_text(encoding="utf-8"))
+    _show(console, DATA_DESCRIPTIONS[options.data])
     files = _data_files(options)
-    _show(console, _ABOUT_DATA[options.data])
     for node, file, role in zip(nodes, files, ("guest", "host"), strict=True):
-        _ask("POST", f"{node.operator}/v2/provider/register", json=registration)
-        meta = {"delimiter": ",", "match_id_name": "id"} | (
-            {"label_name": "y"} if role == "guest" else {}
-        )
-        form = {
-            "namespace": "demo",
-            "name": role,
-            "head": "true",
-            "partitions": "1",
-            "meta": json.dumps(meta),
-        }
-        with file.open("rb") as stream:
-            sent = {"file": (file.name, stream, "text/csv")}
-            found = _ask(
-                "POST", f"{node.operator}/v2/component/upload/file", data=form, files=sent
-            )["data"]
-        count, columns = found["count"], len(found["columns"])
+        request("POST", f"{node.operator}/v2/provider/register", json=registration)
+        stored = _upload(node, file, role)
+        rows = stored["count"]
+        columns = len(stored["columns"])
         _show(
             console,
-            f"{node.name}: registered the provider, uploaded demo#{role}, {count} rows x {columns} columns",
+            f"{node.name}: registered the provider, uploaded demo#{role}, {rows} rows x {columns} columns",
         )
+
+
+def _upload(node: NodeProcess, file: Path, role: str) -> dict[str, Any]:
+    """Upload a table as the dataset demo#ROLE; return the node's description of it."""
+    meta = {"delimiter": ",", "match_id_name": "id"}
+    if role == "guest":
+        meta["label_name"] = "y"
+    form = {
+        "namespace": "demo",
+        "name": role,
+        "head": "true",
+        "partitions": "1",
+        "meta": json.dumps(meta),
+    }
+    url = f"{node.operator}/v2/component/upload/file"
+    with file.open("rb") as stream:
+        parts = {"file": (file.name, stream, "text/csv")}
+        response = request("POST", url, data=form, files=parts)
+    stored: dict[str, Any] = response["data"]
+    return stored
+
+
+def _share_datasets(nodes: Sequence[NodeProcess], console: Console) -> None:
+    """Let each node permit the other to use its dataset: the bank by a grant, the partner by an application."""
     bank, partner = nodes
-    why = {"reason": "the demo's job"}
-    _ask("PUT", f"{bank.operator}/api/v1/datasets/demo/guest/grants/{partner.node}", json=why)
+    reason = {"reason": "the demo's job"}
+    grant_url = f"{bank.operator}/api/v1/datasets/demo/guest/grants/{partner.node}"
+    request("PUT", grant_url, json=reason)
     _show(console, "bank: granted demo#guest to partner")
-    _ask(
-        "PUT",
-        f"{partner.operator}/api/v1/datasets/demo/host/published",
-        json={"nodes": [bank.node], **why},
-    )
-    _apply(
-        bank,
-        partner,
-        {
-            "kind": "dataset",
-            "subject": "demo#host",
-            "jobs": 1,
-        },
-    )
+    published_url = f"{partner.operator}/api/v1/datasets/demo/host/published"
+    request("PUT", published_url, json={"nodes": [bank.node], **reason})
+    _apply(bank, partner, {"kind": "dataset", "subject": "demo#host", "jobs": 1})
     _show(console, "partner: published demo#host; bank applied for it and got a permit for one job")
 
 
-_ABOUT_DATA = {
-    "breast": "data: breast-cancer diagnosis (public), its columns split between the two",
-    "credit": "data: credit scoring, synthetic: no real person is behind any row",
-}
-
-
 def _data_files(options: Options) -> tuple[Path, Path]:
+    """Return the tables of guest and host. Raises `DemoFailed` if credit data cannot be made."""
     if options.data == "breast":
         folder = ROOT / "examples" / "data"
         return folder / "breast_hetero_guest.csv", folder / "breast_hetero_host.csv"
     folder = options.directory.resolve() / "data"
-    command = [
-        str(ROOT / ".venv-vendor" / "bin" / "python"),
-        str(ROOT / "examples" / "credit_data.py"),
-        str(folder),
-    ]
-    made = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        raise DemoFailed(f"cannot make the credit data: {made.stderr[-800:]}")
+    python = ROOT / ".venv-vendor" / "bin" / "python"
+    script = ROOT / "examples" / "credit_data.py"
+    command = [str(python), str(script), str(folder)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise DemoFailed(f"cannot make the credit data: {process.stderr[-800:]}")
     return folder / "credit_guest.csv", folder / "credit_host.csv"
 
 
 def _submit(bank: NodeProcess, options: Options) -> str:
-    body = job_body(options)
-    return str(
-        _ask("POST", f"{bank.operator}/v1/platform/schedule/job/create_all", json=body)["data"][
-            "job_id"
-        ]
-    )
-
-
-def job_body(options: Options) -> dict[str, Any]:
-    """Return the request that the demo submits."""
-
-    def component(
-        name: str,
-        kind: str,
-        inputs: list[Any],
-        outputs: list[tuple[str, str]],
-    ) -> dict[str, Any]:
-        return {
-            "name": name,
-            "componentName": kind,
-            "provider": "reference",
-            "version": "1.0.0",
-            "input": inputs,
-            "output": [{"type": t, "key": k} for t, k in outputs],
-        }
-
-    return {
-        "flow_id": "demo",
-        "dag": {
-            "version": "2.0",
-            "components": [
-                component(
-                    "intersect",
-                    "Intersection",
-                    [],
-                    [("dataset", "train_data"), ("report", "report0")],
-                ),
-                component(
-                    "secureboost",
-                    "HeteroSecureBoost",
-                    [{"type": "dataset", "key": "intersect.train_data"}],
-                    [("dataset", "data0"), ("model", "model0")]
-                    + [("report", f"report{i}") for i in range(3)],
-                ),
-            ],
-        },
-        "config": {
-            "version": "2.0.0",
-            "initiator": {"role": "guest", "node_id": BANK},
-            "role": {"guest": [BANK], "host": [PARTNER]},
-            "job_params": {"common": {"sync_type": "poll"}},
-            "task_params": {
-                "common": {
-                    "intersect": {
-                        "id": "id",
-                        "intersect_method": "rsa",
-                        "only_output_key": False,
-                    },
-                    "secureboost": {
-                        "id": "id",
-                        "label": "y",
-                        "num_trees": 3,
-                        "learning_rate": 0.5,
-                        "tree_param": {"max_depth": 3},
-                        "bin_num": 16,
-                        "encrypt_param": {"method": "Paillier", "key_length": options.key_length},
-                        "report_local_baseline": True,
-                    },
-                },
-                "guest": {"0": {"intersect": {"dataset_id": "demo#guest"}}},
-                "host": {"0": {"intersect": {"dataset_id": "demo#host"}}},
-            },
-        },
-    }
-
-
-# ---------------------------------------------------------------- what is shown
-
-
-def _watch(
-    bank: NodeProcess,
-    job_id: str,
-    console: Console,
-    seconds: float = 600.0,
-) -> dict[str, Any]:
-    end = time.monotonic() + seconds
-    with Live(console=console, refresh_per_second=8) as live:
-        while True:
-            job: dict[str, Any] = _ask("GET", f"{bank.operator}/api/v1/jobs/{job_id}")
-            live.update(_progress(job))
-            if job["status"] in ("FINISHED", "REJECTED"):
-                break
-            if time.monotonic() > end:
-                raise DemoFailed(f"the job is still {job['status']} after {seconds:g} s")
-            time.sleep(0.2)
-    if job["outcome"] != "SUCCEEDED":
-        failure = job.get("failure") or {}
-        where = " ".join(str(failure[k]) for k in ("task", "role", "node") if failure.get(k))
-        logs = f"{bank.home.parent}/*/state/runs"
-        raise DemoFailed(
-            f"the job ended as {job['outcome']} with {failure.get('reason')} ({where}), logs are below {logs}: "
-            f"{failure.get('message')}"
-        )
-    return job
-
-
-_STYLE = {
-    "SUCCESS": "green",
-    "RUNNING": "yellow",
-    "FAILED": "red",
-}
-
-
-def _progress(job: dict[str, Any]) -> Group:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("task", "bank (guest)", "partner (host)"):
-        table.add_column(t(heading))
-    for task in job["tasks"]:
-        cells = [next(iter(task["nodes"].get(n, {}).values()), "-") for n in (BANK, PARTNER)]
-        table.add_row(task["name"], *(Text(c, style=_STYLE.get(c, "dim")) for c in cells))
-    line = Table.grid(padding=(0, 1))
-    line.add_row(
-        ProgressBar(
-            total=100,
-            completed=job["progress"],
-            width=50,
-        ),
-        Text(t(f"job {job['status']}, {job['progress']} %")),
-    )
-    return Group(table, line)
-
-
-def _result(
-    nodes: list[NodeProcess],
-    job: dict[str, Any],
-    console: Console,
-    seconds: float,
-) -> dict[str, Any]:
-    reports = dict(_reports(nodes[0], job["job_id"]))
-    intersect = reports.get(("intersect", "report0"))
-    losses = reports.get(("secureboost", "report0")) or {}
-    scores = reports.get(("secureboost", "report1")) or {}
-    local = scores.get("local_baseline") or {}
-    common = _common_ids(nodes[0], job["job_id"])
-    table = Table(
-        title=t("Result at the bank"),
-        title_justify="left",
-        show_header=False,
-        box=None,
-    )
-    table.add_row(t("common ids"), common)
-    table.add_row(
-        t("AUC, both together"), f"[bold]{scores.get('auc'):.4f}[/]   KS {scores.get('ks'):.4f}"
-    )
-    if local:
-        table.add_row(
-            t("AUC, the bank alone"), f"{local.get('auc'):.4f}   KS {local.get('ks'):.4f}"
-        )
-    table.add_row(t("loss per tree"), "  ".join(f"{v:.4f}" for v in _loss_values(losses)))
-    console.print()
-    console.print(table)
-    where = Table(
-        title=t("Where things lie"),
-        title_justify="left",
-        show_header=False,
-        box=None,
-    )
-    for node in nodes:
-        where.add_row(t(f"{node.name}: models and reports"), str(node.home / "storage"))
-        where.add_row(t(f"{node.name}: logs of the runs"), str(node.home / "state" / "runs"))
-        where.add_row(t(f"{node.name}: the gateway's log"), str(node.home / "gateway.log"))
-    console.print(where)
-    _show(console, f"done in {seconds:.1f} s")
-    return {
-        "job": job,
-        "common": common,
-        "scores": scores,
-        "loss": losses,
-        "intersect": intersect,
-    }
-
-
-def _reports(node: NodeProcess, job_id: str) -> Iterator[tuple[tuple[str, str], Any]]:
-    for output in _ask("GET", f"{node.operator}/api/v1/jobs/{job_id}/outputs")["outputs"]:
-        yield (output["task"], output["key"]), output["value"]
-
-
-def _common_ids(node: NodeProcess, job_id: str) -> str:
-    """Return what the bank's report says of the intersection."""
-    report = _ask("GET", f"{node.operator}/api/v1/jobs/{job_id}/outputs/intersect/guest.0/report0")
-    return str(dict(report["rows"])["intersection"])
-
-
-def _loss_values(report: Any) -> list[float]:
-    values = report.get("loss") if isinstance(report, dict) else report
-    return [float(v["loss"] if isinstance(v, dict) else v) for v in values or []]
+    """Submit the demo's job; return its id."""
+    url = f"{bank.operator}/v1/platform/schedule/job/create_all"
+    response = request("POST", url, json=job_body(options.key_length))
+    return str(response["data"]["job_id"])

@@ -18,7 +18,7 @@ import yaml
 from adapter.bfia import route_test
 from engines.base import HOW_TO_HAVE_IT, EngineError
 from examples.demo.nodes import NAMES
-from examples.demo.training import _ABOUT_DATA
+from examples.demo.training import DATA_DESCRIPTIONS
 from gateway.bootstrap.node import Gateway
 from gateway.cli import access
 from gateway.cli.language import paragraphs, requested_language
@@ -557,7 +557,7 @@ def test_every_message_rule_and_refusal_is_there_in_chinese():
     }
     wanted |= {
         *NAMES.values(),
-        *_ABOUT_DATA.values(),
+        *DATA_DESCRIPTIONS.values(),
         *texts_of("gateway/identity", {"_report"}, 0, 2),
     }
     wanted |= {
