@@ -92,9 +92,7 @@ def _show(
     console.print(t(text), soft_wrap=True, **options)
 
 
-def _show_next_step(
-    nodes: Sequence[NodeProcess], console: Console, *, nodes_are_up: bool
-) -> None:
+def _show_next_step(nodes: Sequence[NodeProcess], console: Console, *, nodes_are_up: bool) -> None:
     if nodes_are_up:
         pids = " ".join(str(node.addresses["pid"]) for node in nodes)
         _show(console, f"\nThe nodes stay up. Stop them with: kill {pids}")
