@@ -132,17 +132,17 @@ class Broker:
 
         May be called from another thread.
         """
-        unread: dict[str, list[StoredMessage]] = {}
+        pending: dict[str, list[StoredMessage]] = {}
         recent: Counter[str] = Counter()
         session = self._sessions.get(session_id)
         if session is not None:
-            unread = session.unread()
+            pending = session.pending()
             recent = session.meter.recent_bytes()
         readers = self._runs_waiting_in(session_id)
         now = time.monotonic()
         topics = []
-        for topic in unread.keys() | readers.keys():
-            messages = unread.get(topic, [])
+        for topic in pending.keys() | readers.keys():
+            messages = pending.get(topic, [])
             backlog = TopicBacklog(
                 topic,
                 messages=len(messages),

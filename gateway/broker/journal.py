@@ -224,7 +224,7 @@ class Spool:
         path.replace(self.payload_path(number))
 
     def remove_part(self, upload: str) -> None:
-        """Delete an upload; a missing one is no error."""
+        """Delete an upload; a missing one is ignored."""
         with contextlib.suppress(FileNotFoundError):
             self._part_path(upload).unlink()
 
@@ -232,7 +232,7 @@ class Spool:
         return self._folder / f"{upload}.part"
 
     def remove_payload(self, number: int) -> None:
-        """Delete a large payload; a missing one is no error."""
+        """Delete a large payload; a missing one is ignored."""
         with contextlib.suppress(FileNotFoundError):
             self.payload_path(number).unlink()
 

@@ -89,7 +89,7 @@ class Session:
         self._deliveries = Deliveries(limits)
         self._push_digests: dict[bytes, None] = {}  # digests of pushes, the oldest first
 
-    def unread(self) -> dict[str, list[StoredMessage]]:
+    def pending(self) -> dict[str, list[StoredMessage]]:
         """Return the unread messages by topic. May be called from another thread."""
         return {topic: mailbox.all() for topic, mailbox in list(self._mailboxes.items())}
 
@@ -297,16 +297,16 @@ class Session:
     def load(self, records: list[Record]) -> None:
         """Restore the state from the journal; payload files without a record are removed."""
         self.on_disk = True
-        unread: dict[int, StoredMessage] = {}
+        pending: dict[int, StoredMessage] = {}
         end = 0
         for record in records:
-            self._replay(record, unread, record.offset + record.size - end)
+            self._replay(record, pending, record.offset + record.size - end)
             end = record.offset + record.size
         files, self.old_uploads = self.spool.payloads()
-        for number in files - unread.keys() - self._deliveries.numbers():
+        for number in files - pending.keys() - self._deliveries.numbers():
             self.spool.remove_payload(number)
             self._next_number = max(self._next_number, number + 1)
-        for _, stored in sorted(unread.items()):
+        for _, stored in sorted(pending.items()):
             self._mailbox(stored.topic).put(stored)
             self.reserve(stored)
         self._needed = sum(stored.record for stored in self._needed_messages())
@@ -314,7 +314,7 @@ class Session:
     def _replay(
         self,
         record: Record,
-        unread: dict[int, StoredMessage],
+        pending: dict[int, StoredMessage],
         length: int,
     ) -> None:
         """Apply a record of ``length`` bytes to the unread messages and the deliveries."""
@@ -323,20 +323,20 @@ class Session:
             case Kind.OPEN:
                 self._next_number = int(head["next"])
             case Kind.PUSH:
-                self._replay_push(record, unread, length)
+                self._replay_push(record, pending, length)
             case Kind.TAKEN:
-                self._replay_taken(head, unread)
+                self._replay_taken(head, pending)
             case Kind.BACK:
                 delivery = self._deliveries.get(head["n"])
                 if delivery is not None:
                     self._deliveries.remove(delivery)
-                    unread[delivery.stored.number] = delivery.stored
+                    pending[delivery.stored.number] = delivery.stored
             case Kind.READ:
-                self._replay_read(head["n"], unread)
+                self._replay_read(head["n"], pending)
             case Kind.SEEN:
                 self._replay_seen(record)
 
-    def _replay_push(self, record: Record, unread: dict[int, StoredMessage], length: int) -> None:
+    def _replay_push(self, record: Record, pending: dict[int, StoredMessage], length: int) -> None:
         head = record.head
         has_file = head["f"]
         stored = StoredMessage(
@@ -349,20 +349,20 @@ class Session:
             offset=None if has_file else record.offset,
             record=length,
         )
-        unread[stored.number] = stored
+        pending[stored.number] = stored
         self._next_number = max(self._next_number, stored.number + 1)
         self._remember(stored)
 
-    def _replay_taken(self, head: dict[str, Any], unread: dict[int, StoredMessage]) -> None:
-        stored = unread.pop(head["n"], None)
+    def _replay_taken(self, head: dict[str, Any], pending: dict[int, StoredMessage]) -> None:
+        stored = pending.pop(head["n"], None)
         if stored is not None:
             delivery = Delivery(stored, head["reader"], head["pop"], sent=True)
             self._deliveries.add(delivery)
             self._deliveries.keep(delivery)
 
-    def _replay_read(self, numbers: Iterable[int], unread: dict[int, StoredMessage]) -> None:
+    def _replay_read(self, numbers: Iterable[int], pending: dict[int, StoredMessage]) -> None:
         for number in numbers:
-            unread.pop(number, None)
+            pending.pop(number, None)
             delivery = self._deliveries.get(number)
             if delivery is not None:
                 self._deliveries.remove(delivery)
@@ -426,7 +426,7 @@ class Session:
                 yield Kind.TAKEN, _taken_head(delivery), b""
 
     def _needed_messages(self) -> Iterator[StoredMessage]:
-        """Yield the unread messages and those in delivery."""
+        """Yield the unread messages and the messages in delivery."""
         for mailbox in self._mailboxes.values():
             yield from mailbox.all()
         for delivery in self._deliveries:
