@@ -130,12 +130,12 @@ class Loopback:
         if fault is not None and fault.startswith("E"):
             self._reply(handler, 200, {"code": fault, "message": "as the test wants"})
             return
-        status, answer = self._answer(request)
+        status, body = self._answer(request)
         if fault == "lose answer":
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
             return
-        self._reply(handler, status, answer)
+        self._reply(handler, status, body)
 
     def _answer(self, request: Request) -> tuple[int, Any]:
         if request.path == "/callback":
@@ -156,8 +156,8 @@ class Loopback:
                     self._changed.notify_all()
             if request.verb == "release":
                 self._queues.pop((session, topic), None)
-                for taken in [key for key in self._taken if key[:2] == (session, topic)]:
-                    del self._taken[taken]
+                for key in [key for key in self._taken if key[:2] == (session, topic)]:
+                    del self._taken[key]
             if request.verb == "pop":
                 return 200, {
                     "code": "E0000000000",
@@ -189,9 +189,9 @@ class Loopback:
     def _reply(
         handler: BaseHTTPRequestHandler,
         status: int,
-        answer: Any,
+        body: Any,
     ) -> None:
-        data = json.dumps(answer).encode()
+        data = json.dumps(body).encode()
         handler.send_response(status)
         handler.send_header("Content-Type", "application/json")
         handler.send_header("Content-Length", str(len(data)))

@@ -38,7 +38,7 @@ def bucket() -> Iterator[Server]:
     key, secret = setting("BFIA_TEST_S3_KEY"), setting("BFIA_TEST_S3_SECRET")
     name, endpoint = f"vendor-{uuid.uuid4().hex[:12]}", setting("BFIA_TEST_S3")
     signed("s3", "-X", "PUT", f"{endpoint}/{name}")
-    own = {
+    credentials = {
         "region": "us-east-1",
         "access_key_id": key,
         "secret_access_key": secret,
@@ -47,7 +47,7 @@ def bucket() -> Iterator[Server]:
         "s3",
         endpoint=endpoint,
         bucket=name,
-        **own,
+        **credentials,
     )
     query = urlencode(
         {
@@ -93,12 +93,14 @@ def session(policy: list[dict[str, object]]) -> dict[str, str]:
             "Policy": document,
         }
     )
-    answer = signed("sts", "--data-binary", body, f"{setting('BFIA_TEST_S3')}/")
-    given = dict(re.findall(r"<(AccessKeyId|SecretAccessKey|SessionToken)>([^<]+)<", answer))
+    response = signed("sts", "--data-binary", body, f"{setting('BFIA_TEST_S3')}/")
+    session_key = dict(
+        re.findall(r"<(AccessKeyId|SecretAccessKey|SessionToken)>([^<]+)<", response)
+    )
     return {
-        "username": given["AccessKeyId"],
-        "password": given["SecretAccessKey"],
-        "token": given["SessionToken"],
+        "username": session_key["AccessKeyId"],
+        "password": session_key["SecretAccessKey"],
+        "token": session_key["SessionToken"],
     }
 
 

@@ -43,8 +43,8 @@ def test_credit_data_repeats_itself_and_overlaps(tmp_path):
         ]
         subprocess.run(command, check=True)
     for file in ("credit_guest.csv", "credit_host.csv"):
-        same, again, other = ((tmp_path / name / file).read_bytes() for name in "abc")
-        assert same == again != other
+        same, again, differing = ((tmp_path / name / file).read_bytes() for name in "abc")
+        assert same == again != differing
     (_, guest), (_, host) = (
         read(tmp_path / "a" / f"credit_{party}.csv") for party in ("guest", "host")
     )

@@ -47,7 +47,7 @@ def intersect(
     return run.require_success() if checked else run
 
 
-def found(run, party):
+def ids_of(run, party):
     output = run[party].io.tables["train_data"]
     place = output.header.index("id")
     return [row[place] for row in output.rows]
@@ -98,7 +98,7 @@ def test_every_party_gets_the_sorted_intersection(
     rng.shuffle(host_ids)
     run = intersect(parameters, guest_ids, host_ids)
     expected = sorted(set(guest_ids) & set(host_ids))
-    assert found(run, "guest.0") == found(run, "host.0") == expected
+    assert ids_of(run, "guest.0") == ids_of(run, "host.0") == expected
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_several_hosts_intersect_with_all(
 ):
     run = intersect(parameters, list({*a, *b}), list({*b, *c}), list({*a, *b, *c}))
     expected = sorted(set(a + b) & set(b + c))
-    assert [found(run, party) for party in ("guest.0", "host.0", "host.1")] == [expected] * 3
+    assert [ids_of(run, party) for party in ("guest.0", "host.0", "host.1")] == [expected] * 3
 
 
 @pytest.mark.parametrize("method", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
@@ -154,7 +154,7 @@ def test_the_users_parameters_work_as_they_stand():
             "rsa_params": json.dumps(rsa_params),
         }
     )
-    assert found(run, "host.0") == COMMON
+    assert ids_of(run, "host.0") == COMMON
     assert [line for line in run["guest.0"].lines if line[0] == "warning"] == []
 
 
@@ -189,8 +189,8 @@ def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(
 ):
     run = intersect(parameters | {"sync_intersect_ids": off, "only_output_key": False})
     knows = "host.0" if passive == "guest.0" else "guest.0"
-    assert found(run, knows) == COMMON
-    assert found(run, passive) == []
+    assert ids_of(run, knows) == COMMON
+    assert ids_of(run, passive) == []
     assert len(run[passive].io.tables["train_data"].header) == 3
     assert run[passive].io.tables["train-intersection"].rows[-1] == ["intersection", ""]
     assert "hits" not in {kind for kind, _, _ in opened}
@@ -213,7 +213,7 @@ def test_use_hash_false_sends_ids_and_says_so(opened):
 @pytest.mark.parametrize("method", available())
 def test_hash_method_salt_and_base64_decide_the_tags(opened, method):
     assert (
-        found(
+        ids_of(
             intersect(
                 RAW
                 | {
@@ -257,7 +257,7 @@ def test_join_role_names_the_side_that_collects(
     run = intersect(RAW | {"join_role": role})
     ids = GUEST_IDS if sender == "guest.0" else HOST_IDS
     assert len(json.loads(blob(opened, "tags"))) == len(ids)
-    assert found(run, "guest.0") == COMMON
+    assert ids_of(run, "guest.0") == COMMON
 
 
 def test_rsa_params_decide_the_signatures(opened, monkeypatch):
@@ -275,7 +275,7 @@ def test_rsa_params_decide_the_signatures(opened, monkeypatch):
     ):
         opened.clear()
         assert (
-            found(intersect({"intersect_method": "rsa", "rsa_params": params}), "host.0") == COMMON
+            ids_of(intersect({"intersect_method": "rsa", "rsa_params": params}), "host.0") == COMMON
         )
         assert len(blob(opened, "key")) * 8 == params["key_length"]
     assert set(used) == {"sha256", "md5"}
@@ -287,7 +287,7 @@ def test_rsa_hash_method_decides_what_is_signed():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "named"),
+    ("parameters", "words"),
     [
         ({"intersect_method": "dh"}, "intersect_method: must be one of raw, rsa, ecdh"),
         ({"sync_intersect_ids": "maybe"}, "sync_intersect_ids: must be true or false"),
@@ -307,11 +307,11 @@ def test_rsa_hash_method_decides_what_is_signed():
         ({"id": ["a"]}, "id: must be text"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name_before_any_message(parameters, named):
+def test_what_cannot_work_is_refused_by_name_before_any_message(parameters, words):
     run = intersect(parameters | {"early": 1}, checked=False)
     for party in ("guest.0", "host.0"):
         assert isinstance(run[party].error, BadParameters)
-        assert named in str(run[party].error)
+        assert words in str(run[party].error)
     assert run.channel.sent == []
 
 
@@ -342,7 +342,7 @@ def test_every_declared_parameter_is_read_and_shown_with_its_default():
     declared = {p["name"]: p["defaultValue"] for p in description("Intersection")["inputParam"]}
     run = intersect({name: json.loads(v) if v[:1] == "{" else v for name, v in declared.items()})
     by_default = intersect({})
-    assert found(run, "guest.0") == found(by_default, "guest.0") == COMMON
+    assert ids_of(run, "guest.0") == ids_of(by_default, "guest.0") == COMMON
     unknown = [line for line in run["guest.0"].lines if line[1] == "unknown parameter ignored"]
     assert unknown == []
     assert run["guest.0"].io.tables == by_default["guest.0"].io.tables
@@ -443,7 +443,7 @@ def test_no_id_and_no_hash_of_one_is_sent_even_inside_the_seal(opened, parameter
     rng.shuffle(guest_ids)
     rng.shuffle(host_ids)
     run = intersect(parameters, guest_ids, host_ids)
-    assert len(found(run, "guest.0")) == 30
+    assert len(ids_of(run, "guest.0")) == 30
     inside = b"\n".join(
         json.dumps(fields).encode() + b"".join(blobs) for _, fields, blobs in opened
     )
@@ -457,7 +457,7 @@ def test_no_id_and_no_hash_of_one_is_sent_even_inside_the_seal(opened, parameter
 
 @pytest.mark.parametrize("parameters", [RSA, ECDH], ids=["rsa", "ecdh"])
 def test_two_runs_have_no_ciphertext_in_common(opened, parameters):
-    seen = []
+    runs = []
     for _ in range(2):
         opened.clear()
         run = intersect(parameters, SECRET_GUEST, SECRET_HOST)
@@ -468,10 +468,10 @@ def test_two_runs_have_no_ciphertext_in_common(opened, parameters):
             for b in blobs
             for i in range(0, len(b), 16)
         }
-        seen.append((parts, {sent.payload for sent in run.channel.sent}))
-    assert len(seen[0][0]) > 100
-    assert not seen[0][0] & seen[1][0]
-    assert not seen[0][1] & seen[1][1]
+        runs.append((parts, {sent.payload for sent in run.channel.sent}))
+    assert len(runs[0][0]) > 100
+    assert not runs[0][0] & runs[1][0]
+    assert not runs[0][1] & runs[1][1]
 
 
 def test_raw_tags_are_visible_only_to_the_peer():

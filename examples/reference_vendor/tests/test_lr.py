@@ -68,11 +68,11 @@ def read(
     guest: Table,
     host: Table,
 ) -> tuple[lr.Parameters, Rows, Rows]:
-    found = lr.read_parameters(a_task(parameters, "guest", "arbiter"), no_log)
+    parsed = lr.read_parameters(a_task(parameters, "guest", "arbiter"), no_log)
     return (
-        found,
-        read_rows(guest, found.common, True, no_log),
-        read_rows(host, found.common, False, no_log),
+        parsed,
+        read_rows(guest, parsed.common, True, no_log),
+        read_rows(host, parsed.common, False, no_log),
     )
 
 
@@ -81,10 +81,10 @@ def in_the_clear(
     guest: Table,
     host: Table,
 ) -> tuple[RegressionFit, PartialModel, PartialModel]:
-    found, own, other = read(parameters, guest, host)
-    a = PartialModel("guest.0", standardise(own, found.plan.fit_intercept), found.plan)
-    b = PartialModel("host.0", standardise(other, intercept=False), found.plan)
-    return fit_pooled(a, b, own.label_values, found.plan), a, b
+    parsed, guest_rows, host_rows = read(parameters, guest, host)
+    a = PartialModel("guest.0", standardise(guest_rows, parsed.plan.fit_intercept), parsed.plan)
+    b = PartialModel("host.0", standardise(host_rows, intercept=False), parsed.plan)
+    return fit_pooled(a, b, guest_rows.label_values, parsed.plan), a, b
 
 
 def assert_lossless(
@@ -113,11 +113,11 @@ def breast_run() -> TaskRun:
 
 def standard_regression(guest: Table, host: Table) -> float:
     """scikit-learn's AUC on the same standardised rows."""
-    _, own, other = read({}, guest, host)
-    features = np.column_stack([own.values, other.values])
+    _, guest_rows, host_rows = read({}, guest, host)
+    features = np.column_stack([guest_rows.values, host_rows.values])
     features = (features - features.mean(axis=0)) / features.std(axis=0)
-    fitted = LogisticRegression(max_iter=1000).fit(features, own.label_values)
-    return float(roc_auc_score(own.label_values, fitted.decision_function(features)))
+    fitted = LogisticRegression(max_iter=1000).fit(features, guest_rows.label_values)
+    return float(roc_auc_score(guest_rows.label_values, fitted.decision_function(features)))
 
 
 def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run: TaskRun) -> None:
@@ -216,16 +216,18 @@ def test_the_arithmetic_is_that_of_a_plain_descent_within_rounding() -> None:
         guest,
         host,
     )
-    _, own, other = read({}, guest, host)
-    x = np.column_stack([own.values, other.values])
+    _, guest_rows, host_rows = read({}, guest, host)
+    x = np.column_stack([guest_rows.values, host_rows.values])
     x = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(80)])
-    y = 2 * own.label_values - 1
-    w, held, losses = np.zeros(6), np.array([1, 1, 1, 1, 1, 0]), []
+    y = 2 * guest_rows.label_values - 1
+    w, is_penalised, losses = np.zeros(6), np.array([1, 1, 1, 1, 1, 0]), []
     for iteration in range(8):
         u = x @ w
-        penalty = 0.05 / 2 * float(held @ w**2)
+        penalty = 0.05 / 2 * float(is_penalised @ w**2)
         losses.append(float(np.mean(math.log(2) - y * u / 2 + u**2 / 8)) + penalty)
-        w = w - 0.15 / math.sqrt(1 + iteration) * (x.T @ (u / 4 - y / 2) / 80 + 0.05 * w * held)
+        w = w - 0.15 / math.sqrt(1 + iteration) * (
+            x.T @ (u / 4 - y / 2) / 80 + 0.05 * w * is_penalised
+        )
     assert np.allclose(plain.scores, x @ w, atol=1e-3)
     assert np.allclose(plain.losses, losses, atol=1e-3)
     assert np.allclose(np.concatenate([a.weights[:2], b.weights, a.weights[2:]]), w, atol=1e-3)
@@ -279,8 +281,8 @@ def test_a_step_over_too_few_rows_is_refused_before_any_message() -> None:
     assert isinstance(run["host.0"].error, BadParameters)
     assert "batch_size" in str(run["host.0"].error) and "(5)" in str(run["host.0"].error)
     assert not [message for message in run.channel.sent if message.source == "host.0"]
-    few, others = random_tables(4, 5, 1)
-    assert isinstance(train({}, few, others)["guest.0"].error, BadParameters)
+    few, few_of_host = random_tables(4, 5, 1)
+    assert isinstance(train({}, few, few_of_host)["guest.0"].error, BadParameters)
 
 
 def test_a_rate_that_makes_the_weights_explode_is_named() -> None:
@@ -298,32 +300,32 @@ def plainly(
     parameters: Mapping[str, Any],
 ) -> tuple[PlainWire, Rows, Rows]:
     """Train over links that are not sealed, to read what each peer itself can read."""
-    found, own, other = read(parameters, guest, host)
-    wire, plan = PlainWire(), found.plan
+    parsed, guest_rows, host_rows = read(parameters, guest, host)
+    wire, plan = PlainWire(), parsed.plan
     parties = ("guest.0", "host.0", "arbiter.0")
     links = {me: {peer: wire.link(me, peer) for peer in parties if peer != me} for me in parties}
-    a = PartialModel("guest.0", standardise(own, plan.fit_intercept), plan)
-    b = PartialModel("host.0", standardise(other, intercept=False), plan)
-    steps = split_batches(len(own.ids), plan.batch_size)
+    a = PartialModel("guest.0", standardise(guest_rows, plan.fit_intercept), plan)
+    b = PartialModel("host.0", standardise(host_rows, intercept=False), plan)
+    steps = split_batches(len(guest_rows.ids), plan.batch_size)
     together(
         lambda: encrypted_regression.fit_guest(
-            a, own.label_values, plan, steps, links["guest.0"], no_log
+            a, guest_rows.label_values, plan, steps, links["guest.0"], no_log
         ),
         lambda: encrypted_regression.fit_host(b, links["host.0"], no_log),
         lambda: encrypted_regression.fit_arbiter(links["arbiter.0"], KEY, no_log),
     )
-    return wire, own, other
+    return wire, guest_rows, host_rows
 
 
 def clear_gradients(
-    own: Rows,
-    other: Rows,
+    guest_rows: Rows,
+    host_rows: Rows,
     plan: RegressionPlan,
 ) -> tuple[list[int], list[int], list[int]]:
     """Per row, and summed for guest and host: the integers of the first iteration."""
-    a, b = standardise(own, plan.fit_intercept), standardise(other, intercept=False)
-    zeros = np.zeros(len(own.ids))
-    rows = guest_residual(own.label_values, zeros) + quarter_scores(zeros)
+    a, b = standardise(guest_rows, plan.fit_intercept), standardise(host_rows, intercept=False)
+    zeros = np.zeros(len(guest_rows.ids))
+    rows = guest_residual(guest_rows.label_values, zeros) + quarter_scores(zeros)
     return rows.tolist(), (a.cells.T @ rows).tolist(), (b.cells.T @ rows).tolist()
 
 
@@ -353,17 +355,17 @@ def test_the_arbiter_sees_gradients_behind_masks_only() -> None:
     plan = read(parameters, guest, host)[0].plan
     _, for_guest, for_host = clear_gradients(runs[0][1], runs[0][2], plan)
     for to, true in (("guest.0", for_guest), ("host.0", for_host)):
-        seen = [masked(wire, to, len(true)) for wire, _, _ in runs]
-        largest = max(value.bit_length() for values in seen for value in values)
+        gradients = [masked(wire, to, len(true)) for wire, _, _ in runs]
+        largest = max(value.bit_length() for values in gradients for value in values)
         assert 110 < largest <= 121
         assert max(abs(value) for value in true).bit_length() < 60
-        assert len({*seen[0], *seen[1]}) == 2 * len(true)
-        assert not {*seen[0], *seen[1]} & set(true)
+        assert len({*gradients[0], *gradients[1]}) == 2 * len(true)
+        assert not {*gradients[0], *gradients[1]} & set(true)
 
 
 def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
     guest, host = random_tables(40, 3, 3)
-    wire, own, other = plainly(guest, host, {"max_iter": 2, "batch_size": 20})
+    wire, guest_rows, host_rows = plainly(guest, host, {"max_iter": 2, "batch_size": 20})
     sent = {
         (source, to, m.kind): set(m.fields)
         for source, to, m, _ in wire.frames
@@ -388,9 +390,9 @@ def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
             messages.setdefault(to, set()).update(m.fields)
     assert messages == {"guest.0": {"stop", "loss"}, "host.0": {"stop"}}
     plan = replace(RegressionPlan(), batch_size=20)
-    rows, for_guest, for_host = clear_gradients(own, other, plan)
+    rows, for_guest, for_host = clear_gradients(guest_rows, host_rows, plan)
     data = b"\n".join(frame for *_, frame in wire.frames)
-    for part in (own, other):
+    for part in (guest_rows, host_rows):
         for what, forms in traces(part, [*rows, *for_guest, *for_host]).items():
             assert not readable([form for form in forms if len(form) >= 6], data), what
 
@@ -398,13 +400,13 @@ def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
 def test_the_guest_hides_every_row_with_randomness_of_its_own() -> None:
     """Who made the host's randomness must not be able to divide it out of the residuals."""
     guest, host = random_tables(30, 2, 2)
-    wire, own, _ = plainly(guest, host, {"max_iter": 1})
+    wire, guest_rows, _ = plainly(guest, host, {"max_iter": 1})
     blobs = {
         m.kind: m.blob() for source, _, m, _ in wire.frames if m.kind in ("scores", "residuals")
     }
     scores = KEY.load(blobs["scores"], 31)[:30]
     residuals = KEY.load(blobs["residuals"], 30)
-    shares = guest_residual(own.label_values, np.zeros(30)).tolist()
+    shares = guest_residual(guest_rows.label_values, np.zeros(30)).tolist()
     quotients = KEY.add(residuals, KEY.negate(scores))
     assert KEY.decrypt(quotients) == shares
     assert not set(quotients) & {(1 + share * KEY.n) % KEY.square for share in shares}
@@ -413,11 +415,11 @@ def test_the_guest_hides_every_row_with_randomness_of_its_own() -> None:
 
 def test_the_channel_carries_no_id_label_gradient_or_feature_value(breast_run: TaskRun) -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
-    _, own, other = read({}, guest, host)
-    rows, for_guest, for_host = clear_gradients(own, other, RegressionPlan())
+    _, guest_rows, host_rows = read({}, guest, host)
+    rows, for_guest, for_host = clear_gradients(guest_rows, host_rows, RegressionPlan())
     sent = breast_run.channel.sent
     begin_and_end = b"\n".join(message.payload for message in [*sent[:24], *sent[-4:]])
-    for part in (own, other):
+    for part in (guest_rows, host_rows):
         for what, forms in traces(part, [*rows, *for_guest, *for_host]).items():
             assert not readable(forms, begin_and_end), what
 
@@ -425,7 +427,7 @@ def test_the_channel_carries_no_id_label_gradient_or_feature_value(breast_run: T
 def test_two_runs_share_no_ciphertext() -> None:
     guest, host = random_tables(30, 2, 2)
     kinds = ("scores", "residuals", "gradient", "moved")
-    seen = []
+    ciphers_of_runs = []
     for _ in range(2):
         wire, _, _ = plainly(guest, host, {"max_iter": 2})
         blobs = [
@@ -434,8 +436,8 @@ def test_two_runs_share_no_ciphertext() -> None:
         size = KEY.cipher_bytes
         ciphers = [blob[i : i + size] for blob in blobs for i in range(0, len(blob), size)]
         assert len(set(ciphers)) == len(ciphers) > 100
-        seen.append(set(ciphers))
-    assert not seen[0] & seen[1]
+        ciphers_of_runs.append(set(ciphers))
+    assert not ciphers_of_runs[0] & ciphers_of_runs[1]
     runs = [train({"max_iter": 2}, guest, host).require_success() for _ in range(2)]
     assert not {m.payload for m in runs[0].channel.sent} & {m.payload for m in runs[1].channel.sent}
     assert runs[0]["guest.0"].io.tables == runs[1]["guest.0"].io.tables
@@ -462,8 +464,8 @@ def test_standardised_columns_are_centred_scaled_and_held() -> None:
     assert (cells[:, 3] == 1).all()
     far = np.zeros((1000, 1))
     far[0] = 1e9
-    held = standardise(Rows([str(i) for i in range(1000)], ["x"], far, None), intercept=False)
-    assert abs(held.cells).max() < 8 * 2**FEATURE_BITS
+    clipped = standardise(Rows([str(i) for i in range(1000)], ["x"], far, None), intercept=False)
+    assert abs(clipped.cells).max() < 8 * 2**FEATURE_BITS
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def test_decryption_agrees_with_the_textbook(value: int) -> None:
     )
 )
 def test_sums_and_negations_are_those_of_the_plaintexts(pairs: list[tuple[int, int]]) -> None:
-    left, right = PUBLIC.encrypt([a for a, _ in pairs]), PUBLIC.encrypt([b for _, b in pairs])
-    assert KEY.decrypt(PUBLIC.add(left, right)) == [a + b for a, b in pairs]
-    assert KEY.decrypt(PUBLIC.add(left, PUBLIC.negate(right))) == [a - b for a, b in pairs]
+    first, second = PUBLIC.encrypt([a for a, _ in pairs]), PUBLIC.encrypt([b for _, b in pairs])
+    assert KEY.decrypt(PUBLIC.add(first, second)) == [a + b for a, b in pairs]
+    assert KEY.decrypt(PUBLIC.add(first, PUBLIC.negate(second))) == [a - b for a, b in pairs]
 
 
 @few
@@ -77,8 +77,8 @@ def test_weighted_sums_are_those_of_the_plaintexts(
         ),
         dtype=np.int64,
     ).reshape(rows, columns)
-    found = KEY.decrypt(PUBLIC.weighted_sums(PUBLIC.encrypt(values), weights))
-    assert found == [
+    sums = KEY.decrypt(PUBLIC.weighted_sums(PUBLIC.encrypt(values), weights))
+    assert sums == [
         sum(int(w) * v for w, v in zip(weights[:, c], values, strict=True)) for c in range(columns)
     ]
 
@@ -176,21 +176,21 @@ def test_the_pool_gives_fresh_randomness_whether_or_not_it_has_enough() -> None:
 
     class Counting(PublicKey):
         def randomness(self, count: int) -> list[mpz]:
-            made.append(count)
-            if len(made) >= 10:
+            counts.append(count)
+            if len(counts) >= 10:
                 full.set()
             return super().randomness(count)
 
-    made: list[int] = []
+    counts: list[int] = []
     key = Counting(n=KEY.n, h=KEY.h)
     with RandomnessPool(key, limit=10) as pool:
         assert len(pool) == 0
         with pool.filling():
             assert full.wait(timeout=30)
-        taken = pool.take(25)
-        assert sum(made[10:]) >= 15
-    assert len(set(taken)) == 25
-    assert KEY.decrypt(taken) == [0] * 25
+        values = pool.take(25)
+        assert sum(counts[10:]) >= 15
+    assert len(set(values)) == 25
+    assert KEY.decrypt(values) == [0] * 25
 
 
 def test_the_pool_ends_its_thread_however_full_it_is() -> None:

@@ -80,8 +80,10 @@ def some(table: Table, places: list[int]) -> Table:
 
 
 def without(table: Table, *names: str) -> Table:
-    kept = [i for i, name in enumerate(table.header) if name not in names]
-    return Table([table.header[i] for i in kept], [[row[i] for i in kept] for row in table.rows])
+    places = [i for i, name in enumerate(table.header) if name not in names]
+    return Table(
+        [table.header[i] for i in places], [[row[i] for i in places] for row in table.rows]
+    )
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
@@ -103,7 +105,7 @@ def test_on_the_rows_of_the_training_the_scores_are_those_of_the_training(name: 
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_rows_are_scored_one_by_one_without_labels_in_any_order_and_with_further_columns(
+def test_rows_are_scored_without_labels_and_with_further_columns(
     name: str,
 ) -> None:
     guest, host = random_tables(90, 3, 3)
@@ -186,9 +188,9 @@ def test_what_does_not_fit_is_named(name: str) -> None:
     parts = models(train(name, guest, host))
 
     def error(run: TaskRun, party: str = "guest.0") -> str:
-        found = run[party].error
-        assert isinstance(found, BadParameters | BadMessage), found
-        return str(found)
+        failure = run[party].error
+        assert isinstance(failure, BadParameters | BadMessage), failure
+        return str(failure)
 
     swapped = {"guest.0": parts["host.0"], "host.0": parts["guest.0"]}
     assert "is of party 'host.0', this is 'guest.0'" in error(predict(name, swapped, guest, host))
@@ -209,7 +211,7 @@ def test_what_does_not_fit_is_named(name: str) -> None:
         error(predict(name, {**parts, "guest.0": broken}, guest, host))
 
 
-def test_the_host_hears_nothing_but_a_hello_and_the_wire_carries_nothing_readable() -> None:
+def test_the_host_receives_a_hello_only_and_the_wire_is_unreadable() -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
     for name in COMPONENTS:
         run = predict(name, models(train(name, guest, host)), guest, host).require_success()
@@ -225,20 +227,26 @@ def test_the_host_hears_nothing_but_a_hello_and_the_wire_carries_nothing_readabl
         assert readable([*scores, *ids, *cells], data) == []
 
 
-def test_what_the_guest_hears_of_a_host_are_sides_and_no_thresholds_or_names() -> None:
+def test_the_guest_receives_sides_and_no_thresholds_or_names() -> None:
     guest, host = random_tables(70, 2, 3)
     parts = models(train("HeteroSecureBoost", guest, host))
     wire = PlainWire()
-    own = model_features([node for tree in parts["guest.0"]["trees"] for node in tree])
-    theirs = model_features(parts["host.0"]["splits"])
-    rows, others = read_new_rows(guest, COMMON, own), read_new_rows(host, COMMON, theirs)
+    guest_features = model_features([node for tree in parts["guest.0"]["trees"] for node in tree])
+    host_features = model_features(parts["host.0"]["splits"])
+    guest_rows = read_new_rows(guest, COMMON, guest_features)
+    host_rows = read_new_rows(host, COMMON, host_features)
 
     def lead() -> Any:
-        sides = receive_sides(wire.link("guest.0", "host.0"), parts["guest.0"], len(rows.ids))
-        return score_rows(parts["guest.0"], "guest.0", rows, own, {"host.0": sides})
+        sides = receive_sides(wire.link("guest.0", "host.0"), parts["guest.0"], len(guest_rows.ids))
+        return score_rows(
+            parts["guest.0"], "guest.0", guest_rows, guest_features, {"host.0": sides}
+        )
 
     scores, _ = together(
-        lead, lambda: send_sides(wire.link("host.0", "guest.0"), parts["host.0"], others, theirs)
+        lead,
+        lambda: send_sides(
+            wire.link("host.0", "guest.0"), parts["host.0"], host_rows, host_features
+        ),
     )
     assert len(scores) == 70 and np.isfinite(scores).all()
     ((source, to, message, data),) = wire.frames
@@ -249,7 +257,7 @@ def test_what_the_guest_hears_of_a_host_are_sides_and_no_thresholds_or_names() -
     )
     assert len(message.blob()) == len(parts["host.0"]["splits"]) * 9
     secrets = [json.dumps(split["threshold"]).encode() for split in parts["host.0"]["splits"]]
-    assert readable([*secrets, *(name.encode() for name in theirs)], data) == []
+    assert readable([*secrets, *(name.encode() for name in host_features)], data) == []
 
 
 def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error() -> None:

@@ -32,8 +32,8 @@ def test_bodies_are_those_of_the_protocol(loopback):
 
 
 def test_trouble_that_passes_is_tried_again(loopback):
-    left = ["reset", "503", "lose answer"]
-    loopback.fault = lambda request: left.pop(0) if left else None
+    faults = ["reset", "503", "lose answer"]
+    loopback.fault = lambda request: faults.pop(0) if faults else None
     assert reporter(loopback.callback).succeeded()
     assert loopback.callbacks[-1]["status"] == "SUCCESS"
     assert len(loopback.requests) == 4
@@ -67,7 +67,7 @@ def test_a_listener_that_never_answers_does_not_hold_the_run(loopback):
 
 
 @pytest.mark.parametrize(
-    ("answer", "cause"),
+    ("response", "cause"),
     [
         ((200, {"code": 404, "msg": "no such task"}), "code 404 no such task"),
         ((403, {}), "HTTP 403"),
@@ -75,10 +75,10 @@ def test_a_listener_that_never_answers_does_not_hold_the_run(loopback):
 )
 def test_a_refusal_is_not_repeated(
     loopback,
-    answer,
+    response,
     cause,
 ):
-    loopback.callback_answer = answer
+    loopback.callback_answer = response
     log = Lines()
     assert not reporter(loopback.callback, log).succeeded()
     assert log[-1][2]["cause"] == cause

@@ -217,8 +217,8 @@ def test_exit_codes_and_reports_of_failures(
     code,
     words,
 ):
-    found, lines = run(environment(loopback, root, **changes))
-    assert found == code
+    exit_code, lines = run(environment(loopback, root, **changes))
+    assert exit_code == code
     last = lines[-1]
     assert (last["status"], last["result_code"], last["exit_code"]) == ("FAILED", "99999999", code)
     assert words in last["result_message"]

@@ -95,9 +95,9 @@ def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
         return dict(node)
     split = run[node["party"]].io.values["model"]["splits"][node["split"]]
     assert (split["split"], split["node"]) == (node["split"], node["node"])
-    kept = {name: value for name, value in node.items() if name != "split"}
+    fields = {name: value for name, value in node.items() if name != "split"}
     return {
-        **kept,
+        **fields,
         "feature": split["feature"],
         "threshold": split["threshold"],
     }
@@ -241,10 +241,10 @@ def test_the_root_split_is_the_best_of_all_by_exact_arithmetic() -> None:
     for party, rows in parts.items():
         for place, name in enumerate(rows.names):
             for threshold in sorted(set(rows.values[:, place]))[:-1]:
-                left = [r for r in everyone if rows.values[r, place] <= threshold]
+                left_rows = [r for r in everyone if rows.values[r, place] <= threshold]
                 gain = (
-                    strength(left)
-                    + strength([r for r in everyone if r not in left])
+                    strength(left_rows)
+                    + strength([r for r in everyone if r not in left_rows])
                     - strength(everyone)
                 )
                 if gain > best:
@@ -291,8 +291,8 @@ def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so() -> No
     guest, host = random_tables(40, 2, 2)
     swapped = Table(host.header, [host.rows[1], host.rows[0], *host.rows[2:]])
     fewer = Table(host.header, host.rows[:-1])
-    for other in (swapped, fewer):
-        run = train({}, guest, other)
+    for host_table in (swapped, fewer):
+        run = train({}, guest, host_table)
         for party, peer in (("guest.0", "host.0"), ("host.0", "guest.0")):
             error = run[party].error
             assert isinstance(error, NotAligned)
@@ -320,8 +320,8 @@ def plainly(
         remote = RemoteSource(
             wire.link("guest.0", "host.0"), KEY, total, EncryptedGradients(KEY, total)
         )
-        own = LocalSource("guest.0", bins["guest.0"], 1.0)
-        boost([own, remote], parts["guest.0"].label_values, read.plan, lambda tree, loss: None)
+        local = LocalSource("guest.0", bins["guest.0"], 1.0)
+        boost([local, remote], parts["guest.0"].label_values, read.plan)
         remote.finish()
 
     follower = TreeHost(wire.link("host.0", "guest.0"), "host.0", bins["host.0"], 1.0)
@@ -364,8 +364,8 @@ def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value() -> None:
     secrets_of = {
         party: traces(rows, gradients_of(parts)[: 2 * 60]) for party, rows in parts.items()
     }
-    for party, found in secrets_of.items():
-        for what, forms in found.items():
+    for party, forms_by_kind in secrets_of.items():
+        for what, forms in forms_by_kind.items():
             long_enough = [form for form in forms if len(form) >= 6]
             assert not readable(long_enough, data), f"{what} of {party} is readable"
     sent = {(source, message.kind): set(message.fields) for source, _, message, _ in wire.frames}
@@ -382,15 +382,15 @@ def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value() -> None:
 
 def test_two_runs_share_no_ciphertext() -> None:
     guest, host = random_tables(30, 1, 2)
-    seen: list[set[bytes]] = []
+    ciphers_of_runs: list[set[bytes]] = []
     for _ in range(2):
         wire, _ = plainly(guest, host, {"num_trees": 1})
         blobs = [m.blob() for _, _, m, _ in wire.frames if m.kind in ("tree", "offers")]
         size = KEY.cipher_bytes
         ciphers = [blob[i : i + size] for blob in blobs for i in range(0, len(blob), size)]
         assert len(set(ciphers)) == len(ciphers) > 30
-        seen.append(set(ciphers))
-    assert not seen[0] & seen[1]
+        ciphers_of_runs.append(set(ciphers))
+    assert not ciphers_of_runs[0] & ciphers_of_runs[1]
     runs = [train({"num_trees": 1}, guest, host).require_success() for _ in range(2)]
     payloads = [{m.payload for m in run.channel.sent} for run in runs]
     assert not payloads[0] & payloads[1]

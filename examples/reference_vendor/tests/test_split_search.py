@@ -34,9 +34,9 @@ def test_a_slot_holds_the_sums_of_any_gradients(data: st.DataObject, rows: int) 
     slot, top = Slot(rows), 1 << FRACTION_BITS
     g = data.draw(st.sampled_from([-top, top, 0, 12345]))
     h = data.draw(st.sampled_from([0, top // 4, 17]))
-    (one,) = slot.join(np.array([g]), np.array([h]))
-    assert 0 <= one * rows < 1 << slot.bits
-    sums = slot.separate([one * rows])
+    (joined,) = slot.join(np.array([g]), np.array([h]))
+    assert 0 <= joined * rows < 1 << slot.bits
+    sums = slot.separate([joined * rows])
     assert (sums.count[0], sums.g[0], sums.h[0]) == (rows, rows * g, rows * h)
 
 
@@ -45,11 +45,11 @@ def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
     rows = np.arange(6)
     g = np.array([-3, -3, -3, 3, 3, 3], np.int64) << FRACTION_BITS
     h = np.full(6, 1 << 20, np.int64)
-    left = left_sums(bins, find_candidates(bins, [0], rows), rows, g, h)
-    free = gains(left, 6, int(g.sum()), int(h.sum()), SplitRule())
-    held = gains(left, 6, int(g.sum()), int(h.sum()), SplitRule(min_leaf_rows=3))
-    assert np.isfinite(free).all() and free.argmax() == 2
-    assert np.isfinite(held).tolist() == [False, False, True, False, False]
+    sums = left_sums(bins, find_candidates(bins, [0], rows), rows, g, h)
+    unrestricted = gains(sums, 6, int(g.sum()), int(h.sum()), SplitRule())
+    restricted = gains(sums, 6, int(g.sum()), int(h.sum()), SplitRule(min_leaf_rows=3))
+    assert np.isfinite(unrestricted).all() and unrestricted.argmax() == 2
+    assert np.isfinite(restricted).tolist() == [False, False, True, False, False]
 
 
 @settings(max_examples=60, deadline=None)

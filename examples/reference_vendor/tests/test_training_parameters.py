@@ -303,21 +303,21 @@ def test_the_description_agrees_with_the_component(component: str) -> None:
     ids=str,
 )
 def test_all_spellings_of_a_value_mean_the_same(component: str, same: list[dict[str, Any]]) -> None:
-    found = [read(component, values) for values in same]
-    assert all(parameters == found[0] for parameters in found)
+    parsed = [read(component, values) for values in same]
+    assert all(parameters == parsed[0] for parameters in parsed)
 
 
 def test_the_users_parameters_are_understood_without_a_warning() -> None:
     job = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text())
     values = job["config"]["task_params"]["common"]["hetero_secureboost_1"]
     lines: list[str] = []
-    found = hetero_secureboost.read_parameters(
+    parsed = hetero_secureboost.read_parameters(
         a_task(values), lambda level, message, **fields: lines.append(level)
     )
     assert lines == []
-    assert (found.plan.num_trees, found.plan.max_depth, found.plan.learning_rate) == (2, 5, 0.5)
-    assert found.plan.stop_early is True
-    assert found.common.key_length == 2048
+    assert (parsed.plan.num_trees, parsed.plan.max_depth, parsed.plan.learning_rate) == (2, 5, 0.5)
+    assert parsed.plan.stop_early is True
+    assert parsed.common.key_length == 2048
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])

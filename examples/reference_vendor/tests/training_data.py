@@ -184,22 +184,22 @@ def together(*works: Callable[[], Any]) -> list[Any]:
 def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
     """How a party's secrets would look on a wire, in the usual encodings; only those long enough to be no
     accident."""
-    found: dict[str, list[bytes]] = {
+    forms: dict[str, list[bytes]] = {
         "id": [key.encode() for key in rows.ids],
         "feature": [],
         "label": [],
     }
-    found["feature"] += [name.encode() for name in rows.names]
+    forms["feature"] += [name.encode() for name in rows.names]
     for value in rows.values.ravel():
         if not np.isnan(value):
             text = repr(float(value)).encode()
-            found["feature"] += [np.float64(value).tobytes(), np.array(value, ">f8").tobytes()]
-            found["feature"] += [text] if len(text) >= 6 else []
+            forms["feature"] += [np.float64(value).tobytes(), np.array(value, ">f8").tobytes()]
+            forms["feature"] += [text] if len(text) >= 6 else []
     if rows.labels is not None:
         y = rows.labels.astype(int)
         for labels in (y, 1 - y):
             bits = labels.astype(np.uint8)
-            found["label"] += [
+            forms["label"] += [
                 bits.tobytes(),
                 np.packbits(bits).tobytes(),
                 np.packbits(bits, bitorder="little").tobytes(),
@@ -209,7 +209,7 @@ def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
                 json.dumps(labels.tolist(), separators=(",", ":")).encode(),
                 "".join(str(label) for label in labels.tolist()).encode(),
             ]
-    found["gradient"] = [
+    forms["gradient"] = [
         form
         for value in set(gradients)
         if abs(value) > 1 << 16
@@ -219,7 +219,7 @@ def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
             value.to_bytes(8, "little", signed=True),
         )
     ]
-    return found
+    return forms
 
 
 def readable(forms: Sequence[bytes], data: bytes) -> list[bytes]:
