@@ -90,9 +90,8 @@ class Run:
     component: ComponentRef
     image: str
     created_at: datetime
-    image_profile: str = (
-        ""  # metadata.profile: older forms of storage and addresses in its environment
-    )
+    # metadata.profile: older forms of storage and addresses in its environment
+    image_profile: str = ""
     # other values of its registration: control_port, n_threads, chunk_size
     declared: Mapping[str, int] = field(default_factory=dict)
     engine: str = ""  # empty: the main one
@@ -259,9 +258,8 @@ class LocalJob:
     pool: Pool | None = None  # reserved here for its tasks; None: nothing that is counted
     # new parameters that the scheduling node may have the job continue with
     offered: tuple[Amendment, ...] = ()
-    amendments: tuple[
-        str, ...
-    ] = ()  # ids of offered ones in force, as far as a task's start has named them
+    # ids of offered ones in force, as far as a task's start has named them
+    amendments: tuple[str, ...] = ()
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property
@@ -359,12 +357,18 @@ def borrowed(local: LocalJob) -> Portions:
 
 def remaining(local: LocalJob) -> Portions:
     """Return the rest of the job's pool."""
-    total = local.pool.portions if local.pool else Portions()
+    total = Portions()
+    if local.pool is not None:
+        total = local.pool.portions
     return total - borrowed(local)
 
 
 def may_launch(local: LocalJob) -> set[str]:
-    """Return the ids of the waiting runs for which the job's pool has enough now."""
+    """Return the ids of the waiting runs for which the job's pool has enough now.
+
+    All runs of a task are launched together or none; a later task may go ahead of one that does not
+    fit. Without a pool every waiting run may be launched.
+    """
     waiting = _waiting_by_task(local)
     if local.pool is None:
         return {run.run_id for runs in waiting.values() for run in runs}
@@ -384,14 +388,25 @@ def waits_for(local: LocalJob, run: Run) -> str:
         return ""
     needed = _portions_of(local, _waiting_by_task(local)[run.task_id])
     free = remaining(local)
-    shortages = []
-    for engine, engine_needs in needed:
-        kinds = engine_needs.lacking(free[engine])
-        if kinds:
-            pool = f"the job's pool at engine {engine}" if engine else "the job's pool"
-            rest = f"free {free[engine].text(kinds)}, borrowed by {_users(local, engine)}"
-            shortages.append(f"needs {engine_needs.text(kinds)} of {pool}, {rest}")
-    return "; ".join(shortages)
+    shortages = [_shortage(local, engine, needs, free[engine]) for engine, needs in needed]
+    return "; ".join(filter(None, shortages))
+
+
+def _shortage(
+    local: LocalJob,
+    engine: str,
+    needed: Amounts,
+    free: Amounts,
+) -> str:
+    """Describe the amounts that are missing at an engine; empty if it has enough."""
+    kinds = needed.lacking(free)
+    if not kinds:
+        return ""
+    pool = "the job's pool"
+    if engine:
+        pool = f"the job's pool at engine {engine}"
+    rest = f"free {free.text(kinds)}, borrowed by {_users(local, engine)}"
+    return f"needs {needed.text(kinds)} of {pool}, {rest}"
 
 
 def _users(local: LocalJob, engine: str) -> str:
@@ -401,6 +416,7 @@ def _users(local: LocalJob, engine: str) -> str:
 
 
 def _borrowers(local: LocalJob) -> list[Run]:
+    """Return the runs that use the pool: launched, and not over."""
     return [run for run in local.runs if not run.over and run.status is not RunStatus.WAITING]
 
 
@@ -414,12 +430,13 @@ def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
 
 
 def _portions_of(local: LocalJob, runs: Iterable[Run]) -> Portions:
+    """Return the amounts that runs borrow together."""
     return sum((portions(local, run) for run in runs), Portions())
 
 
 # ---------------------------------------------------------------- progress
 #
-# It is the larger of the scheduling node's last report and the share of tasks that have succeeded here.
+# The larger of the scheduling node's last report and the share of tasks that have succeeded here.
 
 MOST = 99  # per cent of a job that has not succeeded
 
@@ -435,7 +452,10 @@ def with_progress(local: LocalJob, percent: float) -> LocalJob:
 
 
 def of(local: LocalJob) -> int:
-    """Return the progress of a job in per cent; 100 only once the job has succeeded."""
+    """Return the progress of a job in per cent; 100 only once the job has succeeded.
+
+    A task counts once the latest run of each of its parties here has succeeded.
+    """
     if local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED:
         return 100
     total = len(local.spec.dag.nodes)
