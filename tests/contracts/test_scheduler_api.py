@@ -304,7 +304,7 @@ def test_agreeing_on_parameters_of_a_task_that_begins_changes_nothing(
     wait_for(lambda: world.job(spec.job_id).tasks["a"].begun, 20, 0.01)
     peers = Agreeing()
     monkeypatch.setattr(world.me.coordinator, "_peers", peers)
-    monkeypatch.setattr(rerun, "amendable", lambda *_: [])
+    monkeypatch.setattr(rerun, "amendment_problems", lambda *_: [])
     amend = world.me.coordinator.amend_job
     assert (
         amend(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
