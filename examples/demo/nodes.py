@@ -1,4 +1,4 @@
-"""The two gateway nodes of the demo: their folder, their processes, and the end of all that they started."""
+"""The two gateway nodes of the demo: their folders, their processes, and the end of every process they started."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,18 +29,17 @@ IMAGE = "bfia-reference-vendor:1.0.0"
 BANK = "JG0100001100000010"
 PARTNER = "JG0100002200000020"
 NAMES = {BANK: "bank", PARTNER: "partner"}
-MARKER = ".bfia-demo"
-"""File by which a folder is known as one that a demo made."""
-MADE = ("bank", "partner", "data")
-"""What a demo makes in its folder, and all that a later one deletes there."""
+MARKER = ".bfia-demo"  # file that marks a folder of a demo
+CONTENTS = ("bank", "partner", "data")  # folders that a demo creates, and a later one deletes
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TIMEOUT = 15.0
-"""seconds that a node, or what is left of the runs, may take to end"""
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+END_TIMEOUT = 15.0  # seconds for nodes, or for remaining runs, to end
+PAUSE = 0.05  # seconds between two looks at a process
+READY_TIMEOUT = 30.0  # seconds for a node to start
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the text is the cause."""
+    """The demo cannot continue; the text is the cause."""
 
 
 @dataclass
@@ -54,12 +53,12 @@ class NodeProcess:
 
     @property
     def name(self) -> str:
-        """Its institution's name in what the demo prints."""
+        """The name of its institution."""
         return NAMES[self.node]
 
     @property
     def operator(self) -> str:
-        """Where its operators' listener is, once it serves."""
+        """The address of its operators' listener, after its start."""
         return str(self.addresses["operator"])
 
     @property
@@ -69,23 +68,23 @@ class NodeProcess:
 
     @property
     def runs(self) -> Path:
-        """Return the folder of the process engine's runs."""
+        """The folder of the process engine's runs."""
         return self.home / "state" / "process"
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Treat SIGTERM, and the terminal's end, as Ctrl-C. A signal that is ignored stays ignored.
+    """Treat SIGTERM, and the terminal's end, as Ctrl-C. An ignored signal stays ignored.
 
-    The first of them ends the demo; more of them do not disturb its clean-up.
+    The first one ends the demo; further ones do not disturb the clean-up.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in _ENDING:
+        for number in END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = {number: signal.getsignal(number) for number in END_SIGNALS}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:
             signal.signal(number, interrupt)
@@ -98,8 +97,8 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let nothing keep the clean-up from its end, which is bounded."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
+    """Ignore signals during the clean-up, whose time is bounded."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in END_SIGNALS}
     try:
         yield
     finally:
@@ -108,28 +107,20 @@ def uninterrupted() -> Iterator[None]:
 
 
 def prepare(home: Path) -> list[NodeProcess]:
-    """Return the two nodes, with an empty place for each in the folder.
+    """Return the two nodes, without any files of an earlier demo in the folder.
 
-    Delete only what an earlier demo made. Raises `DemoFailed` for a folder that no demo made, and while nodes of
-    an earlier demo run in it.
+    Raises `DemoFailed` for a non-empty folder without `MARKER`, and while nodes of an earlier demo run in it.
     """
     nodes = [NodeProcess(BANK, home / "bank"), NodeProcess(PARTNER, home / "partner")]
     try:
         home.mkdir(parents=True, exist_ok=True)
-        if not (home / MARKER).is_file() and any(home.iterdir()):
+        _mark(home)
+        pids = [str(pid) for pid in _gateways(nodes)]
+        if pids:
             raise DemoFailed(
-                f"{home} is not empty and was not made by a demo (it has no {MARKER}): nothing was deleted; "
-                "name another folder with --dir, or empty this one"
+                f"nodes of an earlier demo still run in {home}; stop them with: kill {' '.join(pids)}"
             )
-        (home / MARKER).write_text(
-            t("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n"),
-            encoding="utf-8",
-        )
-        if pids := _gateways(nodes):
-            raise DemoFailed(
-                f"nodes of an earlier demo still run in {home}; stop them with: kill {' '.join(map(str, pids))}"
-            )
-        for name in MADE:
+        for name in CONTENTS:
             if (home / name).exists():
                 remove(home / name)
     except OSError as error:
@@ -137,51 +128,72 @@ def prepare(home: Path) -> list[NodeProcess]:
     return nodes
 
 
+def _mark(home: Path) -> None:
+    """Mark a folder as a demo's. Raises `DemoFailed` for a folder with other files."""
+    marker = home / MARKER
+    if not marker.is_file() and any(home.iterdir()):
+        raise DemoFailed(
+            f"{home} is not empty and was not made by a demo (it has no {MARKER}): nothing was deleted; "
+            "name another folder with --dir, or empty this one"
+        )
+    text = t("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n")
+    marker.write_text(text, encoding="utf-8")
+
+
 def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
-    """Write each node's settings, its key pair, and the certificate that its partner's authority signed."""
+    """Write each node's settings, its key pair, and its certificate, which an authority of both signed."""
     authority = Authority()
-    ports = {node.node: _free_ports(3) for node in nodes}
     for node in nodes:
-        peer, container, operator = ports[node.node]
-        files = authority.files(node.home / "tls", node.node)
-        tls = {
-            "certificate": files["certificate"],
-            "key": files["key"],
-            "client_ca": files["ca"],
-        }
-        python = ROOT / ".venv-vendor" / "bin" / "python"
-        command = [
-            str(python),
-            "-c",
-            f"import sys; sys.path.insert(0, {str(VENDOR)!r}); "
-            "from refvendor.__main__ import main; sys.exit(main())",
-        ]
-        settings = {
-            "node": {"id": node.node},
-            "listen": {
-                "peer": {"bind": f"127.0.0.1:{peer}", "tls": tls},
-                "container": {"bind": f"127.0.0.1:{container}"},
-                "operator": {"bind": f"127.0.0.1:{operator}"},
-            },
-            "database": {"url": "sqlite:///gateway.db"},
-            "storage": {"url": f"file://{node.home / 'storage'}"},
-            "state_dir": "state",
-            "engine": {"kind": engine, "process": {"images": {IMAGE: {"command": command}}}},
-            "route_table": {"file": "routes.yml"},
-            "data": {"grants": "listed"},
-            "trust": {"level": "permit"},
-        }
+        files = authority.issue(node.home / "tls", node.node)
+        settings = _settings(node, engine, files)
         node.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         (node.home / "routes.yml").write_text("{}\n", encoding="utf-8")
         Keyring(node.home / "state").make("ed25519")
 
 
+def _settings(node: NodeProcess, engine: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """Return a node's settings. ``files``: its certificate, key and authority."""
+    peer, container, operator = _free_ports(3)
+    tls = {
+        "certificate": files["certificate"],
+        "key": files["key"],
+        "client_ca": files["ca"],
+    }
+    return {
+        "node": {"id": node.node},
+        "listen": {
+            "peer": {"bind": f"127.0.0.1:{peer}", "tls": tls},
+            "container": {"bind": f"127.0.0.1:{container}"},
+            "operator": {"bind": f"127.0.0.1:{operator}"},
+        },
+        "database": {"url": "sqlite:///gateway.db"},
+        "storage": {"url": f"file://{node.home / 'storage'}"},
+        "state_dir": "state",
+        "engine": {"kind": engine, "process": {"images": {IMAGE: {"command": _vendor_command()}}}},
+        "route_table": {"file": "routes.yml"},
+        "data": {"grants": "listed"},
+        "trust": {"level": "permit"},
+    }
+
+
+def _vendor_command() -> list[str]:
+    """Return the command that runs the reference vendor from its sources."""
+    python = ROOT / ".venv-vendor" / "bin" / "python"
+    program = (
+        f"import sys; sys.path.insert(0, {str(VENDOR)!r}); "
+        "from refvendor.__main__ import main; sys.exit(main())"
+    )
+    return [str(python), "-c", program]
+
+
 def _free_ports(count: int) -> list[int]:
-    socks = [socket.socket() for _ in range(count)]
-    for sock in socks:
+    """Return ports on which no process listens at present."""
+    sockets = [socket.socket() for _ in range(count)]
+    ports = []
+    for sock in sockets:
         sock.bind(("127.0.0.1", 0))
-    ports = [int(sock.getsockname()[1]) for sock in socks]
-    for sock in socks:
+        ports.append(int(sock.getsockname()[1]))
+    for sock in sockets:
         sock.close()
     return ports
 
@@ -200,34 +212,27 @@ def start(node: NodeProcess) -> None:
         )
 
 
-def await_ready(node: NodeProcess, seconds: float = 30.0) -> None:
-    """Wait until the node answers. Raises `DemoFailed` with the end of its log."""
+def await_ready(node: NodeProcess) -> None:
+    """Wait until the node responds. Raises `DemoFailed` with the end of its log."""
     ready = node.home / "ready.json"
-    end = time.monotonic() + seconds
+    deadline = time.monotonic() + READY_TIMEOUT
     while not ready.exists():
-        if node.process is None or node.process.poll() is not None or time.monotonic() > end:
-            tail = (node.home / "gateway.log").read_text(errors="replace")[-2000:]
-            raise DemoFailed(
-                f"node {node.name} did not start; the end of {node.home / 'gateway.log'}:\n{tail}"
-            )
-        time.sleep(0.05)
+        has_exited = node.process is None or node.process.poll() is not None
+        if has_exited or time.monotonic() > deadline:
+            log = node.home / "gateway.log"
+            tail = log.read_text(errors="replace")[-2000:]
+            raise DemoFailed(f"node {node.name} did not start; the end of {log}:\n{tail}")
+        time.sleep(PAUSE)
     node.addresses = json.loads(ready.read_text())
 
 
 def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
-    """Stop the nodes, then end and remove every run that they left."""
+    """Stop the nodes, then end and remove all of their runs."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _gateways(
-            nodes
-        ):  # found by their settings: a start may have been interrupted half-way
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        end = time.monotonic() + _TIMEOUT
-        while _gateways(nodes) and time.monotonic() < end:
-            time.sleep(0.05)
+        _stop_gateways(nodes, number)
     for node in nodes:
         if node.process is not None:
-            node.process.poll()  # collects it
+            node.process.poll()  # so that no zombie remains
     if engine == "docker":
         _remove_containers(nodes)
         _docker("network", "rm", *(f"bfia-{node.node}" for node in nodes))
@@ -235,61 +240,103 @@ def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
         _remove_runs(nodes)
 
 
+def _stop_gateways(nodes: Sequence[NodeProcess], number: signal.Signals) -> None:
+    """Send the nodes' processes a signal, and wait until they end, at most `END_TIMEOUT`.
+
+    The processes are those with the nodes' settings, as an interrupted start may have left one without a record.
+    """
+    for pid in _gateways(nodes):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    deadline = time.monotonic() + END_TIMEOUT
+    while _gateways(nodes) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+
+
 def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
+    """End the runs of the process engine, and wait until their processes end, at most `END_TIMEOUT`."""
     for node in nodes:
         for path in node.runs.glob("*"):
             run = RunDirectory(path)
             run.kill()
             run.delete()
-        # a supervisor that has not come to claim its run, or did not respond, exits when the folder is gone
+        # A supervisor that has not claimed its run yet, or does not respond, exits without the folder.
         try_to_remove(node.runs)
-    end = time.monotonic() + _TIMEOUT
-    while any(_below(node.runs) for node in nodes) and time.monotonic() < end:
-        time.sleep(0.05)
+    deadline = time.monotonic() + END_TIMEOUT
+    while any(_has_processes(node.runs) for node in nodes) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
 
 
 def _remove_containers(nodes: Sequence[NodeProcess]) -> None:
-    """Remove the containers of these nodes that mount something of the demo's folder: ids are not unique."""
+    """Remove the nodes' containers with a mount of the demo's folder: other nodes may have the same id."""
     for node in nodes:
-        listed = _docker("ps", "-aq", "--filter", f"label=bfia.node={node.node}").split()
-        for found in json.loads(_docker("inspect", *listed) or "[]") if listed else ():
-            host = found["HostConfig"]
-            if any(
-                Path(m.get("Source", "")).is_relative_to(node.home)
-                for m in host.get("Mounts") or []
-            ):
-                _docker("rm", "-fv", *filter(None, (found["Id"], sandbox_of(host["NetworkMode"]))))
+        for container in _containers(node):
+            mounts = container["HostConfig"].get("Mounts") or []
+            sources = [Path(mount.get("Source", "")) for mount in mounts]
+            if any(source.is_relative_to(node.home) for source in sources):
+                _remove_container(container)
+
+
+def _containers(node: NodeProcess) -> list[dict[str, Any]]:
+    """Return the descriptions of all containers with a node's id."""
+    ids = _docker("ps", "-aq", "--filter", f"label=bfia.node={node.node}").split()
+    if not ids:
+        return []
+    containers: list[dict[str, Any]] = json.loads(_docker("inspect", *ids) or "[]")
+    return containers
+
+
+def _remove_container(container: Mapping[str, Any]) -> None:
+    """Remove a container, and the sandbox whose network it uses."""
+    names = [container["Id"]]
+    sandbox = sandbox_of(container["HostConfig"]["NetworkMode"])
+    if sandbox:
+        names.append(sandbox)
+    _docker("rm", "-fv", *names)
 
 
 def _docker(*words: str) -> str:
-    return subprocess.run(
-        ["docker", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    """Run a docker command and return its output; empty if it fails."""
+    process = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    return process.stdout
+
+
+# ------------------------------------------------------------ processes
 
 
 def _gateways(nodes: Sequence[NodeProcess]) -> list[int]:
     """Return the processes that serve with these nodes' settings."""
     configs = {os.fsencode(node.config) for node in nodes}
-    return [
-        pid for pid, line in _command_lines() if b"serve" in line and configs.intersection(line)
-    ]
+    pids = []
+    for pid, words in _command_lines():
+        if b"serve" in words and configs.intersection(words):
+            pids.append(pid)
+    return pids
 
 
-def _below(folder: Path) -> bool:
-    """Say whether a process runs for, or in, this folder."""
+def _has_processes(folder: Path) -> bool:
+    """True if a process has this folder in its command, or works in it."""
     prefix = os.fsencode(folder) + b"/"
-    return any(
-        part.startswith(prefix) for _, line in _command_lines(with_folder=True) for part in line
-    )
+    for pid, words in _command_lines():
+        for word in (*words, _working_directory(pid)):
+            if word.startswith(prefix):
+                return True
+    return False
 
 
-def _command_lines(with_folder: bool = False) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield each process with the words of its command, and the folder that it is in."""
+def _command_lines() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield each process with the words of its command."""
     for entry in Path("/proc").iterdir():
-        with suppress(OSError):  # it is over, or another user's
-            if entry.name.isdecimal():
-                folder = [os.fsencode(os.readlink(entry / "cwd"))] if with_folder else []
-                yield int(entry.name), [*(entry / "cmdline").read_bytes().split(b"\0"), *folder]
+        if not entry.name.isdecimal():
+            continue
+        with suppress(OSError):  # the process has ended, or belongs to another user
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            yield int(entry.name), words
+
+
+def _working_directory(pid: int) -> bytes:
+    """Return the working directory of a process; empty if it has ended or belongs to another user."""
+    try:
+        return os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
+    except OSError:
+        return b""

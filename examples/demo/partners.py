@@ -16,42 +16,46 @@ from cryptography.x509.oid import NameOID
 
 from gateway.cli.language import spoken
 
-TLS = ("ca", "certificate", "key")
+TLS = ("ca", "certificate", "key")  # files of a node, as options of `partner accept` name them
 
 
 class Authority:
-    """Signs the certificates of both nodes, as one that both institutions trust."""
+    """A certificate authority that both institutions trust."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of the demo")])
-        self._own = (
-            self._begun(self._name, self._key)
+        self._certificate = (
+            self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(self._key, SHA256())
         )
 
-    def files(self, folder: Path, node: str) -> dict[str, str]:
-        """Write authority, certificate and key of a node as PEM files. The certificate bears the node's id."""
+    def issue(self, folder: Path, node: str) -> dict[str, str]:
+        """Issue a certificate with a node's id; return the paths of authority, certificate and key as PEM files."""
         folder.mkdir(parents=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(node), x509.IPAddress(ip_address("127.0.0.1"))]
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
         certificate = (
-            self._begun(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)]), key)
+            self._builder(subject, key)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self._key, SHA256())
         )
         contents = (
-            self._own.public_bytes(Encoding.PEM),
+            self._certificate.public_bytes(Encoding.PEM),
             certificate.public_bytes(Encoding.PEM),
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
+        paths = {}
         for name, content in zip(TLS, contents, strict=True):
-            (folder / f"{name}.pem").touch(0o600)
-            (folder / f"{name}.pem").write_bytes(content)
-        return {name: str(folder / f"{name}.pem") for name in TLS}
+            path = folder / f"{name}.pem"
+            path.touch(0o600)
+            path.write_bytes(content)
+            paths[name] = str(path)
+        return paths
 
-    def _begun(
+    def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
@@ -71,29 +75,27 @@ def become_partners(homes: Sequence[Path], addresses: Sequence[str]) -> list[str
 
     Raises `subprocess.CalledProcessError`.
     """
-    sides = list(zip(homes, addresses, strict=True))
-    invited = [_started(home, "invite", "--address", address) for home, address in sides]
-    for (home, _), process in zip(sides, invited, strict=True):
+    invitations = []
+    for home, address in zip(homes, addresses, strict=True):
+        invitations.append(_start(home, "invite", "--address", address))
+    for home, process in zip(homes, invitations, strict=True):
         (home / "invitation.json").write_text(_output(process))
-    accepted = [
-        _started(
-            *(
-                home,
-                "accept",
-                str(other / "invitation.json"),
-                "--address",
-                address,
-                "--yes",
-                "--json",
-            ),
-            *(part for name in TLS for part in (f"--{name}", str(home / "tls" / f"{name}.pem"))),
-        )
-        for (home, address), other in zip(sides, reversed(homes), strict=True)
-    ]
-    return [str(json.loads(_output(process))["words"]) for process in accepted]
+    acceptances = []
+    for home, address, partner in zip(homes, addresses, reversed(homes), strict=True):
+        acceptances.append(_accept(home, address, partner / "invitation.json"))
+    return [str(json.loads(_output(process))["words"]) for process in acceptances]
 
 
-def _started(home: Path, *words: str) -> subprocess.Popen[str]:
+def _accept(home: Path, address: str, invitation: Path) -> subprocess.Popen[str]:
+    """Start the command by which a node accepts an invitation."""
+    words = ["accept", str(invitation), "--address", address, "--yes", "--json"]
+    for name in TLS:
+        words += [f"--{name}", str(home / "tls" / f"{name}.pem")]
+    return _start(home, *words)
+
+
+def _start(home: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command of the group ``partner`` for a node."""
     command = [sys.executable, "-m", "gateway.cli.main", "--lang", spoken(), "partner", *words]
     command += ["--config", str(home / "node.yml")]
     return subprocess.Popen(
@@ -105,6 +107,7 @@ def _started(home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def _output(process: subprocess.Popen[str]) -> str:
+    """Wait for a command and return its output. Raises `subprocess.CalledProcessError`."""
     output, errors = process.communicate()
     if process.returncode != 0:
         raise subprocess.CalledProcessError(process.returncode, process.args, output, errors)
