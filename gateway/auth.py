@@ -11,8 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
+from gateway.domain.records import replace
 from gateway.domain.spec import NodeId, Note
-from gateway.domain.states import replace
 from gateway.errors import GatewayError
 
 TOKEN_PREFIX = "bfia_"

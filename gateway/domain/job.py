@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from gateway.domain.records import replace
 from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
-from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge, replace
+from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 _MAX_PROGRESS = 99  # per cent, before the job has succeeded
 GRACE = 30.0  # seconds for a node's report to arrive after its own deadline

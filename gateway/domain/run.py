@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
+from gateway.domain.records import replace
 from gateway.domain.resources import Amounts, Pool, Portions
 from gateway.domain.spec import (
     Amendment,
@@ -19,7 +20,7 @@ from gateway.domain.spec import (
     Note,
     Party,
 )
-from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus, replace
+from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
 
 
 @dataclass(frozen=True)

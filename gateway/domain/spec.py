@@ -13,8 +13,9 @@ from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.problems import Problem
+from gateway.domain.records import replace
 from gateway.domain.settings import JobSettings
-from gateway.domain.states import Outcome, replace
+from gateway.domain.states import Outcome
 
 NodeId = str
 

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from gateway.domain.job import Job
+from gateway.domain.records import replace
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import NodeId, Note
-from gateway.domain.states import replace
 from gateway.domain.timeouts import is_noted
 from gateway.errors import GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext

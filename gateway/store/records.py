@@ -18,9 +18,10 @@ from sqlalchemy import and_, bindparam, func, or_, select
 
 from gateway.auth import adding_origin, with_origin
 from gateway.domain.job import Job, Task
+from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
-from gateway.domain.states import Outcome, TaskStatus, replace
+from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeat_on_conflict
 from gateway.store.serialization import dumps, loads, record

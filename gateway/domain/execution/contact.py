@@ -9,9 +9,10 @@ or reports that it has ended.
 from datetime import datetime, timedelta
 
 from gateway.domain.execution import messages
+from gateway.domain.records import replace
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import Call, CallState, NodeId, changed
-from gateway.domain.states import JOB, ended, replace
+from gateway.domain.states import JOB, ended
 from gateway.domain.timeouts import RunTiming
 
 # Reasons of a job that ended here without its scheduling node.

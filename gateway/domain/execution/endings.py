@@ -6,9 +6,10 @@ from functools import partial
 from gateway.domain import models
 from gateway.domain.execution import messages, runs
 from gateway.domain.execution.contact import UNREACHABLE
+from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run, StopRequest
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
-from gateway.domain.states import JOB, JobStatus, Outcome, ended, move, replace
+from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 from gateway.domain.timeouts import RunTiming
 
 MAX_INQUIRIES = 10  # tries to learn how a job ended from a scheduler whose stop did not say so

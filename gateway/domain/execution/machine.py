@@ -11,9 +11,10 @@ from typing import assert_never
 from gateway.domain import approval
 from gateway.domain.execution import contact, endings, messages, runs
 from gateway.domain.execution.agenda import ToDo, agenda
+from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Call, CallState, changed
-from gateway.domain.states import RUN, RunStatus, move, replace
+from gateway.domain.states import RUN, RunStatus, move
 from gateway.domain.timeouts import RunTiming
 
 # The cleanups whose failure is noted in the timeline, and their names there.

@@ -15,9 +15,10 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from gateway.domain.execution import messages
+from gateway.domain.records import replace
 from gateway.domain.run import Exit, LocalJob, Reporting, Run
 from gateway.domain.spec import Call, CallState, Failure, changed, moment
-from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move, replace
+from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 from gateway.domain.timeouts import RunTiming
 
 SEAL_TRIES = 10  # tries to read a model's files before the model goes without them

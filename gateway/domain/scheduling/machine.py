@@ -16,11 +16,12 @@ from typing import TypeVar, assert_never
 from gateway.domain import approval, reservations, retries
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Job, NodeJob, NodeTask, Suspension
+from gateway.domain.records import replace
 from gateway.domain.scheduling import messages, reports, responses
 from gateway.domain.scheduling.agenda import agenda, call_of, with_call
 from gateway.domain.scheduling.progress import advance, end_job, go_on_without
 from gateway.domain.spec import Call, Ending, Failure, NodeId, changed, moment
-from gateway.domain.states import JobStatus, Outcome, replace
+from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import Timing
 
 

@@ -5,20 +5,11 @@ from typing import Any
 
 from gateway.domain import models, quorum, rerun, reservations, retries
 from gateway.domain.job import Job, NodeJob, Task
+from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import agenda, needs_stop
 from gateway.domain.spec import CallState, Ending, Failure
-from gateway.domain.states import (
-    JOB,
-    TASK,
-    JobStatus,
-    Outcome,
-    TaskStatus,
-    ended,
-    may,
-    move,
-    replace,
-)
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
 from gateway.domain.timeouts import Timing
 
 

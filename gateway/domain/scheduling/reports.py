@@ -4,9 +4,10 @@ from datetime import datetime, timedelta
 
 from gateway.domain import retries
 from gateway.domain.job import Job, NodeTask, Task
+from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import CallState, Failure, NodeId
-from gateway.domain.states import JOB, TASK, TaskStatus, ended, may, replace
+from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 
 

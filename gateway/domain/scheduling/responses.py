@@ -5,12 +5,13 @@ from typing import Any, assert_never
 
 from gateway.domain import approval, reservations, retries
 from gateway.domain.job import Acceptance, Job, NodeTask, Task
+from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, of_this_attempt, with_call
 from gateway.domain.scheduling.progress import advance, end_job, has_due_request
 from gateway.domain.scheduling.reports import fail_part, mark_reached, poll_pause
 from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId
-from gateway.domain.states import JOB, Outcome, TaskStatus, ended, replace
+from gateway.domain.states import JOB, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Timing, expiry
 
 _MAX_UNKNOWNS = 5  # starts of a task that its node does not know afterwards

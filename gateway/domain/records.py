@@ -1,0 +1,17 @@
+"""Copies of frozen records, such as jobs and runs, with other values of some fields."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace
+else:
+
+    def replace(record, /, **changes):
+        """Return a record with other values of some fields, in a tenth of the time of `dataclasses.replace`.
+
+        It runs neither the constructor nor ``__post_init__``, which no record that is copied here needs: they
+        are frozen dataclasses with only the fields that it sets.
+        """
+        changed_record = object.__new__(type(record))
+        changed_record.__dict__.update(record.__dict__, **changes)
+        return changed_record
