@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Portions
+from gateway.domain.resources import Amounts, AmountsByEngine, Claim, ClaimState, Ledger
 
 _MAX_LISTED = 3  # jobs that a message lists
 
@@ -59,11 +59,11 @@ def admissible(
     for claim in queue(ledger, now, rules):
         if _silent_engines(ledger, claim):
             continue  # the silence may be long, so nothing is reserved for the job
-        if claim.portions.fits(free):
+        if claim.by_engine.fits(free):
             job_ids.append(claim.job_id)
-            free -= claim.portions
+            free -= claim.by_engine
         elif is_aged(claim, now, rules):
-            free = _without_reserved(free, claim.portions)
+            free = _without_reserved(free, claim.by_engine)
     return job_ids
 
 
@@ -101,12 +101,12 @@ def _silent_engines(ledger: Ledger, claim: Claim) -> list[str]:
     return [engine for engine in claim.further if engine in ledger.away]
 
 
-def _without_reserved(free: Portions, reserved: Portions) -> Portions:
+def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> AmountsByEngine:
     """Return the capacity that other jobs may take without delaying the owner of these reservations."""
     unreserved = dict(free.at)
     for engine, amounts in reserved:
         unreserved[engine] = _unreserved(free[engine], amounts)
-    return Portions(unreserved)
+    return AmountsByEngine(unreserved)
 
 
 def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
@@ -132,17 +132,17 @@ def why(
         return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
     on = f" on node {ledger.node}" if ledger.node else ""
     shortages = []
-    for engine, needed in claim.portions:
+    for engine, needed in claim.by_engine:
         shortage = _shortage(ledger, engine, needed, on)
         if shortage:
             shortages.append(shortage)
     if shortages:
         return "; ".join(shortages)
-    needs = f"needs {claim.portions.text()}{on}, which is kept for jobs that go first"
+    needs = f"needs {claim.by_engine.text()}{on}, which is kept for jobs that go first"
     ahead = _ahead_of(claim, queue(ledger, now, rules))
     if not ahead:
         return needs
-    return f"{needs}: {_listed([(job, job.portions.text()) for job in ahead])}"
+    return f"{needs}: {_listed([(job, job.by_engine.text()) for job in ahead])}"
 
 
 def _ahead_of(claim: Claim, claims: list[Claim]) -> list[Claim]:
@@ -169,7 +169,7 @@ def _shortage(
     text = f"needs {needed.text(kinds)}{at}, free {free.text(kinds)}"
     holders = []
     for claim in ledger.holders:
-        reserved = claim.portions[engine]
+        reserved = claim.by_engine[engine]
         if _kinds_in(reserved, kinds):
             holders.append((claim, reserved.text(kinds)))
     if holders:

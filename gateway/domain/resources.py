@@ -1,7 +1,7 @@
 """The resources that a job needs at a node, and the ledger of reservations there.
 
 Two pools. The node's is for jobs: before it starts, a job reserves the amounts that its tasks here can need at the
-same time, at each of their engines. The job's own is for its tasks: a run uses its part while it is launched
+same time, at each of their engines. The job's own is for its tasks: a run uses its part from its launch to its end
 (`gateway.domain.run`). There are no counters: the rest is always the total less the reservations.
 """
 
@@ -26,8 +26,9 @@ UNITS = {
     "disk": GIB,
     "gpu": 1,
 }
-# The origin of the limit of cores for tasks of partners' jobs that request none.
-PARTNERS_BOUND = "the node's bound for partners"
+MAIN = ""  # key of the node's main engine where amounts are by engine
+# Named as the origin of the CPU limit of a partner's task that requests none.
+PARTNERS_LIMIT = "the node's bound for partners"
 
 
 # ---------------------------------------------------------------- amounts
@@ -93,7 +94,7 @@ class Amounts:
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
     def fits(self, free: "Amounts") -> bool:
-        """Whether the capacity suffices; of kinds that are not needed it may have none, or less."""
+        """Whether the capacity suffices; kinds that are not needed are ignored, even if negative."""
         return not self.lacking(free)
 
     def lacking(self, free: "Amounts") -> tuple[str, ...]:
@@ -145,15 +146,15 @@ def _not_negative(amounts: Amounts) -> Amounts:
 
 
 @dataclass(frozen=True)
-class Portions:
-    """Amounts by engine; the key "" is the node's main engine, with the storage's disk that all engines share."""
+class AmountsByEngine:
+    """Amounts by engine; those of `MAIN` include the storage's disk, which all engines share."""
 
     at: Mapping[str, Amounts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
         """Return the amounts of the main engine and of further ones."""
-        return cls({"": main, **further})
+        return cls({MAIN: main, **further})
 
     def __getitem__(self, engine: str) -> Amounts:
         return self.at.get(engine, _NOTHING)
@@ -167,19 +168,19 @@ class Portions:
     def __bool__(self) -> bool:
         return any(self.at.values())
 
-    def __add__(self, other: "Portions") -> "Portions":
+    def __add__(self, other: "AmountsByEngine") -> "AmountsByEngine":
         sums = dict(self.at)
         for engine, amounts in other.at.items():
             sums[engine] = self[engine] + amounts
-        return Portions(sums)
+        return AmountsByEngine(sums)
 
-    def __sub__(self, other: "Portions") -> "Portions":
+    def __sub__(self, other: "AmountsByEngine") -> "AmountsByEngine":
         differences = dict(self.at)
         for engine, amounts in other.at.items():
             differences[engine] = self[engine] - amounts
-        return Portions(differences)
+        return AmountsByEngine(differences)
 
-    def fits(self, free: "Portions") -> bool:
+    def fits(self, free: "AmountsByEngine") -> bool:
         """Whether the capacity suffices at every engine."""
         return all(amounts.fits(free[engine]) for engine, amounts in self)
 
@@ -198,13 +199,13 @@ class Pool:
 
     amounts: Amounts  # of the main engine, and the disk of all
     tasks_at_once: int  # number of its tasks that can run in parallel on these amounts
-    # of each further engine of its tasks, even if it is nothing
+    # by further engine; also engines where it needs nothing
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property
-    def portions(self) -> Portions:
-        """The same by engine."""
-        return Portions.of(self.amounts, self.further)
+    def by_engine(self) -> AmountsByEngine:
+        """The amounts of all engines."""
+        return AmountsByEngine.of(self.amounts, self.further)
 
 
 # ---------------------------------------------------------------- limits of a run
@@ -212,7 +213,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Defaults:
-    """Limits of a task for which the job has none (-1 or absent); None: no limit, and nothing counted."""
+    """Limits of a task for which the job has none (-1 or absent). None: no limit, and nothing is reserved for it."""
 
     cpu: float | None = None  # cores
     memory: int | None = None  # bytes
@@ -230,7 +231,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Granted:
-    """The limits of each run of a party; None: the node's ceiling (`gateway.jobs.resources`)."""
+    """The limits of each run of a party; None: the node's own limit (`gateway.jobs.engine_capacities`)."""
 
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
@@ -241,7 +242,7 @@ class Granted:
 
     @property
     def amounts(self) -> Amounts:
-        """The same as amounts; without a limit nothing is counted."""
+        """The limits as amounts; kinds without a limit are 0, as nothing is reserved for them."""
         return Amounts.of(self.cpu, self.memory, self.disk, self.gpu)
 
 
@@ -262,7 +263,7 @@ def granted(
     for kind in ("cpu", "memory", "disk"):
         origins[kind] = "the node's bound" if limits[kind] is None else name
     if default.cpu is None and not is_own(spec, party.node):
-        origins["cpu"] = PARTNERS_BOUND
+        origins["cpu"] = PARTNERS_LIMIT
     for kind, request in overlay(spec.job_params, party, "resources").items():
         number = amount(request.value)
         if kind in UNITS and number is not None and number > 0:
@@ -308,13 +309,13 @@ class Claim:
     scheduler: NodeId = ""
     held_at: datetime | None = None  # when it was granted; None unless it is held
     reason: str = ""  # why it waits; empty while it is held
-    # of each further engine of its tasks, even if it is nothing
+    # by further engine; also engines where it needs nothing
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property
-    def portions(self) -> Portions:
-        """The same by engine."""
-        return Portions.of(self.amounts, self.further)
+    def by_engine(self) -> AmountsByEngine:
+        """The amounts of all engines."""
+        return AmountsByEngine.of(self.amounts, self.further)
 
 
 @dataclass(frozen=True)
@@ -332,7 +333,7 @@ class Ledger:
     # further engines that do not respond -> the error; nothing is reserved there until they do
     away: Mapping[str, str] = field(default_factory=dict)
     # used by other programs than this node, by engine
-    others: Portions = Portions()
+    others: AmountsByEngine = AmountsByEngine()
 
     @property
     def holders(self) -> tuple[Claim, ...]:
@@ -342,31 +343,31 @@ class Ledger:
     @property
     def held(self) -> Amounts:
         """The reserved amounts of the main engine, and the reserved disk of all."""
-        return self.held_at("")
+        return self.held_by_engine(MAIN)
 
     @property
     def remaining(self) -> Amounts:
         """The rest of the main engine, and of the disk; negative if the node has shrunk below its reservations."""
-        return self.total - self.held - self.others[""]
+        return self.total - self.held - self.others[MAIN]
 
     @property
     def free(self) -> Amounts:
         """The amounts of the main engine, and of the disk, that can be reserved; never negative."""
         return _not_negative(self.remaining)
 
-    def held_at(self, engine: str) -> Amounts:
-        """Return the reserved amounts of an engine; "" is the main one."""
-        return total(claim.portions[engine] for claim in self.holders)
+    def held_by_engine(self, engine: str) -> Amounts:
+        """Return the reserved amounts of an engine."""
+        return total(claim.by_engine[engine] for claim in self.holders)
 
     @property
-    def available(self) -> Portions:
+    def available(self) -> AmountsByEngine:
         """The amounts that can be reserved, of each engine that responds."""
         further = {}
         for engine, capacity in self.further.items():
             if engine not in self.away:
-                rest = capacity - self.held_at(engine) - self.others[engine]
+                rest = capacity - self.held_by_engine(engine) - self.others[engine]
                 further[engine] = _not_negative(rest)
-        return Portions.of(self.free, further)
+        return AmountsByEngine.of(self.free, further)
 
     def with_claim(self, claim: Claim) -> "Ledger":
         """Return a ledger with this claim in place of the job's former one."""
@@ -399,7 +400,7 @@ class Ledger:
 class TaskPlacement:
     """The engine of a task at the node."""
 
-    engine: str = ""  # the main one
+    engine: str = MAIN
     roles: Set[str] | None = None  # roles of the component; None: all roles
 
 
@@ -411,8 +412,8 @@ class EngineDemand:
     """The demand of a job's tasks at one engine."""
 
     parties: Mapping[str, Amounts]  # party -> limits of one of its tasks
-    max_parallel: int  # bound of its tasks that can ever run in parallel
-    engine: str = ""
+    max_parallel: int  # upper bound of how many of them can run in parallel
+    engine: str = MAIN
 
     @property
     def per_task(self) -> Amounts:
@@ -440,7 +441,7 @@ def demand(
     """Return the demand of a job at a node, all roles there together; ``placements`` are by task.
 
     If tasks run at several engines, a party counts at each engine at which it has a role in any task.
-    The width follows from the flow's levels, unless the job bounds it: independent tasks run in parallel by
+    The width follows from the flow's levels, unless the job limits it: independent tasks run in parallel by
     default, and a job reserves enough for that.
     """
     placed: dict[str, TaskPlacement] = {}
@@ -451,6 +452,8 @@ def demand(
     parts = []
     for engine in engines:
         tasks = {name for name, placement in placed.items() if placement.engine == engine}
+        # At a single engine all parties count, and the demand's width limits the parallel tasks: their breadth, which
+        # matters if some of the tasks run elsewhere, is not needed.
         if len(engines) == 1:
             parties = list(limits)
             max_parallel = len(spec.dag.nodes)
@@ -459,8 +462,8 @@ def demand(
             max_parallel = breadth(spec.dag, tasks)
         by_label = {party.label: limits[party] for party in parties}
         parts.append(EngineDemand(by_label, max_parallel, engine))
-    bound = spec.settings.task_parallelism or len(spec.dag.nodes) or 1
-    return Demand(tuple(parts), min(widest_level(spec.dag), bound))
+    limit = spec.settings.task_parallelism or len(spec.dag.nodes) or 1
+    return Demand(tuple(parts), min(widest_level(spec.dag), limit))
 
 
 def _parties_in(parties: Iterable[Party], placements: Iterable[TaskPlacement]) -> list[Party]:
@@ -501,9 +504,10 @@ def breadth(dag: Dag, names: Set[str]) -> int:
         ancestors[name] = upstream | own_bit
         if name not in names:
             continue
-        continued = upstream & chain_ends
-        if continued:
-            chain_ends ^= continued & -continued  # the lowest bit: this task continues that chain
+        chains_upstream = upstream & chain_ends
+        if chains_upstream:
+            # The task continues one of these chains: that of the lowest bit.
+            chain_ends ^= chains_upstream & -chains_upstream
         else:
             chains += 1
         chain_ends |= own_bit
@@ -520,7 +524,7 @@ class EngineCapacity:
     total: Amounts | None  # None: it has not responded yet, so it is not known
     cores: float = 0.0  # of its machine: no container can have more
     away: str = ""  # why it does not respond, and since when; empty while it responds
-    cause: str = ""  # the cause of its silence, for this node only
+    cause: str = ""  # technical detail of its silence, not shown to partners
     others: Amounts = _NOTHING  # used by other programs than this node
 
 
@@ -561,8 +565,8 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
     """Return the amounts that the job has to reserve at the node; None if it needs nothing that is counted.
 
     A further engine is listed even if its tasks need nothing of it: the job waits until it responds.
-    The amounts suffice for all tasks that the flow lets run in parallel. They suffice for fewer, whichever these
-    are, if an engine or the job's share of it is too small, or other programs use much of it.
+    The amounts suffice for all tasks that the flow lets run in parallel. If an engine or the job's share of it is
+    too small, or other programs use much of it, they suffice for fewer tasks, in any combination.
     Raises `Never` if an engine is too small for one task; an engine that has never responded is not judged.
     """
     if not needed:
@@ -574,7 +578,7 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
         raise Never("; ".join(obstacles))
     tasks_at_once = needed.width
     for part in needed.parts:
-        tasks_at_once = min([tasks_at_once, *_bounds(part, node)])
+        tasks_at_once = min([tasks_at_once, *_parallel_limits(part, node)])
     return _pool_for(needed, tasks_at_once)
 
 
@@ -598,14 +602,18 @@ def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
             further[part.engine] = replace(amounts, disk=0)
         else:
             main = amounts
+    # No more than `tasks_at_once` tasks run in all, though the parts together may allow more.
     disk = min(disk, largest_disk * tasks_at_once)
     return Pool(replace(main, disk=disk), tasks_at_once, further)
 
 
-def _bounds(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
-    """Yield numbers of parallel tasks with which the tasks of this part always fit."""
+def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
+    """Yield upper bounds of the number of parallel tasks, from the capacity of the part's engine."""
     capacity = node.of(part.engine)
-    for_one_job = (capacity.total or node.total).scaled(node.share)
+    engine_total = capacity.total
+    if engine_total is None:
+        engine_total = node.total  # only its disk counts: see the return below
+    for_one_job = engine_total.scaled(node.share)
     disk = Amounts(disk=part.per_task.disk).times_in(for_one_job)
     if disk is not None:  # the tasks of all parts share the disk
         yield disk
@@ -626,16 +634,17 @@ def _obstacles(part: EngineDemand, node: NodeCapacity) -> Iterator[str]:
     """Yield why not even one task of this part fits."""
     capacity = node.of(part.engine)
     if capacity.total is not None:
-        too_wide = list(_too_wide(part, capacity.cores, node.named(part.engine)))
-        yield from too_wide
-        if not too_wide:
+        too_many_cores = list(_too_many_cores(part, capacity.cores, node.named(part.engine)))
+        yield from too_many_cores
+        if not too_many_cores:
             yield from _too_large(part, part.per_task, capacity.total, node)
         return
+    # An unknown engine: only the shared disk can be judged.
     disk = Amounts(disk=part.per_task.disk)
     yield from _too_large(part, disk, node.total, node)
 
 
-def _too_wide(
+def _too_many_cores(
     part: EngineDemand,
     cores: float,
     place: str,
@@ -679,7 +688,7 @@ def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
 
     Empty if all have some.
     """
-    for engine in list(dict.fromkeys(engines)) or [""]:
+    for engine in list(dict.fromkeys(engines)) or [MAIN]:
         capacity = node.of(engine).total
         if capacity is not None and min(capacity.cpu, capacity.memory) <= 0:
             has = capacity.text(["cpu", "memory"])

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
 from gateway.domain.records import replace
-from gateway.domain.resources import Amounts, Pool, Portions
+from gateway.domain.resources import MAIN, Amounts, AmountsByEngine, Pool
 from gateway.domain.spec import (
     Amendment,
     Call,
@@ -340,27 +340,27 @@ def amounts(run: Run) -> Amounts:
     )
 
 
-def portions(local: LocalJob, run: Run) -> Portions:
+def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     """Return the amounts that a run borrows by engine, with the disk at the main one.
 
     A job from before further engines were counted has all of them from the main one.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
-        return Portions({"": needed})
-    return Portions.of(Amounts(disk=needed.disk), {run.engine: replace(needed, disk=0)})
+        return AmountsByEngine({MAIN: needed})
+    return AmountsByEngine.of(Amounts(disk=needed.disk), {run.engine: replace(needed, disk=0)})
 
 
-def borrowed(local: LocalJob) -> Portions:
+def borrowed(local: LocalJob) -> AmountsByEngine:
     """Return the amounts of the pool that the job's runs use now."""
-    return _portions_of(local, _borrowers(local))
+    return _sum_of_runs(local, _borrowers(local))
 
 
-def remaining(local: LocalJob) -> Portions:
+def remaining(local: LocalJob) -> AmountsByEngine:
     """Return the rest of the job's pool."""
-    total = Portions()
+    total = AmountsByEngine()
     if local.pool is not None:
-        total = local.pool.portions
+        total = local.pool.by_engine
     return total - borrowed(local)
 
 
@@ -376,7 +376,7 @@ def may_launch(local: LocalJob) -> set[str]:
     free = remaining(local)
     run_ids: set[str] = set()
     for runs in waiting.values():
-        needed = _portions_of(local, runs)
+        needed = _sum_of_runs(local, runs)
         if needed.fits(free):
             free -= needed
             run_ids.update(run.run_id for run in runs)
@@ -387,7 +387,7 @@ def waits_for(local: LocalJob, run: Run) -> str:
     """Return the shortage for which a waiting run is not launched; empty if it may be launched, or was."""
     if run.status is not RunStatus.WAITING or local.pool is None or run.run_id in may_launch(local):
         return ""
-    needed = _portions_of(local, _waiting_by_task(local)[run.task_id])
+    needed = _sum_of_runs(local, _waiting_by_task(local)[run.task_id])
     free = remaining(local)
     shortages = [_shortage(local, engine, needs, free[engine]) for engine, needs in needed]
     return "; ".join(filter(None, shortages))
@@ -412,7 +412,7 @@ def _shortage(
 
 def _users(local: LocalJob, engine: str) -> str:
     """Return the names of the tasks that borrow from an engine."""
-    names = {run.task_name for run in _borrowers(local) if portions(local, run)[engine]}
+    names = {run.task_name for run in _borrowers(local) if amounts_by_engine(local, run)[engine]}
     return ", ".join(sorted(names))
 
 
@@ -430,9 +430,9 @@ def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
     return waiting
 
 
-def _portions_of(local: LocalJob, runs: Iterable[Run]) -> Portions:
+def _sum_of_runs(local: LocalJob, runs: Iterable[Run]) -> AmountsByEngine:
     """Return the amounts that runs borrow together."""
-    return sum((portions(local, run) for run in runs), Portions())
+    return sum((amounts_by_engine(local, run) for run in runs), AmountsByEngine())
 
 
 # ---------------------------------------------------------------- progress

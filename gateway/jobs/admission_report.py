@@ -96,9 +96,9 @@ class AdmissionReport:
         if reason:
             once = "that engine answers" if reason.startswith("ENGINE_DOWN") else "enough is free"
             remedy = f"it starts once {once}"
-            yield Item("resources", Standing.WAITS, pool.portions.text(), reason, remedy)
-        elif pool.portions:
-            yield fine("resources", f"{pool.portions.text()}, free now")
+            yield Item("resources", Standing.WAITS, pool.by_engine.text(), reason, remedy)
+        elif pool.by_engine:
+            yield fine("resources", f"{pool.by_engine.text()}, free now")
         else:
             yield fine("resources", "the job asks for none")
 

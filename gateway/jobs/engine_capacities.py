@@ -150,7 +150,7 @@ class EngineCapacities:
         capacity = node.of(run.engine)
         total = capacity.total or node.total
         cores = min(total.cpu / CORE, capacity.cores or node.cores)
-        if run.limit_origins.get("cpu") == resources.PARTNERS_BOUND:
+        if run.limit_origins.get("cpu") == resources.PARTNERS_LIMIT:
             cores *= self._settings.resources.partner_share
         engines = self._engines.values()
         fractional = all("fractional_cpu" in engine.capabilities for engine in engines)

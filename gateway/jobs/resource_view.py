@@ -58,7 +58,7 @@ def _engine_view(
     """Return an engine's capacity and its use; null: not known yet."""
     totals = {"": ledger.total, **ledger.further}
     total = totals.get(name)
-    reserved = ledger.held_at(name)
+    reserved = ledger.held_by_engine(name)
     used_by_others = ledger.others[name]
     capacity = node.of(name)
     view = {

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
-from gateway.domain.resources import CORE, Amounts, ClaimState, Ledger, Portions
+from gateway.domain.resources import CORE, Amounts, AmountsByEngine, ClaimState, Ledger
 from gateway.runtime.context import Exchange
 from gateway.store.queries import Counts
 
@@ -265,7 +265,7 @@ def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
     """Yield the same for each further engine with known totals."""
     if not ledger.further:
         return
-    held_amounts = {engine: ledger.held_at(engine) for engine in ledger.further}
+    held_amounts = {engine: ledger.held_by_engine(engine) for engine in ledger.further}
     labels = ["engine", "kind"]
     yield _gauge(
         "bfia_engine_resources_total",
@@ -310,7 +310,7 @@ def _by_kind(amounts: Amounts, has_gpus: bool) -> dict[str, float]:
 
 
 def _by_engine_and_kind(
-    ledger: Ledger, amounts: Mapping[str, Amounts] | Portions
+    ledger: Ledger, amounts: Mapping[str, Amounts] | AmountsByEngine
 ) -> dict[tuple[str, str], float]:
     """Return amounts of the further engines; GPUs only of those engines that have some."""
     numbers: dict[tuple[str, str], float] = {}

@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import or_, select
 
-from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, NodeCapacity, Portions
+from gateway.domain.resources import (
+    Amounts,
+    AmountsByEngine,
+    Claim,
+    ClaimState,
+    Ledger,
+    NodeCapacity,
+)
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeat_on_conflict
@@ -120,7 +127,7 @@ class Claims:
             node=means.node,
             further=totals,
             away=away_reasons,
-            others=Portions.of(means.others, unmanaged),
+            others=AmountsByEngine.of(means.others, unmanaged),
             **counts,
         )
 

@@ -13,13 +13,13 @@ from gateway.domain.resource_queue import QueueRules
 from gateway.domain.resources import (
     GIB,
     Amounts,
+    AmountsByEngine,
     Claim,
     ClaimState,
     Demand,
     EngineCapacity,
     EngineDemand,
     Ledger,
-    Portions,
     total,
 )
 from gateway.domain.run import Exit, LocalJob, Run
@@ -57,7 +57,7 @@ def sized(cpu: float) -> Step:
     return lambda ledger: replace(ledger, total=Amounts.of(cpu, 64 * GIB))
 
 
-def used_by_others(used: Portions) -> Step:
+def used_by_others(used: AmountsByEngine) -> Step:
     return lambda ledger: replace(ledger, others=used)
 
 
@@ -197,10 +197,10 @@ CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
         3,
     ),
     "others use a cluster, too": (
-        replace(TWO, others=Portions.of(Amounts.of(3), {FAR: Amounts.of(12)})),
+        replace(TWO, others=AmountsByEngine.of(Amounts.of(3), {FAR: Amounts.of(12)})),
         [
             *(asks(0, "job-a", 1, far=1), asks(1, "job-b", far=4)),
-            *(used_by_others(Portions()), asks(2, "job-b", far=4)),
+            *(used_by_others(AmountsByEngine()), asks(2, "job-b", far=4)),
         ],
         [
             HELD,
@@ -285,7 +285,9 @@ def test_what_is_returned_is_returned_once_and_its_job_keeps_its_age():
 
 # ---------------------------------------------------------------- the ledger, step by step
 
-TOTAL = Portions({"": Amounts.of(8, 32 * GIB, 50 * GIB, 2), FAR: Amounts.of(16, 16 * GIB, gpu=1)})
+TOTAL = AmountsByEngine(
+    {"": Amounts.of(8, 32 * GIB, 50 * GIB, 2), FAR: Amounts.of(16, 16 * GIB, gpu=1)}
+)
 
 
 def least(amounts: Amounts) -> int:
@@ -349,11 +351,11 @@ class Node:
 
     def check_ledger(self) -> None:
         held, room = (
-            sum((c.portions for c in self.ledger.holders), Portions()),
+            sum((c.by_engine for c in self.ledger.holders), AmountsByEngine()),
             self.ledger.available,
         )
         for engine, most in TOTAL:
-            remaining = most - self.ledger.held_at(engine)
+            remaining = most - self.ledger.held_by_engine(engine)
             assert most - remaining == held[engine]
             assert least(held[engine]) >= 0 <= least(remaining)
             assert room[engine] == (Amounts() if engine in self.ledger.away else remaining)
@@ -361,7 +363,7 @@ class Node:
     def check_job(self, local: LocalJob) -> None:
         assert local.pool is not None
         left = domain_run.remaining(local)
-        for engine, most in local.pool.portions:
+        for engine, most in local.pool.by_engine:
             used = total(domain_run.amounts(r) for r in self.up(local) if r.engine == engine)
             disk = 0 if engine else sum(domain_run.amounts(r).disk for r in self.up(local))
             assert most - left[engine] == replace(used, disk=disk)
@@ -416,9 +418,9 @@ class Node:
         )
 
     def apply(self, local: LocalJob) -> bool:
-        before = self.ledger.held_at(FAR)
+        before = self.ledger.held_by_engine(FAR)
         self.ledger, held = resource_queue.apply(self.ledger, self.claim(local), at(self.now))
-        assert self.ledger.held_at(FAR) == before or not self.ledger.away
+        assert self.ledger.held_by_engine(FAR) == before or not self.ledger.away
         return held
 
     def ask(self) -> None:
@@ -526,14 +528,18 @@ class Node:
         local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
         if local and messages.Close() in machine.plan(local, at(self.now)):
             held = next(
-                (c.portions for c in self.ledger.holders if c.job_id == local.id), Portions()
+                (c.by_engine for c in self.ledger.holders if c.job_id == local.id),
+                AmountsByEngine(),
             )
             for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
                 before = self.ledger
                 self.ledger = self.ledger.without(local.id)
                 for engine, _most in TOTAL:
-                    assert before.held_at(engine) - self.ledger.held_at(engine) == held[engine]
-                held = Portions()
+                    assert (
+                        before.held_by_engine(engine) - self.ledger.held_by_engine(engine)
+                        == held[engine]
+                    )
+                held = AmountsByEngine()
             del self.jobs[local.id]
             self.over += 1
 
@@ -551,6 +557,6 @@ def test_ten_thousand_steps_in_any_order_and_the_sums_are_right_after_each():
     for name in list(node.jobs):
         node.ledger = node.ledger.without(name)
     assert node.ledger.remaining == TOTAL[""]
-    assert node.ledger.held_at(FAR) == Amounts()
+    assert node.ledger.held_by_engine(FAR) == Amounts()
     assert node.ledger.claims == {}
     assert node.silences > 100

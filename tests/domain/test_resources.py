@@ -12,12 +12,12 @@ from gateway.domain.execution.messages import Exited, Launch, Launched, LaunchFa
 from gateway.domain.resources import (
     GIB,
     Amounts,
+    AmountsByEngine,
     Defaults,
     EngineCapacity,
     Never,
     NodeCapacity,
     Pool,
-    Portions,
     TaskPlacement,
 )
 from gateway.domain.run import Exit, LocalJob, Run
@@ -358,7 +358,9 @@ def test_running_tasks_fit_the_jobs_claim_and_the_claim_fits_the_node(
     has = means(random.randint(3, 7), far=random.randint(3, 7))
     pool = held(spec, has, **engines)
     assert pool is not None and pool.tasks_at_once >= 1
-    assert pool.portions.fits(Portions({"": has.total, FAR: has.of(FAR).total or Amounts()}))
+    assert pool.by_engine.fits(
+        AmountsByEngine({"": has.total, FAR: has.of(FAR).total or Amounts()})
+    )
     under_way: list[str] = []
     for name in sorted(engines, key=lambda _: random.random()):
         if len(under_way) < pool.tasks_at_once and all(
@@ -449,7 +451,7 @@ def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
     local = a_local_job(near, far, late, pool=pool)
     assert due(local) == [Launch(near.run_id), Launch(far.run_id)]
     local = after(local, 0)
-    assert domain_run.remaining(local) == Portions({"": Amounts.of(2), FAR: Amounts()})
+    assert domain_run.remaining(local) == AmountsByEngine({"": Amounts.of(2), FAR: Amounts()})
     assert domain_run.waits_for(local, local.runs[2]) == (
         f"needs cpu 2 of the job's pool at engine {FAR}, free cpu 0, borrowed by b"
     )
