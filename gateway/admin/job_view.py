@@ -125,7 +125,7 @@ def _local_part(
         "local_waiting": waiting.of_local(local, services.store.run_timing),
         "local_failure": local.ending.failure if local.ending else None,
         "approval": approval_of(local),
-        "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],
+        "inherited_runs": [_inherited_run(run) for run in local.runs_that_count() if run.of_job],
         "local_warnings": local.warnings,
         "resources": services.resources.of_job(local),
         "channel": _channel(services, local),

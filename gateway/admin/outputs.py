@@ -338,7 +338,7 @@ def router(
     def outputs(request: Request, job_id: str) -> Response:
         """``value``: for those only who may read outputs."""
         local = store.local_jobs.get(job_id)
-        runs = [*(run for run in local.standing() if run.of_job), *local.runs]
+        runs = [*(run for run in local.runs_that_count() if run.of_job), *local.runs]
         reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
         outputs = [Output(local, run, key) for run in runs for key in run.output_keys]
         return Reply({"outputs": [_line(storage, output, reads=reads) for output in outputs]})

@@ -78,7 +78,7 @@ def build_engine_services(
         foundation.clock,
         partial(_report_free_resources, foundation, late),
         parts.queue_rules(settings),
-        planner.seats,
+        planner.placements,
     )
     return EngineServices(
         engine=engine,

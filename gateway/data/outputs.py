@@ -123,7 +123,7 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
             else f"is not a party of job {local.id}"
         )
         raise NotFound(f"{query.role} {text}", reason="PARTY_UNKNOWN")
-    newest_runs = {run.party: run for run in local.standing(task) if run.party in parties}
+    newest_runs = {run.party: run for run in local.runs_that_count(task) if run.party in parties}
     outputs = []
     for run in newest_runs.values():
         for key in run.output_keys:

@@ -245,7 +245,7 @@ def _with_dataset(entry: Mapping[str, Any], dataset_id: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- at a participating node
 
 
-def to_seal(
+def outputs_to_fingerprint(
     spec: JobSpec,
     node: DagNode,
     output_keys: Mapping[str, str],
@@ -261,7 +261,7 @@ def saves(local: LocalJob, ending: Ending | None) -> bool:
 
     Without an ending from the scheduling node: if all runs here succeeded, and every last task of the flow ran here.
     """
-    runs = local.standing()
+    runs = local.runs_that_count()
     if named(local.spec).predicts or not any(run.files for run in runs):
         return False
     if ending is not None:
@@ -308,7 +308,7 @@ def left_by(local: LocalJob) -> list[PartyModel]:
 def _parts_of(local: LocalJob, party: Party) -> tuple[ModelPart, ...]:
     """Return the parts of a party's model; of several successful runs of a task the last counts."""
     parts: dict[tuple[str, str], ModelPart] = {}
-    for run in local.standing():
+    for run in local.runs_that_count():
         if run.party == party and run.status is RunStatus.SUCCESS:
             for part in _parts_in(run):
                 parts[part.task, part.key] = part

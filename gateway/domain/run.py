@@ -22,6 +22,8 @@ from gateway.domain.spec import (
 )
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
 
+NODE_FOLDER = ""  # the storage that every node has: a folder
+
 
 @dataclass(frozen=True)
 class Address:
@@ -29,7 +31,7 @@ class Address:
 
     namespace: str
     name: str
-    storage: str = ""  # which of the node's named storages; empty: the folder that every node has
+    storage: str = NODE_FOLDER  # or the name of another of the node's storages
     # ``file`` or ``folder`` of a table that was registered without a copy: the namespace may be a path, and files
     # may have any name
     in_place: str = field(default="", compare=False)
@@ -308,7 +310,7 @@ class LocalJob:
             runs = [run for run in runs if run.party.index == index]
         return tuple(runs)
 
-    def standing(self, task_name: str = "") -> tuple[Run, ...]:
+    def runs_that_count(self, task_name: str = "") -> tuple[Run, ...]:
         """Return the runs whose outputs count, optionally of one task: the job's own, else inherited ones."""
         own_tasks = {run.task_name for run in self.runs}
         runs = [run for run in self.inherited if run.task_name not in own_tasks]
@@ -462,7 +464,7 @@ def of(local: LocalJob) -> int:
     total = len(local.spec.dag.nodes)
     if not total:
         return local.progress
-    latest = {(run.task_name, run.party): run for run in local.standing()}
+    latest = {(run.task_name, run.party): run for run in local.runs_that_count()}
     tasks = {task for task, _ in latest}
     unfinished = {task for (task, _), run in latest.items() if run.status is not RunStatus.SUCCESS}
     share = 100 * len(tasks - unfinished) // total

@@ -30,7 +30,7 @@ def in_flow_order(spec: JobSpec, plans: Plans) -> list[Plan]:
     return sorted(plans.values(), key=lambda plan: rank[plan.task.node.name])
 
 
-def without_effect(task: PartyTask, path: str) -> Iterator[Problem]:
+def unconnected_inputs_and_outputs(task: PartyTask, path: str) -> Iterator[Problem]:
     """Yield inputs and outputs of the flow without a counterpart in the description: no container gets them."""
     inputs = []
     for flow_input in task.inputs:

@@ -177,7 +177,7 @@ class Inheritance:
         local = self._store.local_jobs.find(job_id)
         if local is None or local.status is JobStatus.REJECTED:
             return False
-        inherited = [run for run in local.standing() if run.of_job]
+        inherited = [run for run in local.runs_that_count() if run.of_job]
         return any(address in run.outputs.values() for run in inherited)
 
 
@@ -187,7 +187,7 @@ def _last_run(
     new: Run,
 ) -> Run | None:
     """Return the last run of a task whose outputs count, at the party of the new run."""
-    for run in reversed(old.standing(task)):
+    for run in reversed(old.runs_that_count(task)):
         if run.party == new.party:
             return run
     return None

@@ -258,7 +258,7 @@ class Participant:
         if ended(JOB, local.status):
             raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
         spec_before = rerun.in_force(local)
-        begun_tasks = {run.task_name for run in local.standing()}
+        begun_tasks = {run.task_name for run in local.runs_that_count()}
         problems = rerun.amendment_problems(
             spec_before, offered.parameters, begun_tasks, local.spec.scheduler
         )

@@ -18,7 +18,7 @@ from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Granted, TaskPlacement
-from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.run import NODE_FOLDER, Address, LocalJob, Run
 from gateway.domain.spec import JobSpec, effective
 from gateway.errors import Conflict, GatewayError, Invalid, Refused, StorageFailed
 from gateway.jobs import flow_checks
@@ -38,7 +38,7 @@ class Places:
     """Where tasks of a provider may run."""
 
     engines: Mapping[str, str]  # place named by a provider -> the engine's name
-    apart: frozenset[str] = frozenset()  # engines that do not see this node's folder
+    without_node_folder: frozenset[str] = frozenset()  # engines that do not see this node's folder
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class TaskPlanner:
         self._datasets = datasets
         self._defaults = defaults
         self._engines = places.engines
-        self._apart = places.apart
+        self._without_node_folder = places.without_node_folder
 
     # -------------------------------------------------- before a job is accepted
 
@@ -94,23 +94,23 @@ class TaskPlanner:
         """Return the problems that refuse a job at this node, and the warnings.
 
         ``hidden``: paths of datasets that the job may not use. The result does not depend on their
-        existence or place.
+        existence or place, so a partner cannot probe for them.
         """
         problems: list[Problem] = []
         warnings: list[Problem] = []
         plans: dict[tuple[str, str], Plan] = {}
-        for number, node in enumerate(spec.dag.nodes):
+        for number, dag_node in enumerate(spec.dag.nodes):
             path = f"dag.components[{number}]"
             try:
-                tasks = self._party_tasks(spec, node)
+                tasks = self._party_tasks(spec, dag_node)
             except Refused as error:
                 rule = f"{error.reason}: {error.message}"
-                problems.append(Problem(path, rule, str(node.component)))
+                problems.append(Problem(path, rule, str(dag_node.component)))
                 continue
             for task in tasks:
                 planned = self._plan(task, hidden=hidden)
-                plans[node.name, task.party.label] = Plan(task, planned.run)
-                problems += flow_checks.without_effect(task, path)
+                plans[dag_node.name, task.party.label] = Plan(task, planned.run)
+                problems += flow_checks.unconnected_inputs_and_outputs(task, path)
                 problems += planned.problems
                 warnings += planned.warnings
                 warnings += flow_checks.unused_or_missing_dataset(task)
@@ -121,26 +121,26 @@ class TaskPlanner:
             spec, _without_repetitions(problems), _without_repetitions(warnings)
         )
 
-    def seats(self, spec: JobSpec) -> Mapping[str, TaskPlacement]:
+    def placements(self, spec: JobSpec) -> Mapping[str, TaskPlacement]:
         """Return the engine and the roles of each task here; unregistered components are left out."""
 
-        def seat(node: DagNode) -> TaskPlacement | None:
+        def find_placement(dag_node: DagNode) -> TaskPlacement | None:
             with suppress(Refused):
-                provider, component = self._find(node)
+                provider, component = self._find(dag_node)
                 return TaskPlacement(self._engines[provider.place], frozenset(component.roles))
             return None
 
-        cached_seat = once_per_component(seat)
-        seats = {}
-        for node in spec.dag.nodes:
-            task_seat = cached_seat(node)
-            if task_seat is not None:
-                seats[node.name] = task_seat
-        return seats
+        placement_of = once_per_component(find_placement)
+        placements = {}
+        for dag_node in spec.dag.nodes:
+            placement = placement_of(dag_node)
+            if placement is not None:
+                placements[dag_node.name] = placement
+        return placements
 
-    def first_runs(self, spec: JobSpec, node: DagNode) -> list[Run]:
+    def first_runs(self, spec: JobSpec, dag_node: DagNode) -> list[Run]:
         """Return each party's run of a task here, without outputs of other tasks as inputs."""
-        return [self._plan(task).run for task in self._party_tasks(spec, node)]
+        return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
     def _storage_mismatches(self, spec: JobSpec, plans: Plans) -> Iterator[Problem]:
         """Yield the tasks whose component does not work with the storage that their data will be in."""
@@ -154,7 +154,7 @@ class TaskPlanner:
                     data_storages.append(storage_of[edge.task, label])
             data_storages += [address.storage for address in plan.run.inputs.values()]
             storage = self._storage_for(task.component, data_storages, plan.run.engine)
-            storage_of[task.node.name, label] = storage or ""
+            storage_of[task.node.name, label] = storage or NODE_FOLDER
             if storage is None:
                 yield self._storage_mismatch(plan, data_storages)
 
@@ -163,7 +163,8 @@ class TaskPlanner:
         task = plan.task
         label = task.party.label
         engine = plan.run.engine
-        if engine in self._apart and self._storage_for(task.component, data_storages) == "":
+        storage = self._storage_for(task.component, data_storages)
+        if storage == NODE_FOLDER and engine in self._without_node_folder:
             where = f"engine {engine}" if engine else "the engine"
             rule = (
                 f"STORAGE_MISMATCH: {where} of node {self._node} does not see the node's folder, "
@@ -185,7 +186,7 @@ class TaskPlanner:
         plans: Plans,
         hidden: Collection[str],
     ) -> list[Problem]:
-        """Return the inputs of a task that do not list the format of their data."""
+        """Return warnings about inputs whose description does not list the format of their data."""
         task = plan.task
         dataset_format = ""
         if task.dataset and task.dataset_path not in hidden:
@@ -201,7 +202,7 @@ class TaskPlanner:
     def runs(
         self,
         local: LocalJob,
-        node: DagNode,
+        dag_node: DagNode,
         task_id: str,
     ) -> tuple[Run, ...]:
         """Return the runs of a task here, one per party.
@@ -209,21 +210,21 @@ class TaskPlanner:
         Raises `Refused` if no party here has a role in it, `Invalid` for missing inputs and
         `Conflict` for a task id whose outputs exist already.
         """
-        tasks = self._party_tasks(local.spec, node, local.created_at)
+        tasks = self._party_tasks(local.spec, dag_node, local.created_at)
         if not tasks:
-            _, component = self._find(node, local.created_at)
+            _, component = self._find(dag_node, local.created_at)
             roles = ", ".join(component.roles)
-            text = f"{node.component} has roles {roles}, none of which node {self._node} plays"
+            text = f"{dag_node.component} has roles {roles}, none of which node {self._node} plays"
             raise Refused(text, reason="NO_ROLE_HERE")
-        plans = [self._plan(task, task_id, local.standing()) for task in tasks]
+        plans = [self._plan(task, task_id, local.runs_that_count()) for task in tasks]
         problems = [problem for plan in plans for problem in plan.problems]
         missing = [problem for plan in plans for problem in plan.missing]
         errors, _ = validation.with_strictness(local.spec, problems, missing)
         if errors:
             raise Invalid(errors, reason="INPUT_MISSING")
-        attempts = {run.task_id for run in local.runs if run.task_name == node.name}
+        attempts = {run.task_id for run in local.runs if run.task_name == dag_node.name}
         self._check_outputs_are_new(plans, task_id, is_first_attempt=not attempts)
-        continues = self._may_continue(local.spec, node.name)
+        continues = self._may_continue(local.spec, dag_node.name)
         return tuple(
             self._with_ids(plan, local, task_id, len(attempts), continues) for plan in plans
         )
@@ -234,13 +235,16 @@ class TaskPlanner:
         task_id: str,
         is_first_attempt: bool,
     ) -> None:
-        """Raise `Conflict` if an output would replace data: the scheduling node chooses the task id."""
+        """Raise `Conflict` if an output would replace data.
+
+        This can happen because the scheduling node chooses the task id.
+        """
         for plan in plans:
             addresses = list(plan.run.outputs.values())
             if is_first_attempt and plan.run.checkpoint:
                 addresses.append(plan.run.checkpoint)
             for address in addresses:
-                if not address.storage and self.storage.taken(address):
+                if address.storage == NODE_FOLDER and self.storage.taken(address):
                     text = f"outputs of task {task_id} would replace data of node {self._node}: choose another task id"
                     raise Conflict(text, reason="TASK_ID_CONFLICT")
 
@@ -263,6 +267,7 @@ class TaskPlanner:
             attempt=attempt,
             created_at=self._clock(),
             checkpoint_from=run.checkpoint_from if continues else None,
+            # The gateway that has the job's channel runs its containers; if none has it yet, this one does.
             owner=local.home or self._owner,
             warnings=tuple(str(problem) for problem in plan.missing),
         )
@@ -276,9 +281,9 @@ class TaskPlanner:
             return False
         return rerun.may_go_on(old.spec, spec, task, spec.parties_at(self._node))
 
-    def _find(self, node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
+    def _find(self, dag_node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
         """Return a task's provider and component. Raises `Refused` if unknown, or at a place not allowed."""
-        ref = node.component
+        ref = dag_node.component
         try:
             provider, component = self.registry.find(ref.provider, ref.version, ref.name, at=at)
         except Unknown as error:
@@ -294,15 +299,15 @@ class TaskPlanner:
     def _party_tasks(
         self,
         spec: JobSpec,
-        node: DagNode,
+        dag_node: DagNode,
         at: datetime | None = None,
     ) -> list[PartyTask]:
         """Return a task at each party here that has a role in it. Raises `Refused` for its component."""
-        provider, component = self._find(node, at)
+        provider, component = self._find(dag_node, at)
         tasks = []
         for party in spec.parties_at(self._node):
             if party.role in component.roles:
-                tasks.append(PartyTask(spec, node, party, provider, component))
+                tasks.append(PartyTask(spec, dag_node, party, provider, component))
         return tasks
 
     # -------------------------------------------------- one run
@@ -316,31 +321,33 @@ class TaskPlanner:
     ) -> _PlannedRun:
         """Plan a party's run of a task. ``runs``: the job's runs, whose outputs are inputs of this one."""
         spec = task.spec
-        node = task.node
+        dag_node = task.node
         party = task.party
         provider = task.provider
-        parameters = effective(spec.task_params, party, node.name)
+        parameters = effective(spec.task_params, party, dag_node.name)
         values = {name: parameter.value for name, parameter in parameters.items()}
         problems, warnings = _check_parameters(task)
         inputs = self._inputs(task, runs, hidden)
-        model_inputs = self.models.inputs(spec, party, node, task.component)
+        model_inputs = self.models.inputs(spec, party, dag_node, task.component)
         warnings += flow_checks.undescribed_models(task, model_inputs)
         addresses = {**model_inputs, **inputs.addresses}
         engine = self._engines[provider.place]
         data_storages = [address.storage for address in addresses.values()]
-        storage = self._storage_for(task.component, data_storages, engine) or ""
+        storage = self._storage_for(task.component, data_storages, engine) or NODE_FOLDER
         granted = resources.granted(spec, party, self._defaults)
-        image = provider.image_for(node.component.name)
-        checkpoint_storage = storage if engine in self._apart else ""
-        checkpoint, old_checkpoint = rerun.checkpoints(spec, node.name, party, checkpoint_storage)
+        image = provider.image_for(dag_node.component.name)
+        checkpoint_storage = storage if engine in self._without_node_folder else NODE_FOLDER
+        checkpoint, old_checkpoint = rerun.checkpoints(
+            spec, dag_node.name, party, checkpoint_storage
+        )
         output_names = task.outputs
         run = Run(
             run_id="",
             name="",
             task_id=task_id,
-            task_name=node.name,
+            task_name=dag_node.name,
             party=party,
-            component=node.component,
+            component=dag_node.component,
             image=image,
             image_profile=provider.metadata.get("profile") or "",
             declared=_declared(provider),
@@ -357,7 +364,7 @@ class TaskPlanner:
             roles=task.component.roles,
             results=task.component.results,
             expected_digest=provider.digests.get(image, ""),
-            to_seal=models.to_seal(spec, node, output_names),
+            to_seal=models.outputs_to_fingerprint(spec, dag_node, output_names),
         )
         return _PlannedRun(run, [*problems, *inputs.problems], warnings, inputs.missing)
 
@@ -382,7 +389,7 @@ class TaskPlanner:
         """Return the storage that a task reads and writes, which is that of its data; None: impossible."""
         usable = []
         for storage in self.storage.serving(component.storage_engines):
-            if storage or engine not in self._apart:
+            if storage != NODE_FOLDER or engine not in self._without_node_folder:
                 usable.append(storage)
         if not data_storages:
             return usable[0] if usable else None

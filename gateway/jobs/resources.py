@@ -34,7 +34,7 @@ _RELEASE_GRACE = timedelta(seconds=30)  # for an ended job to release its reserv
 LedgerChange = Callable[[Ledger, str | None], Ledger]  # from a ledger and the status of the job
 
 
-def _no_seats(spec: JobSpec) -> Mapping[str, resources.TaskPlacement]:
+def _all_at_main_engine(spec: JobSpec) -> Mapping[str, resources.TaskPlacement]:
     """Let every task of a job run at the main engine."""
     return {}
 
@@ -70,11 +70,13 @@ class Resources:
         clock: Clock,
         freed: Callable[[list[str]], None],
         rules: resource_queue.QueueRules = resource_queue.QueueRules(),
-        seats: Callable[[JobSpec], Mapping[str, resources.TaskPlacement]] = _no_seats,
+        placements: Callable[
+            [JobSpec], Mapping[str, resources.TaskPlacement]
+        ] = _all_at_main_engine,
     ) -> None:
         """``freed`` is called with the waiting jobs for which there is enough now.
 
-        ``seats`` returns the engine of each task of a job.
+        ``placements`` returns the engine of each task of a job.
         """
         self._means = means
         self._store = store
@@ -82,7 +84,7 @@ class Resources:
         self._clock = clock
         self._freed = freed
         self._rules = rules
-        self._seats = seats
+        self._placements = placements
         self.loop = Loop(
             "resources",
             lambda _: self.reconcile(),
@@ -102,12 +104,12 @@ class Resources:
         Raises `Refused` with RESOURCES_NEVER if an engine is too small.
         """
         node = self.means
-        seats = self._seats(spec)
-        engines = [seat.engine for seat in seats.values()]
+        placements = self._placements(spec)
+        engines = [placement.engine for placement in placements.values()]
         unusable = resources.nothing_at(engines, node)
         if unusable:
             raise Refused(unusable, reason="RESOURCES_NEVER")
-        demand = resources.demand(spec, node.node, node.defaults, seats)
+        demand = resources.demand(spec, node.node, node.defaults, placements)
         try:
             return resources.pool(demand, node)
         except resources.Never as error:

@@ -277,7 +277,7 @@ def test_unreachable_nodes_and_unknown_versions_are_problems_of_the_plan(
     newest = replace(dag.nodes[0], component=ComponentRef("nobody", "*", "Thing"))
     with pytest.raises(Invalid) as caught:
         world.me.coordinator.check(a_job(Dag((newest,))))
-    assert world.me.planner.seats(a_job(Dag((newest,)))) == {}
+    assert world.me.planner.placements(a_job(Dag((newest,)))) == {}
     assert "the scheduling node has in use, but here no provider nobody is registered" in str(
         caught.value.problems[0]
     )

@@ -76,9 +76,9 @@ def test_by_default_a_model_is_named_by_flow_and_versioned_by_job():
 
 def test_only_outputs_of_category_model_are_sealed_and_only_in_training():
     keys = {"data0": "train_data", "model0": "model"}
-    assert models.to_seal(a_spec(FLOW), TREES, keys) == ("model",)
+    assert models.outputs_to_fingerprint(a_spec(FLOW), TREES, keys) == ("model",)
     assert (
-        models.to_seal(
+        models.outputs_to_fingerprint(
             asks(
                 job_type="predict",
                 model_id="m",
