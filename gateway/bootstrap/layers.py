@@ -20,8 +20,8 @@ from gateway.http.app import from_browser, from_elsewhere, without_foreign
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import (
     PeerIdentity,
+    client_certificate,
     noting_origin,
-    shown,
     with_identity,
     with_lookup,
     with_quota,
@@ -150,7 +150,7 @@ def _quota_name(accepts: Callable[[str], bool], scope: Scope) -> str | None:
         sender = ends[0] if ends else ""
     if not accepts(sender):
         sender = ""
-    if sender and shown(scope):
+    if sender and client_certificate(scope):
         return sender
     return f"{sender} at {address_of(scope)}"
 
@@ -172,7 +172,7 @@ def _identity_layer(
         with_identity,
         identity=_identity(services),
         claimed=_claimed_nodes,
-        unknown=partial(
+        require_known_sender=partial(
             known_first,
             accepts=peers.peer_table.accepts,
             here=services.settings.node.id,

@@ -1,6 +1,6 @@
-"""In front of the application for peers: lookup of unknown senders, proof of identity, request quotas.
+"""ASGI middleware of the peers' listener: lookup of unknown senders, proof of identity, request quotas.
 
-A peer cannot use this node's own id: only the operators' listener acts for this node's platform.
+A peer cannot use this node's own id: requests in this node's name are served by the operators' listener only.
 If peers present certificates (``listen.peer.tls.client_ca``), the certificate must be bound to each node that
 the request claims as its sender, by the route of that node or of the next hop to it.
 """
@@ -28,7 +28,8 @@ from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 _STATE = "speaks_for"
 # Returns only this node's id; a node that calls itself here detects a route to itself.
 _HELLO = "/v1/interconn/schedule/node/hello"
-# Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages, in a mixture.
+# Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages, in hyphens
+# and underscores mixed.
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
@@ -71,7 +72,7 @@ def with_lookup(
 ) -> ASGIApp:
     """Look up the unknown peers that a request names, for `unknown_peer`, before another application.
 
-    The rights and the dialect of such a node are needed on the event loop, which must not wait for the database.
+    The rights and the profile of such a node are needed on the event loop, which must not wait for the database.
     ``is_unknown`` decides without the database whether ``look_up``, which uses it, has to be called.
     """
 
@@ -93,8 +94,7 @@ def with_lookup(
         peers: dict[str, UnknownPeer] = {}
         if unknown_nodes:
             peers = await anyio.to_thread.run_sync(look_up_all, unknown_nodes, limiter=limiter)
-        # Set even without any: a connection's request may inherit the result of the one before, since the server
-        # reads on in the context of the request that made it pause.
+        # Set even without any: on a kept connection the next request may run in the context of the previous one.
         previous = _LOOKED_UP.set(peers)
         try:
             await app(scope, receive, send)
@@ -109,18 +109,19 @@ def _named_nodes(scope: Scope) -> set[str]:
 
     The first of a repeated header counts, as for the code that reads the sender.
     """
-    nodes: dict[tuple[bytes, bool], str] = {}
+    nodes: dict[tuple[bytes, bool], str] = {}  # each spelling counts once
     for spelling, value in scope["headers"]:
         name = spelling.replace(b"_", b"-")
         if not _names_node(name, spelling):
             continue
-        node = value.decode("latin-1").strip()  # as text, since bytes.strip keeps more blanks
+        node = value.decode("latin-1").strip()  # str.strip removes more kinds of blanks
         if node:
             nodes.setdefault((name, spelling != name), node)
     return set(nodes.values())
 
 
 def _names_node(name: bytes, spelling: bytes) -> bool:
+    """Return whether a header has a node's id; ``name`` is its spelling with all underscores as hyphens."""
     if name in _CHANNEL:
         return True
     return name in _CONTROL and spelling in (name, name.replace(b"-", b"_"))
@@ -134,7 +135,7 @@ class PeerIdentity:
     - ``former`` returns the earlier route of a node that still takes part in a job
     - ``revoked`` returns whether a certificate is revoked
     - ``handed_on`` returns whether another gateway of this node passes the request on; its certificate may
-      then be this node's, with a key of ``own`` (pins)
+      then be this node's: its names include pins of public keys, one of which is in ``own``
     - ``open``: paths that serve unknown nodes, to which no certificate is bound yet
     """
 
@@ -155,7 +156,7 @@ class PeerIdentity:
         if self.node in claims and scope["path"] != _HELLO:
             text = f"{self.node} is this node's own id; a peer sends its own in x-source-node-id"
             raise NotAllowed(text, reason="OWN_NODE_ID")
-        certificate = shown(scope)
+        certificate = client_certificate(scope)
         if certificate is None:
             return
         if self.revoked(certificate):
@@ -173,7 +174,7 @@ class PeerIdentity:
         return not certificate.names.isdisjoint(self.own | {self.node.lower()})
 
     def _unproven(self, claims: set[str], certificate: Bearer) -> list[str]:
-        """Return the claimed nodes that a certificate does not prove; without claims, it must prove any node."""
+        """Return the claimed nodes that a certificate does not prove; without claims, it must belong to at least one node."""
         if claims:
             return [node for node in claims if not self._is_bound(node, certificate)]
         if any(self._is_bound(node, certificate) for node in self.table().routes):
@@ -189,15 +190,16 @@ class PeerIdentity:
             resolved = self.former(node)
         if resolved is not None and resolved.bound_to(certificate):
             return True
+        # `resolve` has no route to the entry `default` itself, whose certificate also belongs to a node: the next hop.
         entry = table.routes.get(node)
         if entry is None or not entry.enabled or entry.via is not None:
             return False
         return entry.bound_to(certificate)
 
 
-def shown(scope: Scope) -> Bearer | None:
+def client_certificate(scope: Scope) -> Bearer | None:
     """Return the client certificate of a request, if it has one. Raises `NotAllowed` for an unusable one."""
-    pem = _certificate(scope)
+    pem = _certificate_pem(scope)
     if not pem:
         return None
     try:
@@ -207,12 +209,12 @@ def shown(scope: Scope) -> Bearer | None:
         raise NotAllowed(text, reason="CERTIFICATE_MISMATCH") from error
 
 
-def shows_certificate(scope: Scope) -> bool:
+def has_client_certificate(scope: Scope) -> bool:
     """Return whether a request has a client certificate, which the listener has verified."""
-    return bool(_certificate(scope))
+    return bool(_certificate_pem(scope))
 
 
-def _certificate(scope: Scope) -> str:
+def _certificate_pem(scope: Scope) -> str:
     """Return the client certificate of a request's connection as PEM text; "" without one."""
     extensions: Mapping[str, Any] = scope.get("extensions") or {}
     tls = extensions.get("tls") or {}
@@ -231,7 +233,7 @@ def with_identity(
     app: ASGIApp,
     identity: PeerIdentity,
     claimed: Callable[[Scope], frozenset[str]],
-    unknown: Callable[[Scope], None],
+    require_known_sender: Callable[[Scope], None],
     denied: Callable[[Scope, GatewayError], Response],
     noted: Callable[[Scope, str, GatewayError], None],
     limiter: CapacityLimiter,
@@ -239,7 +241,7 @@ def with_identity(
     """Deny requests of senders without proof before their bodies are read.
 
     - ``claimed`` returns the nodes that headers name as the sender
-    - ``unknown`` raises `NotAllowed` for a request that needs a known sender and names none
+    - ``require_known_sender`` raises `NotAllowed` for a request that needs a known sender and names none
     - ``denied`` builds the response
     - ``noted`` records the claimed nodes and the refusal in the audit, in a thread of ``limiter``
     """
@@ -252,8 +254,8 @@ def with_identity(
         claims = claimed(scope)
         try:
             identity.check(scope, claims)
-            unknown(scope)
-        except GatewayError as error:  # possibly of the database, which the lookup needed
+            require_known_sender(scope)
+        except GatewayError as error:  # also raised by the lookup if the database is away
             if isinstance(error, NotAllowed):
                 nodes = ", ".join(sorted(claims))
                 await anyio.to_thread.run_sync(noted, scope, nodes, error, limiter=limiter)
@@ -275,7 +277,7 @@ def noting_origin(app: ASGIApp) -> ASGIApp:
         send: Send,
     ) -> None:
         address = (scope.get("client") or ("",))[0]
-        pem = _certificate(scope)
+        pem = _certificate_pem(scope)
         subject, fingerprint = _subject_and_fingerprint(pem) if pem else ("", "")
         previous = ORIGIN.set(RequestOrigin(address, subject, fingerprint))
         try:
@@ -343,7 +345,7 @@ def with_quota(
             name = sender(scope)
             if name is not None and not bucket.take(name):
                 raise QuotaReached(f"{name} sends more than {per_minute} requests a minute")
-        except GatewayError as error:  # possibly of the database, which the lookup needed
+        except GatewayError as error:  # also raised by the lookup if the database is away
             await refusal(error, scope)(scope, receive, send)
             return
         await app(scope, receive, send)

@@ -529,5 +529,5 @@ def test_a_client_certificate_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(
         NotAllowed, match="the client certificate is not a certificate that can be read"
     ) as refused:
-        peers.shown(scope)
+        peers.client_certificate(scope)
     assert refused.value.reason == "CERTIFICATE_MISMATCH"

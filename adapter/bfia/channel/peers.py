@@ -17,7 +17,7 @@ from adapter.bfia.channel.sessions import Cache
 from adapter.bfia.channel.storing import CodecThreads, Inbox
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, TooLarge
-from gateway.http.peers import check_claim, shows_certificate
+from gateway.http.peers import check_claim, has_client_certificate
 from route_table.model import NODE_ID
 
 # Header of a request that one gateway of this node passed on to another, so that it goes one step only.
@@ -89,7 +89,7 @@ class PeerHandlers:
 
     def _invoke_slots(self, request: Request) -> Semaphore:
         """Return the slots for a large message: senders without a certificate have their own few."""
-        is_proven = shows_certificate(request.scope)
+        is_proven = has_client_certificate(request.scope)
         kind = _SLOT_KINDS[HANDED_ON in request.headers, is_proven]
         return self._bodies.slots(kind)
 
