@@ -1,7 +1,7 @@
 """Compares an image's labels with the registered descriptions of its components.
 
 The labels have the numbered names of the standard: ``component.1.name``, ``component.1.parameter.2.type``, …
-Whatever they say, they never refuse a registration.
+Differences are warnings and never prevent a registration.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, texts
-from provider_registry.registry import parts
+from provider_registry.registry import parts_by_name
 from provider_registry.values import json_of
 
 MAX_LABELS = 20_000  # read from one image
@@ -44,6 +44,7 @@ def differences(
 def _read_descriptions(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Read numbered labels into descriptions by component name; entries without a name are left out."""
     documents: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    # (component's number, field) -> entry's number -> entry
     lists: defaultdict[tuple[str, str], defaultdict[str, dict[str, str]]]
     lists = defaultdict(lambda: defaultdict(dict))
     for label, value in list(labels.items())[:MAX_LABELS]:
@@ -107,8 +108,8 @@ def _compare(
     image: str,
 ) -> Iterator[Problem]:
     """Compare the fields that a label gives, and for lists also the entries that it leaves out."""
-    labelled_parts = parts(labelled)
-    registered_parts = parts(registered)
+    labelled_parts = parts_by_name(labelled)
+    registered_parts = parts_by_name(registered)
     if labelled_parts is None or registered_parts is None:
         yield from _compare_values(path, labelled, registered, image)
     elif isinstance(registered, list):

@@ -116,8 +116,8 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
     """Yield the differences between two JSON values, part by part."""
     if old == new and type(old) is type(new):
         return
-    old_parts = parts(old)
-    new_parts = parts(new)
+    old_parts = parts_by_name(old)
+    new_parts = parts_by_name(new)
     if old_parts is None or new_parts is None:
         yield Change(path, _change_value(old), _change_value(new))
         return
@@ -128,7 +128,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
         yield from _differences(part_path, old_part, new_part)
 
 
-def parts(value: Any) -> Mapping[str, Any] | None:
+def parts_by_name(value: Any) -> Mapping[str, Any] | None:
     """Return an object, or a list of named entries, as parts by name; None for anything else."""
     if isinstance(value, Mapping):
         return value

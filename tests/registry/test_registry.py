@@ -14,7 +14,7 @@ from provider_registry.registry import (
     Unknown,
     changes,
     order,
-    parts,
+    parts_by_name,
 )
 from tests.builders import at
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider
@@ -374,7 +374,8 @@ def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
 
 def test_a_value_of_another_type_is_a_change_and_nameless_ones_compare():
     assert str(Change("p", 1, "1")) == '~ p: 1 → "1"'
-    assert parts([{"a": 1}]) is None and list(parts([{"name": "x"}])) == ["x"]
+    assert parts_by_name([{"a": 1}]) is None
+    assert list(parts_by_name([{"name": "x"}])) == ["x"]
 
 
 def test_problems_without_end_are_cut():
