@@ -1,4 +1,4 @@
-"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, as they are or as they come.
+"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, at once or as a stream.
 
 Streams are server-sent events; a client that was cut off continues by ``Last-Event-ID``.
 """
@@ -45,7 +45,7 @@ POLL_SECONDS = 0.5
 PING_SECONDS = 15.0
 PAGE_EVENTS = 1000  # of one page
 MOST_STREAMS = 20  # open at the same time by one token
-_CUT_OFF = Annotated[str, Header(description="sent by a client that was cut off")]
+_LastEventId = Annotated[str, Header(description="sent by a client that was cut off")]
 _STREAM = content("text/event-stream")
 _Names = Annotated[
     Sequence[str],
@@ -97,7 +97,7 @@ class Streams:
         return _Stream(self, polls)
 
     @contextmanager
-    def place(self, asker: str) -> Iterator[None]:
+    def counted(self, asker: str) -> Iterator[None]:
         """Count a stream while it is open. Raises `TooManyStreams`. For the event loop only."""
         if self._open[asker] >= MOST_STREAMS:
             raise TooManyStreams(
@@ -141,9 +141,14 @@ class Streams:
 
 
 class _Stream(EventSourceResponse):
-    """The response of one stream."""
+    """The response of one stream.
+
+    It is counted in `__call__`, which runs on the event loop for as long as the connection is open. The handlers
+    run in threads and return before that.
+    """
 
     def __init__(self, streams: Streams, polls: Iterator[Poll]) -> None:
+        # The body is set in `__call__`, which knows the request.
         super().__init__(iter(()), headers={"cache-control": "no-cache"})
         self._streams = streams
         self._polls = polls
@@ -155,7 +160,7 @@ class _Stream(EventSourceResponse):
         send: Send,
     ) -> None:
         state = scope["state"]
-        with self._streams.place(state["asker"]):
+        with self._streams.counted(state["asker"]):
             self.body_iterator = self._streams.texts(self._polls, state["check_again"])
             await super().__call__(scope, receive, send)
 
@@ -182,7 +187,7 @@ def events(
     ] = "1",
     names: _Names = (),
     job_id: Annotated[str, Query(description="only of one job")] = "",
-    last_event_id: _CUT_OFF = "",
+    last_event_id: _LastEventId = "",
 ) -> Response:
     """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least once, in order.
 
@@ -242,7 +247,7 @@ def log(
     attempt: Annotated[
         Number | None, Query(description="counted from 0; without it the newest attempt")
     ] = None,
-    last_event_id: _CUT_OFF = "",
+    last_event_id: _LastEventId = "",
 ) -> Response:
     """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
 
@@ -341,8 +346,8 @@ def _is_complete(run: Run, excerpt: Excerpt) -> bool:
     if not run.over:
         return False
     # The rest of an incomplete log comes when it is saved.
-    is_saved = run.collect.state in (CallState.SENT, CallState.OK)
-    return excerpt.over or bool(excerpt.incomplete and not is_saved)
+    is_saved_or_saving = run.collect.state in (CallState.SENT, CallState.OK)
+    return excerpt.over or bool(excerpt.incomplete and not is_saved_or_saving)
 
 
 def _line_event(number: int, line: LogLine) -> bytes:
