@@ -37,7 +37,7 @@ from gateway.config.report import effective
 from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page
-from gateway.identity.statements import HEAD
+from gateway.identity.audit_chain import HEAD
 from gateway.jobs.admission import Admission
 from gateway.jobs.drain import Drain
 from gateway.jobs.resources import Resources

@@ -23,7 +23,7 @@ from gateway.cli.values import compact, difference, translate_own, when
 from gateway.errors import counted
 
 if TYPE_CHECKING:
-    from gateway.identity.statements import Line, Verification
+    from gateway.identity.audit_chain import Line, Verification
 
 _LONGEST_NAME = 255  # characters of the name of a token
 _LONGEST_DIFFERENCE = 300  # characters of a change in the list of the audit log
@@ -391,8 +391,8 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
 
 def _verify(file: Path | None, trusted_keys: list[str], config: Path) -> "Verification":
     """Verify an exported log, else that in the node's database. Raises `OSError` and `ValueError`."""
+    from gateway.identity.audit_chain import verify_log
     from gateway.identity.audit_head import HeadFile
-    from gateway.identity.statements import verify_log
     from gateway.store.audit import SqlAudit
 
     if file is not None:

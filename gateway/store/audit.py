@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import func, or_, select
 
+from gateway.identity.audit_chain import HEAD, Line, hash_of, signed_head
 from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.keys import KeyPair
-from gateway.identity.statements import HEAD, Line, hash_of, signed_head
 from gateway.store import schema
 from gateway.store.database import Database, InDatabase, repeat_on_conflict
 from gateway.store.serialization import as_time, to_plain

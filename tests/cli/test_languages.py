@@ -32,7 +32,7 @@ from gateway.domain.events import NAME_OF
 from gateway.domain.scheduling import messages
 from gateway.domain.states import JOB, RUN, TASK, Outcome
 from gateway.errors import GatewayError
-from gateway.identity.statements import HEAD
+from gateway.identity.audit_chain import HEAD
 from gateway.language import catalogue
 from gateway.runtime.trials import Result
 from provider_registry.registry import Action

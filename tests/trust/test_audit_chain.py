@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.identity.audit_chain import HEAD, hash_of, signed_head, verify_log
 from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
-from gateway.identity.statements import HEAD, hash_of, signed_head, verify_log
 from gateway.store import schema
 from gateway.store.audit import SqlAudit
 from tests.builders import at

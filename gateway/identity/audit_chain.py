@@ -1,0 +1,239 @@
+"""The chain of the audit log: each line has a hash that covers the line before, and some lines are signed heads.
+
+A head is a signed statement (`gateway.identity.statements`) with the number and the hash of the line before it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gateway.identity.audit_head import Head
+from gateway.identity.keys import KeyPair
+from gateway.identity.statements import (
+    Envelope,
+    UnknownKey,
+    canonical,
+    open_envelope,
+    read_unverified,
+    sign_statement,
+)
+
+HEAD_KIND = "application/vnd.bfia-gateway.audit-head.v1+json"
+HEAD = "audit head"  # action of a line that signs the one before it
+
+# A line of the audit log: id, at (ISO 8601), who, action, status, code, detail; hash: None before the chain began.
+Line = Mapping[str, Any]
+
+
+def hash_of(line: Line, previous: str) -> str:
+    """Return the hash of a line that follows one with the hash ``previous``."""
+    content = {key: value for key, value in line.items() if key != "hash"}
+    return hashlib.sha256(canonical({**content, "previous": previous})).hexdigest()
+
+
+def signed_head(
+    pair: KeyPair,
+    node: str,
+    at: datetime,
+    number: int,
+    line_hash: str,
+) -> Envelope:
+    """Return the signed head of a chain that ends with a line of this number and hash."""
+    content = {
+        "node": node,
+        "at": at.isoformat(),
+        "id": number,
+        "hash": line_hash,
+    }
+    return sign_statement(pair, HEAD_KIND, content)
+
+
+@dataclass
+class Verification:
+    """The result of checking a log."""
+
+    lines: int = 0
+    first: int = 0  # number of the first line; above 1 if the lines before were deleted
+    before: int = 0  # lines from before the chain began
+    head: int | None = None  # the last line that is a head
+    head_at: str = ""
+    key: str = ""  # id of the key that has signed the head
+    after_head: int = (
+        0  # lines after the head: their hashes are right, but anyone can compute those
+    )
+    problems: list[str] = field(default_factory=list)
+
+
+def verify_log(
+    lines: Iterable[Line],
+    keys: Sequence[str],
+    stored_head: Head | None = None,
+) -> Verification:
+    """Check that no lines of a log were changed, removed, added or moved.
+
+    ``keys``: the node's public keys. One of them must have signed the newest head. That head covers earlier ones,
+    whose keys may be unknown by now. Old lines may be missing, too, up to a head. ``stored_head``: the newest head
+    outside the log, which must be in it.
+    """
+    check = _LogCheck(keys, stored_head)
+    for line in lines:
+        check.add(line)
+    return check.finish()
+
+
+@dataclass(frozen=True)
+class _LineHead:
+    """The statement of a line that is a head, with a valid form."""
+
+    number: Any  # of the line before
+    hash: Any  # of the line before
+    at: str
+    key_id: str
+    is_trusted: bool  # signed by one of the node's keys
+
+
+class _LogCheck:
+    """Checks a log line by line."""
+
+    def __init__(self, keys: Sequence[str], stored_head: Head | None) -> None:
+        self._keys = keys
+        self._stored_head = stored_head
+        self._result = Verification()
+        self._last = 0  # number of the previous line
+        self._last_hash = ""  # of the previous line
+        self._is_trusted = False  # the newest head is signed by one of the node's keys
+        self._hash_at_stored_head: str | None = None
+
+    def add(self, line: Line) -> None:
+        """Check the next line."""
+        number = line["id"]
+        stored = self._stored_head
+        if stored is not None and number == stored.line:
+            self._hash_at_stored_head = line["hash"]
+        self._result.first = self._result.first or number
+        self._result.lines += 1
+        if number <= self._last:
+            self._report(f"line {number} comes after line {self._last}: it was added or moved")
+            return
+        head = _head_in(line, self._keys)
+        self._check_gap(number, head)
+        previous_hash = self._hash_before(number, head)
+        self._check_hash(line, previous_hash)
+        self._result.after_head += 1
+        if head is not None:
+            self._take_head(number, head, previous_hash)
+        self._last = number
+        self._last_hash = line["hash"] or ""
+
+    def finish(self) -> Verification:
+        """Return the result, after checking the log as a whole."""
+        self._check_end()
+        self._check_newest_head()
+        return self._result
+
+    def _report(self, problem: str) -> None:
+        self._result.problems.append(problem)
+
+    def _check_gap(self, number: int, head: _LineHead | None) -> None:
+        """Report missing lines, except those before a first line that is a head."""
+        first_missing = self._last + 1
+        if number == first_missing:
+            return
+        if self._last == 0 and head is not None:
+            return
+        if number == first_missing + 1:
+            self._report(f"line {first_missing} is missing")
+        else:
+            self._report(f"lines {first_missing} to {number - 1} are missing")
+
+    def _hash_before(self, number: int, head: _LineHead | None) -> str | None:
+        """Return the hash of the line before, which a head knows even if that is missing; None if unknown."""
+        if number == self._last + 1:
+            return self._last_hash
+        if head is None:
+            return None
+        return str(head.hash)
+
+    def _check_hash(self, line: Line, previous_hash: str | None) -> None:
+        number = line["id"]
+        if line["hash"] is None:
+            self._result.before += 1
+            if self._result.before != self._result.lines:
+                self._report(
+                    f"line {number} has no hash: it was added, or an older version wrote it"
+                )
+            return
+        if previous_hash is None or hash_of(line, previous_hash) == line["hash"]:
+            return
+        if previous_hash:
+            self._report(f"line {number} was changed, or line {self._last} and its hash")
+        else:
+            self._report(f"line {number} was changed")
+
+    def _take_head(self, number: int, head: _LineHead, previous_hash: str | None) -> None:
+        """Make a line the newest head, and check that it signs the line before."""
+        if head.number != number - 1 or head.hash != previous_hash:
+            self._report(
+                f"the head in line {number} signs another log: lines and hashes before it were changed"
+            )
+        self._result.head = number
+        self._result.head_at = head.at
+        self._result.key = head.key_id
+        self._result.after_head = 0
+        self._is_trusted = head.is_trusted
+
+    def _check_end(self) -> None:
+        """Report an empty log, or one that differs from the stored head."""
+        stored = self._stored_head
+        if stored is None:
+            if self._result.lines == 0:
+                self._report(
+                    "there are no lines: nothing was ever changed at this node, or the log was emptied"
+                )
+            return
+        if self._last < stored.line:
+            self._report(
+                f"lines {self._last + 1} to {stored.line} are missing at the end: "
+                f"the node signed the last one at {stored.at}"
+            )
+        elif self._result.first <= stored.line and self._hash_at_stored_head != stored.hash:
+            self._report(f"line {stored.line} is not the one that the node signed at {stored.at}")
+
+    def _check_newest_head(self) -> None:
+        """Report a chain without a head, or with a newest head by an unknown key."""
+        result = self._result
+        if result.head is None:
+            if result.lines > result.before:
+                self._report(
+                    "no line is a signed head: anyone who can write the log could have rewritten all of it"
+                )
+        elif not self._is_trusted:
+            self._report(
+                f"the newest head, line {result.head}, is signed with {result.key}, not a key of the node"
+            )
+
+
+def _head_in(line: Line, keys: Sequence[str]) -> _LineHead | None:
+    """Return the head in a line; None for other lines, and for heads with a wrong form or signature."""
+    if line["action"] != HEAD:
+        return None
+    envelope = line["detail"].get("head")
+    is_trusted = True
+    try:
+        content, key_id = read_unverified(envelope, HEAD_KIND)
+        open_envelope(envelope, HEAD_KIND, keys)
+    except UnknownKey:
+        is_trusted = False
+    except ValueError:
+        return None
+    if not content:
+        return None
+    return _LineHead(
+        number=content.get("id"),
+        hash=content.get("hash"),
+        at=str(content.get("at")),
+        key_id=key_id,
+        is_trusted=is_trusted,
+    )
