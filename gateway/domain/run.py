@@ -405,11 +405,11 @@ def _shortage(
     kinds = needed.lacking(free)
     if not kinds:
         return ""
-    pool = "the job's pool"
-    if engine:
-        pool = f"the job's pool at engine {engine}"
+    amounts_text = needed.text(kinds)
     rest = f"free {free.text(kinds)}, borrowed by {_users(local, engine)}"
-    return f"needs {needed.text(kinds)} of {pool}, {rest}"
+    if engine:
+        return f"needs {amounts_text} of the job's pool at engine {engine}, {rest}"
+    return f"needs {amounts_text} of the job's pool, {rest}"
 
 
 def _users(local: LocalJob, engine: str) -> str:
