@@ -1,4 +1,4 @@
-"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, at once or as a stream.
+"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, as one response or as a stream.
 
 Streams are server-sent events; a client that was cut off continues by ``Last-Event-ID``.
 """
