@@ -14,7 +14,7 @@ from adapter.bfia.connections import Connections
 from adapter.bfia.environment import container_status, environment
 from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.route_test import HELLO, try_route
+from adapter.bfia.route_check import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view, unknown_fields
 from adapter.body import failure_of
 from adapter.foreign_jobs import problem_of_foreign_job

@@ -17,7 +17,7 @@ from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, described, on, read
-from adapter.bfia.route_test import call_back
+from adapter.bfia.route_check import call_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, OutputQuery
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order

@@ -191,7 +191,7 @@ class Client:
             return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
         may_be_tls = "RemoteProtocolError" in cause or "ReadError" in cause
         if scheme == "http" and may_be_tls:
-            from adapter.bfia.route_test import speaks_tls  # it takes long
+            from adapter.bfia.route_check import speaks_tls  # it takes long
 
             parts = urlsplit(self.url)
             if speaks_tls(parts.hostname or "", parts.port or 80):

@@ -15,7 +15,7 @@ from string import Formatter
 import pytest
 import yaml
 
-from adapter.bfia import route_test
+from adapter.bfia import route_check
 from engines.base import HOW_TO_HAVE_IT, EngineError
 from examples.demo.nodes import NAMES
 from examples.demo.training import DATA_DESCRIPTIONS
@@ -420,7 +420,7 @@ def test_chinese_pages_use_one_word_per_term_and_the_screens_step_names():
         f"{name}.yml": str(catalogue.entries_of(f"{name}.yml"))
         for name in ("zh", "settings", "reasons")
     }
-    steps = "|".join({*doctor.STEPS, *route_test.STEPS})
+    steps = "|".join({*doctor.STEPS, *route_check.STEPS})
     other = f"中继|中转|任务流|原地注册|文件夹|凭据|审计日志|作业审计|你|步骤 `({steps})`|`({steps})` ?(一步|步骤)"
     assert {
         name: found[0] for name, text in texts.items() if (found := re.search(other, text))
@@ -1000,7 +1000,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def test_every_event_action_and_check_has_a_chinese_name(node: Gateway):
     names = events() | {"token create", "token revoke", "identity rotate", "restore", "login", HEAD}
     names |= {"application changed by a partner", "route changed by a contract"}
-    checks = {*doctor.STEPS, *route_test.STEPS, *CHECKS}
+    checks = {*doctor.STEPS, *route_check.STEPS, *CHECKS}
     names |= checks | {action.value for action in Action} | {clause.name for clause in CLAUSES}
     changes = {
         str(e.summary)

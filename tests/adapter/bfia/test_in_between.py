@@ -13,7 +13,7 @@ from adapter.bfia.channel.codec import INVOKE
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.connections import Connections
 from adapter.bfia.peer import Peer
-from adapter.bfia.route_test import try_route
+from adapter.bfia.route_check import try_route
 from gateway.domain.states import Outcome
 from gateway.errors import GatewayError
 from gateway.runtime.trials import Result, Step

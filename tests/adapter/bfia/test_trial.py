@@ -15,12 +15,12 @@ import grpc
 import pytest
 import yaml
 
-from adapter.bfia import route_test
+from adapter.bfia import route_check
 from adapter.bfia.channel import calls
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.connections import Connections, NotConnected
 from adapter.bfia.peer import Peer
-from adapter.bfia.route_test import BODY, STEPS, try_route
+from adapter.bfia.route_check import BODY, STEPS, try_route
 from gateway.bootstrap.node import Gateway
 from gateway.config.tls import Tls
 from gateway.errors import GatewayError, PeerUnreachable, Refused
@@ -189,7 +189,7 @@ def test_what_ends_before_the_peer_is_named_and_the_rest_is_skipped(
 
 
 def no_hello_and_then_nothing(handler: BaseHTTPRequestHandler) -> None:
-    known = handler.path.endswith(route_test.HELLO)
+    known = handler.path.endswith(route_check.HELLO)
     (says({"code": 404, "msg": "no"}, 404) if known else text(b"", 503))(handler)
 
 
@@ -199,23 +199,25 @@ def test_a_peer_that_falls_silent_while_it_is_tried_is_named(
     with a_peer(no_hello_and_then_nothing) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
     assert wrong(steps) == ["answer"]
-    assert "HTTP 503" in steps["answer"].cause and steps["answer"].remedy == route_test._AGAIN
+    assert (
+        "HTTP 503" in steps["answer"].cause and steps["answer"].remedy == route_check._AGAIN_REMEDY
+    )
 
-    real = route_test.hello
+    real = route_check.hello
 
     def hello(*said: Any, call_back: bool = False) -> Any:
         if call_back:
             raise PeerUnreachable("it is gone")
         return real(*said)
 
-    monkeypatch.setattr(route_test, "hello", hello)
+    monkeypatch.setattr(route_check, "hello", hello)
     with a_peer() as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
     assert wrong(steps) == ["way back"] and steps["way back"].cause == "it is gone"
 
 
 def test_a_peer_that_says_no_time_and_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(route_test.statistics, "median", lambda _: 6.0)
+    monkeypatch.setattr(route_check.statistics, "median", lambda _: 6.0)
     with a_peer(says(data=greeting(time_ms="late"))) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
     assert steps["clock"].result is Result.SKIPPED
@@ -229,7 +231,7 @@ def test_a_peer_that_no_packet_reaches_is_named(tmp_path: Path, monkeypatch: pyt
     def unreachable(*_: Any) -> Any:
         raise OSError(113, "No route to host")
 
-    monkeypatch.setattr(route_test.socket, "create_connection", unreachable)
+    monkeypatch.setattr(route_check.socket, "create_connection", unreachable)
     steps = tried(tmp_path, {"host": "127.0.0.1", "port": 9})
     assert wrong(steps) == ["tcp"] and "No route to host" in steps["tcp"].cause
 
@@ -256,7 +258,7 @@ def test_a_next_hop_that_does_not_pass_on_is_named(
 
 def test_files_of_a_route_that_are_gone_are_named(tmp_path: Path, authority: Authority):
     with a_peer(secure=served(authority.sign("here"))) as port:
-        step = route_test._tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
+        step = route_check._tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
     assert step.result is Result.FAILED and "certificates that the route names" in step.cause
     assert "correct ca, certificate and key" in step.remedy
 
@@ -266,7 +268,7 @@ def test_an_own_certificate_that_expired_after_loading_is_named(
 ):
     old = authority.sign("expired", days=-1)
     with a_peer(secure=served(authority.sign("there"), authority.file)) as port:
-        step = route_test._tls(
+        step = route_check._tls(
             "127.0.0.1", port, Identity(authority.file, old.certificate, old.key)
         )
     assert (
@@ -302,7 +304,7 @@ def test_a_node_that_is_called_back_in_vain_learns_the_step_and_no_text(found: A
                 raise PeerUnreachable(f"cannot connect: {found}", delivered=False) from error
 
     other: Any = Other()
-    assert route_test.call_back(lambda _: other, ME, PEER) == {"ok": False, "step": step}
+    assert route_check.call_back(lambda _: other, ME, PEER) == {"ok": False, "step": step}
 
 
 def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
@@ -502,12 +504,12 @@ def test_a_renewed_file_is_used_without_restart_a_missing_one_named(
         )
         peer = Peer(ME, PEER, LiveRoutes(routes_file).resolve, connections)
         with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
-            route_test.hello(peer, ME)
+            route_check.hello(peer, ME)
         ca.write_text(Path(authority.file).read_text() + "\n")
-        assert route_test.hello(peer, ME)["node_id"] == PEER
+        assert route_check.hello(peer, ME)["node_id"] == PEER
         ca.unlink()
         with pytest.raises(PeerUnreachable, match="certificates that the route names") as refused:
-            route_test.hello(peer, ME)
+            route_check.hello(peer, ME)
         assert refused.value.delivered is False
     connections.close()
 
@@ -697,7 +699,7 @@ def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
 
 
 def test_an_unknown_node_cannot_make_this_node_call_others(me: Gateway):
-    path, headers = f"/v1/interconn/schedule{route_test.HELLO}", {"x-source-node-id": "JG9"}
+    path, headers = f"/v1/interconn/schedule{route_check.HELLO}", {"x-source-node-id": "JG9"}
     answer = ask(me, "peer", "POST", path, json={"call_back": True}, headers=headers)
     assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
     told = ask(me, "peer", "POST", path, json={}, headers=headers).json()["data"]

@@ -50,8 +50,19 @@ log = structlog.get_logger(__name__)
 
 HELLO = "/node/hello"
 STEPS = (
-    *("route", "dns", "tcp", "tls", "relay", "answer"),
-    *("identity", "profile", "clock", "body", "channel", "latency", "way back"),
+    "route",
+    "dns",
+    "tcp",
+    "tls",
+    "relay",
+    "answer",
+    "identity",
+    "profile",
+    "clock",
+    "body",
+    "channel",
+    "latency",
+    "way back",
 )
 BODY = 1024 * 1024  # bytes of the large request; a job's description is rarely larger
 EXPIRES_SOON = 14  # days
@@ -61,7 +72,8 @@ _SKEW_SECONDS = 30.0  # between two clocks, before it counts as wrong
 _TRIES = 5  # requests for the latency
 _PORTS = {"http": 80, "https": 443}
 
-# A path between nodes that every product of the standard serves (control layer 3.9), and one of none.
+# A path between nodes that every product of the standard serves (control layer 3.9), and one that no product
+# serves.
 _SERVED_PATH = f"{INTERCONN}/task/poll"
 _UNSERVED_PATH = f"{INTERCONN}/no/such/path"
 # The same for FATE's partner protocol.
@@ -81,14 +93,16 @@ _PROBES = {
     Form.PROTOBUF: PopInbound(topic=_TOPIC).SerializeToString(),
     Form.RAW: b"",
 }
-# Codes of a transport layer that understood a peek: no message, or none for another node.
+# Codes with which a transport that understood the peek may answer: success, no message (404), not permitted (614), not
+# joined (618).
 _UNDERSTOOD = (SUCCESS, "0", "E0000000404", "E0000000614", "E0000000618")
 
 _OTHER_NAME = (
     "is for another name than {name}",
     "set server_name in the entry to a name of that certificate, or correct the address",
 )
-# OpenSSL's code -> the fault of a certificate, and its remedy; otherwise its authority is unknown.
+# OpenSSL's code -> the fault of a certificate, and its remedy. A code not listed here: the certificate's authority is
+# not trusted.
 _VERIFY_CODES = {
     9: ("is not valid yet", "look at both clocks"),
     10: ("has expired, or an authority of it has", "have the peer renew it"),
@@ -105,24 +119,28 @@ _ALERTS = tuple(
         "ACCESS_DENIED",
     )
 )
-_RENEW = "renew it; the file is read again by itself"
+# A certificate of this node has expired, or expires soon.
+_RENEW_REMEDY = "renew it; the file is read again by itself"
 _PEERS_TLS = "look at the peer's TLS settings"
-# Usually the partner's route has no key of this node yet.
-_SIGN = (
+# The peer's answer has no valid signature: usually the partner's route has no key of this node yet.
+_SIGN_REMEDY = (
     "have the partner accept this node's invitation (bfia-gateway partner accept) and use a version that signs its"
     " answers; otherwise look at what stands before its gateway (proxy, load balancer)"
 )
-# The route here requires signatures and has no key to check them.
-_NO_KEY = (
+# The peer's answer must be signed, and the route here has no key to check a signature.
+_NO_KEY_REMEDY = (
     "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route edit {node} --keys KEYS;"
     " --signing off where its requests and answers need no proof"
 )
-_REFUSED = (
+# The peer refuses this node's signature.
+_REFUSED_REMEDY = (
     "the clock (see the step clock) or the key: compare identity export with the keys of the partner's route, and"
     " ask the partner for its audit line"
 )
-_AGAIN = "try again, then look at the peer"
-_WAIT = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
+# A step without a remedy of its own gets no response, or a refusal.
+_AGAIN_REMEDY = "try again, then look at the peer"
+# The peer refuses a request because this node has sent too many.
+_WAIT_REMEDY = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
 _PAGES = {
     LOGIN: "ask the partner's admin for a way past the login: requests of this node's address need none",
     FILTER: "ask whoever runs the filter to let this node's requests to that address pass",
@@ -195,6 +213,8 @@ def call_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> di
 
 
 def _step_of(error: GatewayError) -> str:
+    """Return the step of a trial at which saying hello failed."""
+    # The error's cause is the client's NotConnected or NoResponse; its cause is the error of the socket or of TLS.
     cause = getattr(error.__cause__, "__cause__", None)
     if isinstance(cause, socket.gaierror):
         return "dns"
@@ -219,7 +239,7 @@ def _route(table: RouteTable, node: NodeId) -> Step:
     if table.knows(node):
         return trials.ok(entry)
     text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is accepted here"
-    return trials.warning(text, "add an entry with via if that node is a partner", entry)
+    return trials.warning(text, "add an entry with via if that node is a partner", finding=entry)
 
 
 class _RouteTest:
@@ -234,7 +254,7 @@ class _RouteTest:
         self._port = self._url.port or _PORTS[self._url.scheme]
         # The peer's response to hello, and when it was sent and received.
         self._greeting: dict[str, Any] = {}
-        # Seconds that the peer's clock is ahead, by the date of its refusal of a signature.
+        # Seconds that the peer's clock is ahead, as told by the time in its refusal of our signature.
         self._refusal_skew: float | None = None
 
     def run(self) -> None:
@@ -249,15 +269,18 @@ class _RouteTest:
                 self._take("clock", self._clock)
         elif result is Result.OK:
             self._test_gateway()
-        else:
+        elif result is Result.WARNING:  # another product, or a gateway too old to say hello
             self._take("profile", self._profile_of_other_product)
             self._take("channel", self._channel)
 
     def _test_gateway(self) -> None:
         """Test a peer that says hello: a gateway such as this."""
         self._take("identity", self._identity)
-        if self._greeting.get("node_id") != self._route.node and "time_ms" not in self._greeting:
-            return  # another node, which serves its own requests only
+        is_other_node = self._greeting.get("node_id") != self._route.node
+        # Every hello tells the time; without it, this is another node's refusal to pass requests on (`_refusal`).
+        is_refusal = "time_ms" not in self._greeting
+        if is_other_node and is_refusal:
+            return
         self._take("profile", self._profile)
         self._take("clock", self._clock)
         self._take("body", self._body)
@@ -272,10 +295,11 @@ class _RouteTest:
             try:
                 outcome = work()
             except GatewayError as error:
-                outcome = trials.failed(error.message, _AGAIN)
+                outcome = trials.failed(error.message, _AGAIN_REMEDY)
             outcome = replace(outcome, name=name)
+            # Steps turn a refusal into a cause of their own, which quotes the refusal's reason and message.
             if f"{QUOTA}: " in outcome.cause:
-                outcome = replace(outcome, remedy=_WAIT)
+                outcome = replace(outcome, remedy=_WAIT_REMEDY)
             return outcome
 
         return self._trial.take(name, step, needed=needed)
@@ -310,7 +334,7 @@ class _RouteTest:
         return _tls(self._url.hostname or "", self._port, self._route.identity)
 
     def _relay(self) -> Step:
-        """Test whether the next hop passes on, whatever the node behind it responds."""
+        """Test whether the next hop forwards requests, whatever the node behind it responds."""
         route = self._route
         me = self._me
         if not route.via:
@@ -328,7 +352,7 @@ class _RouteTest:
                 remedy = f"look at the gateway of {hop} and at what stands before it"
                 return trials.failed(error.message, self._unproven(error) or remedy)
             return trials.ok(f"{hop} passes on")
-        if route.via != route.node and greeting.get("node_id") == route.via:
+        if greeting.get("node_id") == route.via:
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
             return trials.failed(f"{hop} responds itself: its gateway passes on nothing", remedy)
         return trials.ok(f"{hop} passes on")
@@ -358,7 +382,10 @@ class _RouteTest:
         return trials.failed(error.message, self._unproven(error) or remedy)
 
     def _refusal(self, error: GatewayError) -> Step:
-        """Return the outcome of a refused hello; the refusal of a relay is a node's answer, too."""
+        """Return the outcome of a refused hello.
+
+        A node that refuses to relay has answered: it is not the route's node, as the step identity reports.
+        """
         node = self._route.node
         if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
             self._greeting["node_id"] = self._answering_relay() or "another one"
@@ -369,23 +396,27 @@ class _RouteTest:
             return trials.failed(text, remedy)
         if error.reason == PROFILE_MISMATCH:
             text = "the peer responds as another product does; see the step profile"
-            return trials.warning("", "", text)
+            return trials.warning(cause="", remedy="", finding=text)
         text = error.message.removeprefix(f"{node}: ").removeprefix(f"{error.reason}: ")
         remedy = _REMEDIES.get(error.reason, _ANOTHER_PORT)
         return trials.failed(f"{error.reason}: {text}", remedy)
 
     def _unproven(self, error: PeerUnreachable) -> str:
-        """Return the remedy for an unsigned answer; empty for another failure."""
+        """Return the remedy if the peer's answer, or this node's signature, is not accepted; empty otherwise.
+
+        Keeps the skew of the peer's clock that a refused signature reveals.
+        """
         self._refusal_skew = error.skew
         if error.skew is not None:
-            return _REFUSED
+            return _REFUSED_REMEDY
         if error.reason != "ANSWER_NOT_SIGNED":
             return ""
         if self._route.keys:
-            return _SIGN
-        return _NO_KEY.format(node=self._route.node)
+            return _SIGN_REMEDY
+        return _NO_KEY_REMEDY.format(node=self._route.node)
 
     def _other_product(self) -> Step:
+        """Return the outcome for a peer without hello: a warning if it serves the standard's paths at all."""
         served = self._status_and_code(_SERVED_PATH)
         unserved = self._status_and_code(_UNSERVED_PATH)
         if served == unserved and self._route.profile != OTHER_PROTOCOL:
@@ -398,7 +429,7 @@ class _RouteTest:
                 remedy = _PARTNER_PROTOCOL
             return trials.failed(text, remedy)
         text = "the peer responds, and lacks the path that tells more of it: another product, or an older version"
-        return trials.warning("", "", text)
+        return trials.warning(cause="", remedy="", finding=text)
 
     def _status_and_code(self, path: str, method: str = "POST") -> tuple[int, str]:
         status, body = self._peer.raw(method, path, {})
@@ -446,7 +477,9 @@ class _RouteTest:
             text = (
                 f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
             )
-            return trials.warning(text, f"set profile: {looks}", f"the entry says {profile}")
+            return trials.warning(
+                text, f"set profile: {looks}", finding=f"the entry says {profile}"
+            )
         return trials.ok(profile)
 
     def _unnamed_fate(self) -> Step:
@@ -592,7 +625,7 @@ class _RouteTest:
 
 
 def _tls(host: str, port: int, identity: Identity) -> Step:
-    """Shake hands and request a page: a peer may ask for a certificate only after the handshake."""
+    """Shake hands and request a page: in TLS 1.3 a peer rejects this node's certificate only after the handshake."""
     name = identity.server_name or host
     version = ""
     try:
@@ -611,7 +644,7 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
     except ssl.SSLCertVerificationError as error:
         return _untrusted(error, name, identity)
     except OSError as error:
-        # In TLS 1.3 the server checks certificates only after the client's part of the handshake.
+        # After the handshake this is a rejected certificate, too, in case the peer closes without an alert.
         hung_up = version and isinstance(error, ssl.SSLEOFError | ConnectionError)
         reason = getattr(error, "reason", None) or str(error)
         if hung_up or any(alert in reason for alert in _ALERTS):
@@ -622,7 +655,7 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
 
 
 def speaks_tls(host: str, port: int) -> bool:
-    """True if a port without an answer to plain HTTP takes a TLS handshake, whatever its certificate."""
+    """True if the port accepts a TLS handshake, whatever its certificate."""
     unchecked = ssl.create_default_context()
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE
@@ -651,10 +684,11 @@ def _certificate_refused(reason: str, identity: Identity) -> Step:
     if not identity.certificate:
         remedy = "set certificate and key in the entry to one that the peer's authority has signed"
         return trials.failed(f"the peer wants a certificate of this node: {reason}", remedy)
-    for expiry in expiries(Identity(certificate=identity.certificate), "entry"):
+    only_certificate = Identity(certificate=identity.certificate)
+    for expiry in expiries(only_certificate, path="entry"):
         if expiry.ends < datetime.now(UTC):
             text = f"this node's certificate in {expiry.file} has expired on {expiry.ends.date()}"
-            return trials.failed(text, _RENEW)
+            return trials.failed(text, _RENEW_REMEDY)
     text = f"the peer does not accept the certificate in {identity.certificate}: {reason}"
     remedy = "have its admin add the authority of it to listen.peer.tls.client_ca"
     return trials.failed(text, remedy)
@@ -665,9 +699,9 @@ def _trusted(certificate: Mapping[str, object], version: str, identity: Identity
     now = datetime.now(UTC)
     ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
     certificates = [("the peer's certificate", ends, "have the peer renew it")]
-    for expiry in expiries(identity, "entry"):
-        _, _, setting = expiry.path.partition(".")
-        certificates.append((f"{setting} in {expiry.file}", expiry.ends, _RENEW))
+    for expiry in expiries(identity, path="entry"):
+        _, _, setting = expiry.path.partition(".")  # path is entry.ca or entry.certificate
+        certificates.append((f"{setting} in {expiry.file}", expiry.ends, _RENEW_REMEDY))
     for name, end, remedy in certificates:
         days = (end - now).days
         if days < EXPIRES_SOON:
