@@ -6,11 +6,10 @@ state: a container is found again by its name and its labels.
 
 import json
 import math
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -49,7 +48,6 @@ from engines.base import (
     signal_of,
 )
 from engines.docker.client import (
-    Connection,
     EventWatch,
     network_is_gone,
     remove,
@@ -57,6 +55,7 @@ from engines.docker.client import (
     translated,
 )
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
+from engines.docker.gpus import GPUS, Gpus, device_names, name_of
 from engines.docker.images import NO_CHECK
 from engines.docker.network import NodeNetwork
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, network_mode_of, sandbox_of
@@ -70,16 +69,10 @@ DEAD_RESOLVER = "127.0.0.1"
 # Label with the image's name: the container is made from the image's id, as the name may move later.
 IMAGE = "bfia.image"
 
-# Label with the names of a container's devices, by which every gateway of the daemon sees the free ones.
-GPUS = "bfia.gpu"
-GPU = "NVIDIA-GPU"
-
-MAX_GPU_PAUSE = 0.5  # seconds; before another choice if two gateways chose the same device
 NAME_TIMEOUT = 10.0  # seconds; for another gateway that is creating or removing the same container
 LAUNCH_PAUSE = 0.05  # seconds between attempts of a launch
 LOG_FILES = 3  # per container
 
-_STATUSES_WITH_GPU = ["created", "running", "paused", "restarting"]
 _SMALL_FOLDER = "size=64m"
 _CONFLICT = 409
 _NO_TIME = "0001-"  # beginning of the daemon's time for "never"
@@ -172,7 +165,7 @@ class ContainerdEngine(DaemonEngine):
         with translated(EngineDown):
             info = self._client().info()
         memory = int(info["MemTotal"]) - self._reserved_memory
-        return Capacity(float(info["NCPU"]), memory, len(_device_names(info)))
+        return Capacity(float(info["NCPU"]), memory, len(device_names(info)))
 
     def launch(self, spec: LaunchSpec) -> None:
         check_launch(spec)
@@ -533,7 +526,7 @@ class ContainerdEngine(DaemonEngine):
             filters["status"] = list(status)
         with translated():
             containers = self._client().containers(all=True, filters=filters)
-        return [_name_of(container) for container in containers if container["Names"]]
+        return [name_of(container) for container in containers if container["Names"]]
 
     def _mountpoint(self, volume: str) -> str:
         """Return the path of a volume on the daemon's host. Raises `CreateFailed`."""
@@ -541,11 +534,6 @@ class ContainerdEngine(DaemonEngine):
             with translated(CreateFailed):
                 self._mountpoints[volume] = self._client().inspect_volume(volume)["Mountpoint"]
         return self._mountpoints[volume]
-
-
-def _name_of(container: Mapping[str, Any]) -> str:
-    """Return the name of a container in the daemon's list."""
-    return str(container["Names"][0].lstrip("/"))
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
@@ -596,64 +584,3 @@ def changes_of(
             count += text.count(_CHANGE)
             rest = text[-len(_CHANGE) + 1 :]  # may begin a mark that the next chunk completes
     return count
-
-
-def _device_names(info: Mapping[str, Any]) -> list[str]:
-    """Return the GPUs in a daemon's description of itself."""
-    names = []
-    for resource in info.get("GenericResources") or ():
-        spec = resource.get("NamedResourceSpec") or {}
-        if spec.get("Kind") == GPU:
-            names.append(str(spec["Value"]))
-    return names
-
-
-class Gpus:
-    """Assigns a daemon's devices to containers."""
-
-    def __init__(self, client: Connection) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def choose(self, run: str, count: int) -> Iterator[Sequence[str]]:
-        """Choose free devices for a run; other threads wait until its container is created.
-
-        Raises `CreateFailed` with the numbers, APIError.
-        """
-        if not count:
-            yield ()
-            return
-        with self._lock:
-            devices = _device_names(self._client().info())
-            devices_by_run = self._devices_by_run()
-            devices_by_run.pop(run, None)
-            in_use = set().union(*devices_by_run.values())
-            free = [device for device in devices if device not in in_use]
-            if len(free) < count:
-                holders = ""
-                if devices_by_run:
-                    holders = f", held by {', '.join(sorted(devices_by_run))}"
-                raise CreateFailed(
-                    f"needs gpu {count}, free {len(free)} of the daemon's {len(devices)}{holders}"
-                )
-            yield free[:count]
-
-    def is_contested(self, run: str) -> bool:
-        """Return whether another gateway assigned one of the run's devices, too; if so, after a pause."""
-        devices_by_run = self._devices_by_run()
-        devices = devices_by_run.pop(run, set())
-        in_use = set().union(*devices_by_run.values())
-        if not devices & in_use:
-            return False
-        time.sleep(random.uniform(0, MAX_GPU_PAUSE))
-        return True
-
-    def _devices_by_run(self) -> dict[str, set[str]]:
-        filters = {"label": [GPUS], "status": _STATUSES_WITH_GPU}
-        containers = self._client().containers(all=True, filters=filters)
-        return {
-            _name_of(container): set(container["Labels"][GPUS].split(","))
-            for container in containers
-            if container["Names"]
-        }

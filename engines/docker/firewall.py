@@ -1,7 +1,8 @@
 """Rules of this host's packet filter for one bridge of a daemon.
 
-A bridge has a chain of its own, to which INPUT passes everything that comes from the bridge. Rules carry the mark of
-the gateway that made them, so that several gateways of one node do not remove each other's.
+A bridge has a chain of its own, to which INPUT passes everything that comes from the bridge. Rules for a gateway's
+ports carry the mark of that gateway, so that several gateways of one node do not remove each other's. The other rules
+have no mark: the gateways share them.
 """
 
 import hashlib
@@ -38,8 +39,8 @@ class Firewall:
     ) -> None:
         """``owner``: the gateway. ``forwarded``: the rules also apply to traffic to other machines and bridges.
 
-        ``internal``: no such traffic is allowed. With either, the rules are also in the table mangle, because
-        Docker removes its own jumps while it creates a network.
+        ``internal``: no such traffic is allowed. With either, the rules are also in the table mangle: Docker
+        rebuilds its own chain while it creates a network; the copy in mangle protects meanwhile.
         """
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
@@ -64,21 +65,25 @@ class Firewall:
             self._ensure_chain(table)
         self._delete_own_rules()
         for port in ports:
-            _run("-I", self.chain, "1", *self._open_port(port))
+            # Not in mangle, which is entered from FORWARD only, where no port of this host is a target.
+            _run("-I", self.chain, "1", *self._open_port_rule(port))
         for jump in self._jumps:
             if not _succeeds("-C", *jump):
                 _run("-I", jump[0], "1", *jump[1:])
 
     def open_to(self, address: str, port: int) -> None:
-        """Let containers reach a port, also a port that a container elsewhere publishes. Raises `EngineError`."""
+        """Let containers reach an address and port as they address it, also if Docker translates it.
+
+        The rule has no mark, as every gateway that uses the bridge needs it. Raises `EngineError`.
+        """
         original_target = ("--ctorigdst", address, "--ctorigdstport", str(port))
         for table in self._tables:
             rule = ("-p", "tcp", "-m", "conntrack", *original_target, "-j", "ACCEPT", *table)
             if not _succeeds("-C", self.chain, *rule):
                 _run("-I", self.chain, "1", *rule)
 
-    def gap(self, ports: Sequence[int] = ()) -> str | None:
-        """Return why the host is open to containers, or one of these ports of the gateway closed; None if neither."""
+    def fault(self, ports: Sequence[int] = ()) -> str | None:
+        """Return what is missing, of the rules in general or for these ports; None if all rules are in place."""
         rules: set[str] = set()
         for table in self._tables:
             try:
@@ -89,7 +94,7 @@ class Firewall:
                 reason = (result.stderr.strip() or "refused").splitlines()[0]
                 return f"iptables cannot be used (root or CAP_NET_ADMIN may): {reason}"
             for line in result.stdout.splitlines():
-                rules.add(" ".join((line, *table)))
+                rules.add(" ".join((line, *table)))  # ends like the rules of `_has_all_rules`
         if self._has_all_rules(rules, ports):
             return None
         return f"iptables has no rules for them; {MADE_AT_START}"
@@ -105,11 +110,14 @@ class Firewall:
                 _iptables("-X", self.chain, *table)
 
     def _ensure_chain(self, table: Table) -> None:
-        """Create the chain in a table with its final rule, which drops everything. Raises `EngineError`."""
+        """Create the chain for the containers of this bridge, with its final rule, which drops everything.
+
+        Raises `EngineError`.
+        """
         created = _iptables("-N", self.chain, *table)
         if created.returncode != 0 and not _succeeds("-n", "-L", self.chain, *table):
             raise EngineError(created.stderr.strip() or "refused")
-        drop = self._drop(table)
+        drop = self._drop_rule(table)
         if not _succeeds("-C", *drop):
             _run("-A", *drop)
 
@@ -120,7 +128,7 @@ class Firewall:
                 _run("-D", *shlex.split(line)[1:])
 
     def _has_all_rules(self, rules: set[str], ports: Sequence[int]) -> bool:
-        for rule in (*self._jumps, *map(self._drop, self._tables)):
+        for rule in (*self._jumps, *map(self._drop_rule, self._tables)):
             if " ".join(("-A", *rule)) not in rules:
                 return False
         open_ports = ""
@@ -129,10 +137,10 @@ class Firewall:
                 open_ports += f"{line} "
         return all(f"--dport {port} " in open_ports for port in ports)
 
-    def _drop(self, table: Table) -> Rule:
+    def _drop_rule(self, table: Table) -> Rule:
         return (self.chain, "-j", "DROP", *table)
 
-    def _open_port(self, port: int) -> Rule:
+    def _open_port_rule(self, port: int) -> Rule:
         match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
         return (*match, "-m", "comment", "--comment", self._mark, "-j", "RETURN")
 

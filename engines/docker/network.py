@@ -135,9 +135,9 @@ class NodeNetwork:
             since_last_check = time.monotonic() - self._firewall_checked
             if not immediately and since_last_check < CHECK_EVERY:
                 return
-            gap = self._firewall.gap(self._open_ports)
-            if gap:
-                self._close_again(gap, self._open_ports)
+            fault = self._firewall.fault(self._open_ports)
+            if fault:
+                self._close_again(fault, self._open_ports)
             self._firewall_checked = time.monotonic()
 
     def isolation(self) -> Isolation:
@@ -184,7 +184,7 @@ class NodeNetwork:
 
     # ------------------------------------------------------------ the packet filter
 
-    def _close_again(self, gap: str, ports: Sequence[int]) -> None:
+    def _close_again(self, fault: str, ports: Sequence[int]) -> None:
         """Close this host, and log it once."""
         error_before = self._firewall_error
         try:
@@ -198,7 +198,7 @@ class NodeNetwork:
             log.warning(
                 "containers could reach this host: rules of the network %s: %s: %s",
                 self.name,
-                gap,
+                fault,
                 outcome,
             )
 
@@ -208,7 +208,7 @@ class NodeNetwork:
             return "the daemon is on another machine, whose packet filter the gateway cannot use"
         if not self.ours:
             return "the network is not the gateway's own, and so are its rules"
-        return self._firewall_error or self._firewall.gap() or ""
+        return self._firewall_error or self._firewall.fault() or ""
 
     # ------------------------------------------------------------ creation; callers hold the lock
 

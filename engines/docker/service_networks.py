@@ -61,7 +61,7 @@ class ServiceNetworks:
             if service_network is None:
                 service_network = self._prepare(services)
             firewall = service_network.firewall
-            if is_new or firewall.gap():
+            if is_new or firewall.fault():
                 obstacle = self.lacks()
                 if obstacle:
                     raise CreateFailed(f"containers cannot reach {', '.join(services)}: {obstacle}")
@@ -89,10 +89,10 @@ class ServiceNetworks:
         gaps = []
         with self._lock:
             for service_network in self._by_services.values():
-                gap = service_network.firewall.gap()
-                if gap:
+                fault = service_network.firewall.fault()
+                if fault:
                     name = service_network.network.name
-                    gaps.append(f"containers in the network {name} reach other machines: {gap}")
+                    gaps.append(f"containers in the network {name} reach other machines: {fault}")
         return gaps
 
     def forget(self) -> None:

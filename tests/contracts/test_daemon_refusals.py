@@ -33,6 +33,7 @@ from engines.docker.client import Connection, remove, translated
 from engines.docker.container_files import ContainerFiles
 from engines.docker.daemon import Source, as_the_daemon_sees
 from engines.docker.firewall import Firewall
+from engines.docker.gpus import Gpus
 from engines.docker.images import Images
 from engines.docker.network import NodeNetwork
 from engines.docker.pulls import follow
@@ -208,7 +209,7 @@ def test_a_container_that_cannot_be_created(
         **answers,
     )
     engine._images = SimpleNamespace(find=lambda _: Image("i"))
-    engine._gpus = containers.Gpus(engine._client)
+    engine._gpus = Gpus(engine._client)
     with pytest.raises(CreateFailed, match=words):
         engine.launch(a_spec(MemoryHarness(), exits(0), limits=Limits()))
 
@@ -312,7 +313,7 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
 ):
     monkeypatch.setattr(firewall.shutil, "which", lambda *_, **__: path)
     monkeypatch.setattr(firewall.subprocess, "run", ran)
-    assert why in str(Firewall("b", "o").gap())
+    assert why in str(Firewall("b", "o").fault())
     with pytest.raises(EngineError):
         Firewall("b", "o").close_except([1])
     ours = {

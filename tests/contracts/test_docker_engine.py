@@ -22,7 +22,7 @@ from engines.base import (
 )
 from engines.docker import ContainerdEngine
 from engines.docker.daemon import Source
-from engines.docker.engine import GPUS
+from engines.docker.gpus import GPUS
 from tests.contracts.engine_acts import (
     COPIES,
     WAITS,

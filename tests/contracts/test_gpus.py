@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from engines.base import CreateFailed, Engine, Limits
-from engines.docker.engine import GPUS
+from engines.docker.gpus import GPUS
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import devices, template
