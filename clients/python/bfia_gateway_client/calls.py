@@ -1,4 +1,4 @@
-"""What the calls of every subject share: their base class, paths of the API, and names that people write."""
+"""What the calls of every subject share: their base class, paths of the API, look-up of names as people write them."""
 
 import difflib
 import re
@@ -18,9 +18,9 @@ W = TypeVar("W", bound="Wire")
 M = TypeVar("M", bound="BaseModel")
 
 Json = Mapping[str, Any]  # a JSON object
-Entries = list  # the type, for classes that have a method called ``list``
+Entries = list  # `list` itself, where a method `list` hides it
 MAX_PAGE_SIZE = 1000  # entries that a node returns at most per request
-# Placeholders for names in the next step of a failure.
+# Placeholders for names in the advice for a failure's reason: besides NODE and JOB, T is a task, P a party, N a node.
 _PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
 
 
@@ -135,13 +135,13 @@ async def _unknown_provider(wire: "Wire", name: str) -> Refused:
 
 
 def next_step_of(
-    step: str,
+    advice: str,
     job: Json,
     failure: Json,
 ) -> str:
     """Return the next step after a job's failure, with the names of job, task, party and node filled in.
 
-    ``step`` is the explanation of the failure's reason; a placeholder without a known name stays.
+    ``advice``: the advice for this reason; unknown placeholders stay.
     """
     node = failure.get("node")
     names = {
@@ -156,7 +156,7 @@ def next_step_of(
         word = placeholder[0]
         return shlex.quote(names[word] or word)
 
-    return _PLACEHOLDER.sub(fill_in, step)
+    return _PLACEHOLDER.sub(fill_in, advice)
 
 
 def _failed_party(job: Json, failure: Json) -> str:
