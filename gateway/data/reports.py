@@ -1,7 +1,7 @@
 """Reports of runs as numbers and as tables for plots, and warnings about outputs.
 
 The standard prescribes neither form nor content of a report. JSON and CSV are read, and numbers and tables
-are recognised by their shape, so that vendors need no knowledge of it.
+are recognised by their shape, so that vendors need not write reports in a form of this gateway's.
 """
 
 import csv
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.data.storage import LARGEST_JSON, METADATA, Storage, number_of
-from gateway.domain.dag import group
+from gateway.domain.dag import group as artefact_group
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, shorten
@@ -115,7 +115,7 @@ class _Collector:
             self.collect(value, inner_path, depth + 1)
 
     def _collect_list(self, entries: list[Any], path: str) -> None:
-        """Add a list as a table, or else as a value: its entries in a line, unless they are nested."""
+        """Add a list as a table, or else as one value: its entries joined, or their number if nested."""
         series = None
         if len(self.series) < MOST_SERIES:
             cells = sum(len(table.points) * len(table.columns) for table in self.series)
@@ -137,7 +137,7 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return the first entries of a list as a table; None for a list that is none, or without numbers."""
+    """Return the first entries of a list as a table; None if it is not a table or has no numbers."""
     if not entries:
         return None
     first = entries[:MOST_POINTS_READ]
@@ -232,7 +232,7 @@ def _find_warnings(
     if node is not None:
         types = {output.key: output.type for output in node.outputs}
     for key, name in run.output_keys.items():
-        category = group(types.get(key, ""))
+        category = artefact_group(types.get(key, ""))
         yield from _warnings_of_output(storage, run.outputs[name], key, category)
     yield from _undeclared_outputs(storage, run)
 
