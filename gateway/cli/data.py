@@ -384,8 +384,8 @@ def preview(
     description = node.get(_path(dataset))
     key_columns = (description["match_id_name"], description["label_name"])
     columns = response["columns"]
-    spare = [name for name in reversed(columns) if name not in key_columns]
-    table("", columns, response["rows"], spare)
+    dispensable = [name for name in reversed(columns) if name not in key_columns]
+    table("", columns, response["rows"], dispensable)
     if response["left_out"]:
         say(f"not shown: {response['left_out']}", err=True)
     if response["changed"]:

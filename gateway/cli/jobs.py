@@ -227,7 +227,7 @@ def list_jobs(
         "owner": "user",
         "here": _sides,
     }
-    listing(page_of_jobs, "jobs", "job", columns, spare=("here", "owner"))
+    listing(page_of_jobs, "jobs", "job", columns, dispensable=("here", "owner"))
 
 
 def _outcome_or_status(job: Mapping[str, Any]) -> str:

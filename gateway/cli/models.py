@@ -43,7 +43,7 @@ def list_models(node: Client, **page: Any) -> Output:
         "made (UTC)": when("created_at"),
         "size": size("bytes"),
     }
-    listing(page_of_models, "models", "version", columns, spare=("from", "deployed"))
+    listing(page_of_models, "models", "version", columns, dispensable=("from", "deployed"))
 
 
 @command(commands, "show", "credit 3 --verify")

@@ -78,7 +78,7 @@ def list_routes(node: Client, **page: Any) -> Output:
         "enabled": "enabled",
     }
     say(f"version {response['version']}")
-    listing(response, "routes", "route", columns, spare=("deadline", "relay", "profile"))
+    listing(response, "routes", "route", columns, dispensable=("deadline", "relay", "profile"))
     for problem in response["problems"]:
         say(f"not in force, {problem}", err=True)
 

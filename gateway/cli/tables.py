@@ -18,10 +18,11 @@ from gateway.language.catalogue import CHINESE
 Column = str | Callable[[Any], Any]  # a key of an entry, or a function of it
 Columns = Mapping[str, Column]  # by heading
 
-_PIPE_WIDTH = 80  # columns of a table in a pipe, unless COLUMNS is set
-_SEPARATOR_WIDTH = 3  # columns between two cells
-_CHINESE_WIDTH = 12  # columns that Chinese text keeps; it may be folded anywhere
-_WORD = re.compile("([!-~]+)|([\u2e80-\uffff]+)")  # an ASCII word, or a run of Chinese
+_PIPE_WIDTH = 80  # characters; of a table in a pipe, unless COLUMNS is set
+_SEPARATOR_WIDTH = 3  # characters between two cells
+_CHINESE_WIDTH = 12  # characters that Chinese text keeps, two per sign; it may be folded anywhere
+# An ASCII word, or a run of Chinese.
+_WORD = re.compile("([!-~]+)|([\u2e80-\uffff]+)")
 _REMEDY = "what to do"
 # Headings of columns whose texts are this program's; so is a first column without a heading.
 _TRANSLATED_COLUMNS = frozenset(
@@ -62,7 +63,7 @@ class _ColumnTexts:
 
     @cached_property
     def least_width(self) -> int:
-        """The width in which words stay whole, up to the length of an id; Chinese is folded earlier."""
+        """The width of its longest word, at most that of an id; less for Chinese."""
         longest = 1
         for ascii_word, chinese in _WORD.findall("\n".join([self.heading, *self.texts])):
             if ascii_word:
@@ -88,7 +89,7 @@ def listing(
     noun: str,
     columns: Columns,
     title: str = "",
-    spare: Sequence[str] = (),
+    dispensable: Sequence[str] = (),
 ) -> None:
     """Print one page of a list as a `table`, and how to get the next page; for an empty list the next step."""
     entries = page[key]
@@ -104,7 +105,7 @@ def listing(
     rows = []
     for entry in entries:
         rows.append([_value(entry, column) for column in columns.values()])
-    table(title, list(columns), rows, spare)
+    table(title, list(columns), rows, dispensable)
     if page.get("next"):
         say(f"more: --after {shlex.quote(str(page['next']))}", err=True)
 
@@ -150,18 +151,18 @@ def table(
     title: str,
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
-    spare: Sequence[str] = (),
+    dispensable: Sequence[str] = (),
 ) -> None:
     """Print a table as wide as the terminal, in a pipe as wide as COLUMNS, without empty columns.
 
     Long cells are folded between words. If the terminal is too narrow for that, each row becomes a table of its
-    own, without empty cells. Remedies that do not fit are printed below the table, as they may be commands.
-    ``spare``: columns to leave out, in this order, until the rest fits.
+    own, without empty cells. Remedies that do not fit are printed below the table, so that commands can be copied whole.
+    ``dispensable``: columns to leave out, in this order, until the rest fits.
     """
     if title:
         say(title)
     filled = _filled_columns(columns, rows)
-    fitting = _without_spare(filled, spare)
+    fitting = _without_dispensable(filled, dispensable)
     _print_columns(fitting)
     hidden_count = len(filled) - len(fitting)
     if hidden_count:
@@ -171,7 +172,8 @@ def table(
 def _filled_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[_ColumnTexts]:
     """Return the columns with text; all columns of a table without rows.
 
-    Without headings, the first column names the values of a row: a row without values is left out.
+    In the table of a single row, which has no headings, each line is a name and a value; lines without a value are
+    left out.
     """
     texts = [[cell(value) for value in row] for row in rows]
     if not any(names):
@@ -186,10 +188,12 @@ def _filled_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list
     return columns
 
 
-def _without_spare(columns: list[_ColumnTexts], spare: Sequence[str]) -> list[_ColumnTexts]:
-    """Leave out spare columns until the others fit without folding; at least one stays."""
+def _without_dispensable(
+    columns: list[_ColumnTexts], dispensable: Sequence[str]
+) -> list[_ColumnTexts]:
+    """Leave out dispensable columns until the others fit without folding; at least one stays."""
     fitting = columns
-    for name in spare:
+    for name in dispensable:
         if len(fitting) == 1 or _total_width(fitting) <= _room(fitting):
             break
         fitting = [column for column in fitting if column.name != name]
@@ -202,6 +206,7 @@ def _total_width(columns: Sequence[_ColumnTexts]) -> int:
 
 def _room(columns: Sequence[_ColumnTexts]) -> int:
     """Return the width of the terminal without the separators between columns."""
+    # A separator less than columns; two characters at the edge of the terminal stay free.
     return int(_console().width) - _SEPARATOR_WIDTH * len(columns) + 1
 
 
@@ -219,11 +224,16 @@ def _console() -> Any:
 
 
 def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
-    """Print columns as one table, its remedies below it, or its rows as a table each."""
+    """Print columns in one of three layouts.
+
+    One table, with folded cells if need be; the same with the remedies below it; or a table for each row, if
+    the columns are too many.
+    """
     room = _room(columns)
     is_too_wide = _total_width(columns) > room
     for index, column in enumerate(columns):
         if index > 0 and column.name == _REMEDY and _belongs_below(column, is_too_wide):
+            # The recursion ends with the rest, which has no remedies.
             without_remedies = [*columns[:index], *columns[index + 1 :]]
             _print_columns(without_remedies)
             _print_remedies(without_remedies, column)
@@ -281,7 +291,7 @@ def _print_row_tables(columns: Sequence[_ColumnTexts]) -> None:
     """Print each row as a table of its own: the headings beside the values."""
     headings = [column.heading for column in columns]
     for number, row in enumerate(_rows(columns)):
-        title = " " if number else ""
+        title = " " if number else ""  # an empty line between rows
         table(title, ["", ""], list(zip(headings, row, strict=True)))
 
 

@@ -340,7 +340,7 @@ def test_of_a_wide_list_what_can_be_spared_is_left_out(
     found, columns = {"routes": [route]}, {name: name for name in route}
     for width, kept, more in (("72", 3, "2 columns"), ("80", 4, "1 column"), ("90", 5, "")):
         monkeypatch.setenv("COLUMNS", width)
-        listing(found, "routes", "route", columns, spare=("via", "deadline", "relay"))
+        listing(found, "routes", "route", columns, dispensable=("via", "deadline", "relay"))
         shown = capsys.readouterr()
         _, heading, _, line = shown.out.splitlines()
         assert len(heading.split("┃")) == kept and url in line
