@@ -1,4 +1,7 @@
-"""Who may use a node, with which keys it signs, and who changed what: tokens, key pairs, the audit log."""
+"""Who may use a node, with which keys it signs, and who changed what: tokens, key pairs, the audit log.
+
+What a command yields is its `--json` output.
+"""
 
 import json
 import sys
@@ -44,10 +47,11 @@ identity = typer.Typer(name="identity")
 audit = typer.Typer(name="audit")
 
 
-# ------------------------------------------------------------- tokens, by the database: the first needs no node
+# ------------------------------------------------------------- tokens
+# They are written to the database directly: the first token is made before a node runs.
 
 
-@command(tokens, "create", "ann --role admin --days 30")
+@command(tokens, "create", example="ann --role admin --days 30")
 def create_token(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
     role: Annotated[Role, typer.Option(help="What it is for.")],
@@ -133,7 +137,7 @@ def _token_state(token: Token, now: datetime) -> str:
     return "valid"
 
 
-@command(tokens, "revoke", "ann")
+@command(tokens, "revoke", example="ann")
 def revoke_token(
     name: Annotated[str, typer.Argument(help="Name (all its tokens) or id (that one).")],
     config: options.Config = DEFAULT_CONFIG,
@@ -154,7 +158,7 @@ def revoke_token(
 # ------------------------------------------------------------- the node's key pairs, in files of its state folder
 
 
-@command(identity, "show", "--config node.yml")
+@command(identity, "show", example="--config node.yml")
 def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Show the node's key pairs: the one that signs, and during a rotation the next one."""
     keys = _keys_of(config)
@@ -174,7 +178,7 @@ def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     listing({"keys": keys}, "keys", "key", columns)
 
 
-@command(identity, "export", "> our-keys.pem")
+@command(identity, "export", example="> our-keys.pem")
 def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Print the public keys, for partners' routes. During a rotation that is two of them, and both are valid."""
     keys = _keys_of(config)
@@ -184,7 +188,7 @@ def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
         say("\n".join(["-----BEGIN PUBLIC KEY-----", *lines, "-----END PUBLIC KEY-----"]))
 
 
-@command(identity, "rotate", "--finish")
+@command(identity, "rotate", example="--finish")
 def rotate_identity(
     algorithm: Annotated[
         Literal["ed25519", "ecdsa-p256-sha256", "rsa-v1_5-sha256", "sm2"],
@@ -245,7 +249,7 @@ def _keys_of(config: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------- the audit log
 
 
-@command(audit, "list", "--action grants --since 2026-11-01", options=options.paged(20))
+@command(audit, "list", example="--action grants --since 2026-11-01", options=options.paged(20))
 def list_entries(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
@@ -291,7 +295,8 @@ def _action(entry: Mapping[str, Any]) -> str:
     """Return the meaning of an entry's action, and the action."""
     action = entry["action"]
     meaning = entry.get("in_words", action)
-    return "\n".join(dict.fromkeys([t(meaning), t(action)]))
+    texts = dict.fromkeys([t(meaning), t(action)])  # once if they are the same
+    return "\n".join(texts)
 
 
 def _result(entry: Mapping[str, Any]) -> str:
@@ -313,26 +318,31 @@ def _difference(entry: Mapping[str, Any]) -> str:
 
 def _detail_text(detail: Mapping[str, Any]) -> str:
     """Return an entry's change, or why the request was refused, whatever its length."""
+    # An edit of routes or providers.
     if isinstance(detail.get("changes"), list):
         return ", ".join(map(difference, detail["changes"][:_LISTED_CHANGES]))
+    # A refusal of a sender; equal ones are counted instead of repeated.
     if "reason" in detail and "from" in detail:
         repeated = ""
         if "repeated" in detail:
             repeated = f", {detail['repeated']} times more"
         message = detail.get("message") or detail["reason"]
         return t(f"from {detail['from']}: {message}{repeated}")
+    # A change of one object.
     if "before" in detail or "after" in detail:
         before = compact(detail.get("before"), _LONGEST_DIFFERENCE)
         after = compact(detail.get("after"), _LONGEST_DIFFERENCE)
         return f"{before} → {after}"
+    # A refused request of an operator.
     if detail.get("refused"):
         return t(str(detail["refused"]))
+    # Any other: the request's ids, or marks such as ``dry_run``.
     if detail:
         return compact(detail, _LONGEST_DIFFERENCE)
     return ""
 
 
-@command(audit, "export", "> audit.jsonl")
+@command(audit, "export", example="> audit.jsonl")
 def export(config: options.Config = DEFAULT_CONFIG) -> None:
     """Sign the audit log, and print all of it, the oldest line first: a JSON object per line.
 
@@ -346,7 +356,7 @@ def export(config: options.Config = DEFAULT_CONFIG) -> None:
             sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-@command(audit, "verify", "audit.jsonl --keys our-keys.pem")
+@command(audit, "verify", example="audit.jsonl --keys our-keys.pem")
 def verify(
     file: Annotated[
         Path | None, typer.Argument(help="What was exported; default: the node's database.")
