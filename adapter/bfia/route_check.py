@@ -254,7 +254,7 @@ class _RouteTest:
         self._port = self._url.port or _PORTS[self._url.scheme]
         # The peer's response to hello, and when it was sent and received.
         self._greeting: dict[str, Any] = {}
-        # Seconds that the peer's clock is ahead, as told by the time in its refusal of our signature.
+        # Seconds that the peer's clock is ahead, by the time in its refusal of our signature.
         self._refusal_skew: float | None = None
 
     def run(self) -> None:
