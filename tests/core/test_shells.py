@@ -459,7 +459,7 @@ def test_containers_that_could_not_reach_the_gateway_are_not_started(
     engine = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
     with running(tmp_path, engine=engine) as node:
         with pytest.raises(EngineFailed, match="does not answer"):
-            node._place()
+            node.services.sockets.door.address()
         ending = until(node, submitted(node), JobStatus.FINISHED).ending
         assert ending and ending.failure and ending.failure.reason == "ENGINE_DOWN"
 

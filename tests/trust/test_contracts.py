@@ -332,7 +332,10 @@ def test_a_partner_cannot_aim_this_node_at_itself_or_its_loopback(
         hosts.append(probe.getsockname()[0])
     odd = ["http://192.0.2.7/v1/platform", "http://192.0.2.7?x", "http://a@192.0.2.7"]
     for address in (
-        *(f"http://{host}:{peer.sockets['operator'][0].getsockname()[1]}" for host in hosts),
+        *(
+            f"http://{host}:{peer.services.sockets.by_listener['operator'][0].getsockname()[1]}"
+            for host in hosts
+        ),
         *odd,
     ):
         assert update(me, mine, address=address) == "INVALID", address

@@ -222,7 +222,7 @@ def test_a_large_body_without_a_place_is_refused_after_a_while(
 def test_the_sender_of_a_long_body_is_proven_before_that_takes_its_place() -> None:
     """Else all partners behind one proxy would share the places of one address."""
     verifier: Any = SimpleNamespace(check_headers=lambda *_: None, check=lambda *_: "key")
-    entry: Any = SimpleNamespace(signed="required", keys=())
+    entry: Any = SimpleNamespace(signing_mode="required", keys=())
     headers = {
         "x-source-node-id": PEER,
         "x-auth-sign": "input=a, signature=b",

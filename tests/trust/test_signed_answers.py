@@ -67,7 +67,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Ga
     home = tmp_path_factory.mktemp("nodes")
     keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
     with running(home / ME) as me, running(home / PEER, PEER) as peer, Between() as between:
-        between.ways[PEER] = peer.sockets["peer"][0].getsockname()[1]
+        between.ways[PEER] = peer.services.sockets.by_listener["peer"][0].getsockname()[1]
         route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
         route(
             me,
