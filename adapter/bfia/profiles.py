@@ -14,7 +14,7 @@ class Profile:
     answer_code: int = 0
     # Whether it serves ``task/callback``.
     accepts_callback: bool = True
-    # Whether an absent ``flow_id`` may be omitted; otherwise it is sent as an empty text.
+    # Whether an absent ``old_job_id`` may be omitted; otherwise it is sent as an empty text.
     says_null: bool = True
     # Whether every job must have ``job_params.common``, at least with the ``sync_type``.
     needs_common: bool = False

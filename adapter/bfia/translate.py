@@ -160,6 +160,7 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
             "version": spec.version,
         },
     }
+    # A peer that does not read an omitted field as null gets an empty text.
     if spec.old_job_id or not profile.says_null:
         body["old_job_id"] = spec.old_job_id
     return body
@@ -180,6 +181,7 @@ def _component(node: DagNode) -> dict[str, Any]:
 
 
 def _job_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
+    # One entry per party's index: some peers cannot read an entry of several, such as "0|1".
     params = spec.one_by_one(spec.job_params)
     if not profile.needs_common:
         return params
@@ -190,7 +192,7 @@ def _job_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
 
 
 def _task_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
-    """Return the tasks' parameters; with an entry for each task of each party if the peer needs it."""
+    """Return the tasks' parameters by index; with an entry for each task of each party if the peer needs it."""
     params = spec.one_by_one(spec.task_params)
     if not profile.reads_task_entries:
         return params
@@ -219,7 +221,7 @@ def failure_fields(failure: Failure | None) -> dict[str, Any]:
 def read_ending(
     body: wire.StopJob | wire.TerminateAudit, at: datetime, sender: NodeId
 ) -> Ending | None:
-    """Return how the job ended by the scheduler's word; None without one."""
+    """Return the ending that the scheduler reports; None if it reports no outcome, or an unknown one."""
     try:
         outcome = Outcome(body.outcome)
     except ValueError:
@@ -240,7 +242,7 @@ def ending_fields(ending: Ending | None) -> dict[str, Any]:
 def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
     """Return a party's extensions to its yes to a job; empty if the standard's yes is enough."""
     body: dict[str, Any] = {}
-    if acceptance.holds:
+    if acceptance.holds:  # the job needs resources that must be reserved here
         body["resources"] = {"tasks_at_once": acceptance.tasks_at_once}
     if acceptance.inherited is not None:
         body["inherited"] = list(acceptance.inherited)
@@ -255,9 +257,10 @@ def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
 
 
 def read_acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
-    """Read a party's yes to a job with its extensions; an unreadable one counts as absent."""
+    """Read a party's yes to a job; an extension that cannot be read counts as absent."""
     status = str(data.get("status") or "").upper()
     acceptance = Acceptance(
+        # A peer at which resources must be reserved sends this object.
         holds=isinstance(data.get("resources"), Mapping),
         tasks_at_once=_tasks_at_once(data),
         waits=profile.waits_by_status and status == JobStatus.PENDING,
@@ -292,7 +295,10 @@ def _checks(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
-    """Return the body of ``job/audit/apply``, with the flow as its project: there are no projects."""
+    """Return the body of ``job/audit/apply``.
+
+    The standard's project is filled with the flow, since this gateway has no projects.
+    """
     create = create_body(spec, profile)
     flow_id = spec.flow_id or spec.job_id
     body = {
@@ -345,8 +351,9 @@ def task_status(text: str) -> TaskStatus:
 
 
 def read_status(value: Any) -> TaskStatus:
-    """Read a task's state in a peer's response; an empty text (some peers' first phase) is PENDING.
+    """Read a task's state in a peer's response.
 
+    An empty text, which some peers send before a task has a state, means PENDING.
     Raises `Invalid` for null and for any other value that is not a state.
     """
     if value is None:
@@ -374,7 +381,10 @@ def wire_status(status: TaskStatus, profile: Profile) -> str:
 
 
 def outcome_from_tasks(status: JobStatus, tasks: Sequence[TaskStatus]) -> Outcome | None:
-    """Infer how a job ended whose node does not report it; None if its tasks leave that open."""
+    """Infer the outcome of a job from its tasks when its node does not report one.
+
+    Returns None if they leave it open.
+    """
     if status is JobStatus.REJECTED:
         return Outcome.REJECTED
     if status is not JobStatus.FINISHED or not tasks:
@@ -408,7 +418,10 @@ def status_from_tasks(tasks: set[TaskStatus]) -> JobStatus:
 
 
 def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
-    """Return the data of ``status_all``: the standard's fields, and ours if the peer accepts them."""
+    """Return the data of ``status_all``: the standard's fields, and ours if the peer accepts them.
+
+    The caller redacts them for other nodes.
+    """
     states = {}
     for task in view.tasks:
         key = task.task_id
@@ -506,7 +519,8 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     """
     if not data:
         raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
-    by_task = data.get("status", "")  # null: the job has no tasks yet
+    # null means that the job has no tasks yet; if the field is absent (""), the response is refused.
+    by_task = data.get("status", "")
     if not data.get("job_status") and not isinstance(by_task, Mapping | None):
         raise Refused(
             f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE"
@@ -640,7 +654,10 @@ def redact_plan(items: Sequence[Item]) -> list[Item]:
 
 
 def read_plan(data: Mapping[str, Any]) -> tuple[Item, ...]:
-    """Read a peer's plan; skips anything but objects and reads other standings as UNKNOWN."""
+    """Read a peer's plan.
+
+    Entries that are not objects are skipped; a standing that this node does not know is UNKNOWN.
+    """
     return tuple(map(_plan_item, _entries(data.get("checks"))[:_MOST_ITEMS]))
 
 
@@ -747,12 +764,15 @@ def _value_text(value: Any) -> str:
 
 
 def is_job(model: Any) -> bool:
-    """True if the model of a path's body is a job."""
+    """Return whether an endpoint's body model is that of a job."""
     return isinstance(model, type) and issubclass(model, wire.CreateAll)
 
 
 def job_problems(body: Any, model: Any) -> list[Problem]:
-    """Return the problems of the flow and the initiator of a job's body that has invalid fields."""
+    """Return the problems of the flow and the initiator in the body of a job that has invalid fields.
+
+    They are returned so that they can be reported together with the invalid fields.
+    """
     if not is_job(model) or not isinstance(body, Mapping):
         return []
     config = body.get("config", body.get("conf"))

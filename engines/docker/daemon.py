@@ -28,7 +28,7 @@ from engines.registry.names import PullRules
 
 @dataclass(frozen=True)
 class Source:
-    """A folder of the gateway that is a folder of the daemon's host or a volume."""
+    """A folder of the gateway, and where the daemon has it: a path on its host (``bind``) or a volume."""
 
     root: Path  # on the gateway's side
     bind: str = ""  # on the daemon's host
@@ -44,7 +44,8 @@ class DaemonOptions:
         default_factory=dict
     )  # files ``ca``, ``cert``, ``key`` for tcp://
     pull: PullRules = field(default_factory=PullRules)
-    # In a Swarm: folders that every machine has at the same path, the only ones that can be mounted
+    # Folders shared with the daemon. In a Swarm every machine has them at the same path, and nothing
+    # else can be mounted.
     sources: tuple[Source, ...] = ()
     saved_log_size: int = 32 * 1024 * 1024  # bytes of a stream that `save_logs` keeps
 
@@ -66,7 +67,7 @@ class DaemonEngine(StreamingEngine):
         self._images = Images(self._client, options.pull)
         self._files = ContainerFiles(self._client)
         self._saved_log_size = options.saved_log_size
-        self._watches: list[Watch] = []
+        self._watches: list[Watch] = []  # filled by the subclasses, closed by `close`
 
     def image_facts(self, image: str) -> ImageMetadata:
         return self._images.find(image)

@@ -1,7 +1,7 @@
 """The forms of channel messages: JSON, protobuf, and the bare payload with its topic in a header.
 
 The form of a request follows from its Content-Type and ``x-ptp-topic``; the response has the same. Containers that
-send bare payloads (Kuscia's, SecretFlow's) read only the response layout before v1.2.0.
+send bare payloads (Kuscia's, SecretFlow's) understand only the response layout that the standard had before v1.2.0.
 """
 
 import re
@@ -44,6 +44,7 @@ class Form(Enum):
 
     JSON = "application/json"
     PROTOBUF = "application/x-protobuf"
+    # Only the type of the response; a request with this type is PROTOBUF, see `form_of`.
     RAW = "application/proto"
 
 
@@ -99,7 +100,7 @@ def cut(body: Pieces, message_type: Any) -> CutMessage | None:
     payloads = []
     for field in islice(_fields(body), MOST_FIELDS):
         if field.wire_type == _GROUP_BEGIN:
-            return None  # the payload's tag could be that of a field in the group
+            return None  # inside a group, a tag equal to the payload's may belong to a field of the group
         if field.tag == _PAYLOAD_TAG:
             payloads.append(field)
     if len(payloads) != 1:
@@ -132,7 +133,7 @@ def write_answer(
     size: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return a response in protobuf up to its content of ``size`` bytes, which follows."""
+    """Return the head of a response: all before its content, whose ``size`` bytes the caller sends next."""
     text = _encodable(message)
     if form is Form.RAW:
         return begin(LegacyOutbound(code=code, message=text), size)
@@ -151,7 +152,7 @@ def _encodable(text: str) -> str:
 
 
 def begin(message: Any, size: int) -> bytes:
-    """Return a message up to its payload of ``size`` bytes, which follows."""
+    """Return the head of a message: all before its payload, whose ``size`` bytes the caller sends next."""
     head = bytes(message.SerializeToString())
     if size == 0:
         return head
@@ -202,7 +203,7 @@ def _fields(body: Pieces) -> Iterator[_Field]:
 
 
 def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return a number and its end; the end of the data if it has none."""
+    """Return a number and the index after it; that index is ``len(data)`` if the number is cut off."""
     value = 0
     for index, byte in enumerate(data[begin : begin + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index
