@@ -117,9 +117,9 @@ def build_participation(
         _admission_rules(foundation, registries, engines, peers, drain),
     )
     keepers: list[Keeper] = [
-        registries.models.keeper,
-        inheritance.keeper,
-        registries.datasets.keeper,
+        registries.models.reasons_to_keep,
+        inheritance.reasons_to_keep,
+        registries.datasets.reasons_to_keep,
     ]
     leftovers = Leftovers(
         foundation.store,

@@ -312,11 +312,12 @@ class Datasets:
         if record is not None:
             return record.address
         place = self._storage.find(address.namespace, address.name)
-        if self.keeper(place):  # another dataset's files: their place is not that dataset's id
+        if self.reasons_to_keep(place):
+            # Another dataset's files: their place is not that dataset's id.
             return address
         return place
 
-    def keeper(self, address: Address) -> Sequence[str]:
+    def reasons_to_keep(self, address: Address) -> Sequence[str]:
         """Return the uploaded datasets that own a place of a storage elsewhere."""
         if not address.storage:
             return []

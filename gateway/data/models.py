@@ -252,7 +252,7 @@ class Models:
                 if part.address not in needed:
                     self._storage.delete(part.address)
 
-    def keeper(self, address: Address) -> Sequence[str]:
+    def reasons_to_keep(self, address: Address) -> Sequence[str]:
         """Return the model that needs the files at an address, as of a second ago at most."""
         model = self._addresses_in_use().get(address)
         if model is None:

@@ -1,4 +1,4 @@
-"""The results of an earlier job that a new one takes over at this node, compared at its creation."""
+"""Which results of an earlier job a new one takes over at this node; decided when the new one is created."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from gateway.domain.dag import DagNode, order
 from gateway.domain.run import Address, LocalJob, Run, job_of
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus, RunStatus
-from gateway.errors import EngineFailed, GatewayError, Refused
+from gateway.errors import EngineFailed, Refused
 from gateway.jobs.planner import TaskPlanner
 from gateway.store.store import Store
 
@@ -80,11 +80,13 @@ class Inheritance:
 
         ``inherited``: the tasks before it that are taken over.
         """
+        # A node outside the old job does not learn that it exists.
         if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
             return f"this node {self._node} has no such job", []
         if old.spec.scheduler != spec.scheduler:
             return "another node scheduled it", []
         parties = spec.parties_at(self._node)
+        # The old job as it ran at last: with the parameters that were changed later.
         difference = rerun.difference(rerun.in_force(old), spec, node.name, parties)
         obstacle = difference or rerun.lost_upstream(spec, node.name, inherited)
         if obstacle:
@@ -98,7 +100,7 @@ class Inheritance:
         node: DagNode,
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return the obstacle to taking over the runs of a task, or the runs by themselves."""
+        """Return the obstacle to taking over the runs of a task and no runs, or "" and the runs."""
         runs = []
         for new in self._planner.first_runs(spec, node):
             run = _last_run(old, node.name, new)
@@ -164,11 +166,10 @@ class Inheritance:
         for job_id in dict.fromkeys(run.of_job for run in offer.runs):
             self._store.local_jobs.update(job_id, add_heir)
 
-    def keeper(self, address: Address) -> Sequence[str]:
-        """Return the jobs here that took over the data at an address and still need it, as reasons."""
-        try:
-            local = self._store.local_jobs.get(job_of(address))
-        except GatewayError:
+    def reasons_to_keep(self, address: Address) -> Sequence[str]:
+        """Return why the data at an address must be kept: a text per job here that inherited and needs it."""
+        local = self._store.local_jobs.find(job_of(address))
+        if local is None:
             return ()
         return [f"inherited by job {heir}" for heir in local.heirs if self._needs(heir, address)]
 
@@ -186,7 +187,7 @@ def _last_run(
     task: str,
     new: Run,
 ) -> Run | None:
-    """Return the last run of a task whose outputs count, at the party of the new run."""
+    """Return the last run of the task that counts, of the new run's party."""
     for run in reversed(old.runs_that_count(task)):
         if run.party == new.party:
             return run

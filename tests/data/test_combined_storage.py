@@ -205,7 +205,8 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
         assert site.resolve("bank#customers*") == second != first
         assert storage.names("bank", "lake") == [second.name] and storage.names("bank") == []
         assert list(storage.iter_rows(second)) == [["1", "3"]]
-        assert site.keeper(second) == ["dataset bank#customers*"] and site.keeper(first) == []
+        assert site.reasons_to_keep(second) == ["dataset bank#customers*"]
+        assert site.reasons_to_keep(first) == []
         broken = raising(io.UnsupportedOperation("the database is away"))
         put, known.put = known.put, broken  # type: ignore[method-assign]
         with pytest.raises(Exception, match="database is away"):
