@@ -1,4 +1,4 @@
-"""The stage of a node that talks to other nodes: protocols, signatures, the channel and its sessions."""
+"""The part of the bootstrap that builds what talks to other nodes: protocols, signatures, channel, sessions."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +57,7 @@ def build_peer_services(
     clock = foundation.clock
     node = settings.node.id
     limits = settings.limits
+    # `bundles` is built below: it needs the routes of this table.
     peer_table = PeerTable(
         settings.node,
         registries.routes,
@@ -80,6 +81,8 @@ def build_peer_services(
     protocol = BfiaProtocol(node, registries.routes, metrics.requested)
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, keyring, peer_table.entry, clock)
+    # Set late: these need the protocol themselves, or are built after it. FATE's side signs the
+    # standard's requests, too: to nodes that the settings list as signing sites of FATE.
     protocol.sign = fate.sign
     protocol.key = lambda: keyring.signing
     protocol.bundles = bundles.of
@@ -88,7 +91,7 @@ def build_peer_services(
     peers = Peers(
         node,
         {adapter.name: adapter for adapter in (protocol, fate.protocol)},
-        fate.spoken,
+        fate.protocol_for,
         partial(_own_apis, late),
     )
     return PeerServices(
@@ -98,7 +101,11 @@ def build_peer_services(
         protocol=protocol,
         fate=fate,
         audit_head=Loop(
-            "audit head", sign_audit, lambda _: [""], every=AUDIT_HEAD_INTERVAL, workers=1
+            "audit head",
+            sign_audit,
+            lambda _: [""],  # one unit of work, without a name
+            every=AUDIT_HEAD_INTERVAL,
+            workers=1,
         ),
         bundles=bundles,
         peers=late.peers.bind(peers),
@@ -118,14 +125,17 @@ def _vouched_keys(
     bundles: Bundles,
     node: NodeId,
 ) -> dict[str, tuple[str, ...]]:
-    """Return a node's public keys by the signed jobs under way here that name it."""
+    """Return a node's public keys according to signed jobs under way here that name it, by job id."""
     keys = {}
     for job_id in store.local_jobs.under_way_with(node):
         local = store.local_jobs.find(job_id)
         if local is not None and local.agreement is not None:
             spec = local.spec
             keys[job_id] = bundles.vouched_keys(
-                local.agreement.bundle, spec.initiator, spec.scheduler, node
+                local.agreement.bundle,
+                initiator=spec.initiator,
+                scheduler=spec.scheduler,
+                node=node,
             )
     for job_id in store.jobs.under_way_with(node):
         job = store.jobs.find(job_id)
@@ -133,7 +143,13 @@ def _vouched_keys(
             continue
         initiator = job.spec.initiator
         bundle = next(iter(job.spec.bundles.values()))  # all are the initiator's, with its keys
-        keys[job_id] = bundles.vouched_keys(bundle, initiator, initiator, node)
+        # In a job that this node schedules, only the initiator can be the signer.
+        keys[job_id] = bundles.vouched_keys(
+            bundle,
+            initiator=initiator,
+            scheduler=initiator,
+            node=node,
+        )
     return keys
 
 
@@ -174,7 +190,11 @@ def _own_apis(late: LateServices) -> tuple[SchedulerApi, ParticipantApi]:
 
 
 def _container_address(foundation: Foundation, late: LateServices, run: Run) -> str:
-    """Return the address of a run's container; "" with one port, at which addresses prove nothing."""
+    """Return the address of a run's container.
+
+    Returns "" if containers have no listener of their own: at the shared port an address does not
+    identify a container.
+    """
     if foundation.settings.listen.container is None:
         return ""
     return late.launching().address_of(run)

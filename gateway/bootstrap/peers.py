@@ -82,7 +82,7 @@ class FateSide:
         """Return whether a node's route names FATE's protocol."""
         return self._profile_of(node) == PROFILE
 
-    def spoken(self, node: NodeId, protocol: str) -> str:
+    def protocol_for(self, node: NodeId, protocol: str) -> str:
         """Return the protocol for calls to a node. Raises `Refused` for FATE's while it is switched off."""
         if not self.speaks(node):
             return "bfia"

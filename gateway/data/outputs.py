@@ -17,7 +17,7 @@ from gateway.domain import datasets
 from gateway.domain.datasets import Default
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob, Run
-from gateway.domain.spec import NodeId, is_outside
+from gateway.domain.spec import NodeId, Party, is_outside
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.store import Store
@@ -64,8 +64,9 @@ class OutputMetadata:
 
 @dataclass(frozen=True)
 class OutputQuery:
-    """A request for outputs of a task, of a role (``host``) or party (``host.0``).
+    """A request for a task's outputs at the parties of ``role``.
 
+    ``role``: all parties of a role (``host``) or one party (``host.0``).
     ``key``: one output; empty: all.
     """
 
@@ -85,7 +86,7 @@ class Output:
 
     @property
     def address(self) -> Address:
-        """Its place in the storage."""
+        """Its place in the storage. The key in the flow leads to the component's name, and that to the address."""
         return self.run.outputs[self.run.output_keys[self.key]]
 
     @property
@@ -116,13 +117,8 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
         raise _no_task(query, local)
     parties = [p for p in local.spec.parties if query.role in (p.role, p.label)]
     if all(party.node != local.node for party in parties):
-        where = ", ".join(dict.fromkeys(party.node for party in parties))
-        text = (
-            f"plays at node {where}; its outputs are there"
-            if where
-            else f"is not a party of job {local.id}"
-        )
-        raise NotFound(f"{query.role} {text}", reason="PARTY_UNKNOWN")
+        raise _not_played_here(query, local, parties)
+    # Of several runs of a party (attempts), the last one in the list is the newest.
     newest_runs = {run.party: run for run in local.runs_that_count(task) if run.party in parties}
     outputs = []
     for run in newest_runs.values():
@@ -138,6 +134,15 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
     raise NotFound(f"task {task} gives {query.role} no {what}", reason="OUTPUT_UNKNOWN")
 
 
+def _not_played_here(query: OutputQuery, local: LocalJob, parties: Sequence[Party]) -> NotFound:
+    """Return the error for a role or party without a part at this node."""
+    text = f"is not a party of job {local.id}"
+    if parties:
+        where = ", ".join(dict.fromkeys(party.node for party in parties))
+        text = f"plays at node {where}; its outputs are there"
+    return NotFound(f"{query.role} {text}", reason="PARTY_UNKNOWN")
+
+
 def _task_name(local: LocalJob, task: str) -> str:
     """Return the name of a task that is given by name or id."""
     for run in local.runs:
@@ -149,6 +154,7 @@ def _task_name(local: LocalJob, task: str) -> str:
 # Requests metadata from the node that has the outputs. Raises its refusal, and `NotServed` if it
 # lacks the endpoint.
 Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
+# Writes an audit entry: time, user, action, HTTP status, code, detail.
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
 
@@ -225,18 +231,22 @@ class OutputCatalog:
         return metadata
 
     def _refusal(self, address: Address, sender: NodeId) -> NotAllowed | None:
-        """Return the refusal of an output's metadata; unlike for jobs, no grant means no access."""
+        """Return why a peer may not read an output's metadata; None if it may.
+
+        Metadata always needs a grant; jobs do not always.
+        """
         name = address.dataset_id
         if self._shared.disabled(address):
             return NotAllowed(
                 f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED
             )
+        # LISTED: an output without any grant is closed to all peers.
         unknown = datasets.without_grant(
             self._shared.grants.of(address), [sender], Default.LISTED, self._clock()
         )
         if not unknown:
             return None
-        ((node, text),) = unknown
+        ((node, text),) = unknown  # only the sender was checked
         step = f"its admin grants it by: bfia-gateway data grant {shlex.quote(name)} {node}"
         return NotAllowed(
             f"output {name} of node {self._node}: {node} {text}; {step}",
@@ -257,15 +267,15 @@ class OutputCatalog:
         if not self._storage.exists(address):
             return plain
         try:
-            files = [part.size for part in self._storage.partitions(address)]
-            document = self._storage.metadata(address)
-        except (Invalid, TooLarge):  # then only the size of the data is known
-            document = {}
-        except (GatewayError, OSError):  # broken, or deleted in between: its download says which
+            sizes = [part.size for part in self._storage.partitions(address)]
+            document = self._document(address)
+        except (GatewayError, OSError):
+            # Broken, or deleted since the check above; a download would report which.
             return plain
         dataset = dataset_of(address, document)
         columns = zip(dataset.columns, dataset.types, strict=True)
         created_at = ""
+        # The epoch stands for an unknown time.
         if dataset.created_at.timestamp():
             created_at = dataset.created_at.isoformat(timespec="seconds")
         return replace(
@@ -273,13 +283,20 @@ class OutputCatalog:
             there=True,
             count=dataset.count if "count" in document else None,
             columns=[Column(name, column_type) for name, column_type in columns],
-            partitions=len(files),
-            bytes=sum(files),
+            partitions=len(sizes),
+            bytes=sum(sizes),
             description=dataset.description,
             id_column=_text(document.get("id_column")),
             label_column=_text(document.get("label_column")),
             created_at=created_at,
         )
+
+    def _document(self, address: Address) -> Mapping[str, Any]:
+        """Return the content of an output's metadata file; empty if it is invalid or too large."""
+        try:
+            return self._storage.metadata(address)
+        except (Invalid, TooLarge):
+            return {}
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,8 @@ C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
 NOW = datetime.min.replace(tzinfo=UTC)  # "immediately" in an agenda
-_NOTED_TRIES = 3  # of a call, before only each doubled number is noted
+# The first tries of a call are all noted; after them only the 4th, 8th, 16th and so on.
+_NOTED_TRIES = 3
 _MAX_DOUBLINGS = 20
 
 
@@ -59,7 +60,7 @@ def shortened(
     by: float,
     *words: object,
 ) -> float:
-    """Return a pause less a pseudo-random part of at most the share ``by``; the words are its seed."""
+    """Return a pause shortened by a pseudo-random share between 0 and ``by``, seeded by ``words``."""
     share = zlib.crc32(repr(words).encode()) / 2**32
     return seconds * (1.0 - by * share)
 
@@ -76,7 +77,10 @@ class Pauses:
     jitter: float = 0.0
 
     def retry(self, tries: int, *request: object) -> timedelta:
-        """Return the pause before the next try: it doubles with each, up to a bound."""
+        """Return the pause before the next try: it doubles with each, up to a bound.
+
+        ``tries``: the failures before the last one, 0 after the first.
+        """
         pause = min(self.retry_first * 2.0 ** min(tries, _MAX_DOUBLINGS), self.retry_max)
         return timedelta(seconds=shortened(pause, self.jitter, tries, *request))
 
@@ -85,16 +89,17 @@ class Pauses:
 class Timing(Pauses):
     """Deadlines and pauses of the scheduling node, in seconds."""
 
-    # a node that cannot be reached for this long while a job is created refuses it
+    # a node that cannot be reached for this long while a job is created counts as refusing it
     create_deadline: float = 10.0
     start_deadline: float = 60.0  # the same while a job is started
     unreachable_limit: float = 600.0  # a running job whose node is silent for this long fails
     poll_first: float = 0.05  # pause between the first two polls; it doubles while there is no news
-    # the longest such pause, until a twentieth of the time without news is longer
+    # the pause stops doubling here; then it is a twentieth of the time without news, if that is longer
     poll_max: float = 2.0
-    # first pause of a node that reports by itself; then as long as there was no news
+    # first pause for a node that reports by itself; each further pause equals the time without news
     poll_pushing: float = 2.0
-    poll_rarely: float = 60.0  # the longest pause of both: a task that runs for hours costs little
+    # upper bound of the pauses above, polled or pushing: a task that runs for hours costs little
+    poll_rarely: float = 60.0
     abreast: int = 64  # tasks of one job under way at the same time
     # pause before a node that had too little free is asked again; it doubles each time
     hold_first: float = 0.5
@@ -103,7 +108,7 @@ class Timing(Pauses):
     hold_tries: int = 0  # how often one node is asked before the job ends; 0: as long as it takes
     # a job that has waited for resources for this long keeps its grants until all nodes have granted it
     ageing: float = 600.0
-    # how long a failed attempt may go on at a node that has answered its stop
+    # how long a node that acknowledged the stop of a failed attempt may still report it as running
     stop_timeout: float = 60.0
     # how long a stop that was not acknowledged is repeated after the end
     redeliver_for: float = 86_400.0
@@ -116,7 +121,7 @@ class RunTiming(Pauses):
     # a launch without a recorded end is repeated after this; it is idempotent by name
     launch_deadline: float = 120.0
     probe_every: float = 5.0  # safety net; an exit is normally reported by the engine
-    # longest pause between probes that are stored, which doubles; probes in between store only news
+    # an unchanged probe is stored after a pause that doubles up to this; news are always stored
     probe_rarely: float = 60.0
     # an exit with code 0 waits this long for a report that is still on its way
     callback_grace: float = 1.0
@@ -125,9 +130,10 @@ class RunTiming(Pauses):
     linger: float = 30.0  # a container that reported success may take this long to exit
     stop_grace: float = 5.0  # between asking a container to end and killing it
     engine_timeout: float = 60.0  # a run fails when the engine has not answered for this long
-    # reading a model's files is repeated after this; it changes nothing
+    # sealing (reading a model's files) is repeated after this; repeating is harmless
     seal_deadline: float = 600.0
-    # fetching keeps its own deadlines; a gateway that takes over or restarts does not wait for this one
+    # practically unlimited, as fetching has its own deadlines; after a restart or a takeover the images
+    # are fetched again without waiting for this
     prepare_deadline: float = 100_000.0
     # not seconds: how often a state is reported before the scheduling node has to ask
     tell_tries: int = 40

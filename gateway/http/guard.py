@@ -1,8 +1,9 @@
-"""In front of the listeners: authentication and roles on operators' paths, and the audit of both.
+"""In front of the listeners: authentication and roles on operators' paths; the audit of changes and refusals.
 
-The audit holds every change with its result, and refusals: all of a partner's, and the ones for lack of a valid token,
-role or route. The sender of a refused request is unproven, so a flood has to be cheap: a repeated refusal is
-written once a minute with the number of its repetitions, and only `MOST` different ones a minute.
+The audit holds every change with its result. It also holds refusals: of a known partner for any reason but a temporary
+one; of anyone else only for a missing or invalid token, role or route (401 and 403). The sender of a refused request
+is unproven, so a flood has to be cheap: a repeated refusal is written once a minute with the number of its
+repetitions, and only `MOST` different ones a minute.
 """
 
 import hashlib
@@ -90,7 +91,7 @@ class Guard:
         state = scope.setdefault("state", {})
         try:
             identity = await self._identify(scope)
-            state["asker"] = identity.name
+            state["asker"] = identity.name  # for the audit of a refusal
             _check_path_and_role(identity, scope["method"], path)
         except GatewayError as error:
             if not _is_login_check(scope, error):
@@ -100,6 +101,7 @@ class Guard:
                 headers = {"www-authenticate": "Bearer"}
             await refusal(error, scope, headers)(scope, receive, send)
             return
+        # For the handlers: the user of a token, "" on a listener without tokens.
         state["operator"] = identity.name if self.access else ""
         state["role"] = str(identity.role)
         state["check_again"] = partial(self._check_again, scope)
@@ -192,16 +194,18 @@ class Guard:
         user: str,
         action: str,
         at: datetime,
-        *result: Any,
+        status: int,
+        code: int | None,
+        detail: Mapping[str, Any],
     ) -> None:
         try:
-            self.record(at, user, action, *result)
+            self.record(at, user, action, status, code, detail)
         except Exception:
             log.exception(
                 "a change is not in the audit log",
                 who=user,
                 action=action,
-                status=result[0],
+                status=status,
             )
 
 
@@ -218,7 +222,11 @@ def _check_path_and_role(identity: Identity, method: str, path: str) -> None:
 
 
 def _change_detail(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the audit detail of a change: ids, notes of the handler, and the refusal."""
+    """Return the audit detail of a change.
+
+    It has the ids in the request (``asked``) and in the response (``answered``), the handler's notes,
+    and the refusal.
+    """
     detail = {key: state[key] for key in ("asked", "answered") if state.get(key)}
     detail |= state.get("audit") or {}
     refused: GatewayError | None = state.get("refused")
@@ -232,7 +240,7 @@ def _decoded_headers(scope: Scope) -> dict[str, str]:
 
 
 def _is_login_check(scope: Scope, error: GatewayError) -> bool:
-    """Return whether the console checks, still without a token, for a login of its browser."""
+    """Return whether the console asks, without a token yet, if its browser is logged in."""
     return error.reason == "NO_TOKEN" and (scope["method"], scope["path"]) == ("GET", _SESSION)
 
 
@@ -292,7 +300,7 @@ class Refusals:
     def _write(
         self,
         at: datetime,
-        proof: Mapping[str, Any],
+        origin_detail: Mapping[str, Any],
         counts: Mapping[str, str],
         user: str,
         action: str,
@@ -300,13 +308,15 @@ class Refusals:
         detail: Mapping[str, Any],
     ) -> None:
         entry = {
-            **proof,
+            **origin_detail,
             **detail,
             **counts,
         }
+        # The reason is enough for the log; only the audit entry has the message, too.
         logged = {key: value for key, value in entry.items() if key != "message"}
         log.warning("refused", who=user, action=action, **logged)
         try:
+            # A refusal's code is its HTTP status, too.
             self._add(at, user, action, code, code, entry)
         except Exception as error:  # the refusal stands, even without the database
             log.warning("a refusal is not in the audit", cause=str(error)[:500])
@@ -365,7 +375,7 @@ def noting_refusals(
     limiter: CapacityLimiter,
     partners: Partners | None = None,
 ) -> ASGIApp:
-    """Record requests that another application refused, as its ``refused`` in their state says.
+    """Wrap an application: record each request for which it set ``refused`` in the request's state.
 
     ``claimed`` returns the node that a request names as its sender.
     """

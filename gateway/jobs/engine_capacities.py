@@ -1,8 +1,9 @@
 """What each of the node's engines has: asked for every few seconds and bounded by the settings.
 
 While an engine does not answer, its totals are the last ones that this process saw; before the
-first answer, the last ones that any gateway of the node stored. An engine that has never answered
-has no totals. The main engine is called "".
+first answer, the last ones stored: of the main engine by this gateway, of others by any gateway of
+the node. An engine without either has no totals; the main one then counts as having this machine's.
+The main engine is called "".
 """
 
 import shutil
@@ -34,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL = 15.0  # seconds between two questions to an engine
 FIRST_LOOK = 10.0  # seconds that a caller waits for the first answer of an engine
-SHARE = 0.75  # of the node's memory and disk for jobs, for runs that request none
+SHARE = 0.75  # of the node's memory and disk: what a run that requests none may use at most
 _MAX_WORKERS = 4  # engines asked at the same time, so that a hanging one does not delay the rest
 
 
@@ -83,6 +84,7 @@ class EngineCapacities:
         self._stored_totals = EngineTotals(context.store)
         self._clock = context.clock
         self._first_look = first_look
+        # The main engine's totals are stored under its gateway: each gateway may have another one.
         self._main_name = context.owner or "main"
         self._on_change = on_change
         self._last_stored: dict[str, Capacity] = {}
@@ -100,18 +102,20 @@ class EngineCapacities:
     def __call__(self) -> NodeCapacity:
         """Return the node's capacity.
 
-        Until the main engine has answered for the first time, it has the capacity of this machine.
+        A main engine without totals, observed or stored, counts as having those of this machine.
         """
         further = self.by_engine()
         main = further.pop("")
-        if main.total is None:
+        total = main.total
+        cores = main.cores
+        if total is None:
             machine = this_machine()
-            main = EngineCapacity(self._bounded("", machine), machine.cpu)
-        total = main.total or Amounts()
+            total = self._bounded("", machine)
+            cores = machine.cpu
         return NodeCapacity(
             node=self._node,
             total=replace(total, disk=self._disk),
-            cores=main.cores,
+            cores=cores,
             share=self._settings.resources.job_share,
             defaults=self.defaults,
             further=further,
@@ -133,15 +137,16 @@ class EngineCapacities:
     def ceilings(self, run: Run) -> Mapping[str, float | None]:
         """Return a run's limits; the limits that it leaves open are derived from the node's capacity.
 
-        Cores stay open if an engine can only bound whole ones. Ceilings are not reserved.
+        Cores stay unlimited as soon as one engine of the node cannot limit fractions of a core.
+        Ceilings are not reserved.
         """
-        bounded_kinds = (run.limits.get(kind) for kind in ("cpu", "memory", "disk"))
-        if None not in bounded_kinds:
+        requested = (run.limits.get(kind) for kind in ("cpu", "memory", "disk"))
+        if None not in requested:
             return run.limits
-        limits = {**dict.fromkeys(run.limits), **self._derived_limits(run)}
-        for kind, amount in run.limits.items():
-            if amount is not None:
-                limits[kind] = amount
+        limits = dict(run.limits)
+        for kind, ceiling in self._derived_limits(run).items():
+            if limits.get(kind) is None:
+                limits[kind] = ceiling
         return limits
 
     def _derived_limits(self, run: Run) -> dict[str, float | None]:
@@ -196,7 +201,10 @@ class EngineCapacities:
             self.look(name)
 
     def _observe(self, name: str) -> bool:
-        """Ask an engine and remember the result; return whether an earlier observation changed."""
+        """Ask an engine and remember the result.
+
+        Returns whether it differs from an earlier one (False for the first).
+        """
         try:
             observation = _Observation(self._engines[name].capacity())
         except EngineError as error:
@@ -233,11 +241,13 @@ class EngineCapacities:
         away = ""
         if observation.away_since is not None:
             since = moment(observation.away_since)
+            # Shown only for further engines, which have names; the main one's is never shown.
             away = f"engine {name} of node {self._node} has not answered since {since}"
         capacity = observation.capacity
         if capacity is None:
             return EngineCapacity(None, away=away, cause=observation.cause)
         total = self._bounded(name, capacity)
+        # Bounded as well: what others use above the bounds takes nothing from the jobs.
         usable = self._bounded(name, _without_others(capacity))
         return EngineCapacity(
             total=total,
@@ -301,7 +311,7 @@ def _bytes(gib: float | None) -> int | None:
 
 
 def _without_others(capacity: Capacity) -> Capacity:
-    """Return the part of a capacity that others than this node leave."""
+    """Return a capacity less what others than this node use."""
     others = capacity.others or Capacity(0, 0)
     return Capacity(
         capacity.cpu - others.cpu,

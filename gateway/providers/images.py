@@ -51,7 +51,7 @@ class Signer:
     keys: tuple[PublicKey, ...]
 
     def applies_to(self, provider: str, registries: Iterable[str]) -> bool:
-        """Return whether the rule is about images of a provider from any of some registries."""
+        """Return whether it has to sign the images of a provider from any of these registries."""
         if not fnmatchcase(provider, self.provider):
             return False
         return any(fnmatchcase(registry, self.registry) for registry in registries)
@@ -71,9 +71,9 @@ class SignaturePolicy:
         image: str,
         engine: Engine,
     ) -> str:
-        """Return the digest of an image with a valid signature; empty if no rule applies to it.
+        """Return the digest of an image with a valid signature; empty if no signer applies to it.
 
-        The first rule that applies decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
+        The first signer that applies decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
         SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
         signer = self._signer_for(provider, image, engine)
@@ -86,7 +86,7 @@ class SignaturePolicy:
             _flaw(signature, signer.keys)
             for signature in find_signatures(image, facts.repo_digests)
         ]
-        if all(flaws):
+        if all(flaws):  # one signature without a flaw ("") is enough
             causes = "; ".join(dict.fromkeys(flaws))
             raise SignatureInvalid(
                 f"no signature of {image} counts for provider {provider}: {causes}"
@@ -95,7 +95,7 @@ class SignaturePolicy:
         return facts.digest
 
     def _signer_for(self, provider: str, image: str, engine: Engine) -> Signer | None:
-        """Return the first rule that applies to an image; None if there is none."""
+        """Return the first signer that applies to an image; None if there is none."""
         names: Sequence[str] = (image,)
         if self._signers and _IMAGE_ID.fullmatch(image):  # an id does not name its registry
             names = engine.image_facts(image).repo_digests or names
@@ -145,7 +145,10 @@ def _load_key(file: Path) -> PublicKey:
 
 
 def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
-    """Return why a signature does not count; empty if it does."""
+    """Return why a signature does not count; empty if it does.
+
+    The texts continue "no signature of … counts for provider …: " and speak of one of the signatures.
+    """
     try:
         signature = b64decode(image_signature.signature, validate=True)
     except ValueError:
@@ -272,7 +275,8 @@ def _all_failed(images: Iterable[str], reason: str, message: str) -> tuple[Inspe
 def pin_images(provider: Provider, inspected: Iterable[InspectedImage]) -> Provider:
     """Return the provider with the digests of its images, and warnings about the images.
 
-    There is one for each image that could not be inspected, and for each difference of its labels.
+    One warning per image that could not be inspected, and per label that contradicts the
+    provider's description.
     """
     digests: dict[str, str] = {}
     warnings: list[Problem] = []

@@ -90,7 +90,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing, so that the registry does not collect when it is built."""
+        """Return nothing, so that `register` does not call `collect` (while the node is still being built)."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -201,7 +201,7 @@ def _session_metrics(channel: Broker) -> Iterator[Metric]:
     )
     yield _session_gauge(
         "bfia_channel_session_oldest_seconds",
-        "Age of the oldest of them.",
+        "Age in seconds of the oldest message not yet delivered, by session.",
         oldest,
     )
     yield _session_gauge(
@@ -233,7 +233,7 @@ def _received_metrics(channel: Broker) -> Iterator[Metric]:
     yield sizes
     yield _session_gauge(
         "bfia_channel_session_received_bytes_per_second",
-        "Bytes received a second, over the last ten.",
+        "Bytes received per second, averaged over the last 10 seconds.",
         rates,
     )
 
@@ -249,13 +249,13 @@ def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
     )
     yield _gauge(
         "bfia_resources_held",
-        "What jobs hold of it.",
+        "What jobs hold of the node's resources.",
         ["kind"],
         _by_kind(ledger.held, has_gpus),
     )
     yield _gauge(
         "bfia_resources_free",
-        "What others may hold.",
+        "What is free for further jobs.",
         ["kind"],
         _by_kind(ledger.free, has_gpus),
     )
@@ -275,13 +275,13 @@ def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
     )
     yield _gauge(
         "bfia_engine_resources_held",
-        "What jobs hold of it.",
+        "What jobs hold of the engine's resources.",
         labels,
         _by_engine_and_kind(ledger, held_amounts),
     )
     yield _gauge(
         "bfia_engine_resources_free",
-        "What others may hold; of one that does not answer, nothing.",
+        "What is free for further jobs; 0 while the engine does not answer.",
         labels,
         _by_engine_and_kind(ledger, ledger.available),
     )

@@ -126,7 +126,7 @@ def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str
         or_(
             c.created_at >= moment.timestamp(),
             c.status.not_in(_OVER),
-            c.due_at.is_not(None),
+            c.due_at.is_not(None),  # over, but with something left to do here
         )
     )
     return store.values(query)
@@ -139,7 +139,10 @@ def is_known(store: Store, job_id: str) -> bool:
 
 
 def under_way(store: Store) -> list[tuple[str, str]]:
-    """Return (id, status) of the jobs with work left at this node, apart from late calls to others."""
+    """Return (id, status) of the jobs with work left at this node.
+
+    Jobs whose only work left is to repeat calls (such as stops) to other nodes do not count.
+    """
     statuses_by_job: dict[str, str] = {}
     for table in (schema.local_job, schema.job):
         c = table.c
@@ -183,8 +186,9 @@ def drop_job(
 ) -> bool:
     """Delete a job from every table, and its timeline except for a line about the deletion.
 
-    Returns False if the job is unknown. The line is written before the others are deleted, so that
-    no later entry of any timeline takes an older number.
+    Returns False if the job is unknown. The line is written before the others are deleted: the
+    database may reuse the highest number once its row is deleted, and a reader of the feed, which
+    continues after the last number it has read, would then miss the new entry.
     """
     note = Note(at, _DELETED, by, detail)
     timeline = schema.timeline
@@ -331,7 +335,7 @@ def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
 
 
 class _Details(NamedTuple):
-    """Fields of a list's entry that only the job's record has."""
+    """Fields of a list's entry that have no column and are read from the job's record (``state``, JSON)."""
 
     ended_at: datetime | None = None
     user: str = ""
