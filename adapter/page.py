@@ -35,8 +35,8 @@ class Page:
     def refusal(self, node: str) -> Refused:
         """Return the error for a request to ``node`` that got this page."""
         text = f"{node} answers HTTP {self.status}{self._cause()}"
-        if self.source:
-            text += f"; it says: {self.source}"
+        if self.quotation:
+            text += f"; it says: {self.quotation}"
         return Refused(text, reason=self.reason)
 
     def _cause(self) -> str:
@@ -65,7 +65,7 @@ class Page:
         return "NO_ENVELOPE"
 
     @property
-    def source(self) -> str:
+    def quotation(self) -> str:
         """The server's name and the first words of the page; empty if it has neither."""
         parts = []
         if self.server:

@@ -1,6 +1,6 @@
 """Kept connections to peers, each under the TLS identity of its route.
 
-`Client` sends blocking HTTP/1.1 requests to one address; `Clients` keeps one client of any kind per key.
+`Client` sends blocking HTTP/1.1 requests to one address; `Clients` caches clients (ours or httpx's) by a hashable key.
 """
 
 import functools
@@ -27,11 +27,12 @@ from route_table.model import NO_IDENTITY, Identity
 C = TypeVar("C")
 K = TypeVar("K", bound=Hashable)
 
-LARGEST_ANSWER = 32 * 1024**2  # bytes; this protocol has no longer responses
+LARGEST_ANSWER = 32 * 1024**2  # bytes; no response of this protocol is larger
 MAX_REQUESTS = 32  # concurrent requests to one address
 _MAX_IDLE = 8  # idle connections kept per address
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
-_MAX_OVERHEAD = 4  # bytes on the wire per byte of the largest body; short chunks are mostly framing
+# The wire bytes may be this many times the largest body: chunk framing adds to it.
+_MAX_WIRE_FACTOR = 4
 _IDLE_SECONDS = 4.0  # a connection is not reused after a longer pause
 _CONNECT_SECONDS = 3.0
 _QUEUE_SECONDS = 1.0  # wait for one of the `MAX_REQUESTS`
@@ -88,7 +89,7 @@ class ResponseReader:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take received bytes; none mean that the peer closed the connection.
+        """Take received bytes; empty ``data`` means that the peer closed the connection.
 
         Raises ConnectionError for a response that is incomplete, compressed or not HTTP.
         """
@@ -110,7 +111,7 @@ class ResponseReader:
             raise ConnectionAbortedError(f"the response is not HTTP: {error}") from error
         limit = _MAX_HEAD
         if self._has_final_head:
-            limit = _MAX_OVERHEAD * self._max_body
+            limit = _MAX_WIRE_FACTOR * self._max_body
         if self._received > limit:
             raise ConnectionAbortedError("the response is mostly headers")
 
@@ -197,16 +198,16 @@ class Client:
     def __init__(
         self,
         url: str,
-        verify: ssl.SSLContext,
+        tls_context: ssl.SSLContext,
         server_name: str | None = None,
     ) -> None:
         parts = urlsplit(url)
-        self._tls = parts.scheme == "https"
+        self._uses_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._tls else 80)
+        self._port = parts.port or (443 if self._uses_tls else 80)
         self._netloc = parts.netloc.rpartition("@")[2]
         self._prefix = parts.path.rstrip("/")
-        self._verify = verify
+        self._tls_context = tls_context
         self._server_name = server_name or self._host
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._lock = threading.Lock()
@@ -231,6 +232,10 @@ class Client:
         return Response(response.status, body, response.headers)
 
     def _send(self, request: Request, seconds: float, end: float) -> ResponseReader:
+        """Exchange a request for its response.
+
+        ``seconds`` limits each operation of the socket, ``end`` (monotonic) the whole exchange.
+        """
         sock = self._take_idle()
         if sock is None:
             sock = self._connect(seconds)
@@ -283,8 +288,8 @@ class Client:
         sock = socket.create_connection((self._host, self._port), timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls:
-                return self._verify.wrap_socket(sock, server_hostname=self._server_name)
+            if self._uses_tls:
+                return self._tls_context.wrap_socket(sock, server_hostname=self._server_name)
         except (OSError, ValueError):
             sock.close()
             raise
@@ -303,6 +308,7 @@ class Client:
             response.feed(sock.recv(65536))
             if time.monotonic() > end:
                 raise TimeoutError("the answer does not end")
+        # A response without length headers that can be kept (204, 304) has no body by definition.
         is_delimited = response.keep or response.has_length
         if not response.content and not is_delimited:  # probably cut off after its headers
             raise ConnectionResetError("the peer closed the connection without a body")
@@ -340,7 +346,8 @@ class Connections:
         """``observe`` is called with every exchange, for the metrics."""
         self._clients: Clients[tuple[str, Identity], Client] = Clients(_client)
         self.observe = observe
-        # Node id and address of peers whose dialect was compared with the profile of their route.
+        # (node id, address) of peers already checked against the profile of their route. `adapter.bfia.peer`
+        # uses and changes it.
         self.profile_checked: set[tuple[str, str]] = set()
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> Client:
@@ -355,9 +362,9 @@ class Connections:
             client.close()
 
 
-def _client(key: tuple[str, Identity], verify: ssl.SSLContext) -> Client:
+def _client(key: tuple[str, Identity], tls_context: ssl.SSLContext) -> Client:
     url, identity = key
-    return Client(url, verify, identity.server_name)
+    return Client(url, tls_context, identity.server_name)
 
 
 class Clients(Generic[K, C]):

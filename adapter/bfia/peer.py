@@ -519,7 +519,7 @@ def _unavailable(
     """Return the error of a peer, or its proxy, that cannot respond now."""
     cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
     if page is not None:
-        cause = page.source
+        cause = page.quotation
     text = f"{call.speaker} answers HTTP {status}"
     if cause:
         text += f": {cause}"

@@ -1,6 +1,7 @@
-"""Paths for this node's own platform and its containers (control layer 4 and 5), and for providers.
+"""Paths called by this node's platform (the standard's control layer 4), its containers (layer 5) and providers.
 
-``/v1/platform/schedule`` is the standard's, ``/v2/provider`` the first users' form of registering images.
+Those under ``/v1/platform/schedule`` are the standard's; under ``/v2/provider`` images are registered as our first
+users do it.
 
 The standard leaves the details of logs open. Here lines are numbered from 0, their level is read as in
 `gateway.data.logs`, and a node with several roles returns the lines of all of them unless ``role``
@@ -55,7 +56,7 @@ _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logg
 
 
 def _serve(router: APIRouter, path: str, *methods: str, **options: Any) -> Callable[[E], E]:
-    """Serve a path in both spellings; the interface description has the standard's first method."""
+    """Serve a path in both spellings; OpenAPI lists only the standard's, with the first of ``methods``."""
 
     def add(endpoint: E) -> E:
         for base in (SCHEDULE, OTHER):
@@ -88,7 +89,7 @@ def operator_router(
     """Return the paths for this node's own platform; ``coordinator_node`` schedules its jobs.
 
     ``expanded`` replaces `ALL_SITES` in a job by the nodes of the job's project. ``ids_bytes`` limits
-    the bodies at the paths that take no job.
+    the bodies of requests that carry only ids, not a whole job.
     """
     router = APIRouter(tags=["platform"], route_class=Route)
 
@@ -100,7 +101,12 @@ def operator_router(
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
         trace_id = sender.trace_id or new_trace_id()
-        spec = translate.job_spec(body, "", coordinator_node, trace_id)
+        spec = translate.job_spec(
+            body,
+            job_id="",  # set below, once the parties are known
+            scheduler=coordinator_node,
+            trace_id=trace_id,
+        )
         if any(party.node == ALL_SITES for party in spec.parties):
             spec = await on(limiters.rest, sender, partial(expanded, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
@@ -164,6 +170,7 @@ def operator_router(
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
         query = await read(request, _FlowQuery)
         flow_id = None
+        # An empty flow_id in the query is a flow too; only without one are all jobs returned.
         if query.model_fields_set:
             flow_id = query.flow_id
         states = await on(limiters.peers, incoming(request), partial(jobs.jobs, flow_id))
@@ -175,7 +182,7 @@ def operator_router(
 def container_router(
     take: Callable[[Callback], None],
     limiters: Limiters,
-    run_of_token: Callable[[str], str | None] = str,
+    run_of_token: Callable[[str], str | None] = str,  # by default a token is the run's id itself
     *,
     by_address: bool = True,
 ) -> APIRouter:
@@ -191,22 +198,25 @@ def container_router(
         request: Request,
         body: Annotated[wire.ContainerCallback, examples.CALLBACK],
         sender: Sender,
-        run: str = Query(
-            default="", description="the run's token; part of the address that the container got"
+        token: str = Query(
+            default="",
+            alias="run",
+            description="the run's token; part of the address that the container got",
         ),
     ) -> Done:
         callback = Callback(
-            _container_status(body.status),
-            body.task_id,
-            body.role,
-            run_of(run, body.task_id),
-            body.result_code,
-            body.result_message,
-            request.client.host if request.client else "",
-            shorten(body.status, _LONGEST_STATUS),
+            status=_container_status(body.status),
+            task_id=body.task_id,
+            role=body.role,
+            run_id=run_of(token, body.task_id),
+            result_code=body.result_code,
+            result_message=body.result_message,
+            address=request.client.host if request.client else "",
+            word=shorten(body.status, _LONGEST_STATUS),
         )
         if callback.status is None:
-            with suppress(GatewayError):  # the report is refused, whatever its run is
+            # The run gets a warning all the same. Whether that works does not matter, as STATUS_UNKNOWN follows.
+            with suppress(GatewayError):
                 await on(limiters.news, sender, partial(take, callback))
             rule = f"must be one of {', '.join(_CONTAINER_STATES)}"
             raise Invalid([Problem("status", rule, body.status)], reason="STATUS_UNKNOWN")
@@ -352,6 +362,7 @@ def _level(value: Any) -> Any:
 
 
 def _number_text(value: Any) -> str | None:
+    """Return a number as text, so that JSON and query strings are parsed alike; '' counts as absent."""
     if value == "":
         return None
     return str(value)
@@ -431,7 +442,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
 
 
 def _log_parts(excerpt: Excerpt) -> list[dict[str, Any]]:
-    """Return the runs of lines of one role and stream, in their order."""
+    """Return the sections of consecutive lines with the same role and stream."""
     parts = []
     for (role, stream), lines in groupby(excerpt.lines, key=attrgetter("party", "stream")):
         parts.append({"role": role, "stream": stream, "num": len(list(lines))})
@@ -439,7 +450,10 @@ def _log_parts(excerpt: Excerpt) -> list[dict[str, Any]]:
 
 
 def _log_fields(excerpt: Excerpt) -> dict[str, Any]:
-    fields: dict[str, Any] = {"roles": list(excerpt.parties), "over": excerpt.over}
+    fields: dict[str, Any] = {
+        "roles": list(excerpt.parties),
+        "over": excerpt.over,  # the log will not grow any more
+    }
     if excerpt.incomplete:
         fields["incomplete"] = excerpt.incomplete
     return fields

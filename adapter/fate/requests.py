@@ -111,7 +111,7 @@ async def signed(
     request: Request,
 ) -> None:
     """Check the signature of a request if its node has to sign. Raises `NotAllowed`."""
-    if not signatures.requires_signature(node):
+    if not signatures.must_sign(node):
         return
     body = await request.body()
     path = request.url.path

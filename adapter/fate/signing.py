@@ -2,8 +2,8 @@
 
 An application has an id and a token that is never sent. The signature is MD5 twice: over id, initiator, nonce and
 time, then over that hash and the token. It proves the sender of a request but not its content, and is valid for a
-minute. So every gateway of the node remembers it for that long and accepts it for one request only, which FATE
-repeats if no response came. If that is not enough, use TLS.
+minute. So every gateway of the node remembers it for as long as it could be valid and accepts it for one request
+only; FATE may repeat that same request if no response came. If that is not enough, use TLS.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from gateway.errors import NotAllowed
 from gateway.identity.signatures import UsedSignatures
 
 VALID_MS = 60_000  # largest difference between a signed request's time and this machine's
-REMEMBERED = 2 * VALID_MS / 1000  # seconds
+REMEMBERED = 2 * VALID_MS / 1000  # seconds: from a minute before the signed time to a minute after
 _LONGEST_TIMESTAMP = 15  # digits
 _NAMES = ("appId", "Timestamp", "Nonce", "Signature")
 
@@ -66,8 +66,8 @@ class Signatures:
         self._sites = sites
         self._used = used or UsedSignatures(REMEMBERED)
 
-    def requires_signature(self, node: NodeId) -> bool:
-        """True if a node has to sign."""
+    def must_sign(self, node: NodeId) -> bool:
+        """True if requests from this node have to be signed."""
         return self._sites.get(node, FateSite()).expects is not None
 
     def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:

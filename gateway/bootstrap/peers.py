@@ -99,7 +99,7 @@ class FateSide:
 
     def has_to_sign(self, node: NodeId) -> bool:
         """Return whether a node must sign its requests as FATE's sites do."""
-        return self._signatures.requires_signature(node)
+        return self._signatures.must_sign(node)
 
     def may_bring(
         self,
@@ -114,7 +114,7 @@ class FateSide:
         route of their own that need not sign control requests.
         """
         if takes_part is None:
-            return has_route and not self._signatures.requires_signature(node)
+            return has_route and not self._signatures.must_sign(node)
         return takes_part
 
     def signed(
@@ -182,7 +182,7 @@ class FateSide:
         if table.knows(node):
             return True
         return table.takes_part(node) and (
-            table.had_route(node) or self._signatures.requires_signature(node)
+            table.had_route(node) or self._signatures.must_sign(node)
         )
 
     def _protocol_of(self, job_id: str) -> str:
