@@ -41,7 +41,7 @@ _LANES = {
     messages.Prepare: "engine-pull",
 }
 
-_MAX_UNRECORDED = 1000  # successes without consequence that may wait for the next news
+_MAX_DEFERRED = 1000  # successes without consequence that may wait for the next news
 
 
 @dataclass(frozen=True)
@@ -289,11 +289,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         changes = with_calls(
             self._change_by(*events), calls, self._clock(), _tries(local, action), answered=is_final
         )
-        max_unrecorded = 0
+        max_deferred = 0
         current = self._records.cached(local.id)
         if is_final and current and _has_no_consequence(action, current):
-            max_unrecorded = _MAX_UNRECORDED
-        self.record_answer(local.id, changes, max_unrecorded)
+            max_deferred = _MAX_DEFERRED
+        self.record_answer(local.id, changes, max_deferred)
 
     def _unexpected_error(self, action: messages.Action) -> messages.Event:
         """Return what a bug of ours means for the run: a failed launch; all else is tried again."""

@@ -4,7 +4,7 @@ A call is handed to the lane of its node once the write that claims it is stored
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -14,7 +14,7 @@ import structlog
 from gateway.domain import quorum
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, messages
-from gateway.domain.scheduling.agenda import call_of, is_claimed, may_wait, quiet_polls
+from gateway.domain.scheduling.agenda import call_of, is_claimed, max_deferred, quiet_polls
 from gateway.domain.scheduling.responses import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, ended
@@ -34,11 +34,20 @@ _LONGEST_WAIT = timedelta(seconds=1)
 
 _POLL_ANOTHER_PROCESS = 1.0  # seconds; another process on this database may move a job
 
-# Requests that may be sent late; others do harm after the job's end, e.g. from a frozen process.
+# Requests that are harmless however late. Others must not go out after the job's end, as when this process was
+# suspended in between.
 _TIMELESS = messages.PollTaskAt | messages.StopAt
 
 
-class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
+@dataclass(frozen=True)
+class Claimed:
+    """Requests that a write has claimed, and the time of the claim."""
+
+    requests: list[messages.Request]
+    at: datetime
+
+
+class Scheduler(Shell[Job, Claimed]):
     """The shell around the scheduling rules."""
 
     def __init__(
@@ -55,11 +64,11 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         self._peers = peers
         self._lanes = lanes
         self._timing = timing
+        # Per waiting caller: the job's id and the condition.
         self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
-        """per waiting caller: the job and the condition"""
         self._silent = silent
+        # Nodes that reported the end of their last task unasked.
         self._pushing: set[NodeId] = set()
-        """nodes whose last task here ended with a report that they sent by themselves"""
 
     def begin(self, job: Job) -> bool:
         """Store a new job and begin its due steps. Returns False, and does nothing, when its id is taken."""
@@ -67,10 +76,10 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             name: replace(node_job, pushes=name in self._pushing)
             for name, node_job in job.nodes.items()
         }
-        job, decided = self._decide(replace(job, nodes=nodes))
+        job, claimed = self._decide(replace(job, nodes=nodes))
         if not self._records.add(job, job.spec.flow_id):
             return False
-        self._send(job, *decided)
+        self._send(job, claimed)
         return True
 
     def wait(
@@ -81,7 +90,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
     ) -> Job:
         """Wait at most ``timeout`` seconds for the condition, and return the job.
 
-        Until then, other work of this process has one thread per lane.
+        While a caller waits, older jobs get only one thread per lane, so that the calls of new jobs come first.
+        Raises `NotFound`.
         """
         news: SimpleQueue[Job] = SimpleQueue()
         self._waiting[news] = job_id, until
@@ -98,6 +108,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         timeout: float,
         news: SimpleQueue[Job],
     ) -> Job:
+        """Wait as `wait` does; ``news`` gets the job once a write of this process fulfils the condition."""
         job = self._records.cached(job_id) or self._records.get(job_id)
         deadline = self._clock().timestamp() + timeout
         while not until(job):
@@ -107,61 +118,57 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             try:
                 return news.get(timeout=min(remaining, _POLL_ANOTHER_PROCESS))
             except Empty:
-                job = self._store.jobs.get(job_id)
+                job = self._records.get(job_id)
         return job
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
         if isinstance(event, messages.TaskReported):
             if event.pushed:
                 self._pushing.add(event.node)
-            elif ended(TASK, event.status):  # only asking brought it
+            elif ended(TASK, event.status):  # learned by polling only
                 self._pushing.discard(event.node)
         return machine.apply(job, event, self._timing)
 
     def _mark_reached(self, job: Job, node: NodeId) -> Job:
         return machine.reached(job, node)
 
-    def _decide(self, job: Job) -> tuple[Job, tuple[list[messages.Request], datetime]]:
+    def _decide(self, job: Job) -> tuple[Job, Claimed]:
         now = self._clock()
         job, requests = machine.step(job, now, self._timing)
-        return job, (requests, now)
+        return job, Claimed(requests, now)
 
-    def _begin(self, job: Job, decided: tuple[list[messages.Request], datetime]) -> None:
-        self._send(job, *decided)
+    def _begin(self, job: Job, actions: Claimed) -> None:
+        self._send(job, actions)
         for news, (job_id, until) in self._waiting.copy().items():
             if job_id == job.id and until(job):
-                news.put(replace(job, notes=()))
+                news.put(job)
 
-    def _send(
-        self,
-        job: Job,
-        requests: list[messages.Request],
-        claimed: datetime,
-    ) -> None:
+    def _send(self, job: Job, claimed: Claimed) -> None:
         """Queue requests; new jobs come first, as a client waits for the answer."""
         priority = FIRST if job.status is JobStatus.PENDING else 0
-        for request in requests:
-            work = partial(self._perform, job, request, claimed)
+        for request in claimed.requests:
+            work = partial(self._perform, job, request, claimed.at)
             self._lanes.submit(request.node, work, job.id, priority)
 
     def _renew_claim(
         self,
         job: Job,
         request: messages.Request,
-        claimed: datetime,
+        claimed_at: datetime,
     ) -> bool:
         """Renew the claim of a request that waited long in its lane; False if it must not be sent.
 
-        The deadline of a request counts from its claim. Without a renewal, a question after a slow
-        task start would come too early and start the task twice, and a late stop of one attempt
-        would reach the next.
+        The deadline of a request counts from its claim. Without a renewal, the status request after a slow task
+        start would come too early, the node would not know the task, and it would be started again; and a late stop
+        of one attempt would reach the next.
         """
         now = self._clock()
-        while now - claimed > _LONGEST_WAIT:
-            job = self.change(job.id, self._change_by(messages.Delayed(request, claimed, now)))
+        while now - claimed_at > _LONGEST_WAIT:  # again if the renewal itself took too long
+            delayed = messages.Delayed(request, claimed_at, now)
+            job = self.change(job.id, self._change_by(delayed))
             if not is_claimed(job, request, now):
                 return False
-            claimed = now
+            claimed_at = now
             now = self._clock()
         return True
 
@@ -169,14 +176,14 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         self,
         job: Job,
         request: messages.Request,
-        claimed: datetime,
+        claimed_at: datetime,
     ) -> None:
         """Send a request and record its outcome."""
         with traced(job.spec.trace_id), listening() as calls:
             has_response = False
             try:
                 is_timeless = isinstance(request, _TIMELESS)
-                if not is_timeless and not self._renew_claim(job, request, claimed):
+                if not is_timeless and not self._renew_claim(job, request, claimed_at):
                     return
                 changes = self._call(job, request)
                 has_response = True
@@ -208,13 +215,13 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         tries = call_of(job, request).tries
         changes = with_calls(changes, calls, self._clock(), tries, answered=has_response)
         current = self._records.cached(job.id) if has_response else None
-        max_unrecorded = 0
+        limit = 0
         if current is not None:
-            max_unrecorded = may_wait(current, request)
-        self.record_answer(job.id, changes, max_unrecorded)
+            limit = max_deferred(current, request)
+        self.record_answer(job.id, changes, limit)
 
     def _lost(self, request: messages.Request, error: PeerUnreachable | Busy) -> Change[Job]:
-        """Return what a request means whose answer did not arrive, or whose node is busy."""
+        """Return the change for a request that got no answer or found its node busy."""
         delivered = False
         reason = ""
         if isinstance(error, PeerUnreachable):
@@ -226,6 +233,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         )
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
+        """Return the change for a request that its node refused."""
         now = self._clock()
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
             return self._change_by(messages.TaskUnknown(request, now, error.message))
@@ -235,6 +243,10 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         return self._change_by(messages.Refused(request, failure, now))
 
     def _call(self, job: Job, request: messages.Request) -> Change[Job]:
+        """Send a request to its node and return the change for its success.
+
+        Raises the errors of `ParticipantApi`.
+        """
         peer = self._peers.participant(request.node, job.spec.protocol)
         me = self._peers.node
         match request:
@@ -243,7 +255,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 acceptance = None
                 if job.nodes[request.node].consent is None:
                     acceptance = peer.ask_first(spec, me)
-                if acceptance is None:
+                if acceptance is None:  # approved before, or not to be asked first
                     acceptance = peer.create_job(spec, me)
                 return self._change_by(messages.Accepted(request, self._clock(), acceptance))
             case messages.ReserveAt():
@@ -260,6 +272,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             case messages.StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
             case messages.StopAt():
+                # An empty task name means the whole job.
                 peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
             case messages.StopTaskAt():
                 peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)

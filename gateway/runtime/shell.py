@@ -23,10 +23,10 @@ from gateway.store.records import Records
 
 log = structlog.get_logger(__name__)
 
-X = TypeVar("X")
+ActionsT = TypeVar("ActionsT")  # the actions that a decision claims
 J = TypeVar("J", Job, LocalJob)
 
-# A job overdue for longer counts as left behind: before, the gateway that stored it may be busy.
+# A job overdue for longer counts as left behind; until then its own gateway may just be busy.
 _LEFT_BEHIND_AFTER = timedelta(seconds=2)
 
 # Events of a timeline
@@ -45,9 +45,9 @@ def with_calls(
 ) -> Callable[[J], J]:
     """Return the change that also notes these calls, before the notes of the change itself.
 
-    ``answered``: no further try follows, so the calls are noted whatever their number.
-    ``quiet``: of polls, which are noted only if the change wrote a note; it returns the number of
-    polls before this one that brought no news.
+    ``answered``: no further try follows, so the calls are noted even if ``is_noted(tries)`` is false.
+    ``quiet`` is given for polls, which are noted only if the change writes a note of its own. It returns the number
+    of polls without news before this one.
     """
 
     def is_worth_noting(old: J, new: J) -> bool:
@@ -83,7 +83,7 @@ def notes_of(
     return [Note(at, CALLED, call.node, {**asdict(call), **details}) for call in calls]
 
 
-class Shell(Generic[J, X]):
+class Shell(Generic[J, ActionsT]):
     """The only way into the records of one side of the jobs.
 
     Events are applied and the due actions decided in one write; then the actions are carried out.
@@ -104,7 +104,7 @@ class Shell(Generic[J, X]):
         self._side = side
         self._records: Records[J] = records
         self._stuck = stuck
-        self._turns: Turns[J, X] = Turns(records.decide, self._decide, self._begin)
+        self._turns: Turns[J, ActionsT] = Turns(records.decide, self._decide, self._begin)
         self.loop = Loop(
             name,
             self.advance,
@@ -199,14 +199,15 @@ class Shell(Generic[J, X]):
         self,
         job_id: str,
         change: Change[J],
-        under_way: int,
+        max_deferred: int,
     ) -> None:
-        """Record the answer to a call; while other calls are under way, with their answers or a moment later.
+        """Record the answer to a call: immediately if ``max_deferred`` answers of the job are deferred already.
 
-        Only the last answer of several has consequences, and each write costs more than the rest of
-        a call. If the gateway ends before the write, the call is repeated.
+        Otherwise it is deferred until the next write of the job, at most `MAX_DELAY` seconds. Of the answers to
+        several calls, only the last has consequences, and each write costs more than the rest of a call. If the
+        gateway ends before the write, the call is repeated.
         """
-        if self._turns.defer(job_id, change, under_way):
+        if self._turns.defer(job_id, change, max_deferred):
             self.loop.wake(job_id, self._clock() + timedelta(seconds=MAX_DELAY))
         else:
             wait_for_database(partial(self.change, job_id, change))
@@ -245,11 +246,11 @@ class Shell(Generic[J, X]):
         """Return the record after an event."""
         raise NotImplementedError
 
-    def _decide(self, record: J) -> tuple[J, X]:
+    def _decide(self, record: J) -> tuple[J, ActionsT]:
         """Return the record with its due actions claimed, and the actions."""
         raise NotImplementedError
 
-    def _begin(self, record: J, actions: X) -> None:
+    def _begin(self, record: J, actions: ActionsT) -> None:
         """Carry out actions, after the write that claimed them."""
         raise NotImplementedError
 
@@ -257,7 +258,7 @@ class Shell(Generic[J, X]):
         return self._records.next_due(record)
 
     def _mark_reached(self, record: J, node: NodeId) -> J:
-        """Return the record with the calls to a node due that did not reach it."""
+        """Return the record with its unreached calls to this node made due again."""
         raise NotImplementedError
 
     def _end_containers(self, job_id: str, containers: list[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.bootstrap.parts import call_timing, run_timing
 from gateway.domain.job import Job
-from gateway.domain.scheduling.agenda import is_claimed, may_wait, with_call
+from gateway.domain.scheduling.agenda import is_claimed, max_deferred, with_call
 from gateway.domain.scheduling.machine import apply, next_due, step
 from gateway.domain.scheduling.messages import (
     Accepted,
@@ -619,7 +619,9 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(plot, data)
 
 def test_of_answers_from_which_nothing_follows_none_is_stored_by_itself():
     asked, begun = after(NEW, 0), after(BEGUN, 0)
-    assert may_wait(asked, C1) == 1, "the last one makes the job ready"
-    assert may_wait(begun, A1) == 1, "the last one has a node that does not report by itself asked"
+    assert max_deferred(asked, C1) == 1, "the last one makes the job ready"
+    assert max_deferred(begun, A1) == 1, (
+        "the last one has a node that does not report by itself asked"
+    )
     reports = begun.with_node(replace(begun.nodes["n2"], pushes=True))
-    assert may_wait(reports, A1) == 2
+    assert max_deferred(reports, A1) == 2

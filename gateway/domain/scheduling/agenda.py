@@ -267,7 +267,7 @@ def call_of(job: Job, request: Request) -> Call:
     return call
 
 
-def may_wait(job: Job, request: Request) -> int:
+def max_deferred(job: Job, request: Request) -> int:
     """Return how many responses to requests of this kind may be stored later, together.
 
     The job moves on only with the last of them. If all the nodes report by themselves, nothing
