@@ -16,7 +16,7 @@ from gateway.domain.spec import NodeId, Note
 from gateway.errors import GatewayError
 
 TOKEN_PREFIX = "bfia_"
-TOKEN_BYTES = 32  # random ones in a token
+TOKEN_BYTES = 32  # random bytes in a token
 OPENID_PREFIX = (
     "oidc:"  # begins the names of the tokens made by logins at the OpenID provider, and no others
 )
@@ -244,9 +244,9 @@ def with_origin(note: Note, request_origin: RequestOrigin | None = None) -> Note
 
 
 def adding_origin(change: Callable[[RecordT], RecordT]) -> Callable[[RecordT], RecordT]:
-    """Return a change of a job's record that adds the current origin to its new lines.
+    """Return a change of a job's record that adds the current origin to the notes it adds.
 
-    Another thread may apply it.
+    The origin is read now, as another thread, without this context, may apply the change.
     """
     request_origin = origin()
     if not request_origin.node:

@@ -1,4 +1,4 @@
-"""Edits the YAML text of a route table, with the comments in it, and keeps edits from weakening a route."""
+"""Edits the YAML text of a route table, preserving its comments, and keeps edits from weakening a route."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from route_table.model import Problem, Route, join
 
 _LINE_WIDTH = 4096  # characters; longer values would be folded
 _DEFAULT_INDENT = 2
+_AFTER_VALUE = 2  # index, among ruamel's comments of a key, of the one after the value
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def apply(text: str, change: Change) -> str:
     if change.values is None:
         _remove(document, change.node)
     elif change.node in document:
+        # ruamel attaches the comment to the entry's last key, which may change.
         comment = _take_comment_below(document, change.node)
         _update(document[change.node], change)
         _put_comment_below(document, change.node, comment)
@@ -64,7 +66,7 @@ def _update(entry: CommentedMap, change: Change) -> None:
     """Set and remove an entry's keys."""
     values = dict(change.values or {})
     if not change.replaces:
-        values |= dict.fromkeys(_replaced_keys(values))
+        values |= dict.fromkeys(_obsolete_keys(values))  # None removes them, below
     entry.update(_spell(values))
     for key in list(entry):
         is_changed = change.replaces or key in values
@@ -73,8 +75,8 @@ def _update(entry: CommentedMap, change: Change) -> None:
             entry.ca.items.pop(key, None)
 
 
-def _replaced_keys(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys that another kind of address replaces."""
+def _obsolete_keys(values: Mapping[str, Any]) -> set[str]:
+    """Return the keys that make no sense with the kind of address in ``values``."""
     present = {key for key, value in values.items() if value is not None}
     if "via" in present:
         return {"url", "transport", *ADDRESS_KEYS, *TLS_KEYS} - present
@@ -124,13 +126,13 @@ def _take_comment_below(document: CommentedMap, node: str) -> str:
     """Remove and return the comment lines between an entry and the next one."""
     holder, key = _last_value(document, node)
     slots = holder.ca.items.get(key)
-    if not slots or not slots[2]:
+    if not slots or not slots[_AFTER_VALUE]:
         return ""
-    same_line, _, below = slots[2].value.partition("\n")
+    same_line, _, below = slots[_AFTER_VALUE].value.partition("\n")
     token = None
     if same_line:
-        token = CommentToken(f"{same_line}\n", slots[2].start_mark, None)
-    slots[2] = token
+        token = CommentToken(f"{same_line}\n", slots[_AFTER_VALUE].start_mark, None)
+    slots[_AFTER_VALUE] = token
     return str(below)
 
 
@@ -144,12 +146,12 @@ def _put_comment_below(
         return
     holder, key = _last_value(document, node)
     slots = holder.ca.items.setdefault(key, [None, None, None, None])
-    same_line = slots[2]
+    same_line = slots[_AFTER_VALUE]
     if same_line:
         token = CommentToken(same_line.value + comment, same_line.start_mark, None)
     else:
         token = CommentToken("\n" + comment, CommentMark(0), None)
-    slots[2] = token
+    slots[_AFTER_VALUE] = token
 
 
 def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
@@ -203,8 +205,8 @@ def _indent_of(text: str) -> int:
 def keep_signing(text: str, before: Mapping[str, Route]) -> str:
     """Return the text with ``signing: required`` for each route that lost its last key.
 
-    ``before`` are the routes that the text replaces. Otherwise a route without keys would accept anyone's requests;
-    with the key word, it accepts none until it has a key again.
+    ``before`` are the routes that the text replaces. Without the word, a route that has no keys accepts unsigned
+    requests; with it, the route accepts none until it has a key again.
     """
     for node, route in parse(text).routes.items():
         former = before.get(node)
@@ -215,7 +217,9 @@ def keep_signing(text: str, before: Mapping[str, Route]) -> str:
     return text
 
 
-def opened_routes(routes: Mapping[str, Route], before: Mapping[str, Route]) -> Iterator[Problem]:
+def problems_of_opened_routes(
+    routes: Mapping[str, Route], before: Mapping[str, Route]
+) -> Iterator[Problem]:
     """Yield a problem for each route that has lost its list of components, and so would allow every one."""
     for node, route in routes.items():
         former = before.get(node)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from route_table import certificates
 from route_table.document import MAX_TEXT, parse
-from route_table.editing import Change, apply, keep_signing, opened_routes
+from route_table.editing import Change, apply, keep_signing, problems_of_opened_routes
 from route_table.entries import ROOT
 from route_table.model import (
     Identity,
@@ -370,7 +370,7 @@ class LiveRoutes:
         routes = parse(text).routes
         former = dict(parse(before).routes)
         if source == _FILE:
-            problems = tuple(opened_routes(routes, former))
+            problems = tuple(problems_of_opened_routes(routes, former))
             if problems:
                 raise InvalidRoutes(problems)
         for node in routes.keys() - former.keys():

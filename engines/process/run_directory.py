@@ -1,4 +1,4 @@
-"""The state of local runs, read only from their directories and the process table; and the wait for their exits.
+"""The state of local runs, taken from nothing but their directories and the process table; and the wait for exits.
 
 Processes are identified by number and start time, so that a later one with the same number is never touched.
 """
@@ -25,7 +25,8 @@ from engines.watch import Follower
 
 KILL_TIMEOUT = 5.0  # seconds that a supervisor may take to kill its run
 _SESSION_KILL_TIMEOUT = 2.0  # seconds for one process to end
-_PAUSE = 0.001  # seconds between two looks for exits; each look waits for the next exit
+# Seconds between two looks; almost none, as a look itself blocks until a process exits.
+_PAUSE = 0.001
 _BLOCK = 512  # bytes; unit of st_blocks
 
 
@@ -63,7 +64,7 @@ class RunDirectory:
 
     @property
     def claimed(self) -> bool:
-        """Whether the run was started, and possibly has exited."""
+        """Whether a supervisor has taken the run, which may have exited since."""
         return os.path.exists(self._file(supervisor.SUPERVISOR))
 
     def labels(self) -> dict[str, str] | None:
@@ -81,29 +82,30 @@ class RunDirectory:
         identity = self._read(supervisor.SUPERVISOR)
         if identity is None:
             return Missing()
-        with opened(identity) as descriptor:
-            if descriptor is not None:
+        with opened(identity) as supervisor_fd:
+            if supervisor_fd is not None:
                 return Running(_to_datetime(self._started()))
         return self._record_exit()
 
     def stop(self, grace: float) -> None:
-        """Send SIGTERM to every process of the run; kill them after the grace; return when they are gone."""
-        with opened(self._read(supervisor.SUPERVISOR)) as descriptor:
-            if descriptor is None:
-                self.probe()
-                return
-            if grace > 0:
-                send(descriptor, signal.SIGTERM)
-            if not exits_within(descriptor, max(0.0, grace)):
-                self._kill(descriptor)
-        self.probe()
+        """Send SIGTERM to every process of the run through its supervisor, which passes it on.
+
+        Kill the rest after ``grace`` seconds. Return when all are gone.
+        """
+        with opened(self._read(supervisor.SUPERVISOR)) as supervisor_fd:
+            if supervisor_fd is not None:
+                if grace > 0:
+                    send(supervisor_fd, signal.SIGTERM)
+                if not exits_within(supervisor_fd, max(0.0, grace)):
+                    self._kill(supervisor_fd)
+        self.probe()  # records the exit if the supervisor could not
 
     def kill(self) -> None:
         """Kill every process of the run."""
-        with opened(self._read(supervisor.SUPERVISOR)) as descriptor:
-            if descriptor is not None:
-                self._kill(descriptor)
-        if self._exit() is None:
+        with opened(self._read(supervisor.SUPERVISOR)) as supervisor_fd:
+            if supervisor_fd is not None:
+                self._kill(supervisor_fd)
+        if self._exit() is None:  # the supervisor died first, so processes may be left
             kill_session(self._read(supervisor.CHILD))
 
     def open_supervisor(self) -> int | None:
@@ -114,11 +116,11 @@ class RunDirectory:
         """Delete the directory, as far as that is possible."""
         try_to_remove(self.path)
 
-    def _kill(self, descriptor: int) -> None:
-        send(descriptor, supervisor.KILL_ALL)
-        if not exits_within(descriptor, KILL_TIMEOUT):
-            send(descriptor, signal.SIGKILL)
-            exits_within(descriptor, KILL_TIMEOUT)
+    def _kill(self, supervisor_fd: int) -> None:
+        send(supervisor_fd, supervisor.KILL_ALL)
+        if not exits_within(supervisor_fd, KILL_TIMEOUT):
+            send(supervisor_fd, signal.SIGKILL)
+            exits_within(supervisor_fd, KILL_TIMEOUT)
             kill_session(self._read(supervisor.CHILD))
 
     def _record_exit(self) -> Probe:
@@ -223,11 +225,12 @@ def kill_session(leader: dict[str, Any] | None) -> None:
     session = leader["pid"]
     leader_start = leader["start"]
     if start_time(session) not in (None, leader_start):
-        return  # the number belongs to another process now, so the session was empty
+        return  # another process has the number; the kernel reuses it only once the session is empty
     for pid in processes():
         start = start_time(pid)
         if _session_of(pid) == session and start is not None and start >= leader_start:
-            _kill_member(session, {**leader, "pid": pid, "start": start})
+            member = {**leader, "pid": pid, "start": start}  # of the same boot as the leader
+            _kill_member(session, member)
 
 
 def _kill_member(session: int, identity: dict[str, Any]) -> None:
@@ -253,7 +256,7 @@ class Exits(Follower):
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
-        super().__init__(_PAUSE, on_exit, None)
+        super().__init__(_PAUSE, on_exit, on_away=None)  # last: it starts the thread
 
     def add(self, name: str, descriptor: int) -> None:
         """Wait for the process behind a descriptor, which this object owns from now on."""

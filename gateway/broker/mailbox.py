@@ -20,19 +20,20 @@ class StoredMessage:
         None  # start of the payload in the journal; None if the payload has a file of its own
     )
     payload: bytes | None = None  # a cached copy; None without one
-    record: int = 0  # bytes of its record in the journal, including a payload there
-    arrival: float = field(default_factory=time.monotonic)  # or the start of the process
+    record_size: int = 0  # bytes of its record in the journal, including a payload there
+    # Monotonic time of the arrival; for a message found on disk, of its loading by this process.
+    arrival: float = field(default_factory=time.monotonic)
 
 
-# The messages of one source that one run pushed.
-Lane = tuple[str, str | None]
+# Names a lane: the source and the pushing run of its messages.
+LaneKey = tuple[str, str | None]
 
 
 class Mailbox:
     """The unread messages of one topic, in lanes by (source, pushing run) so that a run can skip its own."""
 
     def __init__(self) -> None:
-        self._lanes: dict[Lane, deque[StoredMessage]] = {}
+        self._lanes: dict[LaneKey, deque[StoredMessage]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -78,15 +79,15 @@ class Mailbox:
     def _lane_of(self, stored: StoredMessage) -> deque[StoredMessage]:
         return self._lanes.setdefault((stored.source, stored.run), deque())
 
-    def _first_number(self, lane: Lane) -> int:
+    def _first_number(self, lane: LaneKey) -> int:
         return self._lanes[lane][0].number
 
-    def _readable_lanes(self, sources: Collection[str] | None, run: str | None) -> list[Lane]:
+    def _readable_lanes(self, sources: Collection[str] | None, run: str | None) -> list[LaneKey]:
         return [lane for lane in self._lanes if _may_read(lane, sources, run)]
 
 
 def _may_read(
-    lane: Lane,
+    lane: LaneKey,
     sources: Collection[str] | None,
     run: str | None,
 ) -> bool:

@@ -142,8 +142,8 @@ class Session:
         except OSError:
             self.spool.remove_payload(stored.number)
             raise
-        stored.record = self.spool.size - size_before
-        self._needed += stored.record
+        stored.record_size = self.spool.size - size_before
+        self._needed += stored.record_size
         if is_inline:
             stored.offset = offset
             self._pool.cache(stored, payload)
@@ -279,7 +279,7 @@ class Session:
             return
         self._record(Kind.READ, {"n": [stored.number for stored in messages]})
         for stored in messages:
-            self._needed -= stored.record
+            self._needed -= stored.record_size
             self._pool.uncache(stored)
             if stored.offset is None:
                 self.spool.remove_payload(stored.number)
@@ -309,7 +309,7 @@ class Session:
         for _, stored in sorted(pending.items()):
             self._mailbox(stored.topic).put(stored)
             self.reserve(stored)
-        self._needed = sum(stored.record for stored in self._needed_messages())
+        self._needed = sum(stored.record_size for stored in self._needed_messages())
 
     def _replay(
         self,
@@ -347,7 +347,7 @@ class Session:
             sequence=head["q"],
             size=head["z"],
             offset=None if has_file else record.offset,
-            record=length,
+            record_size=length,
         )
         pending[stored.number] = stored
         self._next_number = max(self._next_number, stored.number + 1)

@@ -1,4 +1,4 @@
-"""Texts and JSON on standard output and standard error, in which nothing steers the terminal."""
+"""Texts and JSON on standard output and standard error, without control characters that could steer the terminal."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def say(
     err: bool = False,
     nl: bool = True,
 ) -> None:
-    """Print text, `harmless`; with ``err`` to standard error."""
+    """Print a text, translated and made `harmless`; with ``err`` to standard error."""
     typer.echo(harmless(t(text)), err=err, nl=nl)
 
 

@@ -1,6 +1,7 @@
 """Reads the lines of a run's log from a file, in bounded memory.
 
-A line ends with a line feed, or before a carriage return with which a program redraws it (a progress bar).
+A line ends with a line feed. A carriage return followed by more text (a progress bar redrawn) also ends it, and
+belongs to the next line.
 """
 
 import os
@@ -15,7 +16,7 @@ from gateway.data.log_levels import LONGEST_LINE
 # Bytes of a line that are read: more than is shown, so that a secret at the cut is masked completely.
 HEAD = LONGEST_LINE + 1024
 _CHUNK = 1024 * 1024  # bytes read at a time
-# Pieces of at most one line each, with the carriage returns before it.
+# Text with the carriage returns before it and the line feed after it, or such characters alone.
 _FRAGMENT = re.compile(rb"\r*[^\r\n]+(?:\r*\n)?|\r*\n|\r+")
 
 
@@ -51,7 +52,8 @@ def _join(fragments: Iterable[bytes], start: int) -> Iterator[RawLine]:
     line = _LineBuffer(start)
     for fragment in fragments:
         has_text = fragment.strip(b"\r\n") != b""
-        if line.head and has_text and fragment.startswith(b"\r"):
+        is_redrawn = has_text and fragment.startswith(b"\r")
+        if line.head and is_redrawn:
             yield line.flush(ended=True)
         line.add(fragment)
         if fragment.endswith(b"\n"):
