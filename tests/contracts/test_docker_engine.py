@@ -92,6 +92,7 @@ def test_an_image_keeps_its_own_user(
         fileobj=io.BytesIO(text.encode()),
         tag=name,
         rm=True,
+        nocache=True,  # another test may be removing the image whose layers the cache would give
     )
     try:
         assert output_of(harness, engine, exits(0), image=name, command=None) == b"1234\n/tmp\n"
@@ -219,6 +220,7 @@ def test_no_image_is_root_by_another_name(
         fileobj=io.BytesIO(text.encode()),
         tag=name,
         rm=True,
+        nocache=True,  # another test may be removing the image whose layers the cache would give
     )
     try:
         if found:
@@ -250,6 +252,7 @@ def test_an_image_has_no_say_about_its_containers_labels_and_checks(
         fileobj=io.BytesIO(text.encode()),
         tag=name,
         rm=True,
+        nocache=True,  # another test may be removing the image whose layers the cache would give
     )
     try:
         spec = launched(harness, engine, WAITS, image=name)

@@ -12,8 +12,7 @@ import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
-from gateway.domain.applications import Kind, Side
-from gateway.domain.applications import applied as an_application
+from gateway.domain.applications import Kind, Side, new_application
 from gateway.errors import Busy
 from gateway.jobs.contract_inbox import MAX_WAITING, network_of
 from route_table.certificates import key_pin, public_key
@@ -352,7 +351,7 @@ def test_an_answer_that_comes_again_changes_no_contract(nodes: tuple[Gateway, Ga
 def test_twenty_addresses_do_not_take_all_places_of_applicants(nodes: tuple[Gateway, Gateway]):
     me, peer = nodes
     receive, kept = peer.applications.receive_contract, peer.stored_applications
-    new = an_application(
+    new = new_application(
         Kind.CONTRACT,
         "",
         "JG1",
