@@ -28,6 +28,7 @@ from gmpy2 import mpz
 
 from refvendor.arrays import Ints
 from refvendor.contract import BadParameters, VendorError
+from refvendor.crypto.inversion import invert_all
 
 # Lengths of keys in bits.
 SMALLEST_KEY = 1024
@@ -180,19 +181,8 @@ class PublicKey:
         return self.add(ciphers, noise)
 
     def negate(self, ciphers: Sequence[mpz]) -> list[mpz]:
-        """Return ciphertexts of the negated plaintexts, with one inversion for all (Montgomery's trick)."""
-        square = self.square
-        products = []
-        product = mpz(1)
-        for cipher in ciphers:
-            products.append(product)
-            product = product * cipher % square
-        inverse = gmpy2.invert(product, square)
-        negated = [mpz(0)] * len(ciphers)
-        for place in reversed(range(len(ciphers))):
-            negated[place] = inverse * products[place] % square
-            inverse = inverse * ciphers[place] % square
-        return negated
+        """Return ciphertexts of the negated plaintexts."""
+        return invert_all(ciphers, self.square)
 
     def product(self, ciphers: Iterable[mpz]) -> mpz:
         """Return the ciphertext of the sum of all plaintexts."""

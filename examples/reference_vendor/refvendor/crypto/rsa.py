@@ -16,6 +16,7 @@ from gmpy2 import mpz
 
 from refvendor.contract import VendorError
 from refvendor.crypto.hashing import expand
+from refvendor.crypto.inversion import invert_all
 
 EXPONENT = 65537
 # Lengths of keys in bits.
@@ -114,7 +115,7 @@ def unblind(
     if not signed:
         return []
     try:
-        inverses = _inverses(blinded.factors, key.n)
+        inverses = invert_all(blinded.factors, key.n)
     except ZeroDivisionError as error:
         raise BadSignature("the signer's modulus has small factors") from error
     signatures = [value * inverse % key.n for value, inverse in zip(signed, inverses, strict=True)]
@@ -141,21 +142,3 @@ def _random_prime(bits: int) -> mpz:
         has_length = candidate.bit_length() == bits
         if has_length and candidate % EXPONENT != 1:
             return candidate
-
-
-def _inverses(values: Sequence[mpz], modulus: mpz) -> list[mpz]:
-    """Return all inverses at the price of one (Montgomery's trick).
-
-    Raises `ZeroDivisionError` if a value has no inverse.
-    """
-    products = []
-    product = mpz(1)
-    for value in values:
-        products.append(product)
-        product = product * value % modulus
-    inverse = gmpy2.invert(product, modulus)
-    inverses = [mpz(0)] * len(values)
-    for place in reversed(range(len(values))):
-        inverses[place] = inverse * products[place] % modulus
-        inverse = inverse * values[place] % modulus
-    return inverses
