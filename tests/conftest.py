@@ -37,6 +37,8 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 os.environ.setdefault("PYTHONPATH", str(ROOT / "clients" / "python"))  # as the Makefile does
 made_once.install()
 made_once.when_used()
+from tests.world import node, shared_world, world  # noqa: E402, F401 - after `made_once`
+
 os.environ["COLUMNS"] = (
     "400"  # tables are printed so wide that what a test looks for is on one line
 )
@@ -141,6 +143,10 @@ LONGEST = (
 """files whose tests take a minute, in the order in which they begin, each after another twentieth of the rest"""
 
 
+# What a module contains whose tests run on one worker.
+SIGNS_OF_SHARING = ('scope="module"', "xdist_group", "NODE = NodeSetup", "shared_world")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     absent = {}
     for name, probe in PROBES.items():
@@ -198,9 +204,9 @@ def scope_of(nodeid: str) -> str:
 
 @cache
 def shares(file: str) -> bool:
-    """Say whether the tests of a file share a fixture, or are marked as a group."""
+    """Return whether the tests of a file share a fixture or a node, or are marked as a group."""
     text = (ROOT / file).read_text(encoding="utf-8")
-    return 'scope="module"' in text or "xdist_group" in text
+    return any(sign in text for sign in SIGNS_OF_SHARING)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -50,6 +50,29 @@ class Node(Gateway):
                 return getattr(services, name)
         raise AttributeError(name)
 
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        listener: str = "operator",
+        token: str = "",
+        **kwargs: Any,
+    ) -> httpx.Response:
+        """Send one request to a listener of the node; ``kwargs`` are those of `httpx.request`."""
+        headers = dict(kwargs.pop("headers", {}))
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        return ask(self, listener, method, path, headers=headers, **kwargs)
+
+    def get(self, path: str, **kwargs: Any) -> httpx.Response:
+        """Read a path of the operators' listener; arguments as for `request`."""
+        return self.request("GET", path, **kwargs)
+
+    def post(self, path: str, json: Any = None, **kwargs: Any) -> httpx.Response:
+        """Post a JSON body, by default to the operators' listener; arguments as for `request`."""
+        return self.request("POST", path, json=json, **kwargs)
+
 
 def settings(
     home: Path,

@@ -14,7 +14,7 @@ from gateway.bootstrap.node import Gateway
 from provider_registry import registry
 from tests.aside import watch
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ask, running, token_of
+from tests.inprocess import running, token_of
 from tests.registry.builders import a_component_request, a_description, a_request
 
 KEY = "acme:1.0.0@docker"
@@ -32,9 +32,11 @@ def as_(node: Gateway) -> Callable[[str], Send]:
     def of(name: str) -> Send:
         role = {"root": Role.ADMIN, "eve": Role.VIEWER}.get(name, Role.VENDOR)
         headers = {"authorization": f"Bearer {token_of(node, role, name)}"}
-        return lambda method, path, **more: ask(
-            node, "operator", method, path, headers=headers, **more
-        )
+
+        def send(method: str, path: str, **kwargs: Any) -> httpx.Response:
+            return node.request(method, path, headers=headers, **kwargs)
+
+        return send
 
     return of
 

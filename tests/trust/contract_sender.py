@@ -40,9 +40,11 @@ class Sender:
         source: str,
     ) -> dict[str, Any]:
         """Send a request in the name of a node; return the answer."""
-        content = json.dumps(body).encode() if method == "POST" else b""
-        query = {} if method == "POST" else body
-        asked = str(httpx.QueryParams(query))
+        content, query = b"", ""
+        if method == "POST":
+            content = json.dumps(body).encode()
+        else:
+            query = str(httpx.QueryParams(body))
         target = node.settings.node.id
         sent = {
             "content-type": "application/json",
@@ -50,7 +52,7 @@ class Sender:
             "x-target-node-id": target,
         }
         if self.pair is not None:
-            signable = Signable(method, path, asked, digest(content), source, target)
+            signable = Signable(method, path, query, digest(content), source, target)
             sent |= headers(signable, sign(self.pair, signable, str(uuid4()), int(time.time())))
         verify: Any = False
         if self.files is not None:
@@ -58,11 +60,10 @@ class Sender:
             verify.check_hostname = False
             verify.verify_mode = ssl.CERT_NONE
             verify.load_cert_chain(self.files.certificate, self.files.key)
-        url = f"{node.addresses()['peer']}{path}"
+        url = f"{node.addresses()['peer']}{path}?{query}".removesuffix("?")
         answer = httpx.request(
             method,
             url,
-            params=query,
             content=content,
             headers=sent,
             verify=verify,

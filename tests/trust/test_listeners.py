@@ -4,7 +4,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,13 @@ import pytest
 from adapter.bfia import examples
 from gateway.bootstrap.node import Gateway
 from tests.inprocess import ME, PEER, ask, running
+from tests.world import UNREACHABLE, NodeSetup
 
 SCHEDULE = "/v1/interconn/schedule"
-NOWHERE = "{url: 'http://127.0.0.1:9'}"
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    home = tmp_path_factory.mktemp("node")
-    # an entry of the own id, as several gateways of one node have it, makes nothing known either
-    (home / "routes.yml").write_text(f"{PEER}: {NOWHERE}\n{ME}: {NOWHERE}\n")
-    with running(home) as gateway:
-        yield gateway
-
+# Several gateways of one node have an entry of their own id: it must not make the id trusted.
+NODE = NodeSetup(routes={PEER: UNREACHABLE, ME: UNREACHABLE})
 
 # ---------------------------------------------------------------- the own id, to pass for this node's platform
 
@@ -47,8 +40,8 @@ def test_no_command_is_taken_from_a_peer_that_claims_the_own_id(node: Gateway):
             f"{SCHEDULE}/job/stop",
             "/v1/interconn/job/audit/apply",
         ):
-            said = ask(node, "peer", "POST", path, headers=headers, json=body).json()
-            assert (said["code"], said["data"]["reason"]) == (403, "OWN_NODE_ID"), headers
+            response = ask(node, "peer", "POST", path, headers=headers, json=body).json()
+            assert (response["code"], response["data"]["reason"]) == (403, "OWN_NODE_ID"), headers
     assert ask(node, "operator", "GET", "/api/v1/jobs").json()["jobs"] == []
 
 
@@ -72,25 +65,25 @@ def test_a_message_that_claims_the_own_id_is_not_taken(
         "x-source-node-id",
     ):
         headers = about | {name: ME}
-        said = ask(
+        response = ask(
             node, "peer", "POST", f"/v1/interconn/chan/{path}", headers=headers, json={}
         ).json()
-        assert said["code"] == "E0000000403" and "own id" in said["message"], name
+        assert response["code"] == "E0000000403" and "own id" in response["message"], name
     body = {
         "metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME},
         "payload": "",
     }
-    said = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", json=body).json()
-    assert said["code"] == "E0000000403" and "own id" in said["message"]
+    response = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", json=body).json()
+    assert response["code"] == "E0000000403" and "own id" in response["message"]
 
 
 def test_the_body_of_an_unknown_sender_is_not_read(node: Gateway):
     for headers in ({}, {"x-source-node-id": "JG0000000000000404"}):
         for path in ("job/create", "task/callback"):
-            said = ask(
+            response = ask(
                 node, "peer", "POST", f"{SCHEDULE}/{path}", headers=headers, content=b"{not json"
             ).json()
-            assert (said["code"], said["data"]["reason"]) == (
+            assert (response["code"], response["data"]["reason"]) == (
                 403,
                 "NOT_AUTHORISED",
             )  # and not INVALID
@@ -150,8 +143,8 @@ def answers(
     """Return all that a listener answers before it closes the connection."""
     with socket.create_connection(("127.0.0.1", port_of(node, listener)), timeout=30) as connection:
         connection.sendall(request)
-        with connection.makefile("rb") as answer:
-            return answer.read()
+        with connection.makefile("rb") as response:
+            return response.read()
 
 
 def port_of(node: Gateway, listener: str) -> int:
@@ -160,16 +153,16 @@ def port_of(node: Gateway, listener: str) -> int:
 
 
 def statuses(received: bytes) -> list[bytes]:
-    """Return the status line of every answer of a connection."""
+    """Return the status line of every response of a connection."""
     return re.findall(rb"HTTP/1\.1 \d\d\d [^\r]*", received)
 
 
 @pytest.mark.parametrize("listener", ["peer", "container", "operator"])
 def test_what_two_readers_may_end_in_different_places_is_refused(node: Gateway, listener: str):
     for what, (headers, body) in AMBIGUOUS.items():
-        found = answers(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
-        assert found.startswith(b"HTTP/1.1 400 ") or found.count(b"HTTP/1.1 ") == 0, (what, found)
-        assert found.count(b"HTTP/1.1 ") <= 1, (what, found)
+        match = answers(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
+        assert match.startswith(b"HTTP/1.1 400 ") or match.count(b"HTTP/1.1 ") == 0, (what, match)
+        assert match.count(b"HTTP/1.1 ") <= 1, (what, match)
 
 
 UPGRADES = {
@@ -208,7 +201,7 @@ def test_a_request_that_asks_for_an_upgrade_keeps_its_body(
 
 
 def test_a_body_that_comes_after_its_head_is_no_request(node: Gateway):
-    """The head asks for an upgrade; the body comes once the listener has said that it may."""
+    """The head asks for an upgrade; the body comes once the listener has response that it may."""
     end_of_head, body = FRAMES["a length"]
     head = HELLO + UPGRADES["while it waits to send"] + b"connection: close\r\n" + end_of_head
     address = ("127.0.0.1", port_of(node, "peer"))
@@ -263,10 +256,10 @@ def test_a_page_reaches_neither_peers_nor_containers_listener(
 ):
     for page, headers in PAGES.items():
         for method, asked in (("POST", path), ("GET", "/openapi.json"), ("OPTIONS", path)):
-            answer = ask(node, listener, method, asked, headers=headers)
-            assert answer.status_code == 403, (page, method)
-            assert answer.json()["data"]["reason"] == "FOREIGN_ORIGIN"
-            assert not [name for name in answer.headers if name.startswith("access-control")]
+            response = ask(node, listener, method, asked, headers=headers)
+            assert response.status_code == 403, (page, method)
+            assert response.json()["data"]["reason"] == "FOREIGN_ORIGIN"
+            assert not [name for name in response.headers if name.startswith("access-control")]
     assert ask(node, listener, "GET", "/openapi.json").status_code == 200
 
 
@@ -295,12 +288,12 @@ for form in ("text", "json"):
 
 
 def test_what_others_send_ends_no_line_of_the_log_and_steers_no_terminal():
-    said = subprocess.run(
+    response = subprocess.run(
         [sys.executable, "-c", LOGS],
         capture_output=True,
         text=True,
         check=True,
     ).stderr
-    text, as_json = said.splitlines()
+    text, as_json = response.splitlines()
     assert as_json.startswith("{") and not text.startswith("{")
-    assert said.count("approved") == 2 and "\x1b" not in said
+    assert response.count("approved") == 2 and "\x1b" not in response
