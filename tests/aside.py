@@ -1,4 +1,4 @@
-"""Tells where a function is called: on an event loop, where everybody waits for it, or in a thread of its own."""
+"""Observes on which thread a function is called: an event loop, which it would block, or a worker."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,18 +7,14 @@ from typing import Any
 import pytest
 
 
-def watch(
-    patch: pytest.MonkeyPatch,
-    holder: Any,
-    name: str,
-) -> list[bool]:
-    """Have each call of ``holder.name`` note whether it was made on an event loop; return the notes."""
-    notes: list[bool] = []
-    real: Callable[..., Any] = getattr(holder, name)
+def watch(patch: pytest.MonkeyPatch, holder: Any, name: str) -> list[bool]:
+    """Record calls of ``holder.name``; return a list that grows by True for a call on an event loop."""
+    on_loop: list[bool] = []
+    original: Callable[..., Any] = getattr(holder, name)
 
-    def noting(*args: Any, **named: Any) -> Any:
-        notes.append(asyncio._get_running_loop() is not None)
-        return real(*args, **named)
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return original(*args, **kwargs)
 
-    patch.setattr(holder, name, noting)
-    return notes
+    patch.setattr(holder, name, recording)
+    return on_loop

@@ -1,6 +1,6 @@
-"""Values for tests, with defaults, so that a test names only what matters to it."""
+"""Builders of domain values with defaults, so that a test names only what matters to it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -12,8 +12,8 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Call, CallState, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 
+# The moment at which everything in a test begins.
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-"""When everything in a test begins."""
 
 Roles = Mapping[str, Iterable[NodeId]]
 
@@ -24,12 +24,12 @@ OK = Call(CallState.OK, sent_at=T0, tries=1)
 
 
 def at(seconds: float) -> datetime:
-    """Return the moment so many seconds after the beginning."""
+    """Return the moment that many seconds after `T0`."""
     return T0 + timedelta(seconds=seconds)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """Return what raises an error, whatever it is called with."""
+    """Return a function that raises an error for any arguments."""
 
     def raises(*_: Any, **__: Any) -> Any:
         raise error
@@ -38,12 +38,15 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def sent(seconds: float = 0.0, tries: int = 1) -> Call:
-    """Return a call that is on its way since that moment."""
+    """Return a call sent at that moment and not answered yet."""
     return Call(CallState.SENT, sent_at=at(seconds), tries=tries)
 
 
 def a_dag(text: str = "a") -> Dag:
-    """Build a flow from chains such as ``"a -> b -> c; a -> c; d"``: an arrow hands on the output ``out``."""
+    """Build a flow from chains such as ``"a -> b -> c; a -> c; d"``.
+
+    An arrow connects the output ``out`` of a task to the next task.
+    """
     upstream: dict[str, list[str]] = {}
     for chain in text.split(";"):
         names = [name.strip() for name in chain.split("->")]
@@ -59,6 +62,7 @@ def a_node(
     after: Iterable[str] = (),
     outputs: Iterable[str] = ("out",),
 ) -> DagNode:
+    """Build a task that reads ``out`` of the tasks in ``after``."""
     return DagNode(
         name,
         ComponentRef("vendor", "1.0.0", "Thing"),
@@ -68,9 +72,12 @@ def a_node(
 
 
 def parties(roles: Roles = GUEST_AND_HOST) -> tuple[Party, ...]:
-    return tuple(
-        Party(role, i, node) for role, nodes in roles.items() for i, node in enumerate(nodes)
-    )
+    """Build parties from the nodes of each role, with indices from 0 in each role."""
+    built = []
+    for role, nodes in roles.items():
+        for index, node in enumerate(nodes):
+            built.append(Party(role, index, node))
+    return tuple(built)
 
 
 def a_spec(
@@ -78,14 +85,18 @@ def a_spec(
     roles: Roles = GUEST_AND_HOST,
     **changes: Any,
 ) -> JobSpec:
-    """Build what was submitted; the first party's node submits and schedules it."""
-    who = parties(roles)
-    first = who[0] if who else Party("guest", 0, "n1")
+    """Build a submitted job; the first party's node submits and schedules it."""
+    all_parties = parties(roles)
+    first = Party("guest", 0, "n1")
+    if all_parties:
+        first = all_parties[0]
+    if isinstance(dag, str):
+        dag = a_dag(dag)
     spec = JobSpec(
         job_id="job-1",
         flow_id="flow-1",
-        dag=a_dag(dag) if isinstance(dag, str) else dag,
-        parties=who,
+        dag=dag,
+        parties=all_parties,
         initiator=first.node,
         initiator_role=first.role,
         scheduler=first.node,
@@ -104,46 +115,82 @@ def a_job(
     spec: JobSpec | None = None,
     **statuses: TaskStatus | Mapping[NodeId, TaskStatus],
 ) -> Job:
-    """Build the scheduler's record of a job whose calls so far were answered as its status tells.
+    """Build the scheduler's record of a job whose calls so far were answered, as its status implies.
 
-    ``statuses`` names tasks: one status for all nodes, or a status for each node. ``task_roles`` narrows a
-    task to some roles.
+    ``statuses`` names tasks: one status for all nodes, or a status for each node. ``task_roles``
+    narrows a task to some roles.
     """
     spec = spec or a_spec(dag, roles)
-    begun = status is not JobStatus.PENDING
-    started = status in (JobStatus.RUNNING, JobStatus.FINISHED)
-    nodes = {
-        n: NodeJob(n, create=OK if begun else IDLE, start=OK if started else IDLE)
-        for n in spec.nodes
-    }
+    task_roles = task_roles or {}
+    is_created = status is not JobStatus.PENDING
+    is_started = status in (JobStatus.RUNNING, JobStatus.FINISHED)
+    nodes = {}
+    for node_id in spec.nodes:
+        nodes[node_id] = NodeJob(node_id, create=_call(is_created), start=_call(is_started))
+    default = TaskStatus.PENDING
+    if is_created:
+        default = TaskStatus.READY
     tasks = {}
-    for node in spec.dag.nodes:
-        given = statuses.get(node.name, TaskStatus.READY if begun else TaskStatus.PENDING)
-        tasks[node.name] = _a_task(spec, node.name, given, (task_roles or {}).get(node.name))
+    for dag_node in spec.dag.nodes:
+        name = dag_node.name
+        task_status = statuses.get(name, default)
+        tasks[name] = _a_task(spec, name, task_status, task_roles.get(name))
     return Job(spec, status, T0, nodes, tasks)
 
 
 def _a_task(
     spec: JobSpec,
     name: str,
-    given: TaskStatus | Mapping[NodeId, TaskStatus],
+    status: TaskStatus | Mapping[NodeId, TaskStatus],
     roles: Iterable[str] | None,
 ) -> Task:
-    wanted = None if roles is None else set(roles)
-    parts: dict[NodeId, NodeTask] = {}
-    for node in spec.nodes:
-        mine = [p.role for p in spec.parties_at(node) if wanted is None or p.role in wanted]
-        if not mine:
+    """Build a task of one status, or with a status for each node; other nodes are READY.
+
+    ``roles`` None: all roles take part.
+    """
+    by_node: dict[NodeId, NodeTask] = {}
+    for node_id in spec.nodes:
+        node_roles = _roles_at(spec, node_id, roles)
+        if not node_roles:
             continue
-        status = given.get(node, TaskStatus.READY) if isinstance(given, Mapping) else given
-        begun = status not in (TaskStatus.PENDING, TaskStatus.READY)
-        told = status if begun else TaskStatus.PENDING
-        parts[node] = NodeTask(node, dict.fromkeys(mine, told), start=OK if begun else IDLE)
-    if not isinstance(given, Mapping):
-        return Task(name, f"task_{name}", given, parts)
-    shown = [part.status for part in parts.values() if part.status is not TaskStatus.PENDING]
-    alike = len(shown) == len(parts) and len(set(shown)) == 1
-    return Task(name, f"task_{name}", shown[0] if alike else TaskStatus.RUNNING, parts)
+        node_status = status
+        if isinstance(status, Mapping):
+            node_status = status.get(node_id, TaskStatus.READY)
+        by_node[node_id] = _a_node_task(node_id, node_status, node_roles)
+    if isinstance(status, Mapping):
+        status = _common_status(by_node.values())
+    return Task(name, f"task_{name}", status, by_node)
+
+
+def _roles_at(spec: JobSpec, node_id: NodeId, roles: Iterable[str] | None) -> list[str]:
+    """Return the roles of a node's parties, as far as they are among ``roles``."""
+    at_node = [party.role for party in spec.parties_at(node_id)]
+    if roles is None:
+        return at_node
+    allowed = set(roles)
+    return [role for role in at_node if role in allowed]
+
+
+def _a_node_task(node_id: NodeId, status: TaskStatus, roles: Iterable[str]) -> NodeTask:
+    """Build a node's part of a task; it was started unless it is PENDING or READY."""
+    is_started = status not in (TaskStatus.PENDING, TaskStatus.READY)
+    reported = TaskStatus.PENDING
+    if is_started:
+        reported = status
+    return NodeTask(node_id, dict.fromkeys(roles, reported), start=_call(is_started))
+
+
+def _common_status(node_tasks: Collection[NodeTask]) -> TaskStatus:
+    """Return the status that all nodes reported; RUNNING if they differ or one reported none."""
+    statuses = {node_task.status for node_task in node_tasks}
+    if len(statuses) == 1 and TaskStatus.PENDING not in statuses:
+        return statuses.pop()
+    return TaskStatus.RUNNING
+
+
+def _call(is_answered: bool) -> Call:
+    """Return a call that was answered, or one that was not sent."""
+    return OK if is_answered else IDLE
 
 
 _LAUNCHED = frozenset({RunStatus.RUNNING, RunStatus.STOPPING, RunStatus.SUCCESS, RunStatus.FAILED})
@@ -155,7 +202,7 @@ def a_run(
     party: Party | None = None,
     **changes: Any,
 ) -> Run:
-    """Build a container run; one that was launched began at `T0` and is looked at again 5 s later."""
+    """Build a container run; a launched one began at `T0` and is probed again 5 s later."""
     party = party or Party("guest", 0, "n1")
     run = Run(
         run_id=f"run-{task}-{party.label}",

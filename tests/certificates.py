@@ -1,4 +1,4 @@
-"""Real certificates for tests: an authority, and what it signs."""
+"""Real certificates for tests: an authority and the certificates that it signs."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
 )
@@ -19,12 +20,14 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Files:
+    """Paths of a certificate and its private key, both PEM."""
+
     certificate: str
     key: str
 
 
 class Authority:
-    """Signs certificates and lays them into a folder as PEM files."""
+    """A certificate authority that writes into a folder, as PEM files."""
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-        made = (
+        certificate = (
             _builder(self._name, self._name, self._key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(usage, critical=True)
@@ -48,22 +51,24 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         self.file = str(folder / "ca.pem")
-        Path(self.file).write_bytes(made.public_bytes(Encoding.PEM))
+        Path(self.file).write_bytes(certificate.public_bytes(Encoding.PEM))
 
     def revoke(self, *files: str) -> str:
         """Return the file of a revocation list of the certificates in these files."""
         now = datetime.now(UTC)
-        made = x509.CertificateRevocationListBuilder().issuer_name(self._name).last_update(now)
-        made = made.next_update(now + timedelta(days=1))
+        revocations = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(now)
+            .next_update(now + timedelta(days=1))
+        )
         for file in files:
-            serial = x509.load_pem_x509_certificate(Path(file).read_bytes()).serial_number
-            entry = (
-                x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
-            )
-            made = made.add_revoked_certificate(entry)
-        found = self._folder / "revoked.pem"
-        found.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
-        return str(found)
+            certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
+            revocations = revocations.add_revoked_certificate(_revocation(certificate, now))
+        signed = revocations.sign(self._key, hashes.SHA256())
+        path = self._folder / "revoked.pem"
+        path.write_bytes(signed.public_bytes(Encoding.PEM))
+        return str(path)
 
     def sign(
         self,
@@ -72,10 +77,13 @@ class Authority:
         days: float = 30,
         password: bytes = b"",
     ) -> Files:
-        """Return the files of a certificate for host names or addresses, ``127.0.0.1`` where none is given."""
+        """Write a certificate for host names or addresses; without one it is for ``127.0.0.1``.
+
+        ``password`` encrypts the private key; empty leaves it in plain text.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [_alternative(name) for name in names or ("127.0.0.1",)]
-        made = (
+        certificate = (
             _builder(_named(file), self._name, key.public_key(), days)
             .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .add_extension(
@@ -84,11 +92,14 @@ class Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
-        found = Files(str(self._folder / f"{file}.pem"), str(self._folder / f"{file}.key"))
-        Path(found.certificate).write_bytes(made.public_bytes(Encoding.PEM))
-        secret = BestAvailableEncryption(password) if password else NoEncryption()
-        Path(found.key).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-        return found
+        paths = Files(str(self._folder / f"{file}.pem"), str(self._folder / f"{file}.key"))
+        Path(paths.certificate).write_bytes(certificate.public_bytes(Encoding.PEM))
+        encryption: KeySerializationEncryption = NoEncryption()
+        if password:
+            encryption = BestAvailableEncryption(password)
+        key_text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        Path(paths.key).write_bytes(key_text)
+        return paths
 
 
 def _builder(
@@ -97,7 +108,10 @@ def _builder(
     key: ec.EllipticCurvePublicKey,
     days: float,
 ) -> x509.CertificateBuilder:
-    """Begin a certificate of which a month has passed; with negative ``days`` it has ended so long ago."""
+    """Return a certificate without signature that has been valid for a month.
+
+    It ends after ``days``; negative: it ended that many days ago.
+    """
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -107,6 +121,15 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=30 + abs(days)))
         .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _revocation(certificate: x509.Certificate, now: datetime) -> x509.RevokedCertificate:
+    return (
+        x509.RevokedCertificateBuilder()
+        .serial_number(certificate.serial_number)
+        .revocation_date(now)
+        .build()
     )
 
 

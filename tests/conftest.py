@@ -1,6 +1,6 @@
-"""What every test shares: which real services there are, and a table at the end of what was not shown.
+"""Shared by all tests: which real services are usable, the order of tests, and a table of skipped ones.
 
-With CI=true a missing service is a failure, and so is any skip.
+With CI=true a missing service is an error and a skip is a failure.
 """
 
 import contextlib
@@ -39,25 +39,26 @@ made_once.install()
 made_once.when_used()
 from tests.world import node, shared_world, world  # noqa: E402, F401 - after `made_once`
 
-os.environ["COLUMNS"] = (
-    "400"  # tables are printed so wide that what a test looks for is on one line
-)
+# Tables are printed so wide that no row is wrapped: tests search them for text.
+os.environ["COLUMNS"] = "400"
 
-pytest.register_assert_rewrite(  # no test modules themselves, yet they explain failures
-    "tests.contracts.engine_acts", "tests.contracts.engine_contract"
-)
+# These are no test modules, yet their assertions explain failures.
+pytest.register_assert_rewrite("tests.contracts.engine_acts", "tests.contracts.engine_contract")
 
-structlog.configure(  # as a node that serves has it; a trace with the values of all variables takes half a minute
+# As in a serving node, tracebacks are plain: those with all variables take half a minute.
+# stderr of the process, since tests capture the output of commands.
+structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
         structlog.dev.ConsoleRenderer(
             colors=False, exception_formatter=structlog.dev.plain_traceback
         ),
     ],
-    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),  # beside a command's output
+    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
 )
 
-settings.register_profile(  # a machine that stands still for a second fails no example
+# Without deadlines: a machine that stands still for a second fails no example.
+settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
@@ -66,34 +67,36 @@ settings.register_profile(  # a machine that stands still for a second fails no 
 settings.load_profile("repeatable")
 
 
-def _docker() -> None:
+# ---------------------------------------------------------------- real services
+
+
+def _check_docker() -> None:
     with contextlib.closing(own_docker.Daemon(seconds=30)) as client:
         client.images.get(own_docker.BASE)
 
 
-def _mariadb() -> None:
+def _check_mariadb() -> None:
     sa.create_engine(os.environ["BFIA_TEST_DB_URL"] + "/").connect().close()
 
 
-def _s3() -> None:
+def _check_s3() -> None:
     storages.client().list_buckets()
 
 
-def _hdfs() -> None:
-    httpx.get(
-        f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", timeout=60, trust_env=False
-    ).raise_for_status()
+def _check_hdfs() -> None:
+    _, web = storages.hdfs()
+    url = f"{web}/webhdfs/v1/?op=LISTSTATUS"
+    httpx.get(url, timeout=60, trust_env=False).raise_for_status()
 
 
-def _swarm() -> None:
-    with contextlib.closing(
-        docker.APIClient(f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s", timeout=30)
-    ) as client:
+def _check_swarm() -> None:
+    manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
+    with contextlib.closing(docker.APIClient(manager, timeout=30)) as client:
         states = [node["Status"]["State"] for node in client.nodes()]
     assert states.count("ready") == 3, states
 
 
-def _kubernetes() -> None:
+def _check_kubernetes() -> None:
     from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
 
     options = KubernetesOptions(kubeconfig=f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf")
@@ -101,34 +104,55 @@ def _kubernetes() -> None:
         engine.check()
 
 
-def _there(file: str, how_to_have_it: str) -> None:
-    if not glob.glob(str(ROOT / file)):
-        raise FileNotFoundError(f"{file}; {how_to_have_it}")
+def _check_file(pattern: str, remedy: str) -> None:
+    """Raise `FileNotFoundError` unless a file of the checkout matches a pattern."""
+    if not glob.glob(str(ROOT / pattern)):
+        raise FileNotFoundError(f"{pattern}; {remedy}")
 
 
-PACKAGES = "lib/python3*/site-packages"
-PROBES: dict[str, Callable[[], object]] = {
-    "docker": _docker,
-    "mariadb": _mariadb,
-    "s3": _s3,
-    "hdfs": _hdfs,
-    "swarm": _swarm,
-    "kubernetes": _kubernetes,
+_PACKAGES = "lib/python3*/site-packages"
+
+# Checks by the mark of the tests that need them; each raises if its service is not usable.
+CHECKS: dict[str, Callable[[], object]] = {
+    "docker": _check_docker,
+    "mariadb": _check_mariadb,
+    "s3": _check_s3,
+    "hdfs": _check_hdfs,
+    "swarm": _check_swarm,
+    "kubernetes": _check_kubernetes,
     "own_docker": partial(usable, *own_docker.PROGRAMS),
     "sshd": partial(usable, *sshd.PROGRAMS),
-    "browser": partial(_there, browser.PROGRAM, "Debian has it in chromium"),
-    "registry": partial(_there, registry.PROGRAM, "Debian has it in docker-registry"),
+    "browser": partial(_check_file, browser.PROGRAM, "Debian has it in chromium"),
+    "registry": partial(_check_file, registry.PROGRAM, "Debian has it in docker-registry"),
     "fate_flow": partial(
-        _there, f".venv-fate-flow/{PACKAGES}/fate_flow", "make .venv-fate-flow/.done"
+        _check_file, f".venv-fate-flow/{_PACKAGES}/fate_flow", "make .venv-fate-flow/.done"
     ),
     "secretflow": partial(
-        _there, f".venv-secretflow/{PACKAGES}/spu", "make .venv-secretflow/.done"
+        _check_file, f".venv-secretflow/{_PACKAGES}/spu", "make .venv-secretflow/.done"
     ),
 }
 
 
+def unusable_services(items: list[pytest.Item]) -> dict[str, str]:
+    """Return why services that tests need are not usable, by their mark."""
+    reasons = {}
+    for mark, check in CHECKS.items():
+        if not any(item.get_closest_marker(mark) for item in items):
+            continue
+        try:
+            check()
+        except Exception as error:
+            reasons[mark] = f"{mark} is not usable here: {type(error).__name__}: {error}"
+    return reasons
+
+
+# ---------------------------------------------------------------- the order of tests
+
+# Files whose tests take a minute, in the order of their start. The first begins before all other
+# tests, each further one after another twentieth of them.
 LONGEST = (
-    "e2e/test_node_in_cluster.py",  # builds the image that others use, too; has a machine of the cluster to itself
+    # builds an image that others use, too, and has a machine of the cluster to itself
+    "e2e/test_node_in_cluster.py",
     "e2e/test_fate_flow.py",
     "console/test_browser.py",
     "e2e/test_training.py",
@@ -140,43 +164,50 @@ LONGEST = (
     "contracts/test_kubernetes_engine.py",
     "tools/test_chaos_sample.py",
 )
-"""files whose tests take a minute, in the order in which they begin, each after another twentieth of the rest"""
 
-
-# What a module contains whose tests run on one worker.
+# A module that contains one of these has all of its tests on one worker.
 SIGNS_OF_SHARING = ('scope="module"', "xdist_group", "NODE = NodeSetup", "shared_world")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    absent = {}
-    for name, probe in PROBES.items():
-        if any(item.get_closest_marker(name) for item in items):
-            try:
-                probe()
-            except Exception as error:
-                absent[name] = f"{name} is not usable here: {type(error).__name__}: {error}"
-    if absent and IN_CI:
-        raise pytest.UsageError("; ".join(absent.values()))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests without their services (in CI: fail), and order the others."""
+    unusable = unusable_services(items)
+    if unusable and IN_CI:
+        raise pytest.UsageError("; ".join(unusable.values()))
     for item in items:
-        for name, why in absent.items():
-            if item.get_closest_marker(name):
-                item.add_marker(pytest.mark.skip(reason=why))
-    long = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "docker")))}
-    together = {item: scope_of(item.nodeid) for item in items}
-    kinds: dict[bool, dict[str, int]] = {True: {}, False: {}}
+        for mark, reason in unusable.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
+    ranks = ranks_of(items)
+    items.sort(key=ranks.__getitem__)
+
+
+def ranks_of(items: list[pytest.Item]) -> dict[pytest.Item, float]:
+    """Return when tests begin: 0 is first, 1 last.
+
+    Long files begin early, so that no worker is busy alone at the end. Slow tests, which mostly
+    wait for containers, are spread evenly among those that compute.
+    """
+    slow_files = {item.path for item in items if is_slow(item)}
+    slow_scopes: dict[str, int] = {}
+    quick_scopes: dict[str, int] = {}
     for item in items:
-        kinds[item.path in long].setdefault(together[item], len(kinds[item.path in long]))
+        scopes = slow_scopes if item.path in slow_files else quick_scopes
+        scopes.setdefault(scope_of(item.nodeid), len(scopes))
 
-    def rank(item: pytest.Item) -> float:
-        """So that no worker is busy when the others have ended, none waits for what another one has locked, and
-        tests that mostly wait, as for containers, run beside those that only compute."""
-        name = str(item.path.relative_to(ROOT / "tests"))
-        if name in LONGEST:
-            return LONGEST.index(name) / 20 - 0.1
-        kind = kinds[item.path in long]
-        return kind[together[item]] / len(kind)
+    ranks = {}
+    for item in items:
+        file = str(item.path.relative_to(ROOT / "tests"))
+        scopes = slow_scopes if item.path in slow_files else quick_scopes
+        if file in LONGEST:
+            ranks[item] = LONGEST.index(file) / 20 - 0.1
+        else:
+            ranks[item] = scopes[scope_of(item.nodeid)] / len(scopes)
+    return ranks
 
-    items.sort(key=rank)
+
+def is_slow(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("slow", "docker"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -186,10 +217,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(10_000, 10, 10)
 
 
-class KeptTogether(LoadScopeScheduling):
-    """Gives a module's tests to one worker if they share what is costly, and every other test to whoever is free.
+class ScopeScheduling(LoadScopeScheduling):
+    """Gives the tests of a module with shared fixtures to one worker, and every other test to any.
 
-    xdist's own groups do nothing with pytest 9.2: it writes them to a name that pytest no longer reads.
+    xdist's own groups have no effect with pytest 9.2: xdist writes them to a name that pytest no
+    longer reads.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -197,7 +229,7 @@ class KeptTogether(LoadScopeScheduling):
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what runs on one worker together with this test: its module, or it alone."""
+    """Return the unit that runs on one worker: the test's module, or the test itself."""
     file = nodeid.partition("::")[0]
     return file if shares(file) else nodeid
 
@@ -210,11 +242,15 @@ def shares(file: str) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> KeptTogether | None:
-    config.option.loadscopereorder = (
-        False  # by number of tests, which tells nothing of the time that they take
-    )
-    return KeptTogether(config, log) if config.getoption("dist") == "loadgroup" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ScopeScheduling | None:
+    # xdist would reorder by the number of tests, which says nothing about their time
+    config.option.loadscopereorder = False
+    if config.getoption("dist") != "loadgroup":
+        return None
+    return ScopeScheduling(config, log)
+
+
+# ---------------------------------------------------------------- reports
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -225,44 +261,51 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped, by reason."""
     skipped = terminalreporter.stats.get("skipped", [])
     if not skipped:
         return
-    reasons: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for report in skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reasons[reason] = reasons.get(reason, 0) + 1
+        reason = str(report.longrepr)
+        if isinstance(report.longrepr, tuple):
+            _, _, reason = report.longrepr
+        counts[reason] = counts.get(reason, 0) + 1
     terminalreporter.section("not shown in this run")
-    for reason, count in sorted(reasons.items()):
+    for reason, count in sorted(counts.items()):
         terminalreporter.line(f"{count:5d}  {reason}")
 
 
-_RUNS = Path(tempfile.gettempdir(), "bfia-tests.lock")
-"""held shared by every run of tests on this machine"""
+# ---------------------------------------------------------------- what is left of killed nodes
+
+# Held shared by every session of tests on this machine.
+_SESSIONS_LOCK = Path(tempfile.gettempdir(), "bfia-tests.lock")
+_LOCK_FILE = pytest.StashKey[IO[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):
-        session.config.stash[_HELD] = held = _RUNS.open("w")
-        fcntl.flock(held, fcntl.LOCK_SH)
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker:
+        lock_file = _SESSIONS_LOCK.open("w")
+        fcntl.flock(lock_file, fcntl.LOCK_SH)
+        session.config.stash[_LOCK_FILE] = lock_file
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Take away the nodes' bridge networks, once all workers are done and no other run is: they share them."""
-    if not hasattr(session.config, "workerinput"):
-        with session.config.stash[_HELD] as held, contextlib.suppress(BlockingIOError):
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_sandboxes()
-            remove_networks()
-
-
-_HELD = pytest.StashKey[IO[str]]()
+    """Remove the nodes' bridge networks, unless another session runs: sessions share them."""
+    is_worker = hasattr(session.config, "workerinput")
+    if is_worker:
+        return
+    with session.config.stash[_LOCK_FILE] as lock_file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_sandboxes()
+        remove_networks()
 
 
 def remove_sandboxes() -> None:
-    """Remove what nodes that were killed had prepared for containers."""
-    away = contextlib.suppress(docker.errors.DockerException)
-    with away, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
+    """Remove the sandboxes that killed nodes had prepared for containers."""
+    without_daemon = contextlib.suppress(docker.errors.DockerException)
+    with without_daemon, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
         for sandbox in client.containers.list(
             all=True,
             ignore_removed=True,
@@ -272,9 +315,9 @@ def remove_sandboxes() -> None:
 
 
 def remove_networks() -> None:
-    """Remove the nodes' bridge networks that no container uses any more."""
-    away = contextlib.suppress(docker.errors.DockerException)
-    with away, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
+    """Remove the nodes' bridge networks without containers."""
+    without_daemon = contextlib.suppress(docker.errors.DockerException)
+    with without_daemon, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
         for network in client.networks.list(names=["bfia-JG"]):
             with contextlib.suppress(docker.errors.APIError):
                 network.remove()
@@ -284,23 +327,24 @@ def remove_networks() -> None:
 
 
 def remove_rules() -> None:
-    """Remove the packet filter's rules for bridges of ours that are gone."""
+    """Remove the packet filter's rules for bridges of nodes that no longer exist."""
     try:
-        listed = subprocess.run(
+        listing = subprocess.run(
             ["iptables", "-w", "-S", "INPUT"],
             capture_output=True,
             text=True,
             check=True,
         )
-    except (OSError, subprocess.CalledProcessError):  # no right to it: then there are none of ours
-        return
-    for words in map(str.split, listed.stdout.splitlines()):
-        if (
-            words[-1].startswith(PREFIX)
-            and words[2] == "-i"
-            and not Path("/sys/class/net", words[3]).exists()
-        ):
+    except (OSError, subprocess.CalledProcessError):
+        return  # without the right to list rules, no node could make one
+    for line in listing.stdout.splitlines():
+        words = line.split()
+        is_of_node = words[-1].startswith(PREFIX) and words[2] == "-i"
+        if is_of_node and not Path("/sys/class/net", words[3]).exists():
             Firewall(words[3], "", forwarded=True).remove()
+
+
+# ---------------------------------------------------------------- fixtures
 
 
 @pytest.fixture
@@ -333,7 +377,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """Put back what a command of ours that ran in this process has set for itself."""
+    """Restore the umask, which commands of the gateway set for their process."""
     before = os.umask(0o022)
     os.umask(before)
     yield

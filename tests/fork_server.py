@@ -1,9 +1,9 @@
-"""Has all of the gateway imported and forks a process for each of its commands that a test asks for.
+"""Imports all of the gateway and forks a process for each command of a test.
 
-Started by `tests.forks` with one end of a socket as its standard input. A request is a JSON object with the words
-after ``bfia-gateway``, the environment and the directory, and comes with four descriptors: standard input, output,
-error, and one on which the child's wait status is written when it has ended. The answer is the child's number.
-The server ends, and its children with it, when the other end of the socket is closed.
+Started by `tests.forks` with one end of a socket as its standard input. A request is a JSON object with the
+command's words, environment, directory and pace. It comes with four descriptors: standard input, output and
+error, and one to which the child's wait status is written when it has ended. The response is the child's
+process id. When the other end of the socket is closed, the server kills its children and ends.
 """
 
 import atexit
@@ -31,11 +31,14 @@ from tests import made_once
 from tests.inprocess import settings
 
 
-def serve(way: socket.socket) -> dict[str, Any] | None:
-    """Fork until nobody asks any more, then return nothing; in a child return the request for its command."""
-    children: dict[int, tuple[int, int]] = {}  # by pidfd: process, where its end is told
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Fork a child for each request; return the request in the child, None in the server.
+
+    The server returns once the connection is closed.
+    """
+    children: dict[int, tuple[int, int]] = {}  # pidfd: process id, descriptor for its wait status
     events = select.poll()
-    events.register(way, select.POLLIN)
+    events.register(connection, select.POLLIN)
     while True:
         for descriptor, _ in events.poll():
             if descriptor in children:
@@ -43,7 +46,7 @@ def serve(way: socket.socket) -> dict[str, Any] | None:
                 _collect(*children.pop(descriptor))
                 os.close(descriptor)
                 continue
-            data, descriptors, _, _ = socket.recv_fds(way, 1 << 20, 4)
+            data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 4)
             if not data:
                 for pid, _ in children.values():
                     os.kill(pid, signal.SIGKILL)
@@ -53,26 +56,28 @@ def serve(way: socket.socket) -> dict[str, Any] | None:
             if pid == 0:
                 _become(request, descriptors)
                 return request
-            for used in descriptors[:3]:
-                os.close(used)
+            *standard_streams, status_pipe = descriptors
+            for stream in standard_streams:
+                os.close(stream)
             pidfd = os.pidfd_open(pid)
-            children[pidfd] = (pid, descriptors[3])
+            children[pidfd] = (pid, status_pipe)
             events.register(pidfd, select.POLLIN)
-            way.send(str(pid).encode())
+            connection.send(str(pid).encode())
 
 
-def _collect(pid: int, told: int) -> None:
+def _collect(pid: int, status_pipe: int) -> None:
+    """Take the status of an ended child and write it for the test."""
     _, status = os.waitpid(pid, 0)
     try:
-        os.write(told, str(status).encode())
-    except BrokenPipeError:  # nobody waits for it
+        os.write(status_pipe, str(status).encode())
+    except BrokenPipeError:  # the test no longer waits for it
         pass
     finally:
-        os.close(told)
+        os.close(status_pipe)
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Make of a copy of the server what a start of the command would have made."""
+    """Turn a copy of the server into a process as a start of the command would make it."""
     os.setsid()
     for number in range(3):
         os.dup2(descriptors[number], number)
@@ -92,7 +97,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     )
 
 
-LATER = (
+# Modules that libraries import at their first use.
+LATE_IMPORTS = (
     "pydantic.v1",
     "pymysql",
     "sqlalchemy.dialects.mysql.pymysql",
@@ -101,42 +107,44 @@ LATER = (
     "uvicorn.protocols.http.httptools_impl",
     "uvicorn.protocols.websockets.auto",
 )
-"""what other people's libraries import once they are used"""
 
 
 def load() -> None:
-    """Import what any of the commands does, and make what a node makes of types."""
+    """Import the modules of all commands, and build the validators of a node."""
     for module in pkgutil.iter_modules(gateway.cli.__path__, "gateway.cli."):
         importlib.import_module(module.name)
-    for name in LATER:
+    for name in LATE_IMPORTS:
         importlib.import_module(name)
     made_once.install()
     with (
         tempfile.TemporaryDirectory() as folder,
-        open(os.devnull, "w") as nothing,
-        redirect_stdout(nothing),
+        open(os.devnull, "w") as devnull,
+        redirect_stdout(devnull),
     ):
         Gateway(settings(Path(folder) / "node")).stop()
     made_once.when_used()
 
 
 def run(request: dict[str, Any]) -> None:
-    """Run the command and end as a new process would, but for taking apart what it had imported."""
+    """Run the command and exit, without Python's slow clean-up of everything imported."""
     sys.argv = ["bfia-gateway", *request["words"]]
     gateway.cli.serve.run = partial(gateway.cli.serve.run, pace=Pace(**request["pace"]))
     try:
         main()
     except SystemExit as end:
+        code = 0
+        if isinstance(end.code, int):
+            code = end.code
         threading._shutdown()  # type: ignore[attr-defined]  waits for threads
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(end.code if isinstance(end.code, int) else 0)
+        os._exit(code)
 
 
 if __name__ == "__main__":
     load()
     gc.freeze()
-    wanted = serve(socket.socket(fileno=os.dup(0)))
-    if wanted is not None:
-        run(wanted)
+    command = serve(socket.socket(fileno=os.dup(0)))
+    if command is not None:
+        run(command)

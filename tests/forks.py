@@ -1,8 +1,8 @@
-"""Starts ``bfia-gateway`` for tests, as real processes that are forks of one which has imported everything.
+"""Starts ``bfia-gateway`` for tests as real processes, forked from a server that has imported everything.
 
-Importing takes seconds, and the tests start hundreds of nodes. Such a process does what a new one would: it has
-its own session, environment, directory, descriptors, signal handlers and end. The nodes of
-the demo and of the images start anew all the same, and so does the bench.
+Importing takes seconds, and the tests start hundreds of nodes. A forked process behaves like a new one: it has
+its own session, environment, directory, descriptors, signal handlers and exit. The demo, the images and the
+bench start new processes.
 """
 
 import atexit
@@ -24,26 +24,32 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Process:
-    """A process of the gateway: what of `subprocess.Popen` the tests need."""
+    """A process of the gateway, with the part of `subprocess.Popen` that tests need."""
 
     def __init__(
         self,
         pid: int,
-        end: int,
+        status_pipe: int,
         words: Sequence[str],
     ) -> None:
+        """``status_pipe``: the descriptor from which its wait status is read once it has ended."""
         self.pid = pid
         self.args = ["bfia-gateway", *words]
         self.returncode: int | None = None
-        self._end = end
+        self._status_pipe = status_pipe
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        return self._ended(0)
+        """Return the exit code; None while the process runs."""
+        return self._exit_code(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises `subprocess.TimeoutExpired`."""
-        if (code := self._ended(timeout)) is None:
+        """Return the exit code once the process has ended.
+
+        Raises `subprocess.TimeoutExpired` after ``timeout`` seconds.
+        """
+        code = self._exit_code(timeout)
+        if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return code
 
@@ -57,19 +63,29 @@ class Process:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _ended(self, timeout: float | None) -> int | None:
-        until = None if timeout is None else time.monotonic() + timeout
+    def _exit_code(self, timeout: float | None) -> int | None:
+        """Wait for the exit code for so many seconds (None: without limit); None if it runs on."""
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
         while self.returncode is None:
-            left = None if until is None else max(until - time.monotonic(), 0)
-            if not select.select([self._end], [], [], left)[0]:
+            seconds = None
+            if deadline is not None:
+                seconds = max(deadline - time.monotonic(), 0)
+            readable, _, _ = select.select([self._status_pipe], [], [], seconds)
+            if not readable:
                 return None
-            with self._lock:
-                if self.returncode is None:
-                    status = os.read(self._end, 16)
-                    assert status, "the process that forks has ended"
-                    os.close(self._end)
-                    self.returncode = os.waitstatus_to_exitcode(int(status))
+            self._read_status()
         return self.returncode
+
+    def _read_status(self) -> None:
+        with self._lock:
+            if self.returncode is not None:  # another thread has read it
+                return
+            status = os.read(self._status_pipe, 16)
+            assert status, "the fork server has ended"
+            os.close(self._status_pipe)
+            self.returncode = os.waitstatus_to_exitcode(int(status))
 
 
 def start(
@@ -82,13 +98,19 @@ def start(
     cwd: Path = ROOT,
     pace: Mapping[str, float] | None = None,
 ) -> Process:
-    """Start the command with these words; ``pace`` is a node's, for ``serve``."""
-    with open(os.devnull, "r+b", buffering=0) as nothing:
-        files = [
-            nothing.fileno() if file == subprocess.DEVNULL else _number(file)
-            for file in (stdin, stdout, stderr)
-        ]
-        return _server.start(words, files, dict(os.environ if env is None else env), cwd, pace)
+    """Start the command with these words.
+
+    ``env`` None: this process's environment. ``pace``: fields of a node's `Pace`, for ``serve``.
+    """
+    if env is None:
+        env = os.environ
+    with open(os.devnull, "r+b", buffering=0) as devnull:
+        descriptors = []
+        for file in (stdin, stdout, stderr):
+            if file == subprocess.DEVNULL:
+                file = devnull
+            descriptors.append(_descriptor(file))
+        return _server.start(words, descriptors, dict(env), cwd, pace)
 
 
 def run(
@@ -99,7 +121,10 @@ def run(
     timeout: float = 120,
     cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end; return what it said. Raises `subprocess.TimeoutExpired`."""
+    """Run the command to its end; return its output.
+
+    Raises `subprocess.TimeoutExpired` after ``timeout`` seconds, once the command is killed.
+    """
     with (
         tempfile.TemporaryFile() as stdin,
         tempfile.TemporaryFile() as out,
@@ -121,64 +146,68 @@ def run(
             process.kill()
             process.wait()
             raise
-        said = [_text(file) for file in (out, err)]
-    return subprocess.CompletedProcess(process.args, code, *said)
+        stdout, stderr = _text(out), _text(err)
+    return subprocess.CompletedProcess(process.args, code, stdout, stderr)
 
 
-class _Server:
-    """The process that forks; begun when it is first needed, ended with this process."""
+class _ForkServer:
+    """The process that forks; started by the first command, ended with this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._way: socket.socket | None = None
+        self._connection: socket.socket | None = None
 
     def start(
         self,
         words: Sequence[str],
-        files: list[int],
+        descriptors: list[int],
         environment: dict[str, str],
         cwd: Path,
         pace: Mapping[str, float] | None,
     ) -> Process:
-        words = [*map(str, words)]
+        """Fork a process for a command; ``descriptors`` are its standard input, output and error."""
+        words = [str(word) for word in words]
         request = {
             "words": words,
             "environment": environment,
             "cwd": str(cwd),
             "pace": dict(pace or {}),
         }
-        ending, told = os.pipe()
+        status_pipe, write_end = os.pipe()
         try:
             with self._lock:
-                way = self._way = self._way or _begun()
-                socket.send_fds(way, [json.dumps(request).encode()], [*files, told])
-                pid = int(way.recv(16))
+                if self._connection is None:
+                    self._connection = _start_server()
+                message = json.dumps(request).encode()
+                socket.send_fds(self._connection, [message], [*descriptors, write_end])
+                pid = int(self._connection.recv(16))
         finally:
-            os.close(told)
-        return Process(pid, ending, words)
+            os.close(write_end)
+        return Process(pid, status_pipe, words)
 
 
-def _begun() -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    with theirs:
+def _start_server() -> socket.socket:
+    """Start `tests.fork_server`; return the socket that takes requests."""
+    connection, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    with its_end:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.fork_server"],
-            stdin=theirs,
+            stdin=its_end,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,
             start_new_session=True,
         )
-    atexit.register(_end, ours, process)
-    return ours
+    atexit.register(_stop_server, connection, process)
+    return connection
 
 
-def _end(way: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-    way.close()
+def _stop_server(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    connection.close()
     process.wait(60)
 
 
-def _number(file: int | IO[bytes]) -> int:
+def _descriptor(file: int | IO[bytes]) -> int:
     return file if isinstance(file, int) else file.fileno()
 
 
@@ -187,4 +216,4 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
-_server = _Server()
+_server = _ForkServer()

@@ -34,15 +34,17 @@ from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS
 
-ME, PEER, STRANGER = "JG0100001100000010", "JG0100002200000020", "JG0000000000000404"
+ME = "JG0100001100000010"
+PEER = "JG0100002200000020"
+STRANGER = "JG0000000000000404"  # no node has a route to it
 
 
 class Node(Gateway):
-    """A gateway whose services tests reach by their names, whichever stage builds them."""
+    """A gateway with all services as attributes, whichever stage of the bootstrap builds them."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return the service of a name. Raises `AttributeError` if no stage has one."""
-        if name == "services":  # not built yet
+        """Return the service of that name. Raises `AttributeError` if no stage has one."""
+        if name == "services":  # asked for while the gateway is built
             raise AttributeError(name)
         for stage in fields(self.services):
             services = getattr(self.services, stage.name)
@@ -74,18 +76,17 @@ class Node(Gateway):
         return self.request("POST", path, json=json, **kwargs)
 
 
-def settings(
-    home: Path,
-    node_id: str = ME,
-    **over: Any,
-) -> Any:
-    """Return the settings of a node on free ports below ``home``."""
+def settings(home: Path, node_id: str = ME, **changes: Any) -> Any:
+    """Return the settings of a node with its files below ``home`` and free ports.
+
+    ``changes`` replace settings, by their first key.
+    """
     home.mkdir(parents=True, exist_ok=True)
     routes = home / "routes.yml"
     if not routes.exists():
         routes.write_text("{}")
     database = home / "gateway.db"
-    if "database" not in over and not database.exists():
+    if "database" not in changes and not database.exists():
         database.write_bytes(_empty_database())
     any_port = "127.0.0.1:0"
     listen = {
@@ -104,13 +105,13 @@ def settings(
             "engine": {"kind": "process"},
             "route_table": {"file": str(routes)},
         }
-        | over,
+        | changes,
     )
 
 
 @functools.cache
 def _empty_database() -> bytes:
-    """Return a database of the newest schema with nothing in it, which is copied and not made for every node."""
+    """Return an empty database of the newest schema; copying it is quicker than making one."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "empty.db")
         open_database(f"sqlite:///{file}").dispose()
@@ -123,25 +124,29 @@ def running(
     node_id: str = ME,
     make_engine: Callable[[Any, str], Engine] | None = None,
     pace: Pace = Pace(),
-    **over: Any,
+    **changes: Any,
 ) -> Iterator["Node"]:
-    """Serve a node until the test is over. ``make_engine`` makes its engine from settings and installation."""
-    gateway = Node(settings(home, node_id, **over), engine=make_engine, pace=pace)
+    """Serve a node until the test is over.
+
+    ``make_engine`` makes its engine from settings and installation id; None: as the settings say.
+    ``changes`` replace settings, by their first key.
+    """
+    gateway = Node(settings(home, node_id, **changes), engine=make_engine, pace=pace)
     with serving(gateway):
         try:
             yield gateway
         finally:
-            with contextlib.suppress(EngineDown):  # then there are none
-                for left in gateway.engine.list():
-                    gateway.engine.remove(left.name)
+            with contextlib.suppress(EngineDown):  # then no run is left
+                for run in gateway.engine.list():
+                    gateway.engine.remove(run.name)
 
 
 @contextmanager
-def pair(home: Path, **over: Any) -> Iterator[tuple["Node", "Node"]]:
-    """Serve two nodes, `ME` and `PEER`, that know each other."""
-    with running(home / "me", **over) as me, running(home / "peer", PEER, **over) as peer:
-        for node, other in ((me, peer), (peer, me)):
-            entry = f"{other.settings.node.id}: {{url: '{other.addresses()['peer']}'}}\n"
+def pair(home: Path, **changes: Any) -> Iterator[tuple["Node", "Node"]]:
+    """Serve two nodes, `ME` and `PEER`, with routes to each other."""
+    with running(home / "me", **changes) as me, running(home / "peer", PEER, **changes) as peer:
+        for node, partner in ((me, peer), (peer, me)):
+            entry = f"{partner.settings.node.id}: {{url: '{partner.addresses()['peer']}'}}\n"
             Path(str(node.settings.route_table.file)).write_text(entry)
             node.routes.reload()
         yield me, peer
@@ -149,71 +154,86 @@ def pair(home: Path, **over: Any) -> Iterator[tuple["Node", "Node"]]:
 
 @contextmanager
 def serving(gateway: Gateway) -> Iterator["Node"]:
-    """Serve a node that is built already, until the test is over."""
-    up, hold = threading.Event(), dict[str, Any]()
+    """Serve a node until the test is over."""
+    is_up = threading.Event()
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
     services = gateway.services
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        hold["loop"], hold["stop"] = loop, asyncio.Event()
+        stopping = asyncio.Event()
+        loops.append((loop, stopping))
 
         def end_session(session: str) -> None:
-            asyncio.run_coroutine_threadsafe(
-                services.peers.broker.end_session(session), loop
-            ).result(60)
+            ending = services.peers.broker.end_session(session)
+            asyncio.run_coroutine_threadsafe(ending, loop).result(60)
 
         services.peers.sessions.on_end(end_session)
         gateway.start()
         sockets = services.sockets
-        further = (sockets.arrivals, sockets.tls, gateway.grpc_servers(), gateway.leaving.set)
-        await serve(gateway.apps, sockets.by_listener, up.set, hold["stop"], *further)
+        await serve(
+            gateway.apps,
+            sockets.by_listener,
+            is_up.set,
+            stopping,
+            sockets.arrivals,
+            sockets.tls,
+            gateway.grpc_servers(),
+            gateway.leaving.set,
+        )
         await services.peers.courier.close()
         await asyncio.to_thread(gateway.stop)
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    def run() -> None:
+        asyncio.run(main())
+
+    def is_up_or_dead() -> bool:
+        return is_up.is_set() or not thread.is_alive()
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: up.is_set() or not thread.is_alive(), 20, 0.01, "the node is up")
+        wait_for(is_up_or_dead, 20, 0.01, "the node is up")
         yield gateway
     finally:
-        hold["loop"].call_soon_threadsafe(hold["stop"].set)
+        loop, stopping = loops[0]
+        loop.call_soon_threadsafe(stopping.set)
         thread.join(60)
         assert not thread.is_alive()
 
 
 @contextmanager
-def listening(
-    app: ASGIApp,
-    tls: Tls | None = None,
-    **more: Any,
-) -> Iterator[int]:
-    """Serve the application until the test is over; yield its port. ``more``: what else `serve` is given."""
+def listening(app: ASGIApp, tls: Tls | None = None, **kwargs: Any) -> Iterator[int]:
+    """Serve an application until the test is over; yield its port. ``kwargs`` are those of `serve`."""
     sock = bound("127.0.0.1:0")
-    up, hold = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+    is_up = threading.Event()
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    tls_by_listener = {}
+    if tls:
+        tls_by_listener["peer"] = tls
 
     async def main() -> None:
         stopping = asyncio.Event()
-        hold.append((asyncio.get_running_loop(), stopping))
+        loops.append((asyncio.get_running_loop(), stopping))
         await serve(
             {"peer": app},
             {"peer": [sock]},
-            up.set,
+            is_up.set,
             stopping,
-            tls={"peer": tls} if tls else {},
-            **more,
+            tls=tls_by_listener,
+            **kwargs,
         )
 
-    thread = threading.Thread(
-        target=asyncio.run,
-        args=(main(),),
-        daemon=True,
-    )
+    def run() -> None:
+        asyncio.run(main())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert up.wait(30)
+    assert is_up.wait(30)
     try:
         yield port_of(sock)
     finally:
-        loop, stopping = hold[0]
+        loop, stopping = loops[0]
         loop.call_soon_threadsafe(stopping.set)
         thread.join(30)
 
@@ -242,17 +262,23 @@ def uploaded(
     name: str,
     content: bytes = b"id,x\na,1\nb,2\n",
 ) -> None:
-    """Upload a table, as a person does."""
+    """Upload a table by the operators' API."""
     form = {
         "namespace": namespace,
         "name": name,
         "head": "true",
         "partitions": "1",
+        "meta": '{"delimiter": ",", "match_id_name": "id"}',
     }
-    form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
-    file = {"file": ("t.csv", content, "text/csv")}
-    answer = ask(gateway, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
-    assert answer.json()["code"] == 0, answer.text
+    response = ask(
+        gateway,
+        "operator",
+        "POST",
+        "/v2/component/upload/file",
+        data=form,
+        files={"file": ("t.csv", content, "text/csv")},
+    )
+    assert response.json()["code"] == 0, response.text
 
 
 def token_of(
@@ -260,7 +286,7 @@ def token_of(
     role: Role,
     name: str = "",
 ) -> str:
-    """Return the text of a new token."""
+    """Return a new access token of a role, named after the role unless ``name`` is given."""
     text, token = new_token(name or str(role), role, gateway.clock())
     gateway.tokens.add(token)
     return text
@@ -273,55 +299,58 @@ def containers(
     *,
     launched: bool = False,
 ) -> dict[str, dict[str, str]]:
-    """Store a job under way; return by party what this node's containers send with their messages.
+    """Store a running job; return the headers of its containers' messages, by party.
 
-    For the executor they have ended unlaunched, so that it leaves them alone; ``launched``: they run in the node's
-    engine.
+    The containers have ended without a launch, so that the executor leaves them alone. With
+    ``launched`` they run in the node's engine.
     """
-    status = RunStatus.RUNNING if launched else RunStatus.SUCCESS
-    reported = Reporting(TaskStatus.RUNNING if launched else TaskStatus.SUCCESS, OK)
     spec = a_spec(roles=roles, job_id=job_id)
-    runs = {
-        party.label: a_run(
+    fields: dict[str, Any] = {
+        "status": RunStatus.SUCCESS,
+        "reporting": Reporting(TaskStatus.SUCCESS, OK),
+        "launch": Call(),
+    }
+    if launched:
+        fields = {
+            "status": RunStatus.RUNNING,
+            "reporting": Reporting(TaskStatus.RUNNING, OK),
+            "owner": gateway.owner,
+            "launch": OK,
+        }
+    runs = {}
+    for party in spec.parties_at(spec.scheduler):
+        runs[party.label] = a_run(
             "a",
-            status,
-            party,
+            party=party,
             run_id=uuid4().hex + uuid4().hex,
             token=uuid4().hex,
             name=f"bfia-{uuid4().hex}",
             task_id=f"task_{job_id}",
-            reporting=reported,
-            owner=gateway.owner if launched else "",
-            launch=OK if launched else Call(),
+            **fields,
         )
-        for party in spec.parties_at(spec.scheduler)
-    }
-    for run in runs.values() if launched else ():
-        gateway.engine.launch(
-            LaunchSpec(
-                run.name,
-                run.image,
-                {},
-                {"bfia.node": ME, "bfia.installation": gateway.installation},
-            )
-        )
-    assert gateway.store.local_jobs.add(
-        a_local_job(*runs.values(), spec=spec, node=spec.scheduler), "flow"
-    )
-    return {
-        label: {
+    if launched:
+        labels = {"bfia.node": ME, "bfia.installation": gateway.installation}
+        for run in runs.values():
+            gateway.engine.launch(LaunchSpec(run.name, run.image, {}, labels))
+    local = a_local_job(*runs.values(), spec=spec, node=spec.scheduler)
+    assert gateway.store.local_jobs.add(local, "flow")
+
+    headers = {}
+    for label, run in runs.items():
+        headers[label] = {
             "x-ptp-session-id": session_id(job_id),
             "x-ptp-token": gateway.run_tokens.issue(run.token),
         }
-        for label, run in runs.items()
-    }
+    return headers
 
 
 def routes_of(app: Any) -> Iterator[APIRoute]:
-    """Yield every path of a listener's application, whatever is before it."""
+    """Yield the routes of a listener's application, inside all middleware."""
     while not isinstance(app, FastAPI):
         inner = getattr(app, "_app", None) or getattr(app, "app", None)
         app = inner or inspect.getclosurevars(app).nonlocals["app"]
     for route in app.routes:
-        inner = getattr(getattr(route, "original_router", None), "routes", (route,))
-        yield from (one for one in inner if isinstance(one, APIRoute))
+        router = getattr(route, "original_router", None)
+        for inner_route in getattr(router, "routes", (route,)):
+            if isinstance(inner_route, APIRoute):
+                yield inner_route

@@ -1,7 +1,7 @@
-"""Has a process make once, and no sooner than it is used, what libraries make anew for each node or command.
+"""Makes nodes and commands in one process cheap: shares what libraries would build for each.
 
-FastAPI needs some 660 of pydantic's validators for a node, a test few of them, and Typer 40 ms for its commands.
-And uvicorn takes a fifth of a second to end, in which it only sleeps.
+FastAPI builds some 660 pydantic validators for a node, of which a test uses few. Typer takes 40 ms to build its
+commands. uvicorn sleeps 0.2 s when it stops.
 """
 
 import asyncio
@@ -15,38 +15,54 @@ import typer.testing
 import uvicorn.server
 from pydantic import TypeAdapter
 
-_made: dict[str, tuple[Any, TypeAdapter[Any]]] = {}
-_make = fields.ModelField.__post_init__
+_LONGEST_SLEEP = 0.02  # seconds, of uvicorn's main loop
+
+# The type and its validator, by the text of the annotation.
+_validators: dict[str, tuple[Any, TypeAdapter[Any]]] = {}
+_build_validator = fields.ModelField.__post_init__
 
 
 def install() -> None:
-    """Let all nodes of this process share their validators, and all commands that run in it theirs."""
-    fields.TypeAdapter = _validator  # type: ignore[misc,assignment]
+    """Share validators between nodes, and commands between calls; shorten uvicorn's sleeps."""
+    fields.TypeAdapter = _shared_validator  # type: ignore[misc,assignment]
     typer.testing._get_command = functools.cache(typer.main.get_command)
-    awake = {"sleep": lambda seconds: asyncio.sleep(min(seconds, 0.02))}
-    uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | awake)  # type: ignore[assignment]
+    hurried = vars(asyncio) | {"sleep": _short_sleep}
+    uvicorn.server.asyncio = SimpleNamespace(**hurried)  # type: ignore[assignment]
 
 
 def when_used() -> None:
-    """Have nodes from now on make a validator when they use it; what FastAPI hides meanwhile is hidden anyway."""
-    quiet = {"catch_warnings": contextlib.nullcontext, "simplefilter": lambda *_, **__: None}
-    fields.warnings = SimpleNamespace(**quiet)  # type: ignore[assignment]
+    """Let nodes build a validator when they first use it.
+
+    FastAPI silences warnings while it builds validators, by a context that is not thread-safe. It is
+    replaced by one that does nothing.
+    """
+    fields.warnings = SimpleNamespace(  # type: ignore[assignment]
+        catch_warnings=contextlib.nullcontext,
+        simplefilter=_do_nothing,
+    )
     field: Any = fields.ModelField
-    field.__post_init__ = lambda self: None
-    field._type_adapter = functools.cached_property(_of_field)
+    field.__post_init__ = _do_nothing
+    field._type_adapter = functools.cached_property(_validator_of)
     field._type_adapter.__set_name__(field, "_type_adapter")
 
 
-def _of_field(field: Any) -> Any:
-    _make(field)
+async def _short_sleep(seconds: float) -> None:
+    await asyncio.sleep(min(seconds, _LONGEST_SLEEP))
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _validator_of(field: Any) -> Any:
+    _build_validator(field)
     return vars(field)["_type_adapter"]
 
 
-def _validator(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
-    name, kind = repr((annotated, config)), get_args(annotated)[0]
-    found = _made.get(name)
-    if (
-        found is None or found[0] != kind
-    ):  # a type that each node makes itself has the name of another one's
-        found = _made[name] = (kind, TypeAdapter(annotated, config=config))
-    return found[1]
+def _shared_validator(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
+    key = repr((annotated, config))
+    kind = get_args(annotated)[0]
+    # Two nodes may each define a type of the same name: the types decide, not only their text.
+    if key not in _validators or _validators[key][0] != kind:
+        _validators[key] = (kind, TypeAdapter(annotated, config=config))
+    return _validators[key][1]

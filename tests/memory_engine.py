@@ -1,4 +1,4 @@
-"""Scripted runs, for tests of what uses an engine. Passes the same contract suite as the real ones."""
+"""An engine whose runs are scripts in this process. It passes the contract suite of the real engines."""
 
 import threading
 import traceback
@@ -41,27 +41,27 @@ TERMINATED = 15
 
 @dataclass(frozen=True)
 class Script:
-    """What a run does."""
+    """The behaviour of a run."""
 
+    # the exit code; None: it runs until it is stopped, or ended by `MemoryEngine.finish`
     code: int | None = 0
-    """the exit code; None: it runs until it is stopped, or ended by `MemoryEngine.finish`"""
     stdout: bytes = b""
     stderr: bytes = b""
     oom_killed: bool = False
+    # the exit code after SIGTERM; None: it ignores SIGTERM and is killed
     on_term: int | None = FIRST_SIGNAL_CODE + TERMINATED
-    """the exit code when it is asked to end; None: it takes no notice and is killed"""
+    # raised by `launch`
     refused: EngineError | None = None
-    """raised by `launch` instead"""
+    # called in a thread; returns the exit code (1 if it raises)
     body: "Callable[[LaunchSpec, Inside], int] | None" = None
-    """runs in a thread of its own and returns the exit code; one that raises ends with code 1"""
 
 
+# A script, or a function that writes one for a run.
 Image = Script | Callable[[LaunchSpec], Script]
-"""A script, or what writes one for a run by its environment."""
 
 
 class Inside:
-    """What a script's body has at hand."""
+    """The container's side of a run, for the body of its script."""
 
     def __init__(self, run: "_Run") -> None:
         self._run = run
@@ -84,17 +84,16 @@ class _Run:
 
 
 class MemoryWorld:
-    """What outlives an engine object: its runs."""
+    """The runs of an engine, which outlive the engine object."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.runs: dict[str, _Run] = {}
         self.subscriptions: list[Subscription] = []
-        self.down = False
-        """while it is set, every call raises `EngineDown`"""
+        self.down = False  # True: every call raises `EngineDown`
 
     def go_away(self) -> None:
-        """Report to subscribers that the engine does not answer; it does again unless it is ``down``."""
+        """Report a lost connection to subscribers; the engine answers again unless it is ``down``."""
         for subscription in list(self.subscriptions):
             subscription.report_away()
 
@@ -106,14 +105,21 @@ class MemoryEngine(StreamingEngine):
     capabilities = CAPABILITIES
 
     @classmethod
-    def making(cls, images: Mapping[str, Image], **more: Any) -> Callable[[Any, str], Self]:
-        """Return what makes the engine of a node in this process from settings and installation."""
-        return lambda settings, installation: cls(
-            node=settings.node.id,
-            installation=installation,
-            images=images,
-            **more,
-        )
+    def making(cls, images: Mapping[str, Image], **kwargs: Any) -> Callable[[Any, str], Self]:
+        """Return a function that makes a node's engine from its settings and installation id.
+
+        ``kwargs`` are further arguments of the class.
+        """
+
+        def make(settings: Any, installation: str) -> Self:
+            return cls(
+                node=settings.node.id,
+                installation=installation,
+                images=images,
+                **kwargs,
+            )
+
+        return make
 
     def __init__(
         self,
@@ -124,20 +130,20 @@ class MemoryEngine(StreamingEngine):
         world: MemoryWorld | None = None,
         capacity: Capacity | None = None,
     ) -> None:
-        """``capacity``: what it claims to have; default this machine's."""
+        """``world``: existing runs; None: no runs. ``capacity`` None: this machine's."""
         self._node = node
         self._capacity = capacity or this_machine()
         self._installation = installation
         self._images = images
         self.world = MemoryWorld() if world is None else world
+        # every call of `launch`, repetitions included
         self.launches: list[LaunchSpec] = []
-        """every call of `launch`, repetitions included"""
+        # images that can be pulled, each by a function that reports progress and returns its script
         self.fetchable: dict[str, Callable[[Callable[[str], None]], Image]] = {}
-        """images that can be pulled, each by a function that reports progress and returns its script"""
+        # results of `address`, by the run's name
         self.addresses: dict[str, str] = {}
-        """what `address` returns, by the run's name"""
+        # results of `disk_use`, by the run's name
         self.writings: dict[str, DiskUse] = {}
-        """what `disk_use` returns, by the run's name"""
         self._watches: list[Watch] = []
 
     def check(self) -> None:
@@ -164,7 +170,9 @@ class MemoryEngine(StreamingEngine):
 
     def registry_digest(self, image: str, seconds: float) -> str:
         self.check()
-        return f"memory:{image}" if image in self.fetchable else self.image_digest(image)
+        if image in self.fetchable:
+            return f"memory:{image}"
+        return self.image_digest(image)
 
     def isolation(self) -> Isolation:
         self.check()
@@ -181,12 +189,15 @@ class MemoryEngine(StreamingEngine):
         check_digest(spec, self.image_digest(spec.image))
         with self.world.lock:
             self.launches.append(spec)
-            known = self.world.runs.get(spec.name)
-            if known is not None:
-                if not belongs_to(known.spec.labels, self._node, self._installation):
+            existing = self.world.runs.get(spec.name)
+            if existing is not None:
+                if not self._is_own(existing):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
-            script = image(spec) if callable(image) else image
+            script = image
+            if callable(image):
+                script = image(spec)
+            assert isinstance(script, Script)
             if script.refused is not None:
                 raise script.refused
             run = _Run(
@@ -197,29 +208,37 @@ class MemoryEngine(StreamingEngine):
                 bytearray(script.stderr),
             )
             self.world.runs[spec.name] = run
-            if script.body is not None:
-                threading.Thread(
-                    target=self._act,
-                    args=(run, script.body),
-                    name=f"memory-{spec.name}",
-                    daemon=True,
-                ).start()
-            elif script.code is not None:
-                self._end(run, script.code)
+            self._begin(run)
+
+    def _begin(self, run: _Run) -> None:
+        """Start a script's body, or end the run that its script ends immediately."""
+        script = run.script
+        if script.body is not None:
+            thread = threading.Thread(
+                target=self._act,
+                args=(run, script.body),
+                name=f"memory-{run.spec.name}",
+                daemon=True,
+            )
+            thread.start()
+        elif script.code is not None:
+            self._end(run, script.code)
 
     def finish(self, name: str, code: int = 0) -> None:
-        """End a run that goes on, as its program would. Raises KeyError for an unknown name."""
+        """End a run as its program would. Raises KeyError for an unknown name."""
         with self.world.lock:
             self._end(self.world.runs[name], code)
 
     def cut_off(self, name: str) -> None:
-        """Take a run that goes on off its network. Raises KeyError for an unknown name."""
+        """Disconnect a run from its network. Raises KeyError for an unknown name."""
         with self.world.lock:
             self.world.runs[name].probe = Running(datetime.now(UTC), cut_off=True)
 
     def probe(self, name: str) -> Probe:
         run = self._run(name)
-        return Missing() if run is None else run.probe
+        if run is None:
+            return Missing()
+        return run.probe
 
     def address(self, name: str) -> str:
         return self.addresses.get(name, "")
@@ -249,19 +268,22 @@ class MemoryEngine(StreamingEngine):
 
     def list(self) -> Sequence[ListedRun]:
         self.check()
+        runs = []
         with self.world.lock:
-            return [
-                ListedRun(name, dict(run.spec.labels), run.probe)
-                for name, run in self.world.runs.items()
-                if belongs_to(run.spec.labels, self._node, self._installation)
-            ]
+            for name, run in self.world.runs.items():
+                if self._is_own(run):
+                    runs.append(ListedRun(name, dict(run.spec.labels), run.probe))
+        return runs
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
-        mine = self._owns
+        def report(name: str) -> None:
+            if self._owns(name):
+                on_exit(name)
+
         with self.world.lock:
-            watch = Subscription(lambda name: on_exit(name) if mine(name) else None, on_away)
+            watch = Subscription(report, on_away)
             self.world.subscriptions.append(watch)
             for name, run in self.world.runs.items():
                 if run.ended.is_set():
@@ -274,9 +296,13 @@ class MemoryEngine(StreamingEngine):
             watch.close()
 
     def _owns(self, name: str) -> bool:
+        """Return whether a run belongs to this installation, also if it was removed."""
         with self.world.lock:
             run = self.world.runs.get(name)
-        return run is None or belongs_to(run.spec.labels, self._node, self._installation)
+        return run is None or self._is_own(run)
+
+    def _is_own(self, run: _Run) -> bool:
+        return belongs_to(run.spec.labels, self._node, self._installation)
 
     def _image(self, image: str) -> Image:
         self.check()
@@ -286,17 +312,18 @@ class MemoryEngine(StreamingEngine):
 
     def _streams(self, name: str) -> Sequence[Sequence[bytes]]:
         run = self._run(name)
-        return () if run is None else ([bytes(run.stdout)], [bytes(run.stderr)])
+        if run is None:
+            return ()
+        return [bytes(run.stdout)], [bytes(run.stderr)]
 
     def _run(self, name: str) -> _Run | None:
+        """Return a run of this installation; None if there is none of that name."""
         self.check()
         with self.world.lock:
             run = self.world.runs.get(name)
-        return (
-            run
-            if run is not None and belongs_to(run.spec.labels, self._node, self._installation)
-            else None
-        )
+        if run is None or not self._is_own(run):
+            return None
+        return run
 
     def _act(self, run: _Run, body: Callable[[LaunchSpec, Inside], int]) -> None:
         try:
@@ -307,11 +334,13 @@ class MemoryEngine(StreamingEngine):
         self._end(run, code)
 
     def _end(self, run: _Run, code: int) -> None:
-        """Record the exit; the first one counts."""
+        """Record the exit of a run and report it, unless the run has ended already."""
         with self.world.lock:
             if run.ended.is_set():
                 return
-            started = run.probe.started_at if isinstance(run.probe, Running) else None
+            started = None
+            if isinstance(run.probe, Running):
+                started = run.probe.started_at
             run.probe = Exited(
                 code, signal_of(code), run.script.oom_killed, started, datetime.now(UTC)
             )

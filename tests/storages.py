@@ -1,4 +1,4 @@
-"""A bucket and a folder of the test's own on the suite's real S3 and HDFS."""
+"""Buckets and folders on the suite's real S3 and HDFS, each for one test."""
 
 import contextlib
 import functools
@@ -28,11 +28,9 @@ HDFS_USER = "root"
 class Place:
     """A bucket or folder that lasts as long as the test."""
 
-    url: str
-    """as a container gets it, with the server's own key"""
+    url: str  # as a container receives it, with the server's own key
     operator: opendal.Operator
-    name: str
-    """of the bucket, or path of the folder"""
+    name: str  # of the bucket, or path of the folder
 
 
 def upload(
@@ -40,17 +38,22 @@ def upload(
     content: str | bytes,
     address: Address,
     name: str = "t.csv",
-    **wanted: Any,
+    **fields: Any,
 ) -> Dataset:
-    """Store a table as one that was sent."""
-    with contextlib.closing(tables.receive()) as received:
-        received.write(content.encode() if isinstance(content, str) else content)
-        return tables.upload_from_file(Upload(address, **wanted), received, name)
+    """Store a table as an upload; ``fields`` are those of `Upload`."""
+    if isinstance(content, str):
+        content = content.encode()
+    with contextlib.closing(tables.receive()) as reception:
+        reception.write(content)
+        return tables.upload_from_file(Upload(address, **fields), reception, name)
 
 
 def client(service: str = "s3", **credentials: str) -> Any:
-    """Return a client of the S3 server, or of its ``sts``; with its own key unless told another."""
-    own = {
+    """Return a client of the S3 server, or of its ``sts``, with the server's own key.
+
+    ``credentials`` replaces arguments of the key.
+    """
+    server_key = {
         "aws_access_key_id": os.environ["BFIA_TEST_S3_KEY"],
         "aws_secret_access_key": os.environ["BFIA_TEST_S3_SECRET"],
     }
@@ -59,16 +62,17 @@ def client(service: str = "s3", **credentials: str) -> Any:
         endpoint_url=os.environ["BFIA_TEST_S3"],
         region_name="default",
         config=Config(s3={"addressing_style": "path"}, proxies={}),
-        **(own | credentials),
+        **(server_key | credentials),
     )
 
 
+# One session for all clients: reading the description of S3 takes a third of a second.
 _session = functools.cache(botocore.session.get_session)
-"""keeps what it has read of Amazon's services, a third of a second for each client"""
 
 
 @contextlib.contextmanager
 def bucket() -> Iterator[Place]:
+    """Make a bucket; remove it with its objects afterwards."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     s3 = client()
     s3.create_bucket(Bucket=name)
@@ -98,7 +102,7 @@ def bucket() -> Iterator[Place]:
 
 
 def empty(s3: Any, name: str) -> None:
-    """Remove all objects of a bucket and the uploads that were not finished."""
+    """Remove all objects and unfinished uploads of a bucket."""
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
         for entry in page.get("Contents", []):
             s3.delete_object(Bucket=name, Key=entry["Key"])
@@ -112,6 +116,7 @@ def empty(s3: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Place]:
+    """Make a folder on HDFS; remove it with its files afterwards."""
     name = f"/test/{uuid.uuid4().hex[:12]}"
     node, web = hdfs()
     url, user = f"{web}/webhdfs/v1{name}", {"user.name": HDFS_USER}
@@ -121,7 +126,7 @@ def folder() -> Iterator[Place]:
         "verify": NO_TLS,
     }
     httpx.put(url, params={"op": "MKDIRS", **user}, **patient).raise_for_status()
-    os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no other way to be told
+    os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no argument for it
     operator = opendal.Operator("hdfs-native", name_node=node, root=name)
     try:
         yield Place(
@@ -130,29 +135,29 @@ def folder() -> Iterator[Place]:
             name,
         )
     finally:
-        away = {
+        removal = {
             "op": "DELETE",
             "recursive": "true",
             **user,
         }
-        httpx.delete(url, params=away, **patient).raise_for_status()
+        httpx.delete(url, params=removal, **patient).raise_for_status()
 
 
 def hdfs() -> tuple[str, str]:
-    """Return the NameNode's address for its own protocol and for WebHDFS."""
+    """Return the NameNode's addresses, of its own protocol and of WebHDFS."""
     native, web = os.environ["BFIA_TEST_HDFS"].split()
     return native, web
 
 
 def data_nodes() -> list[str]:
-    """Return the addresses to which the NameNode sends those who read and write."""
-    query = {"qry": "Hadoop:service=NameNode,name=NameNodeInfo"}
-    url = f"{hdfs()[1]}/jmx"
-    found = httpx.get(
-        url,
-        params=query,
+    """Return the addresses of the DataNodes, to which the NameNode redirects clients."""
+    response = httpx.get(
+        f"{hdfs()[1]}/jmx",
+        params={"qry": "Hadoop:service=NameNode,name=NameNodeInfo"},
         timeout=120,
         trust_env=False,
         verify=NO_TLS,
-    ).json()["beans"][0]
-    return [node["xferaddr"] for node in json.loads(found["LiveNodes"]).values()]
+    )
+    (name_node,) = response.json()["beans"]
+    live_nodes = json.loads(name_node["LiveNodes"])
+    return [node["xferaddr"] for node in live_nodes.values()]

@@ -13,45 +13,70 @@ from gateway.domain.states import JOB, RUN, TASK
 ROOT = Path(__file__).resolve().parents[1]
 
 
+# ---------------------------------------------------------------- ARCHITECTURE.md
+
+
 @pytest.mark.parametrize(("name", "table"), [("JOB", JOB), ("TASK", TASK), ("RUN", RUN)])
-def test_the_state_diagrams_are_those_of_the_tables(name: str, table: dict[Any, frozenset[Any]]):
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    diagram = re.search(rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```", text, re.DOTALL)
+def test_the_state_diagrams_are_those_of_the_tables(name, table):
+    pattern = rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```"
+    diagram = re.search(pattern, read("ARCHITECTURE.md"), re.DOTALL)
     assert diagram is not None
-    moves = [
-        f"  {old} --> {new}"
-        for old in table
-        for new in [*type(old), "[*]"]
-        if new in (table[old] or ("[*]",))
-    ]
-    assert diagram.group(1).splitlines() == ["stateDiagram-v2", *moves]
+    assert diagram.group(1).splitlines() == ["stateDiagram-v2", *moves(table)]
+
+
+def moves(table: dict[Any, frozenset[Any]]) -> list[str]:
+    """Return a table's moves in Mermaid's words; a state without moves is followed by the end."""
+    lines = []
+    for state, successors in table.items():
+        if not successors:
+            lines.append(f"  {state} --> [*]")
+        # in the order in which the states are declared
+        for successor in type(state):
+            if successor in successors:
+                lines.append(f"  {state} --> {successor}")
+    return lines
 
 
 def test_the_architecture_names_existing_modules_and_definitions():
-    """A module by its path, and in parentheses behind it names that it defines."""
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if re.match(r"\| [a-z].* \| ", line)]
-    places = [
-        place
-        for row in rows
-        for place in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", row)
-    ]
-    assert len(places) > 30
+    """A row names a module by its path, and behind it in parentheses what it defines."""
+    modules = named_modules()
+    assert len(modules) > 30
+
     missing = []
-    for path, names in places:
-        module = ROOT / path
-        if not module.exists():
-            module = module.with_suffix(".py")
-        if not module.exists():
+    for path, definitions in modules:
+        module = module_file(path)
+        if module is None:
             missing.append(path)
             continue
-        defined = definitions(module)
-        missing += [f"{path} ({name})" for name in re.findall(r"\w+", names) if name not in defined]
+        defined = defined_names(module)
+        for name in definitions:
+            if name not in defined:
+                missing.append(f"{path} ({name})")
     assert missing == []
 
 
-def definitions(module: Path) -> set[str]:
-    """Return the names of functions, classes and constants that a module defines."""
+def named_modules() -> list[tuple[str, list[str]]]:
+    """Return the paths in the tables of the architecture, each with the names behind it."""
+    modules = []
+    for line in read("ARCHITECTURE.md").splitlines():
+        if not re.match(r"\| [a-z].* \| ", line):
+            continue
+        for path, names in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", line):
+            modules.append((path, re.findall(r"\w+", names)))
+    return modules
+
+
+def module_file(path: str) -> Path | None:
+    """Return the file or folder of a path, which may leave out ``.py``; None if there is none."""
+    file = ROOT / path
+    for candidate in (file, file.with_suffix(".py")):
+        if candidate.exists():
+            return candidate
+    return None
+
+
+def defined_names(module: Path) -> set[str]:
+    """Return the names of functions, classes and constants of a module; none of a folder."""
     if module.is_dir():
         return set()
     source = module.read_text(encoding="utf-8")
@@ -60,91 +85,120 @@ def definitions(module: Path) -> set[str]:
     return {*callables, *constants}
 
 
-def test_no_file_names_a_package_index_or_a_local_path():
-    files = subprocess.run(
-        ["git", "ls-files"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    forbidden = re.compile(
-        "|".join(["py" + r"pi\.", "index" + "-url =", "/ro" + "ot/", "/wo" + "rk/"])
-    )
-    leaks = []
-    for name in files:
-        path = ROOT / name
-        if path.is_file() and path.stat().st_size < 2_000_000:
-            text = path.read_text(encoding="utf-8", errors="ignore")
-            leaks += [f"{name}: {match.group()}" for match in forbidden.finditer(text)]
-    assert leaks == []
+# ---------------------------------------------------------------- links and examples
 
 
-def test_the_examples_of_the_readme_exist():
-    for readme in ("README.md", "README.zh-CN.md"):
-        text = (ROOT / readme).read_text(encoding="utf-8")
-        targets = set(re.findall(r"^\t?([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-        for command in re.findall(r"make ([a-z-]+)", text):
-            assert command in targets, f"{readme} names make {command}"
-        for link in re.findall(r"\]\(([^)#:]+)\)", text):
-            assert (ROOT / link).exists(), f"{readme} links {link}"
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_examples_of_the_readme_exist(readme):
+    text = read(readme)
+    targets = re.findall(r"^\t?([a-z-]+):", read("Makefile"), re.MULTILINE)
+    for target in re.findall(r"make ([a-z-]+)", text):
+        assert target in targets, f"{readme} names make {target}"
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / link).exists(), f"{readme} links {link}"
 
 
 def test_every_link_between_documents_leads_somewhere():
+    pages = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("compose/*.md"),
+    ]
     broken = []
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("compose/*.md")]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             if not (page.parent / link).exists():
                 broken.append(f"{page.relative_to(ROOT)} links {link}")
     assert broken == []
 
 
+# ---------------------------------------------------------------- tables
+
+
 def test_every_attack_in_the_table_has_its_test():
-    pages = [
-        (ROOT / "docs" / name).read_text(encoding="utf-8")
-        for name in ("security.md", "security.zh-CN.md")
-    ]
-    rows = [re.findall(r"^\| .* \| .* \| (`.*`) \|$", page, re.MULTILINE) for page in pages]
-    assert len(rows[0]) > 30 and rows[0] == rows[1]
-    named = {name for row in rows[0] for name in re.findall(r"`([^`]+)`", row)}
-    files = {name: f"{name}.py" if "/" in name else f"trust/test_{name}.py" for name in named}
-    assert [file for file in files.values() if not (ROOT / "tests" / file).exists()] == []
+    english = attack_rows("docs/security.md")
+    chinese = attack_rows("docs/security.zh-CN.md")
+    assert len(english) > 30
+    assert english == chinese
+
+    missing = []
+    for row in english:
+        for name in re.findall(r"`([^`]+)`", row):
+            file = f"{name}.py" if "/" in name else f"trust/test_{name}.py"
+            if not (ROOT / "tests" / file).exists():
+                missing.append(file)
+    assert missing == []
 
 
-def test_the_reasons_of_an_engine_are_in_the_table_of_both_pages():
-    for name in ("containers.md", "containers.zh-CN.md"):
-        listed = re.findall(
-            r"^\| (`[A-Z].*`) \|", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE
-        )
-        reasons = {kind.reason for kind in (EngineError, *EngineError.__subclasses__())}
-        assert reasons - set(re.findall(r"\w+", " ".join(listed))) == set(), (
-            f"docs/{name} lacks them: add them"
-        )
+def attack_rows(page: str) -> list[str]:
+    """Return the last cell of each attack, which names its tests."""
+    return re.findall(r"^\| .* \| .* \| (`.*`) \|$", read(page), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["docs/containers.md", "docs/containers.zh-CN.md"])
+def test_the_reasons_of_an_engine_are_in_the_table(page):
+    first_cells = re.findall(r"^\| (`[A-Z].*`) \|", read(page), re.MULTILINE)
+    listed = re.findall(r"\w+", " ".join(first_cells))
+    reasons = {EngineError.reason}
+    for kind in EngineError.__subclasses__():
+        reasons.add(kind.reason)
+    assert reasons - set(listed) == set(), f"add them to {page}"
+
+
+# ---------------------------------------------------------------- what pages may contain
+
+
+def test_no_file_names_a_package_index_or_a_local_path():
+    listing = subprocess.run(
+        ["git", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # in two parts each, so that this file does not name them
+    words = ["py" + r"pi\.", "index" + "-url =", "/ro" + "ot/", "/wo" + "rk/"]
+    forbidden = re.compile("|".join(words))
+    leaks = []
+    for name in listing.stdout.split():
+        path = ROOT / name
+        if not path.is_file() or path.stat().st_size > 2_000_000:
+            continue
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        for match in forbidden.finditer(text):
+            leaks.append(f"{name}: {match.group()}")
+    assert leaks == []
 
 
 def test_a_decision_fits_on_a_page():
-    too_long = [
-        page.name
-        for page in ROOT.glob("docs/adr/0*.md")
-        if len(page.read_text(encoding="utf-8").splitlines()) > 30
-    ]
+    too_long = []
+    for page in ROOT.glob("docs/adr/0*.md"):
+        if len(page.read_text(encoding="utf-8").splitlines()) > 30:
+            too_long.append(page.name)
     assert too_long == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md"])
-def test_the_first_pages_have_short_lines(page: str):
+def test_the_first_pages_have_short_lines(page):
     """Tables and diagrams excepted: Markdown cannot wrap a row."""
-    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
-    long_lines = [line for line in lines if len(line) >= 120 and not line.startswith(("|", "  "))]
-    assert long_lines == []
+    too_long = []
+    for line in read(page).splitlines():
+        can_wrap = not line.startswith(("|", "  "))
+        if can_wrap and len(line) >= 120:
+            too_long.append(line)
+    assert too_long == []
 
 
 def test_the_name_of_a_test_is_a_short_sentence():
-    too_long = [
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        for name in re.findall(
-            r"^ *(?:async )?def (test_\w{66,})\(", path.read_text(encoding="utf-8"), re.M
-        )
-    ]
+    too_long = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for name in re.findall(r"^ *(?:async )?def (test_\w{66,})\(", source, re.M):
+            too_long.append(f"{path.relative_to(ROOT)}: {name}")
     assert too_long == [], "at most 70 characters"
+
+
+def read(page: str) -> str:
+    """Return the text of a file, by its path in the repository."""
+    return (ROOT / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The version is told without package metadata: a checkout with its requirements alone has none."""
+"""The version is known without package metadata, which a checkout with only its requirements lacks."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ from gateway.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Prints the version that a node writes into its folder, while no package is installed.
 UNINSTALLED = """
 import importlib.metadata, sys
 def nothing(name):
@@ -17,23 +18,23 @@ importlib.metadata.version = importlib.metadata.distribution = nothing
 from pathlib import Path
 import gateway.bootstrap.listeners, gateway.diagnostics.doctor, adapter.bfia.interconn
 from gateway.http.server import claimed, serving
-here = Path(sys.argv[1])
-with claimed(here, []):
-    print(serving(here).version)
+folder = Path(sys.argv[1])
+with claimed(folder, []):
+    print(serving(folder).version)
 """
 
 
-def test_a_node_that_was_not_installed_knows_its_version(tmp_path: Path) -> None:
+def test_a_node_that_was_not_installed_knows_its_version(tmp_path):
     command = [sys.executable, "-c", UNINSTALLED, str(tmp_path)]
-    told = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert told.stdout.strip() == VERSION, told.stderr
+    assert process.stdout.strip() == VERSION, process.stderr
 
 
-def test_what_is_built_carries_the_same_version() -> None:
+def test_the_package_carries_the_same_version():
     assert version("bfia-gateway") == VERSION
