@@ -1,7 +1,6 @@
 """What a node says of itself: reasons in two languages, storages, ends of certificates, invitations."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +27,15 @@ def get(
     return ask(node, "operator", "GET", f"/api/v1/{path}", **more).json()
 
 
-def test_a_reason_is_explained_in_the_readers_language(nodes: tuple[Gateway, Gateway]):
+def test_a_reason_is_explained_in_the_readers_language(nodes):
     english = get(nodes[0], "reasons/RESOURCES_BUSY")
     chinese = get(nodes[0], "reasons/RESOURCES_BUSY", headers={"accept-language": "zh-CN,zh;q=0.9"})
-    assert english["means"] and english["next_step"] and chinese["means"] != english["means"]
+    assert english["means"]
+    assert english["next_step"]
+    assert chinese["means"] != english["means"]
     found = get(nodes[0], "reasons/RESOURCE_BUSY")
-    assert found["data"]["reason"] == "REASON_UNKNOWN" and "RESOURCES_BUSY" in found["msg"]
+    assert found["data"]["reason"] == "REASON_UNKNOWN"
+    assert "RESOURCES_BUSY" in found["msg"]
     assert (
         get(nodes[0], "reasons/EXIT_127")["next_step"]
         == get(nodes[0], "reasons/EXIT_n")["next_step"]
@@ -42,9 +44,11 @@ def test_a_reason_is_explained_in_the_readers_language(nodes: tuple[Gateway, Gat
     assert get(nodes[0], "reasons/EXIT_127x")["data"]["reason"] == "REASON_UNKNOWN"
 
 
-def test_storages_and_the_ends_of_certificates(nodes: tuple[Gateway, Gateway], tmp_path: Path):
+def test_storages_and_the_ends_of_certificates(nodes, tmp_path):
     (folder,) = get(nodes[0], "storages")["storages"]
-    assert (folder["name"], folder["uploads"], folder["ok"]) == ("file", True, True)
+    assert folder["name"] == "file"
+    assert folder["uploads"] is True
+    assert folder["ok"] is True
     assert get(nodes[0], "certificates") == {"certificates": []}
     authority = Authority(tmp_path / "ca", days=90)
     soon = authority.sign("soon", days=3)
@@ -68,18 +72,23 @@ def test_storages_and_the_ends_of_certificates(nodes: tuple[Gateway, Gateway], t
     ]
 
 
-def test_both_nodes_get_the_same_words_for_their_invitations(nodes: tuple[Gateway, Gateway]):
+def test_both_nodes_get_the_same_words_for_their_invitations(nodes):
     at = "https://gw.example:7380"
     mine, theirs = (get(node, "invitation", params={"address": at}) for node in nodes)
-    assert (mine["node"], theirs["node"], mine["address"]) == (ME, PEER, at) and mine["keys"]
+    assert mine["node"] == ME
+    assert theirs["node"] == PEER
+    assert mine["address"] == at
+    assert mine["keys"]
 
     def words(node: Gateway, invitation: Any) -> Any:
         body = {"invitation": invitation, "address": at}
         return ask(node, "operator", "POST", "/api/v1/invitation/words", json=body).json()
 
     here, there = words(nodes[0], theirs), words(nodes[1], mine)
-    assert here["words"] == there["words"] and len(here["words"].split()) == 6
-    assert (here["node"], here["has_route"]) == (PEER, True)
+    assert here["words"] == there["words"]
+    assert len(here["words"].split()) == 6
+    assert here["node"] == PEER
+    assert here["has_route"] is True
     assert words(nodes[0], {**theirs, "keys": mine["keys"]})["words"] != here["words"]
     for wrong in (
         mine,

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import yaml
 from anyio import CapacityLimiter
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message
+from starlette.types import Message
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.auth import RULES, Access, Role, Unauthenticated, digest, may, new_token
@@ -81,11 +80,14 @@ def test_a_path_beyond_a_rule_does_not_pass_by_it():
 
 def test_a_token_is_kept_as_a_hash_and_ends_by_time_or_word():
     text, token = new_token("ann", Role.VIEWER, NOW, NOW + timedelta(days=1))
-    assert text not in repr(token) and token.digest == digest(text) and len(text) > 40
+    assert text not in repr(token)
+    assert token.digest == digest(text)
+    assert len(text) > 40
     known = {token.digest: token}
     now = [NOW]
     access = Access(known.get, lambda: now[0], OWN)
-    assert access.identify(text).name == "ann" and access.identify(OWN).role is Role.ADMIN
+    assert access.identify(text).name == "ann"
+    assert access.identify(OWN).role is Role.ADMIN
     now[0] += timedelta(days=1)
     for said, reason in ((text, "TOKEN_EXPIRED"), ("other", "TOKEN_UNKNOWN"), ("", "NO_TOKEN")):
         with pytest.raises(Unauthenticated) as refused:
@@ -93,7 +95,7 @@ def test_a_token_is_kept_as_a_hash_and_ends_by_time_or_word():
         assert refused.value.reason == reason
 
 
-def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
+def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path):
     (port,) = free_ports(1)
     listen = {"peer": {"bind": "127.0.0.1:0"}, "operator": {"bind": f"127.0.0.1:{port}"}}
     listen["container"] = listen["peer"]
@@ -140,12 +142,15 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
         assert node.routes.history()[0].author == "ann"
         assert status("GET", "/api/v1/audit", bob) == (403, "NOT_AUTHORISED")
         listed = cli("list").stdout
-        assert "ann" in listed and "viewer" in listed and ann not in listed
+        assert "ann" in listed
+        assert "viewer" in listed
+        assert ann not in listed
         assert cli("revoke", "bob").stdout == "1 revoked\n"
         wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
         assert cli("revoke", "bob").returncode == 1
         created, _, revoked = audited(node, "token ")
-        assert (created.action, created.detail["after"]["role"]) == ("token create", "admin")
+        assert created.action == "token create"
+        assert created.detail["after"]["role"] == "admin"
         assert "bfia_" not in json.dumps(created.detail)
         assert revoked.detail == {
             "before": {"token": "bob", "good": 1},
@@ -153,7 +158,7 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
         }
 
 
-def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gateway):
+def test_a_refused_token_or_role_is_explained_in_the_readers_language(node):
     expired, of_expired = new_token("ann", Role.ADMIN, NOW, NOW)
     revoked, of_revoked = new_token("bob", Role.ADMIN, NOW)
     node.tokens.add(of_expired)
@@ -173,15 +178,18 @@ def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gate
             {"authorization": f"Bearer {token}"} if token else {}
         )
         body = ask(node, "operator", "GET", "/api/v1/audit", headers=headers).json()
-        assert body["data"]["reason"] == reason and words in body["msg"]
-        assert reasons()[reason].means["zh"] in body["msg"] and body["msg"].count("Bearer") <= 1
+        assert body["data"]["reason"] == reason
+        assert words in body["msg"]
+        assert reasons()[reason].means["zh"] in body["msg"]
+        assert body["msg"].count("Bearer") <= 1
 
 
-def test_a_path_of_other_nodes_is_not_here_for_any_role(node: Gateway):
+def test_a_path_of_other_nodes_is_not_here_for_any_role(node):
     paths = ("/v1/interconn/schedule/job/create", "/v2/partner/job/create")
     for token, path in product((OWN, token_of(node, Role.VIEWER)), paths):
         answer = send(node, "POST", path, token, json={})
-        assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "PATH_UNKNOWN")
+        assert answer.status_code == 404
+        assert answer.json()["data"]["reason"] == "PATH_UNKNOWN"
         assert answer.json()["msg"].endswith("/job/create; other nodes use listen.peer")
         assert answer.json()["data"]["next_step"] == reasons()["PATH_UNKNOWN"].next_step["en"]
 
@@ -213,21 +221,13 @@ def test_a_path_of_other_nodes_is_not_here_for_any_role(node: Gateway):
         ("POST", "component/register", {}, "INVALID"),
     ],
 )
-def test_a_refusal_on_a_path_of_the_platform_has_a_next_step(
-    node: Gateway,
-    method: str,
-    path: str,
-    body: Any,
-    reason: str,
-):
+def test_a_refusal_on_a_path_of_the_platform_has_a_next_step(node, method, path, body, reason):
     answer = send(node, method, f"/v1/platform/schedule/{path}", OWN, json=body).json()
-    assert (
-        answer["data"]["reason"] == reason
-        and answer["data"]["next_step"] == reasons()[reason].next_step["en"]
-    )
+    assert answer["data"]["reason"] == reason
+    assert answer["data"]["next_step"] == reasons()[reason].next_step["en"]
 
 
-def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):
+def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node):
     spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-1")
     run = a_run(
         "a",
@@ -250,7 +250,8 @@ def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gat
         return answer.json()
 
     (shown,) = job(Role.PLATFORM)["runs"]
-    assert "last_lines" in shown and not shown["log"].startswith("file:")
+    assert "last_lines" in shown
+    assert not shown["log"].startswith("file:")
     assert {role: send(node, "GET", shown["log"], tokens[role]).status_code for role in Role} == {
         Role.ADMIN: 200,
         Role.VENDOR: 200,
@@ -258,11 +259,12 @@ def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gat
         Role.VIEWER: 403,
     }
     (seen,) = job(Role.VIEWER)["runs"]
-    assert seen["failure"]["reason"] == "EXIT_3" and "last_lines" not in seen
+    assert seen["failure"]["reason"] == "EXIT_3"
+    assert "last_lines" not in seen
     assert send(node, "GET", shown["log"], "").status_code == 401
 
 
-def test_every_change_is_written_down_and_looking_is_not(node: Gateway):
+def test_every_change_is_written_down_and_looking_is_not(node):
     send(node, "GET", "/api/v1/jobs")
     send(node, "PUT", "/api/v1/routes/JG7", json={"route": {"url": "http://h"}})
     send(node, "POST", f"{SCHEDULE}/stop_all", json={"job_id": "job-none"})
@@ -277,11 +279,13 @@ def test_every_change_is_written_down_and_looking_is_not(node: Gateway):
         ("operator", 404, 404),
     ]
     (change,) = put.detail["changes"]
-    assert (change["node"], change["before"], change["after"]["url"]) == ("JG7", None, "http://h")
+    assert change["node"] == "JG7"
+    assert change["before"] is None
+    assert change["after"]["url"] == "http://h"
     assert "GET /api/v1/jobs" not in {e.action for e in node.audit.list(limit=500)}
 
 
-def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(node: Gateway):
+def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(node):
     li = token_of(node, Role.PLATFORM, "li")
 
     def post(
@@ -305,7 +309,8 @@ def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(node: Gateway):
     wait_for(lambda: node.store.jobs.get(job_id).status is JobStatus.FINISHED, 30, 0.02)
     again = post(f"{place}/rerun", {"from": "echo_1"})["job_id"]
     first = node.store.timeline(job_id)[0]
-    assert (first.event, first.detail) == ("job PENDING", {"user": "li"})
+    assert first.event == "job PENDING"
+    assert first.detail == {"user": "li"}
     told = [e for e in node.store.timeline(job_id) if e.side == "operator"]
     assert [(e.event, e.by) for e in told] == [
         ("suspend requested", "li"),
@@ -334,11 +339,7 @@ async def breaking_off(*_: object) -> None:
         (breaking_off, ["operator POST /x 500"]),
     ],
 )
-def test_a_change_is_in_the_log_before_its_answer_which_stands_without_it(
-    app: ASGIApp,
-    happens: Any,
-    away: bool,
-):
+def test_a_change_is_in_the_log_before_its_answer_which_stands_without_it(app, happens, away):
     happened: list[str] = []
 
     async def send(message: Message) -> None:
@@ -371,7 +372,7 @@ def test_a_change_is_in_the_log_before_its_answer_which_stands_without_it(
     assert happened == happens
 
 
-def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
+def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch):
     """Attack: each request has another token."""
     monkeypatch.setattr(guards, "CACHE_SIZE", 2)
     access = SimpleNamespace(identify=lambda token: token)
@@ -388,7 +389,7 @@ def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.Monkey
         assert len(guard._cache) <= 2
 
 
-def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gateway):
+def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node):
     left_behind(node, "job-clean", 5)
     waits = a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits"))
     later = Call(
@@ -418,7 +419,7 @@ def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gatewa
     assert asked == [("cancellation requested", "operator")]
 
 
-def test_whoever_is_not_let_in_is_in_the_audit_once(tmp_path: Path):
+def test_whoever_is_not_let_in_is_in_the_audit_once(tmp_path):
     with running(tmp_path, auth={"mode": "on", "token": OWN}) as node:
         for _ in range(3):
             assert send(node, "GET", "/api/v1/jobs", "").status_code == 401
@@ -472,7 +473,7 @@ def test_a_flood_is_counted_and_not_written():
     assert len(written) == MOST + 1
 
 
-def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
+def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node):
     large = b"[" * (1024 * 1024)
     for method, path in (("PUT", "routes/JG7"), ("POST", "jobs/j/approve"), ("POST", "gc")):
         assert send(node, method, f"/api/v1/{path}", content=large).status_code == 413, path
@@ -480,9 +481,7 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
     assert send(node, "POST", "/api/v1/jobs/plan", content=many).status_code == 400
 
 
-def test_counted_refusals_are_bounded_and_survive_a_database_outage(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_counted_refusals_are_bounded_and_survive_a_database_outage(monkeypatch):
     monkeypatch.setattr(guards, "MAX_COUNTED", 2)
 
     def away(*_: object) -> None:
@@ -492,4 +491,5 @@ def test_counted_refusals_are_bounded_and_survive_a_database_outage(
     for name in ("a", "a", "b", "c"):
         if (write := refusals.due(name)) is not None:
             write(name, "GET /", 401, {})
-    assert list(refusals._counts) == [("c",)] and refusals._others == 0
+    assert list(refusals._counts) == [("c",)]
+    assert refusals._others == 0

@@ -119,7 +119,7 @@ def reason(node: Gateway, spec: JobSpec) -> tuple[str, str]:
     return refused.value.reason, refused.value.problems[0].path
 
 
-def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path: Path):
+def test_a_dataset_is_listed_shown_previewed_and_fetched(node, tmp_path):
     assert NAME in cli(node, "list", "--namespace", "ns").stdout
     assert (
         json.loads(cli(node, "list", "--namespace", "nothing", "--json").stdout)["datasets"] == []
@@ -136,21 +136,26 @@ def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path
         for key in ("count", "delimiter", "match_id_name", "label_name", "sid", "disabled")
     ]
     assert told == [9, ";", "id", "y", "sid", False]
-    assert found["origin"] == "file:t.csv" and found["used_by"] == [] and found["grants"] == []
+    assert found["origin"] == "file:t.csv"
+    assert found["used_by"] == []
+    assert found["grants"] == []
     shown = cli(node, "show", NAME)
-    assert "no job under way" in shown.stdout and "jobs with every node" in shown.stdout
+    assert "no job under way" in shown.stdout
+    assert "jobs with every node" in shown.stdout
     seen = json.loads(cli(node, "preview", NAME, "--rows", "3", "--json").stdout)
-    assert len(seen["rows"]) == 3 and seen["left_out"] == "the rows after the first 3"
+    assert len(seen["rows"]) == 3
+    assert seen["left_out"] == "the rows after the first 3"
     target = tmp_path / "got.csv"
     assert cli(node, "download", NAME, "-o", str(target)).exit_code == 0
     assert len([line for line in target.read_text().splitlines() if line.startswith("sid,")]) == 1
     assert call(node, "GET", f"{TABLE}/download").content == target.read_bytes()
     gone = cli(node, "show", "ns#other")
-    assert gone.exit_code == 1 and "DATASET_UNKNOWN" in gone.stderr
+    assert gone.exit_code == 1
+    assert "DATASET_UNKNOWN" in gone.stderr
     assert cli(node, "show", "no-id").exit_code == 2
 
 
-def test_options_and_part_of_data_are_kept_shown_and_edited(node: Gateway):
+def test_options_and_part_of_data_are_kept_shown_and_edited(node):
     free = {"options": {"engine": "x", "depth": [1, 2]}, "part_of_data": [["u0", "0"], ["u1", "1"]]}
     file = {"file": ("t.csv", b"id,x\n1,2\n")}
     form = {
@@ -172,7 +177,7 @@ def test_options_and_part_of_data_are_kept_shown_and_edited(node: Gateway):
     call(node, "DELETE", url)
 
 
-def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node: Gateway, tmp_path: Path):
+def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node, tmp_path):
     file = tmp_path / "one.csv"
     file.write_text("id;x\n1;2\n")
     assert cli(node, "upload", str(file), "--namespace", "ns", "--name", "one").exit_code == 0
@@ -187,11 +192,12 @@ def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node: Gateway,
     )  # it is not read for it
     assert changed.headers["etag"] != whole.headers["etag"]
     fetched = cli(node, "download", "ns#one", "-o", str(tmp_path / "got.csv"))
-    assert fetched.exit_code == 1 and "nothing was kept" in fetched.stderr
+    assert fetched.exit_code == 1
+    assert "nothing was kept" in fetched.stderr
     call(node, "DELETE", "/api/v1/datasets/ns/one")
 
 
-def test_the_meta_of_a_table_is_edited_without_a_new_upload(node: Gateway):
+def test_the_meta_of_a_table_is_edited_without_a_new_upload(node):
     words = (
         "--label",
         "x",
@@ -218,16 +224,13 @@ def test_the_meta_of_a_table_is_edited_without_a_new_upload(node: Gateway):
     ]
     assert node.storage.metadata(Address("ns", "t"))["label_column"] == "x"
     noted = next(e for e in node.audit.list(limit=5) if e.action == f"PATCH {TABLE}")
-    assert (
-        noted.detail["before"]["label_name"] == "y" and noted.detail["after"]["label_name"] == "x"
-    )
+    assert noted.detail["before"]["label_name"] == "y"
+    assert noted.detail["after"]["label_name"] == "x"
     assert noted.detail["reason"] == "wrong column"
     divided = cli(node, "edit", NAME, "--match-id", "x", "--label", "z")
-    assert (
-        divided.exit_code == 2
-        and "2 partitions" in divided.stderr
-        and "label_name: must name" in divided.stderr
-    )
+    assert divided.exit_code == 2
+    assert "2 partitions" in divided.stderr
+    assert "label_name: must name" in divided.stderr
     assert (
         cli(node, "edit", NAME).exit_code == cli(node, "edit", NAME, "--meta", "{").exit_code == 2
     )
@@ -235,7 +238,7 @@ def test_the_meta_of_a_table_is_edited_without_a_new_upload(node: Gateway):
     assert call(node, "GET", TABLE).json() == found
 
 
-def test_a_dataset_serves_everybody_until_it_is_granted_to_somebody(node: Gateway):
+def test_a_dataset_serves_everybody_until_it_is_granted_to_somebody(node):
     assert node.participant.create_job(a_job("job-open"), PEER)
     assert cli(node, "grant", NAME, STRANGER, "--days", "1", "-m", "contract").exit_code == 0
     for params in (None, {"namespace": "ns", "name": "t"}):
@@ -243,11 +246,13 @@ def test_a_dataset_serves_everybody_until_it_is_granted_to_somebody(node: Gatewa
         path = f"config.task_params.guest.0.echo_1.{key}"
         assert reason(node, a_job("job-not", params)) == ("NOT_AUTHORISED", path)
     listed = cli(node, "grants", "--node", STRANGER).stdout
-    assert NAME in listed and "in force" in listed and "contract" in listed
+    assert NAME in listed
+    assert "in force" in listed
+    assert "contract" in listed
     assert node.participant.create_job(a_job("job-granted", partner=STRANGER), STRANGER)
 
 
-def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node: Gateway):
+def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node):
     assert cli(node, "grant", NAME, PEER).exit_code == 0
     node.participant.create_job(a_job("job-revoked"), PEER)
     assert cli(node, "revoke", NAME, PEER).exit_code == 0
@@ -258,24 +263,21 @@ def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node: Gatew
     ):
         with pytest.raises(NotShared) as refused:
             start()
-        assert refused.value.reason == "NOT_AUTHORISED" and "was revoked" in refused.value.why
+        assert refused.value.reason == "NOT_AUTHORISED"
+        assert "was revoked" in refused.value.why
     noted = [e for e in node.audit.list() if e.action == "start of job job-revoked not allowed"]
-    assert (
-        noted[0].who == PEER
-        and NAME in noted[0].detail["message"]
-        and "revoked" in noted[0].detail["message"]
-    )
+    assert noted[0].who == PEER
+    assert NAME in noted[0].detail["message"]
+    assert "revoked" in noted[0].detail["message"]
     assert any(e.event == "start not allowed" for e in node.store.timeline("job-revoked"))
     assert reason(node, a_job("job-after"))[0] == "NOT_AUTHORISED"  # its end does not open it
     action = f"DELETE {TABLE}/grants/{PEER}"
     [revoked] = node.audit.list(limit=1, action=action)
-    assert (revoked.detail["before"]["state"], revoked.detail["after"]["state"]) == (
-        "in force",
-        "revoked",
-    )
+    assert revoked.detail["before"]["state"] == "in force"
+    assert revoked.detail["after"]["state"] == "revoked"
 
 
-def test_a_disabled_dataset_takes_no_jobs(node: Gateway):
+def test_a_disabled_dataset_takes_no_jobs(node):
     node.participant.create_job(a_job("job-before"), PEER)
     assert cli(node, "disable", NAME, "-m", "units").stdout == "ns#t is disabled\n"
     assert reason(node, a_job("job-late"))[0] == "DATASET_DISABLED"
@@ -286,50 +288,44 @@ def test_a_disabled_dataset_takes_no_jobs(node: Gateway):
     node.participant.start_job("job-before", PEER)
 
 
-def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node: Gateway, tmp_path: Path):
+def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node, tmp_path):
     node.participant.create_job(a_job("job-uses"), PEER)
     cli(node, "grant", NAME, PEER)
     refused = cli(node, "delete", NAME, "--yes")
-    assert (
-        refused.exit_code == 1
-        and "DATASET_IN_USE" in refused.stderr
-        and "job-uses" in refused.stderr
-    )
+    assert refused.exit_code == 1
+    assert "DATASET_IN_USE" in refused.stderr
+    assert "job-uses" in refused.stderr
     assert json.loads(cli(node, "show", NAME, "--json").stdout)["used_by"] == ["job-uses"]
     assert not node.datasets.get(NAME).disabled
     kept = node.datasets.get(NAME)
     refused = uploaded(node, tmp_path, "--overwrite")
-    assert (
-        refused.exit_code == 1
-        and "DATASET_IN_USE" in refused.stderr
-        and "job-uses" in refused.stderr
-    )
+    assert refused.exit_code == 1
+    assert "DATASET_IN_USE" in refused.stderr
+    assert "job-uses" in refused.stderr
     assert node.datasets.get(NAME) == kept
     node.participant.stop_job("job-uses", "", None, PEER)
     wait_for(lambda: not node.sharing.users(Address("ns", "t")), 20)
     assert cli(node, "delete", NAME, "--yes").exit_code == 0
-    assert not node.storage.exists(Address("ns", "t")) and node.sharing.grants.all() == []
+    assert not node.storage.exists(Address("ns", "t"))
+    assert node.sharing.grants.all() == []
 
 
-def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node: Gateway):
+def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node):
     typo = PEER[:-1] + ("1" if PEER[-1] != "1" else "2")
     made = cli(node, "grant", NAME, typo)
     assert made.exit_code == 2 and f"did you mean {PEER}" in made.stderr, made.stderr
     assert node.sharing.grants.all() == []
     assert call(node, "PUT", f"{TABLE}/grants/{PEER}", json={}).json()["warnings"] == []
     forced = call(node, "PUT", f"{TABLE}/grants/another", json={"force": True}).json()
-    assert (
-        "no route to another" in forced["warnings"][0]
-        and "did you mean" not in forced["warnings"][0]
-    )
+    assert "no route to another" in forced["warnings"][0]
+    assert "did you mean" not in forced["warnings"][0]
     for wrong in ("bad id", "J" * 101, "JG-"):
         bad = cli(node, "grant", NAME, wrong, "--force")
-        assert bad.exit_code == 2 and "must be a node id" in bad.stderr
+        assert bad.exit_code == 2
+        assert "must be a node id" in bad.stderr
 
 
-def test_a_name_that_holds_what_separates_the_parts_of_an_id_is_refused(
-    node: Gateway, tmp_path: Path
-):
+def test_a_name_that_holds_what_separates_the_parts_of_an_id_is_refused(node, tmp_path):
     for namespace, name, where in (("ns", "b#c", "name"), ("n#s", "b", "namespace")):
         file = tmp_path / "t.csv"
         file.write_text("id\n1\n")
@@ -340,7 +336,7 @@ def test_a_name_that_holds_what_separates_the_parts_of_an_id_is_refused(
         )
 
 
-def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
+def test_what_cannot_be_granted_is_refused_with_every_problem(node):
     bad = call(node, "PUT", f"{TABLE}/grants/{ME}", json={"expires_at": "2020-01-01T00:00:00Z"})
     assert bad.status_code == 400
     assert [p["path"] for p in bad.json()["data"]["problems"]] == ["node", "expires_at"]
@@ -356,10 +352,11 @@ def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
     )
     assert far.json()["code"] == 400
     never = cli(node, "revoke", NAME, STRANGER)
-    assert never.exit_code == 1 and "GRANT_UNKNOWN" in never.stderr
+    assert never.exit_code == 1
+    assert "GRANT_UNKNOWN" in never.stderr
 
 
-def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):
+def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path):
     with running(tmp_path, data={"grants": "listed"}) as other:
         call(other, "POST", "/v2/provider/register", json=A_PROVIDER)
         assert uploaded(other, tmp_path).exit_code == 0
@@ -370,7 +367,7 @@ def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):
         assert other.participant.create_job(a_job("job-2"), PEER)
 
 
-def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path: Path):
+def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path):
     with (
         running(tmp_path / "one") as one,
         running(tmp_path / "two", PEER, data={"grants": "listed"}) as two,
@@ -391,18 +388,17 @@ def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path:
             "guest": {"0": {"echo_1": none}},
         }
         said = call(one, "POST", "/v1/platform/schedule/job/create_all", json=body).json()
-        assert (
-            said["code"] != 0
-            and "NOT_AUTHORISED" in said["msg"]
-            and NAME in said["msg"]
-            and PEER in said["msg"]
-        )
+        assert said["code"] != 0
+        assert "NOT_AUTHORISED" in said["msg"]
+        assert NAME in said["msg"]
+        assert PEER in said["msg"]
         (job,) = call(one, "GET", "/api/v1/jobs").json()["jobs"]
         shown = call(one, "GET", f"/api/v1/jobs/{job['job_id']}").json()
-        assert (shown["status"], shown["failure"]["reason"]) == ("REJECTED", "NOT_AUTHORISED")
+        assert shown["status"] == "REJECTED"
+        assert shown["failure"]["reason"] == "NOT_AUTHORISED"
 
 
-def test_an_encoding_is_recognised_where_none_or_auto_is_given(node: Gateway, tmp_path: Path):
+def test_an_encoding_is_recognised_where_none_or_auto_is_given(node, tmp_path):
     file = tmp_path / "gbk.csv"
     file.write_bytes("编号,姓名\n1,王芳\n".encode("gbk"))
     for words in ((), ("--encoding", "auto"), ("--encoding", "gbk")):
@@ -412,7 +408,7 @@ def test_an_encoding_is_recognised_where_none_or_auto_is_given(node: Gateway, tm
         assert done.exit_code == 0 and "read as GB" in done.stdout, done.stderr
 
 
-def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_names_are_offered_to_the_shell(node, monkeypatch):
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "bfia-gateway data show ns")
     monkeypatch.setenv("_BFIA_GATEWAY_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "bfia-gateway data show ns")
@@ -424,7 +420,7 @@ def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.Monke
     assert CliRunner().invoke(app, [], prog_name="bfia-gateway").stdout.strip() == ""
 
 
-def test_a_table_that_another_program_left_is_listed(node: Gateway):
+def test_a_table_that_another_program_left_is_listed(node):
     for namespace in ("upload", "job-1-guest-0"):
         folder = node.storage.root / namespace / "guest"
         folder.mkdir(parents=True)
@@ -450,7 +446,7 @@ def test_a_table_that_another_program_left_is_listed(node: Gateway):
 
 
 @pytest.mark.parametrize("query", ["unregistered=false", "namespace=ns", "after=ns~t"])
-def test_unregistered_tables_are_listed_once_and_on_request(node: Gateway, query: str):
+def test_unregistered_tables_are_listed_once_and_on_request(node, query):
     folder = node.storage.root / "upload" / "once"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data_0").write_bytes(b"\x1f\x8b")
@@ -474,7 +470,7 @@ def placed(
     return cli(node, "register", f"file://{path}", "--namespace", "ns", "--name", "placed", *more)
 
 
-def test_a_table_is_registered_where_it_lies_and_its_entry_deleted(node: Gateway, tmp_path: Path):
+def test_a_table_is_registered_where_it_lies_and_its_entry_deleted(node, tmp_path):
     made = placed(node, "t.csv", b"id,y\n1,0\n2,1\n", "--match-id", "id", "--label", "y")
     assert made.stdout == "registered ns#placed: 2 rows, 2 columns, 1 file of csv\n", made.stderr
     assert "data_0" in made.stderr
@@ -496,28 +492,25 @@ def test_a_table_is_registered_where_it_lies_and_its_entry_deleted(node: Gateway
     assert cli(node, "download", "ns#placed", "-o", str(target)).exit_code == 0
     assert target.read_text() == "id,y\n1,0\n"
     wait_for(lambda: call(node, "DELETE", PLACED).status_code == 200, about="the entry is deleted")
-    assert (node.storage.root / "warehouse" / "t.csv").exists() and call(
-        node, "GET", PLACED
-    ).status_code == 404
+    assert (node.storage.root / "warehouse" / "t.csv").exists()
+    assert call(node, "GET", PLACED).status_code == 404
     denied = cli(node, "register", "s3://other/a/b", "--namespace", "ns", "--name", "x")
-    assert denied.exit_code == 2 and "write in node.yml storages" in denied.stderr
+    assert denied.exit_code == 2
+    assert "write in node.yml storages" in denied.stderr
 
 
-def test_a_table_of_parquet_serves_components_that_list_it(
-    node: Gateway, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_table_of_parquet_serves_components_that_list_it(node, monkeypatch):
     file = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "x": [0.5, None]}), file)
     assert (
         "2 rows, 2 columns, 1 file of parquet" in placed(node, "t.parquet", file.getvalue()).stdout
     )
     seen = json.loads(cli(node, "preview", "ns#placed", "--json").stdout)
-    assert (seen["columns"], seen["rows"]) == (["id", "x"], [["1", "0.5"], ["2", ""]])
+    assert seen["columns"] == ["id", "x"]
+    assert seen["rows"] == [["1", "0.5"], ["2", ""]]
     whole = call(node, "GET", f"{PLACED}/download")
-    assert (
-        whole.content == file.getvalue()
-        and 'filename="ns-placed.parquet"' in whole.headers["content-disposition"]
-    )
+    assert whole.content == file.getvalue()
+    assert 'filename="ns-placed.parquet"' in whole.headers["content-disposition"]
     with pytest.raises(Invalid, match="FORMAT_MISMATCH: the table is parquet") as mismatch:
         node.participant.create_job(a_job("job-parquet", {"dataset_id": "ns#placed"}), PEER)
     assert mismatch.value.problems[0].path == "config.task_params.guest.0.echo_1.dataset_id"
@@ -527,12 +520,12 @@ def test_a_table_of_parquet_serves_components_that_list_it(
         (folder / name).write_bytes(file.getvalue())
     assert cli(node, "register", str(folder), "--namespace", "ns", "--name", "parts").exit_code == 0
     refused = call(node, "GET", "/api/v1/datasets/ns/parts/download").json()
-    assert refused["data"]["reason"] == "NOT_ONE_FILE" and refused["msg"].endswith(
-        f"fetch them at file://{folder}"
-    )
+    assert refused["data"]["reason"] == "NOT_ONE_FILE"
+    assert refused["msg"].endswith(f"fetch them at file://{folder}")
     assert call(node, "DELETE", "/api/v1/datasets/ns/parts").status_code == 200
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'bfia-gateway[parquet]'" in cli(node, "preview", "ns#placed").stderr
     again = placed(node, "t.parquet", file.getvalue(), "--overwrite")
-    assert again.exit_code == 1 and "PARQUET_NOT_INSTALLED" in again.stderr
+    assert again.exit_code == 1
+    assert "PARQUET_NOT_INSTALLED" in again.stderr
     assert call(node, "DELETE", PLACED).status_code == 200

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.store.store import Store
 from gateway.store.timeline import LONGEST_TEXT
 from tests.builders import T0, a_job, a_local_job, a_run
 from tests.contracts.databases import a_store
@@ -44,7 +43,7 @@ def store(tmp_path: Path):
         yield store
 
 
-def test_each_note_is_one_line_with_its_main_fields(store: Store):
+def test_each_note_is_one_line_with_its_main_fields(store):
     local = a_local_job(a_run()).with_note(T0, "job READY here", "n2")
     with capture_logs() as lines:
         store.local_jobs.add(local, "flow")
@@ -66,12 +65,14 @@ def test_each_note_is_one_line_with_its_main_fields(store: Store):
         "log_level": "info",
     }
     assert [(e["event"], e["side"]) for e in lines[1:]] == [("ending as FAILED", "scheduler")]
-    assert lines[1]["reason"] == "EXIT_1" and lines[1]["exit_code"] == 1
-    assert len(lines[1]["message"]) <= LONGEST_TEXT + 1 and "other" not in lines[1]
+    assert lines[1]["reason"] == "EXIT_1"
+    assert lines[1]["exit_code"] == 1
+    assert len(lines[1]["message"]) <= LONGEST_TEXT + 1
+    assert "other" not in lines[1]
 
 
 @pytest.mark.parametrize("token", ["0123456789abcdef" * 4, "0123456789abcdef" * 2])
-def test_a_runs_token_is_not_in_the_log(store: Store, token: str):
+def test_a_runs_token_is_not_in_the_log(store, token):
     store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
     with capture_logs() as lines:
         store.local_jobs.update(
@@ -98,26 +99,27 @@ def logged(log_format: str) -> str:
 
 def test_both_ways_of_logging_end_in_one_form():
     lines = {e["event"]: e for e in map(json.loads, logged("json").splitlines())}
-    assert "never shown" not in lines and len(lines) == 7
+    assert "never shown" not in lines
+    assert len(lines) == 7
     unreadable = lines["payload\nunreadable"]
-    assert (unreadable["session"], unreadable["number"], unreadable["level"]) == ("S1", 7, "error")
-    assert unreadable["trace_id"] == "trace_of_the_work" and unreadable["timestamp"].endswith("Z")
+    assert unreadable["session"] == "S1"
+    assert unreadable["number"] == 7
+    assert unreadable["level"] == "error"
+    assert unreadable["trace_id"] == "trace_of_the_work"
+    assert unreadable["timestamp"].endswith("Z")
     assert lines["route table changed"]["routes"] == 2
-    assert lines["own"]["trace_id"] == "trace_of_its_own" and lines["own"]["got"] == "t***"
-    assert (lines["refused"]["sha256"], lines["refused"]["why"]) == (
-        "0c" * 32,
-        f"no key sha256:{'0d' * 32}",
-    )
+    assert lines["own"]["trace_id"] == "trace_of_its_own"
+    assert lines["own"]["got"] == "t***"
+    assert lines["refused"]["sha256"] == "0c" * 32
+    assert lines["refused"]["why"] == f"no key sha256:{'0d' * 32}"
     for event in ("subscriber failed", "own failed"):
-        assert (
-            lines[event]["exception"].startswith("Traceback")
-            and "0b0b" not in lines[event]["exception"]
-        )
+        assert lines[event]["exception"].startswith("Traceback")
+        assert "0b0b" not in lines[event]["exception"]
     assert any("old thing" in event for event in lines)
 
 
 @pytest.mark.slow
-def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path: Path):
+def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path):
     command = [sys.executable, "-c", "print(42)"]
     engine = {"kind": "process", "process": {"images": {IMAGE: {"command": command}}}}
     body = job("guest", "host")
@@ -140,4 +142,5 @@ def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path: Path):
             assert any("run SUCCESS" in line for line in with_trace)
             with a_store(f"sqlite:///{node.home / 'gateway.db'}") as database:
                 tokens[node.id] = [run.run_id for run in database.local_jobs.get(job_id).runs]
-            assert tokens[node.id] and not any(token in node.log() for token in tokens[node.id])
+            assert tokens[node.id]
+            assert not any(token in node.log() for token in tokens[node.id])

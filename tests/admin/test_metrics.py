@@ -3,10 +3,7 @@
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap import parts
@@ -16,14 +13,13 @@ from tests.inprocess import ME, PEER, STRANGER, ask, running
 
 def figures(gateway: Any) -> dict[str, float]:
     answer = ask(gateway, "operator", "GET", "/metrics")
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
     lines = [line.rpartition(" ") for line in answer.text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
 
-def test_jobs_runs_requests_and_the_engine_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path, monkeypatch):
     engine = {
         "kind": "process",
         "process": {"images": {"example:1.0.0": {"command": ["/bin/false"]}}},
@@ -34,11 +30,13 @@ def test_jobs_runs_requests_and_the_engine_are_counted(
     )
     with running(tmp_path, engine=engine) as node:
         before = figures(node)
-        assert before["bfia_queue_age_seconds"] == 0 and before["bfia_channel_bytes"] == 0
+        assert before["bfia_queue_age_seconds"] == 0
+        assert before["bfia_channel_bytes"] == 0
         total, held, free = (
             before[f'bfia_resources_{name}{{kind="cpu"}}'] for name in ("total", "held", "free")
         )
-        assert total == node.resources.means.total.cpu / 1000 == free and held == 0
+        assert total == node.resources.means.total.cpu / 1000 == free
+        assert held == 0
         assert before['bfia_resources_total{kind="memory"}'] > 2**20
         for silent in (PEER, STRANGER):
             ask(

@@ -1,8 +1,6 @@
 """What to do next, in answers and commands, names the node and the job that it is about."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +17,7 @@ PLACEHOLDER = re.compile(r"\b(NODE|URL|JOB|TASK|PARTY|NAME|FILE|[TPN])\b")
 
 @pytest.mark.parametrize("node", ["", "alice"])
 @pytest.mark.parametrize("language", [ENGLISH, CHINESE])
-def test_no_next_step_of_an_answer_keeps_a_placeholder(language: str, node: str):
+def test_no_next_step_of_an_answer_keeps_a_placeholder(language, node):
     steps = {
         reason: next_step(reason, language, node) for reason in reasons() if reason not in OF_A_RUN
     }
@@ -27,7 +25,7 @@ def test_no_next_step_of_an_answer_keeps_a_placeholder(language: str, node: str)
     assert not node or f"route test {node} " in steps["PEER_UNREACHABLE"]
 
 
-def test_the_next_step_after_a_silent_node_names_that_node(tmp_path: Path):
+def test_the_next_step_after_a_silent_node_names_that_node(tmp_path):
     (tmp_path / "routes.yml").write_text(
         yaml.safe_dump({"alice": {"host": "127.0.0.1", "port": 1}})
     )
@@ -58,11 +56,7 @@ def test_the_next_step_after_a_silent_node_names_that_node(tmp_path: Path):
         ),
     ],
 )
-def test_what_to_do_about_a_failed_job_names_its_node_and_run(
-    reason: str,
-    failure: dict[str, Any],
-    says: str,
-):
+def test_what_to_do_about_a_failed_job_names_its_node_and_run(reason, failure, says):
     job = {
         "job_id": "job-1",
         "parties": [

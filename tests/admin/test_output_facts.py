@@ -116,28 +116,27 @@ def by_peer(
         **body,
     }
     answer = ask(node, "peer", "POST", PATH, json=wanted, headers={"x-node-id": sender})
-    assert answer.status_code == 200 and SECRET not in answer.text
+    assert answer.status_code == 200
+    assert SECRET not in answer.text
     return answer.json()
 
 
-def test_without_a_grant_the_refusal_only_says_how_to_get_one(
-    nodes: tuple[Gateway, Gateway],
-):
+def test_without_a_grant_the_refusal_only_says_how_to_get_one(nodes):
     here, there = nodes
     assert here.settings.data.grants == "open"  # that is about jobs: metadata is never open
     said = asked(there, key="out")
-    assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED")
+    assert said["code"] == 403
+    assert said["data"]["reason"] == "NOT_AUTHORISED"
     at = address("out")
     assert f"bfia-gateway data grant '{at.namespace}#{at.name}' {PEER}" in said["msg"]
     (refused,) = wait_for(
         lambda: [e for e in here.audit.list() if PATH in e.action], 20, 0.02, "it is in the audit"
     )
-    assert refused.who == f"node {PEER}" and refused.status == 403
+    assert refused.who == f"node {PEER}"
+    assert refused.status == 403
 
 
-def test_a_grant_reveals_columns_and_count_and_is_recorded(
-    nodes: tuple[Gateway, Gateway],
-):
+def test_a_grant_reveals_columns_and_count_and_is_recorded(nodes):
     here, there = nodes
     granted(here, "out")
     (one,) = asked(there, key="out")["outputs"]
@@ -158,32 +157,30 @@ def test_a_grant_reveals_columns_and_count_and_is_recorded(
         "created_at": "2026-09-21T14:13:20+00:00",
     }
     noted = here.audit.list()[0]
-    assert (noted.who, noted.action, noted.status) == (f"node {PEER}", f"POST {PATH}", 200)
+    assert noted.who == f"node {PEER}"
+    assert noted.action == f"POST {PATH}"
+    assert noted.status == 200
     assert noted.detail["outputs"] == [f"{JOB}-guest-0#task_{JOB}-out"]
     shown = asking("job", there, "metadata", JOB, "a", "guest.0", "out")
-    assert (
-        shown.exit_code == 0 and "id string, x float" in shown.stdout and SECRET not in shown.stdout
-    )
+    assert shown.exit_code == 0
+    assert "id string, x float" in shown.stdout
+    assert SECRET not in shown.stdout
 
 
-def test_a_task_reveals_what_is_granted_and_nothing_undescribed(
-    nodes: tuple[Gateway, Gateway],
-):
+def test_a_task_reveals_what_is_granted_and_nothing_undescribed(nodes):
     here, there = nodes
     granted(here, "report")
     (one,) = asked(there, "guest")[
         "outputs"
     ]  # the file's first line could be a row: it is not read
-    assert (one["key"], one["count"], one["columns"], one["bytes"] > 0) == (
-        "report",
-        None,
-        [],
-        True,
-    )
+    assert one["key"] == "report"
+    assert one["count"] is None
+    assert one["columns"] == []
+    assert (one["bytes"] > 0) is True
     assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
 
 
-def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway]):
+def test_a_grant_that_ended_tells_nothing_any_more(nodes):
     here, there = nodes
     SqlGrants(here.store).put(Grant(address("out"), PEER, ago(60), "ann", expires_at=ago(30)))
     assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
@@ -192,41 +189,40 @@ def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway
     for _ in range(2):  # ended once; by then it is no more than so
         assert asking("data", here, "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
     said = asked(there, key="out")
-    assert said["data"]["reason"] == "NOT_AUTHORISED" and "revoked" in said["msg"]
+    assert said["data"]["reason"] == "NOT_AUTHORISED"
+    assert "revoked" in said["msg"]
 
 
-def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes: tuple[Gateway, Gateway]):
+def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes):
     granted(nodes[0], "out", STRANGER)
     said = by_peer(nodes[0], STRANGER)
-    assert (said["code"], said["data"]["reason"]) == (404, "JOB_UNKNOWN")
+    assert said["code"] == 404
+    assert said["data"]["reason"] == "JOB_UNKNOWN"
     assert said["msg"].replace(JOB, "none") == by_peer(nodes[0], STRANGER, job_id="none")["msg"]
 
 
-def test_a_disabled_output_is_closed_to_those_who_had_it_granted(
-    nodes: tuple[Gateway, Gateway], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_disabled_output_is_closed_to_those_who_had_it_granted(nodes, monkeypatch):
     granted(nodes[0], "out")
     monkeypatch.setattr(nodes[0].sharing, "disabled", lambda address: True)
     assert "is disabled at node" in asked(nodes[1], key="out")["msg"]
 
 
-def test_of_broken_outputs_what_is_certain_is_told(nodes: tuple[Gateway, Gateway]):
+def test_of_broken_outputs_what_is_certain_is_told(nodes):
     here, _ = nodes
     metadata = here.storage.path(address("out")) / "metadata"
     before = metadata.read_bytes()
     metadata.write_bytes(b"{")
     try:
         (one,) = asked(here, key="out")["outputs"]
-        assert (one["there"], one["count"], one["columns"], one["bytes"] > 0) == (
-            True,
-            None,
-            [],
-            True,
-        )
+        assert one["there"] is True
+        assert one["count"] is None
+        assert one["columns"] == []
+        assert (one["bytes"] > 0) is True
         further = metadata.with_name("data_2")
         further.write_text("id,x\n")
         (one,) = asked(here, key="out")["outputs"]
-        assert (one["there"], one["bytes"]) == (False, 0)
+        assert one["there"] is False
+        assert one["bytes"] == 0
         further.unlink()
         there = metadata.with_name("data_0").rename(metadata.parent.with_name("aside"))
         assert asked(here, key="out")["outputs"][0]["there"] is False
@@ -235,7 +231,7 @@ def test_of_broken_outputs_what_is_certain_is_told(nodes: tuple[Gateway, Gateway
         metadata.write_bytes(before)
 
 
-def test_the_nodes_own_people_need_no_grant(nodes: tuple[Gateway, Gateway]):
+def test_the_nodes_own_people_need_no_grant(nodes):
     here, _ = nodes
     assert [o["key"] for o in asked(here)["outputs"]] == ["out", "model", "report"]
     assert asked(here, "arbiter")["data"]["reason"] == "PARTY_UNKNOWN"
@@ -267,4 +263,5 @@ def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
     }
     peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
     (one,) = interconn.ask_output_metadata(peer, OutputQuery("job", "a", "guest"))
-    assert one.columns[0].name == "x" and SECRET not in json.dumps(one.as_dict())
+    assert one.columns[0].name == "x"
+    assert SECRET not in json.dumps(one.as_dict())

@@ -99,37 +99,42 @@ def get(
     return answer.json()
 
 
-def test_a_table_shows_its_first_rows_across_its_parts(node: Gateway):
+def test_a_table_shows_its_first_rows_across_its_parts(node):
     path = have(node, "job-table", "out", b"id,x\n1,a\n2,b\n", 'id,x\n3,值\n4,"d\ne"\n'.encode())
     seen = get(node, path, rows=3)
-    assert (seen["kind"], seen["type"], seen["partitions"]) == ("table", "dataset", 2)
-    assert (seen["columns"], seen["rows"]) == (["id", "x"], [["1", "a"], ["2", "b"], ["3", "值"]])
+    assert seen["kind"] == "table"
+    assert seen["type"] == "dataset"
+    assert seen["partitions"] == 2
+    assert seen["columns"] == ["id", "x"]
+    assert seen["rows"] == [["1", "a"], ["2", "b"], ["3", "值"]]
     assert seen["left_out"] == "the rows after the first 3"
     whole = get(node, path, rows=4)
-    assert whole["rows"][3] == ["4", "d\ne"] and whole["left_out"] == ""
+    assert whole["rows"][3] == ["4", "d\ne"]
+    assert whole["left_out"] == ""
     assert get(node, path.replace("/a/", "/task_a/"), rows=4) == whole
     for rows in ("101", "-1", "x"):
         assert get(node, path, 400, rows=rows)["data"]["problems"][0]["path"] == "rows"
 
 
-def test_no_more_than_a_bound_is_read_of_a_table(node: Gateway):
+def test_no_more_than_a_bound_is_read_of_a_table(node):
     wide = b"1," + b"9" * 100_000 + b"\n"
     seen = get(node, have(node, "job-wide", "out", b"id,x\n" + wide * 50), rows=100)
-    assert 0 < len(seen["rows"]) < 50 and all(row == ["1", "9" * 100_000] for row in seen["rows"])
-    assert str(MOST_BYTES) in seen["left_out"] and seen["bytes"] == 5 + 50 * len(wide)
+    assert 0 < len(seen["rows"]) < 50
+    assert all(row == ["1", "9" * 100_000] for row in seen["rows"])
+    assert str(MOST_BYTES) in seen["left_out"]
+    assert seen["bytes"] == 5 + 50 * len(wide)
 
 
-def test_parquet_left_by_a_run_is_not_read(node: Gateway, monkeypatch):
+def test_parquet_left_by_a_run_is_not_read(node, monkeypatch):
     file = io.BytesIO()
     pq.write_table(pa.table({"x": ["A" * 2**24]}), file, compression="zstd", use_dictionary=False)
     monkeypatch.setattr(pq, "ParquetFile", None)
     seen = get(node, have(node, "job-expands", "out", file.getvalue()), rows=1)
-    assert seen["kind"] == "bytes" and seen["left_out"].startswith(
-        f"all {len(file.getvalue())} bytes"
-    )
+    assert seen["kind"] == "bytes"
+    assert seen["left_out"].startswith(f"all {len(file.getvalue())} bytes")
 
 
-def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
+def test_a_report_is_shown_as_its_value_whatever_its_numbers(node):
     path = have(node, "job-report", "report", b'{"auc": NaN, "ks": 1e999, "n": [1, true]}')
     assert get(node, path)["value"] == {
         "auc": "nan",
@@ -140,7 +145,7 @@ def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
     assert [o["value"]["ks"] for o in listed if o["key"] == "report"] == ["inf"]
 
 
-def test_an_output_that_was_never_written_says_so(node: Gateway):
+def test_an_output_that_was_never_written_says_so(node):
     missing = get(node, have(node, "job-none", "out"), 404)
     assert missing["data"]["reason"] == "OUTPUT_MISSING"
     assert (
@@ -149,7 +154,7 @@ def test_an_output_that_was_never_written_says_so(node: Gateway):
     )
 
 
-def test_what_cannot_be_shown_says_why(node: Gateway):
+def test_what_cannot_be_shown_says_why(node):
     odd = {
         "bin": bytes(range(256)),
         "nested": b"[" * 500 + b"]" * 500,
@@ -157,30 +162,31 @@ def test_what_cannot_be_shown_says_why(node: Gateway):
     }
     for name, data in odd.items():
         seen = get(node, have(node, f"job-{name}", "model", data))
-        assert (
-            seen["kind"] == "bytes"
-            and f"{len(data)} bytes" in seen["left_out"]
-            and "value" not in seen
-        )
+        assert seen["kind"] == "bytes"
+        assert f"{len(data)} bytes" in seen["left_out"]
+        assert "value" not in seen
     large = get(node, have(node, "job-large", "report", b'{"x": "' + b"1" * MOST_BYTES + b'"}'))
-    assert large["kind"] == "json" and large["value"] is None and "more than" in large["left_out"]
+    assert large["kind"] == "json"
+    assert large["value"] is None
+    assert "more than" in large["left_out"]
 
 
-def test_a_download_is_the_bytes_with_their_checksum(node: Gateway):
+def test_a_download_is_the_bytes_with_their_checksum(node):
     parts = [b"id\n" + b"1\n" * 900_000, b"id\n2\n"]
     path = have(node, "job-down", "out", *parts)
     assert "x-checksum-sha256" not in ask(node, "operator", "GET", path + "/download").headers
     answer = ask(
         node, "operator", "GET", path + "/download", headers={"want-repr-digest": "sha-256=1"}
     )
-    assert answer.status_code == 200 and answer.content == b"".join(parts)
+    assert answer.status_code == 200
+    assert answer.content == b"".join(parts)
     assert answer.headers["x-checksum-sha256"] == hashlib.sha256(answer.content).hexdigest()
     assert answer.headers["content-disposition"].startswith(
         'attachment; filename="a-guest.0-out.csv"'
     )
 
 
-def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway):
+def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node):
     rows, more = b"id,x\n1,a\n2,b\n", b"id,x\n3,c\n"
     path, whole = have(node, "job-range", "out", rows, more) + "/download", rows + more
 
@@ -188,10 +194,8 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway
         return ask(node, "operator", "GET", path, headers=headers)
 
     everything = part()
-    assert (
-        everything.headers["content-length"] == str(len(whole))
-        and everything.headers["accept-ranges"] == "bytes"
-    )
+    assert everything.headers["content-length"] == str(len(whole))
+    assert everything.headers["accept-ranges"] == "bytes"
     for text, start, end in (
         ("bytes=0-3", 0, 4),
         ("bytes=4-", 4, len(whole)),
@@ -201,10 +205,12 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway
         ("bytes=5-999", 5, len(whole)),
     ):
         answer = part(range=text)
-        assert (answer.status_code, answer.content) == (206, whole[start:end]), text
+        assert answer.status_code == 206, text
+        assert answer.content == whole[start:end], text
         assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(whole)}"
     beyond = part(range=f"bytes={len(whole)}-")
-    assert beyond.status_code == 416 and beyond.headers["content-range"] == f"bytes */{len(whole)}"
+    assert beyond.status_code == 416
+    assert beyond.headers["content-range"] == f"bytes */{len(whole)}"
     assert beyond.json()["data"]["reason"] == "RANGE_NOT_THERE"
     assert part(**{"range": "bytes=2-", "if-range": everything.headers["etag"]}).status_code == 206
     assert part(**{"range": "bytes=2-", "if-range": '"another"'}).content == whole
@@ -212,15 +218,15 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway
         assert one_range(text, 10) is None, text
 
 
-def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(
-    node: Gateway, monkeypatch
-):
+def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(node, monkeypatch):
     node.store.add_submission("job-elsewhere", "flow", PEER, T0)
     task = TaskView("task_1", "a", TaskStatus.RUNNING, nodes={PEER: {"guest": TaskStatus.RUNNING}})
     view = JobView("job-elsewhere", JobStatus.RUNNING, [task])
     monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
     job = get(node, "/api/v1/jobs/job-elsewhere")
-    assert (job["status"], job["scheduler"], job["initiator"]) == ("RUNNING", PEER, ME)
+    assert job["status"] == "RUNNING"
+    assert job["scheduler"] == PEER
+    assert job["initiator"] == ME
     assert job["parties"] == [
         {
             "role": "guest",
@@ -228,10 +234,11 @@ def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(
             "node": PEER,
         }
     ]
-    assert (job["runs"], job["parameters"]) == ([], {})
+    assert job["runs"] == []
+    assert job["parameters"] == {}
 
 
-def test_defaults_show_their_origin_and_runs_their_log_path(node: Gateway, monkeypatch):
+def test_defaults_show_their_origin_and_runs_their_log_path(node, monkeypatch):
     optional = [
         a_parameter(name, defaultValue=value)
         for name, value in (("set", "1"), ("open", "2"), ("blank", ""))
@@ -272,9 +279,7 @@ def test_defaults_show_their_origin_and_runs_their_log_path(node: Gateway, monke
     assert str(node.storage.root.parent) not in json.dumps(job)
 
 
-def test_orphans_are_shown_and_counted_and_left_alone(
-    node: Gateway, monkeypatch: pytest.MonkeyPatch
-):
+def test_orphans_are_shown_and_counted_and_left_alone(node, monkeypatch):
     assert get(node, "/api/v1/orphans") == {"unknown": [], "lost": []}
     own = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
     node.engine.launch(LaunchSpec("bfia-orphan", SLEEPER, {}, own))
@@ -301,7 +306,8 @@ def test_orphans_are_shown_and_counted_and_left_alone(
             ("bfia-job-lost", "job-lost", "guest")
         ]
         ready = get(node, "/health/ready")
-        assert ready["ready"] and ready["checks"]["orphans"] == {
+        assert ready["ready"]
+        assert ready["checks"]["orphans"] == {
             "ok": True,
             "unknown": 1,
             "lost": 1,
@@ -319,15 +325,13 @@ def test_orphans_are_shown_and_counted_and_left_alone(
             )
             checks = get(node, "/health/ready", 503)["checks"]
             assert checks["engine"]["cause"] == "ENGINE_DOWN: no daemon answers"
-            assert (
-                checks["database"] == {"ok": False, "cause": "DatabaseAway"}
-                and "orphans" not in checks
-            )
+            assert checks["database"] == {"ok": False, "cause": "DatabaseAway"}
+            assert "orphans" not in checks
     finally:
         node.engine.remove("bfia-orphan")
 
 
-def test_the_log_of_every_attempt_is_there(node: Gateway):
+def test_the_log_of_every_attempt_is_there(node):
     local = left_behind(node, "job-again", 5)
     second = replace(a_run_of(local.spec, attempt=1), task_id="task_job-again-2")
     node.store.local_jobs.update(
@@ -368,20 +372,17 @@ def cli(node: Gateway, *words: str) -> Result:
     return call("job", *words, "--url", node.addresses()["operator"], env={"COLUMNS": "200"})
 
 
-def test_commands_list_and_show_reports_and_say_what_there_is_instead(
-    node: Gateway,
-    reported: str,
-):
+def test_commands_list_and_show_reports_and_say_what_there_is_instead(node, reported):
     listed = cli(node, "reports", reported)
-    assert (
-        listed.exit_code == 0
-        and "auc 0.987654" in listed.stdout
-        and "loss of 30 rows" in listed.stdout
-    )
+    assert listed.exit_code == 0
+    assert "auc 0.987654" in listed.stdout
+    assert "loss of 30 rows" in listed.stdout
     shown = cli(node, "report", reported, "a", "report")
     assert shown.exit_code == 0, shown.stderr
-    assert "0.987654" in shown.stdout and "and 10 rows more: --json" in shown.stdout
+    assert "0.987654" in shown.stdout
+    assert "and 10 rows more: --json" in shown.stdout
     as_json = json.loads(cli(node, "report", reported, "a", "report", "--json").stdout)
     assert as_json["values"]["auc"] == 0.987654321
     other = cli(node, "report", reported, "b", "report")
-    assert other.exit_code == EXIT_BAD_INPUT and "a report --party guest.0" in other.stderr
+    assert other.exit_code == EXIT_BAD_INPUT
+    assert "a report --party guest.0" in other.stderr

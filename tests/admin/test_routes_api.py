@@ -27,10 +27,11 @@ def call(
     return answer.status_code, answer.json()
 
 
-def test_the_test_of_a_route_ends_in_time(node, monkeypatch: pytest.MonkeyPatch):
+def test_the_test_of_a_route_ends_in_time(node, monkeypatch):
     monkeypatch.setattr(routes, "_LONGEST_TEST", 0.0)
     status, refused = call(node, "POST", f"{API}/{PEER}/test")
-    assert (status, refused["data"]["reason"]) == (503, "PEER_UNREACHABLE")
+    assert status == 503
+    assert refused["data"]["reason"] == "PEER_UNREACHABLE"
     assert f"the test of the route to {PEER} did not end within 0 s" in refused["msg"]
 
 
@@ -42,22 +43,25 @@ def test_an_edit_beside_a_broken_file_says_so_and_lasts_until_its_repair(node, t
     file.write_text(before + "X: {host: 1, prot: 2\n")
     status, made = call(node, "PATCH", f"{API}/JG7", json={"route": {"port": 3}})
     (cause,) = made["not_in_file"]
-    assert status == 200 and made["version"] == 3 and str(file) in cause and "line " in cause
+    assert status == 200
+    assert made["version"] == 3
+    assert str(file) in cause
+    assert "line " in cause
     assert node.routes.table.resolve("JG7").url == "http://127.0.0.1:3"
     repaired = before + "JG8: {host: 127.0.0.1, port: 8}\n"  # by who knows nothing of the edit
     file.write_text(repaired)
     node.routes.reload()
     assert node.routes.table.resolve("JG7").url == "http://127.0.0.1:2"
-    assert node.routes.table.knows("JG8") and file.read_text() == repaired
+    assert node.routes.table.knows("JG8")
+    assert file.read_text() == repaired
 
 
 def test_the_nodes_own_id_needs_no_route(node):
     status, body = call(node, "PUT", f"{API}/{ME}", json={"route": {"url": "http://127.0.0.1:2"}})
-    assert status == 400 and body["data"]["reason"] == "ROUTE_INVALID"
-    assert (
-        "own id" in body["data"]["problems"][0]["rule"]
-        and call(node, "GET", API)[1]["version"] == 1
-    )
+    assert status == 400
+    assert body["data"]["reason"] == "ROUTE_INVALID"
+    assert "own id" in body["data"]["problems"][0]["rule"]
+    assert call(node, "GET", API)[1]["version"] == 1
     named = {"route": {"url": "https://127.0.0.1:2", "server_name": "gw.example"}}
     assert (
         call(node, "PUT", f"{API}/{ME}", json=named)[0] == 200
@@ -71,7 +75,8 @@ def test_an_own_entry_that_a_file_holds_is_not_edited_as_if_it_counted(node, tmp
     (tmp_path / "routes.yml").write_text(FILE + f"{ME}: {{host: 127.0.0.1, port: 9}}\n")
     node.routes.reload()
     status, body = call(node, "PATCH", f"{API}/{ME}", json={"route": {"port": 10}})
-    assert status == 400 and "only several gateways" in body["data"]["problems"][0]["rule"]
+    assert status == 400
+    assert "only several gateways" in body["data"]["problems"][0]["rule"]
     assert call(node, "DELETE", f"{API}/{ME}")[0] == 200
 
 
@@ -85,7 +90,8 @@ def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
         }
     }
     status, body = call(node, "PUT", f"{API}/JG7", json=wrong)
-    assert status == 400 and body["data"]["reason"] == "ROUTE_INVALID"
+    assert status == 400
+    assert body["data"]["reason"] == "ROUTE_INVALID"
     assert {p["path"] for p in body["data"]["problems"]} == {
         "JG7.host",
         "JG7.port",
@@ -97,5 +103,6 @@ def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
     assert call(node, "PATCH", f"{API}/JG7", json={"route": {"enabled": False}})[0] == 404
     assert call(node, "DELETE", f"{API}/JG7")[0] == 404
     stale = call(node, "DELETE", f"{API}/{PEER}?version=7")
-    assert stale[0] == 409 and stale[1]["data"]["reason"] == "VERSION_STALE"
+    assert stale[0] == 409
+    assert stale[1]["data"]["reason"] == "VERSION_STALE"
     assert call(node, "GET", API)[1]["version"] == 1

@@ -120,7 +120,7 @@ def kept(place: real.Place, name: str = "") -> list[str]:
     return [one for one in (*whole, *(one["Key"] for one in half)) if one.startswith(f"ns/{name}")]
 
 
-def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: Site) -> None:
+def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site):
     node = site.node
     assert upload(node, "here", "file")["code"] == upload(node, "there", "lake")["code"] == 0
     away = "storage cluster (hdfs) cannot be reached"
@@ -133,16 +133,15 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     wait_for(lambda: "storage lake (s3) cannot be reached" in health(node), about="it is named")
     with pytest.raises(Refused) as refused:
         node.participant.create_job(a_job("job-late", {"dataset_id": "ns#there"}), PEER)
-    assert (
-        refused.value.reason == "STORAGE_UNREACHABLE"
-        and "storage lake (s3)" in refused.value.message
-    )
+    assert refused.value.reason == "STORAGE_UNREACHABLE"
+    assert "storage lake (s3)" in refused.value.message
     node.participant.create_job(a_job("job-here", {"dataset_id": "ns#here"}), PEER)
     site.way.turn("blackhole")  # nobody waits until the library gives up
     slow = "storage lake (s3) took longer than 2 s"
     wait_for(lambda: slow in (cause := health(node)) and away in cause, about="both are named")
     (shown,) = (one for one in storages(node) if one["name"] == "lake")
-    assert not shown["ok"] and "STORAGE_SLOW" in shown["cause"]
+    assert not shown["ok"]
+    assert "STORAGE_SLOW" in shown["cause"]
     site.way.turn("")
     wait_for(lambda: "lake" not in health(node), about="it is back")
     for job_id in ("job-there", "job-here"):
@@ -153,9 +152,7 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     )
 
 
-def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(
-    site: Site,
-) -> None:
+def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
     node = site.node
     assert upload(node, "near", "file")["code"] == upload(node, "far", "lake")["code"] == 0
     listed, shown = (
@@ -175,7 +172,9 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(
         node.participant.create_job(made, PEER)
     (problem,) = refused.value.problems
     said = "STORAGE_MISMATCH: the description's storageEngine lists file, and the data of guest.0 lies in: s3"
-    assert (problem.rule, problem.got) == (said, None) and str(problem).endswith(said)
+    assert problem.rule == said
+    assert problem.got is None
+    assert str(problem).endswith(said)
     (item,) = (one for one in node.admission.dry_run(made, PEER) if one.cause == said)
     assert item.remedy.startswith(
         "upload the data with --storage into one that the component lists"
@@ -186,7 +185,7 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(
         )
 
 
-def test_a_dataset_that_cannot_be_deleted_now_stays_in_use(site: Site) -> None:
+def test_a_dataset_that_cannot_be_deleted_now_stays_in_use(site):
     table = "/api/v1/datasets/ns/stays"
     assert upload(site.node, "stays", "lake")["code"] == 0
     site.way.turn("cut")
@@ -197,19 +196,23 @@ def test_a_dataset_that_cannot_be_deleted_now_stays_in_use(site: Site) -> None:
     assert kept(site.lake, "stays") == []
 
 
-def test_a_dataset_is_shown_and_disabled_while_its_storage_is_away(site: Site) -> None:
+def test_a_dataset_is_shown_and_disabled_while_its_storage_is_away(site):
     table = "/api/v1/datasets/ns/away"
     assert upload(site.node, "away", "lake")["code"] == 0
     site.way.turn("cut")
     found = ask(site.node, "operator", "GET", table).json()
-    assert (found["count"], found["there"]) == (1, False) and "cannot be reached" in found["away"]
+    assert found["count"] == 1
+    assert found["there"] is False
+    assert "cannot be reached" in found["away"]
     assert ask(site.node, "operator", "POST", f"{table}/disable", json={}).json()["disabled"]
     site.way.turn("")
     found = ask(site.node, "operator", "GET", table).json()
-    assert (found["disabled"], found["there"], found["away"]) == (True, True, "")
+    assert found["disabled"] is True
+    assert found["there"] is True
+    assert found["away"] == ""
 
 
-def test_a_list_names_the_storages_that_are_away(site: Site) -> None:
+def test_a_list_names_the_storages_that_are_away(site):
     site.lake.operator.write("left/t/data_0", b"x")
     page = ask(site.node, "operator", "GET", "/api/v1/datasets").json()
     table = {
@@ -235,25 +238,21 @@ def test_a_list_names_the_storages_that_are_away(site: Site) -> None:
         ("locked", "STORAGE_DENIED"),
     ],
 )
-def test_an_upload_that_cannot_be_stored_says_why(
-    site: Site,
-    storage: str,
-    reason: str,
-) -> None:
+def test_an_upload_that_cannot_be_stored_says_why(site, storage, reason):
     before = leftovers(site.node.storage.root)
     refused = upload(site.node, "t", storage, TABLE)
     assert refused["data"]["reason"] == reason and f"storage {storage} (" in refused["message"], (
         refused
     )
-    assert os.environ["BFIA_TEST_S3_SECRET"] not in str(refused) and "not-the-key" not in str(
-        refused
-    )
-    assert site.node.datasets.record_of(Address("ns", "t")) is None and kept(site.small) == []
+    assert os.environ["BFIA_TEST_S3_SECRET"] not in str(refused)
+    assert "not-the-key" not in str(refused)
+    assert site.node.datasets.record_of(Address("ns", "t")) is None
+    assert kept(site.small) == []
     # where nothing could be deleted either, a note stays for `gc`
     assert (leftovers(site.node.storage.root) == before) is (storage == "small")
 
 
-def test_a_storage_that_goes_in_the_middle_of_an_upload_and_comes_back(site: Site) -> None:
+def test_a_storage_that_goes_in_the_middle_of_an_upload_and_comes_back(site):
     """What it had been sent goes with ``gc``, as the node could not delete it then."""
     node, way, before = site.node, site.way, set(leftovers(site.node.storage.root))
 

@@ -51,7 +51,7 @@ def streamed(
 
 
 @pytest.mark.parametrize("path", [EVENTS, LOG], ids=["events", "log"])
-def test_a_stream_ends_once_its_token_is_revoked(node: Gateway, path: str):
+def test_a_stream_ends_once_its_token_is_revoked(node, path):
     name = f"platform {path[:20]}"
     with streamed(node, path, token_of(node, Role.PLATFORM, name)) as response:
         assert response.status_code == 200
@@ -64,7 +64,7 @@ def test_that_is_within_two_seconds():
     assert guard._STREAM_SECONDS + streams.POLL_SECONDS < 2
 
 
-def test_one_token_has_few_streams_open(node: Gateway):
+def test_one_token_has_few_streams_open(node):
     token = token_of(node, Role.VIEWER, "with many")
     with ExitStack() as stack:
         for _ in range(streams.MOST_STREAMS):

@@ -201,11 +201,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         else:
             assert message is not None
             told = expected.told
-            assert (message.payload, message.source, message.topic) == (
-                told.payload,
-                told.source,
-                told.topic,
-            )
+            assert message.payload == told.payload
+            assert message.source == told.source
+            assert message.topic == told.topic
             expected.open.append(message)
 
     def expect(
@@ -299,7 +297,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         waiting = [h.told for h in self.handed if not h.sent] + self.unread
         waiting += [coming for coming in self.coming.values() if coming.counted]
         usage = self.broker.usage()
-        assert (usage.messages, usage.bytes) == (len(waiting), sum(len(t.payload) for t in waiting))
+        assert usage.messages == len(waiting)
+        assert usage.bytes == sum(len(t.payload) for t in waiting)
 
     @invariant()
     def every_large_payload_on_disk_is_needed(self):

@@ -44,7 +44,7 @@ def archived(node: Gateway, job_id: str) -> dict[str, bytes]:
     return opened(answer.content)
 
 
-def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
+def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path):
     with pair(tmp_path, engine=PATIENT_ENGINE) as (me, peer):
         job_id = played(tmp_path / "register", me, peer)
         for node, role in ((me, "guest.0"), (peer, "host.0")):
@@ -63,16 +63,14 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
             assert state["job"]["outcome"] == "SUCCEEDED"
             environment = json.loads(files[f"{place}/environment.json"])
             assert environment["runtime.component.parameter.name"] == "first"
-            assert environment["config.token"] == "***" and environment["system.callback"].endswith(
-                "run=***"
-            )
+            assert environment["config.token"] == "***"
+            assert environment["system.callback"].endswith("run=***")
             lines = [json.loads(line)["event"] for line in files["timeline.jsonl"].splitlines()]
-            assert lines and lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
+            assert lines
+            assert lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
 
 
-def test_a_job_elsewhere_and_one_its_scheduler_forgot_can_be_archived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_job_elsewhere_and_one_its_scheduler_forgot_can_be_archived(tmp_path, monkeypatch):
     refuses = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))
     with running(tmp_path) as node:
         scheduled = a_job(spec=a_spec("a", job_id="job-scheduled"))
@@ -92,12 +90,11 @@ def test_a_job_elsewhere_and_one_its_scheduler_forgot_can_be_archived(
         monkeypatch.setattr(job_view, "job_in_full", refuses)
         files = archived(node, "job-1")
         assert json.loads(files["state.json"])["job"]["reason"] == "LOGS_ELSEWHERE"
-        assert b"log: LOGS_ELSEWHERE another gateway has it" in files[
-            "INCOMPLETE"
-        ] and run.task_name in str(files)
+        assert b"log: LOGS_ELSEWHERE another gateway has it" in files["INCOMPLETE"]
+        assert run.task_name in str(files)
 
 
-def test_secrets_are_masked_everywhere_in_an_archive(tmp_path: Path):
+def test_secrets_are_masked_everywhere_in_an_archive(tmp_path):
     with running(tmp_path) as node:
         run = left_behind(node, "job-secret", 5).runs[0]
         own = logs_of(node, run) / "log" / "deep"
@@ -106,10 +103,12 @@ def test_secrets_are_masked_everywhere_in_an_archive(tmp_path: Path):
         (own / "link").symlink_to("/etc/passwd")
         files = archived(node, "job-secret")
         everything = b"".join(files.values()).decode()
-        assert run.token not in everything and run.run_id not in everything
+        assert run.token not in everything
+        assert run.run_id not in everything
         place = "runs/guest.0/a/attempt-0/log"
         assert files[f"{place}/stdout.log"] == f"hello\nmy token is {'*' * 32}\n".encode()
-        assert f"{place}/log/deep/own.log" in files and not any("link" in name for name in files)
+        assert f"{place}/log/deep/own.log" in files
+        assert not any("link" in name for name in files)
         assert files["reports/guest.0/a/attempt-0/report"] == b'{"auc": 0.5}\n'
         assert "root:" not in everything
         assert ask(node, "operator", "GET", "/api/v1/jobs/job-none/archive").status_code == 404
@@ -127,13 +126,14 @@ def test_a_field_named_like_a_secret_hides_all_below_it():
     }
     shown = without_secrets(told, ["hunter8"])
     assert "hunter" not in json.dumps(shown)
-    assert shown["key_length"] == 1024 and shown["empty_secret"] == ""
+    assert shown["key_length"] == 1024
+    assert shown["empty_secret"] == ""
     assert shown["api_token"] == {"value": "***", "origin": "common"}
     assert shown["db"]["url"] == "mysql://me:***@host/db"
 
 
 @pytest.mark.parametrize("size", range(1, 12))
-def test_a_secret_across_two_pieces_is_masked_too(size: int):
+def test_a_secret_across_two_pieces_is_masked_too(size):
     text = b"xx-secret-yysecretsecret-zz-secre"
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert b"".join(masked(pieces, [b"secret"])) == b"xx-******-yy************-zz-secre"
@@ -149,10 +149,11 @@ def test_an_archive_is_written_in_constant_memory():
     largest, total = 0, 0
     for out in write([Entry("large", large)], NOW):
         largest, total = max(largest, len(out)), total + len(out)
-    assert largest < 4 * 1024 * 1024 and total > 0
+    assert largest < 4 * 1024 * 1024
+    assert total > 0
 
 
-def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path: Path):
+def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path):
     (tmp_path / "good").write_text("here")
 
     def broken() -> Iterator[bytes]:
@@ -165,12 +166,13 @@ def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path: Path):
 
     entries = [Entry("bad", broken), Entry("gone", gone), *of_files(tmp_path, "log", [])]
     files = opened(b"".join(write(entries, NOW)))
-    assert files["log/good"] == b"here" and files["INCOMPLETE"] == (
+    assert files["log/good"] == b"here"
+    assert files["INCOMPLETE"] == (
         b"bad: not permitted\ngone: LOGS_ELSEWHERE another gateway has it\n"
     )
 
 
-def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path: Path):
+def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path):
     for name in (b"bad\xff.log", b"bad\xfe.log", b"two\nlines.log"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(name)
     files = opened(b"".join(write(of_files(tmp_path, "log", []), NOW)))

@@ -5,10 +5,7 @@ import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from adapter.bfia.environment import session_id
 from engines.base import EngineDown, LaunchSpec, labels
@@ -61,7 +58,7 @@ def launch(
     node.engine.launch(LaunchSpec(name, SLEEPER, {}, own))
 
 
-def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
+def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path):
     with running(
         tmp_path,
         **with_policy(
@@ -91,19 +88,19 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
         assert cleaned(node, dry_run=False) == before
         assert listed(node) == set()
 
-        assert logs_of(node, fresh.runs[0]).exists() and not logs_of(node, quiet.runs[0]).exists()
+        assert logs_of(node, fresh.runs[0]).exists()
+        assert not logs_of(node, quiet.runs[0]).exists()
         assert all(node.storage.exists(a) for a in quiet.runs[0].outputs.values())
         assert not any(node.storage.exists(a) for a in stale.runs[0].outputs.values())
         assert not (node.storage.root / "job-stale-guest-0").exists()
         assert node.store.local_jobs.find("job-stale") is not None
         assert node.store.local_jobs.find("job-old") is None
-        assert alive.folder.exists() and not dead.folder.exists()
+        assert alive.folder.exists()
+        assert not dead.folder.exists()
         alive.close()
 
 
-def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(
-    tmp_path: Path,
-):
+def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(tmp_path):
     with running(tmp_path, **with_policy(outputs_seconds=100)) as node:
         kept = {}
         for name in ("job-old", "job-read"):
@@ -116,13 +113,11 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(
             node.store.local_jobs.update(name, lambda local, run=run: replace(local, runs=(run,)))
         under_way(node, "job-later", checkpoint_from=kept["job-read"])
         cleaned(node)
-        assert (
-            not node.storage.path(kept["job-old"]).exists()
-            and node.storage.path(kept["job-read"]).is_dir()
-        )
+        assert not node.storage.path(kept["job-old"]).exists()
+        assert node.storage.path(kept["job-read"]).is_dir()
 
 
-def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
+def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path):
     with running(tmp_path, **with_policy(outputs_seconds=10, jobs_seconds=20)) as node:
         held, model = left_behind(node, "job-held", 50), left_behind(node, "job-model", 50)
         read = held.runs[0].outputs["out_name"]
@@ -133,7 +128,8 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
         )
         gone = cleaned(node)
         assert not {k for k in gone if k[0] == "job"}
-        assert node.storage.exists(read) and node.storage.exists(kept)
+        assert node.storage.exists(read)
+        assert node.storage.exists(kept)
         assert not node.storage.exists(held.runs[0].outputs["report_name"])
         node.store.local_jobs.update(
             "job-reader",
@@ -149,7 +145,7 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
         assert not node.storage.exists(read)
 
 
-def test_leftover_containers_are_removed_and_unknown_ones_on_request(tmp_path: Path):
+def test_leftover_containers_are_removed_and_unknown_ones_on_request(tmp_path):
     with running(tmp_path, **with_policy()) as node:
         stray = left_behind(node, "job-stray", 5).runs[0].name
         launch(node, stray, "job-stray")
@@ -168,9 +164,7 @@ def test_leftover_containers_are_removed_and_unknown_ones_on_request(tmp_path: P
                 node.engine.remove(name)
 
 
-def test_by_default_mailboxes_go_at_the_end_and_logs_after_thirty_days(
-    tmp_path: Path,
-):
+def test_by_default_mailboxes_go_at_the_end_and_logs_after_thirty_days(tmp_path):
     with running(tmp_path, **with_policy()) as node:
         left_behind(node, "job-young", 29 * DAY)
         old = left_behind(node, "job-old", 31 * DAY)
@@ -190,9 +184,7 @@ def test_by_default_mailboxes_go_at_the_end_and_logs_after_thirty_days(
         assert [p.name for p in (tmp_path / "state" / "channel").iterdir() if p.is_dir()] == []
 
 
-def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(tmp_path, monkeypatch):
     with running(tmp_path, **with_policy(logs_seconds=1, outputs_seconds=1)) as node:
         local = left_behind(node, "job-stuck", 5)
         monkeypatch.setattr(node.storage, "delete", raising(PermissionError(13, "not permitted")))
@@ -202,9 +194,7 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
         assert not logs_of(node, local.runs[0]).exists()
 
 
-def test_orphaned_logs_go_after_the_longest_time_or_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_orphaned_logs_go_after_the_longest_time_or_on_request(tmp_path, monkeypatch):
     with (
         running(tmp_path, **with_policy(logs_seconds=1000)) as node,
         monkeypatch.context() as patch,
@@ -215,7 +205,8 @@ def test_orphaned_logs_go_after_the_longest_time_or_on_request(
         assert listed(node) == set()
         assert listed(node, orphans="1") == {("logs", "bfia-unknown")}
         os.utime(logs, (1, 1))
-        assert cleaned(node) == {("logs", "bfia-unknown")} and not logs.exists()
+        assert cleaned(node) == {("logs", "bfia-unknown")}
+        assert not logs.exists()
 
 
 def test_a_job_that_a_node_has_still_to_be_stopped_of_is_not_past():
@@ -231,11 +222,12 @@ def test_a_job_that_a_node_has_still_to_be_stopped_of_is_not_past():
     assert _end_of(done) == job.ended_at
 
 
-def test_what_goes_while_it_is_measured_has_no_size(tmp_path: Path):
-    assert size_of(tmp_path / "gone") == 0 and _unchanged_for(tmp_path / "gone", ago(0)) == 0
+def test_what_goes_while_it_is_measured_has_no_size(tmp_path):
+    assert size_of(tmp_path / "gone") == 0
+    assert _unchanged_for(tmp_path / "gone", ago(0)) == 0
 
 
-def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path: Path):
+def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path):
     away = {
         "lake": {
             "url": f"s3://127.0.0.1:{free_ports(1)[0]}/gone",
@@ -256,9 +248,7 @@ def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path: 
         assert node.storage.exists(run.outputs["out_name"])
 
 
-def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(tmp_path, monkeypatch):
     clean = Cleaner.clean
 
     def fails(self: Cleaner) -> list[Any]:

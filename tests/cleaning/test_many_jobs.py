@@ -60,7 +60,7 @@ def held(node: Node) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_nothing_grows_over_many_jobs(tmp_path: Path):
+def test_nothing_grows_over_many_jobs(tmp_path):
     engine = process_engine("example:1.0.0", command=["/bin/true"])
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
         for node in federation.nodes.values():

@@ -1,6 +1,5 @@
 """Contract and dataset by the commands alone, at two nodes that know nothing of each other."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,19 +25,18 @@ def listed(node: Gateway, *words: str) -> list[dict[str, Any]]:
     return list(written("partner", node, "applications", *words)["applications"])
 
 
-def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
+def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
     with two_nodes(tmp_path) as (me, peer):
         everywhere = (PEER, "--to", peer.addresses()["peer"], "--address", "https://0.0.0.0:7380")
         refused = asking("partner", me, "apply", "contract", *everywhere)
-        assert (
-            refused.exit_code == 2
-            and "give --address, or set listen.peer.advertise" in refused.stderr
-        )
+        assert refused.exit_code == 2
+        assert "give --address, or set listen.peer.advertise" in refused.stderr
         to_peer = ("--to", peer.addresses()["peer"], "--key", peer.card.key().id)  # type: ignore[union-attr]
         done(me, "apply", "contract", PEER, *to_peer, "--days", "30")
         assert me.addresses()["peer"] in done(peer, "applications", "--waiting")
         [waits] = listed(peer, "--waiting")
-        assert waits["key"] == me.card.key().id and waits["expires_at"]  # type: ignore[union-attr]
+        assert waits["key"] == me.card.key().id
+        assert waits["expires_at"]  # type: ignore[union-attr]
         assert "APPROVED" in done(peer, "approve", str(waits["number"]), "--reason", "contract 17")
         wait_for(lambda: listed(me)[0]["status"] == "APPROVED")
         form = {
@@ -106,11 +104,12 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         ]
         assert noted == ["REJECTED", "APPROVED", "APPROVED", "APPROVED"]
         refused = asking("partner", me, "apply", "dataset", PEER, "bank#credit")
-        assert refused.exit_code == 1 and "NO_CONTRACT" in refused.stderr
+        assert refused.exit_code == 1
+        assert "NO_CONTRACT" in refused.stderr
 
 
 @pytest.mark.parametrize("level", ["open", "known"])
-def test_a_node_without_a_route_is_known_at_level_open_only(tmp_path: Path, level: str):
+def test_a_node_without_a_route_is_known_at_level_open_only(tmp_path, level):
     with running(tmp_path, trust={"level": level}) as node:
         headers = {"x-source-node-id": STRANGER}
         body = {"task_id": "t", "role": "guest"}

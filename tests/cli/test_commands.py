@@ -66,28 +66,29 @@ def test_every_command_shows_an_example():
     assert without == []
     assert call("route", "test", "-h").stdout == call("route", "test", "--help").stdout
     done = call("route", "test", "--help")
-    assert done.exit_code == 0 and "Example: bfia-gateway route test" in " ".join(
-        done.stdout.split()
-    )
+    assert done.exit_code == 0
+    assert "Example: bfia-gateway route test" in " ".join(done.stdout.split())
 
 
-def test_the_version_is_shown_and_an_uncallable_node_refused(tmp_path: Path):
+def test_the_version_is_shown_and_an_uncallable_node_refused(tmp_path):
     assert call("--version").stdout != ""
     file = tmp_path / "node.yml"
     for name in ("JG 01/x", "", "-JG", "JG/..", "j" * 101, "节点"):
         refused = call("init", "--node", name, "-o", str(file))
-        assert refused.exit_code == 2 and "letters, digits" in refused.stderr and not file.exists()
+        assert refused.exit_code == 2
+        assert "letters, digits" in refused.stderr
+        assert not file.exists()
         with pytest.raises(Invalid, match="must be a node id"):
             load(None, {"node": {"id": name}, "engine": {"kind": "process"}})
     chosen = call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file))
-    assert chosen.exit_code == 0 and not chosen.stderr
+    assert chosen.exit_code == 0
+    assert not chosen.stderr
     beside = call("init", "--engine", "process", "-o", str(tmp_path / "other.yml"))
-    assert (
-        beside.exit_code == 2
-        and "routes.yml; give --force, or --output in another folder" in beside.stderr
-    )
+    assert beside.exit_code == 2
+    assert "routes.yml; give --force, or --output in another folder" in beside.stderr
     left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
-    assert left_open.exit_code == 0 and "no two nodes may have the same" in left_open.stderr
+    assert left_open.exit_code == 0
+    assert "no two nodes may have the same" in left_open.stderr
     folder = tmp_path / "third"
     made = call(
         *(
@@ -101,7 +102,9 @@ def test_the_version_is_shown_and_an_uncallable_node_refused(tmp_path: Path):
         ),
         *("--port", "7390", "--auth", "--tls", str(folder / "tls")),
     )
-    assert made.exit_code == 0 and "node.key" in made.stderr and "token create" in made.stdout
+    assert made.exit_code == 0
+    assert "node.key" in made.stderr
+    assert "token create" in made.stdout
     (recipe,) = re.findall(
         r"```bash\n(mkdir -p tls.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL
     )
@@ -112,10 +115,10 @@ def test_the_version_is_shown_and_an_uncallable_node_refused(tmp_path: Path):
         capture_output=True,
     )
     settings = load(folder / "node.yml")
-    assert settings.auth.mode == "on" and settings.listen.peer.bind == "0.0.0.0:7390"
-    assert (
-        settings.listen.container.bind == "127.0.0.1:7391" and settings.listen.peer.tls is not None
-    )
+    assert settings.auth.mode == "on"
+    assert settings.listen.peer.bind == "0.0.0.0:7390"
+    assert settings.listen.container.bind == "127.0.0.1:7391"
+    assert settings.listen.peer.tls is not None
     assert (
         Tls(*(str(folder / "tls" / name) for name in TLS_FILES))
         .context()
@@ -133,13 +136,14 @@ def test_the_version_is_shown_and_an_uncallable_node_refused(tmp_path: Path):
             str(tmp_path / "other" / "node.yml"),
         )
     )
-    assert invited.exit_code == 0 and "change node.id first" in invited.stderr
+    assert invited.exit_code == 0
+    assert "change node.id first" in invited.stderr
 
 
 # ---------------------------------------------------------------- the node and its token
 
 
-def test_an_address_with_the_other_scheme_is_named_with_the_right_one(tmp_path: Path):
+def test_an_address_with_the_other_scheme_is_named_with_the_right_one(tmp_path):
     plain, secure = free_ports(2)
     files = Authority(tmp_path / "tls").sign("node")
     tls = {"certificate": files.certificate, "key": files.key}
@@ -153,10 +157,11 @@ def test_an_address_with_the_other_scheme_is_named_with_the_right_one(tmp_path: 
         for wrong, right, port in (("https", "http", plain), ("http", "https", secure)):
             failed = call("job", "list", "--url", f"{wrong}://127.0.0.1:{port}")
             expected = f"{right} is spoken at {wrong}://127.0.0.1:{port}, not {wrong}: name the node by --url {right}://"
-            assert failed.exit_code == 3 and f"{expected}127.0.0.1:{port}\n" in failed.stderr
+            assert failed.exit_code == 3
+            assert f"{expected}127.0.0.1:{port}\n" in failed.stderr
 
 
-def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
+def test_the_address_and_the_token_come_from_the_configuration(tmp_path):
     (port,) = free_ports(1)
     operator, any_port = {"bind": f"127.0.0.1:{port}"}, {"bind": "127.0.0.1:0"}
     listen = {
@@ -176,8 +181,10 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         file.write_text(yaml.safe_dump(body))
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 0
         refused = call("gc", "--dry-run", "--url", f"http://127.0.0.1:{port}")
-        assert refused.exit_code == 1 and "NO_TOKEN" in refused.stderr
-        assert f"export {TOKEN}" in refused.stderr and "Bearer" not in refused.stderr
+        assert refused.exit_code == 1
+        assert "NO_TOKEN" in refused.stderr
+        assert f"export {TOKEN}" in refused.stderr
+        assert "Bearer" not in refused.stderr
         assert "本节点要求令牌" in translate(refused.stderr, "zh")
         file.write_text(
             yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}})
@@ -185,12 +192,12 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
 
 
-def test_an_absent_node_differs_from_a_wrong_setting_or_listener(
-    tmp_path: Path,
-):
+def test_an_absent_node_differs_from_a_wrong_setting_or_listener(tmp_path):
     silent = call("gc", "--url", NOBODY, "--json")
-    assert silent.exit_code == 3 and json.loads(silent.stderr)["reason"] == "NO_ANSWER"
-    assert "bfia-gateway serve" in silent.stderr and "Errno" not in silent.stderr
+    assert silent.exit_code == 3
+    assert json.loads(silent.stderr)["reason"] == "NO_ANSWER"
+    assert "bfia-gateway serve" in silent.stderr
+    assert "Errno" not in silent.stderr
     for command in ("gc", "serve"):
         missing = call(command, "--config", str(tmp_path / "none.yml"))
         assert missing.exit_code == 2
@@ -199,36 +206,36 @@ def test_an_absent_node_differs_from_a_wrong_setting_or_listener(
     assert call("gc", "--url", "http://[").exit_code == 2
     with running(tmp_path) as node:
         done = call("data", "list", "--url", node.addresses()["peer"])
-    assert (
-        done.exit_code == 1 and "PATH_UNKNOWN" in done.stderr and "listen.operator" in done.stderr
-    )
+    assert done.exit_code == 1
+    assert "PATH_UNKNOWN" in done.stderr
+    assert "listen.operator" in done.stderr
 
 
 @pytest.mark.parametrize(
     "text", [f"{SECRET}\r{SECRET}", f"{SECRET}é", f"{SECRET} {SECRET}", f"{SECRET}\udcff"]
 )
-def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch, text: str
-):
+def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(monkeypatch, text):
     monkeypatch.setenv(TOKEN, text)
     said = call("job", "list", "--url", NOBODY)
-    assert said.exit_code == 2 and f"{TOKEN} holds characters" in said.stderr
+    assert said.exit_code == 2
+    assert f"{TOKEN} holds characters" in said.stderr
     assert SECRET not in said.output
 
 
-def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch: pytest.MonkeyPatch):
+def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch):
     error = httpx.LocalProtocolError(f"Illegal header value b'Bearer {SECRET}'")
     monkeypatch.setattr(httpx.Client, "request", raising(error))
     with Client(NOBODY, SECRET) as node, pytest.raises(CallFailed) as caught:
         node.get("/health/live")
-    assert SECRET not in str(caught.value) and "Bearer …" in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "Bearer …" in str(caught.value)
 
 
 # ---------------------------------------------------------------- what is given
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
-def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
+def test_what_is_sent_or_configured_is_a_file_too(tmp_path, kind):
     what = {
         "device": Path("/dev/zero"),
         "pipe": tmp_path / "pipe",
@@ -248,7 +255,7 @@ def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
     assert said.exit_code == 2 and "is never replaced" in said.stderr, said.output
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
     there = tmp_path / "rows.csv"
     there.write_text("mine")
     for words in (
@@ -282,17 +289,13 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
         ("a: &a [*a]\n", "Circular reference"),
     ],
 )
-def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(
-    tmp_path: Path,
-    text: str,
-    said: str,
-):
+def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path, text, said):
     (tmp_path / "file").write_text(text)
     with pytest.raises(NotFit, match=re.escape(said)):
         read_object(tmp_path / "file")
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path):
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
     with pytest.raises(NotFit, match=r"nothere.json cannot be read: No such file") as refused:
         read_object(tmp_path / "nothere.json")
     assert "JSON nor YAML" not in str(refused.value)
@@ -301,15 +304,14 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path):
 # ---------------------------------------------------------------- what is printed
 
 
-def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(capsys, monkeypatch):
     prose, job_id = "a sentence that goes on for quite a while " * 9, "job-" + "0" * 32
     rows = [[job_id, "FAILED", prose]] * 2
     monkeypatch.delenv("COLUMNS")
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80 and sum(job_id in line for line in lines) == 2
+    assert max(map(len, lines)) <= 80
+    assert sum(job_id in line for line in lines) == 2
     url = "http://127.0.0.1:7380"
     table(
         "",
@@ -317,17 +319,18 @@ def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
         [["rows", 1, "", "", url, "x" * 99 + prose]],
     )
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80 and url in out and "version" in out
-    assert "description" not in out and "warnings" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert url in out
+    assert "version" in out
+    assert "description" not in out
+    assert "warnings" not in out
     monkeypatch.setenv("COLUMNS", "1000")
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if job_id in line).count("sentence") == 9
 
 
-def test_of_a_wide_list_what_can_be_spared_is_left_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_of_a_wide_list_what_can_be_spared_is_left_out(capsys, monkeypatch):
     url = "https://gateway.partner.example:7380"
     route = {
         "node": "JG0100001100000010",
@@ -343,20 +346,20 @@ def test_of_a_wide_list_what_can_be_spared_is_left_out(
         listing(found, "routes", "route", columns, dispensable=("via", "deadline", "relay"))
         shown = capsys.readouterr()
         _, heading, _, line = shown.out.splitlines()
-        assert len(heading.split("┃")) == kept and url in line
+        assert len(heading.split("┃")) == kept
+        assert url in line
         assert shown.err == (f"and {more} more: --json has all\n" if more else "")
 
 
-def test_a_wide_table_shows_the_columns_that_fit_or_one_row_each(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_wide_table_shows_the_columns_that_fit_or_one_row_each(capsys, monkeypatch):
     columns, id_ = [*(f"area_error_{n}" for n in range(10)), "id", "y"], "JG0100001100000010"
     monkeypatch.delenv("COLUMNS")
     table("", columns, [[*["0.123456789012345678"] * 10, id_, 1]] * 2, columns[-3::-1])
     shown = capsys.readouterr()
     heading, _, *lines = shown.out.splitlines()
     assert re.findall("[a-z_0-9]+", heading) == ["area_error_0", "area_error_1", "id", "y"]
-    assert len(lines) == 2 and all(id_ in line and len(line) <= 80 for line in lines)
+    assert len(lines) == 2
+    assert all(id_ in line and len(line) <= 80 for line in lines)
     assert shown.err == "and 8 columns more: --json has all\n"
     assert translate(shown.err, "zh") == "另有 8 列：--json 输出全部\n"
     assert translate("not shown: the rows after the first 3", "zh") == "未显示：前 3 行之后的各行"
@@ -368,11 +371,7 @@ def test_a_wide_table_shows_the_columns_that_fit_or_one_row_each(
 
 
 @pytest.mark.parametrize("width", ["80", "120"])
-def test_a_table_that_would_break_words_shows_each_row_by_itself(
-    width: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_table_that_would_break_words_shows_each_row_by_itself(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", width)
     approval = {
         "job": "job-" + "0" * 32,
@@ -392,32 +391,31 @@ def test_a_table_that_would_break_words_shows_each_row_by_itself(
     assert [line[1].strip() for line in lines if line[1:]] == [approval[key] for key in filled] * 2
 
 
-def test_ids_stay_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_ids_stay_in_one_line(capsys, monkeypatch):
     prose, node = "a sentence that goes on for quite a while " * 3, "JG0100001100000010"
     monkeypatch.delenv("COLUMNS")
     table("", ["check", "about", "result", "found"], [["route", node, "PROBLEM", prose]] * 2)
     lines = capsys.readouterr().out.splitlines()
-    assert sum(node in line for line in lines) == 2 and max(map(len, lines)) <= 80
+    assert sum(node in line for line in lines) == 2
+    assert max(map(len, lines)) <= 80
 
 
-def test_what_to_do_stands_below_a_narrow_table_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_what_to_do_stands_below_a_narrow_table_in_one_line(capsys, monkeypatch):
     line = "chmod 600 " + "/a/long/path" * 9
     rows = [["file\nmodes", "mine", "WARNING", line], ["disk", "", "ok", ""]]
     monkeypatch.delenv("COLUMNS")
     table("", ["step", "about", "result", "what to do"], rows)
     *shown, heading, remedy = capsys.readouterr().out.splitlines()
-    assert (heading, remedy) == ("what to do:", f"  file modes mine: {line}")
-    assert "what to do" not in shown[0] and len(shown) == 5
+    assert heading == "what to do:"
+    assert remedy == f"  file modes mine: {line}"
+    assert "what to do" not in shown[0]
+    assert len(shown) == 5
     monkeypatch.setenv("COLUMNS", "200")
     table("", ["step", "about", "result", "what to do"], rows)
     assert "what to do" in capsys.readouterr().out.splitlines()[0]
 
 
-def test_chinese_text_beside_long_words_stays_readable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_chinese_text_beside_long_words_stays_readable(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS")
     table(
         "",
@@ -425,7 +423,8 @@ def test_chinese_text_beside_long_words_stays_readable(
         [["11:59:23.590", "作业在本节点已就绪", "JG01" * 9, "a/" * 90]],
     )
     lines = capsys.readouterr().out.splitlines()
-    assert "作业在本节点已就绪" in lines[1] and max(cell_len(line) for line in lines) <= 80
+    assert "作业在本节点已就绪" in lines[1]
+    assert max(cell_len(line) for line in lines) <= 80
 
 
 def test_how_long_something_took_is_said_in_two_units():
@@ -433,7 +432,8 @@ def test_how_long_something_took_is_said_in_two_units():
         lasted("2026-11-21T08:00:00+00:00", f"2026-11-2{at}+00:00")
         for at in ("1T08:00:00.9", "1T09:00:07", "3T09:01:00")
     ]
-    assert took == ["0 s", "1 h", "2 d 1 h"] and lasted(None, None) == ""
+    assert took == ["0 s", "1 h", "2 d 1 h"]
+    assert lasted(None, None) == ""
 
 
 def test_ids_are_shown_as_far_as_they_differ():
@@ -443,26 +443,26 @@ def test_ids_are_shown_as_far_as_they_differ():
         "job-" + "a" * 12 + "b",
         "job-mine",
     ]
-    assert short([one]) == [one[:12]] and short([]) == []
+    assert short([one]) == [one[:12]]
+    assert short([]) == []
 
 
-def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.CaptureFixture[str]):
+def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys):
     table("Tokens of [red]ann\x1b", ["[b]path"], [["[/red]GET /\x1b[2J\x9b31m\u202egpj\rok"]])
     with pytest.raises(typer.Exit), reporting():
         raise CallFailed("JOB_UNKNOWN: no job \x1b]0;x\x07 here\nnor there")
     said = capsys.readouterr()
-    assert (
-        "[red]ann?" in said.out
-        and "[b]path" in said.out
-        and "[/red]GET /?[2J?31m?gpj?ok" in said.out
-    )
+    assert "[red]ann?" in said.out
+    assert "[b]path" in said.out
+    assert "[/red]GET /?[2J?31m?gpj?ok" in said.out
     assert said.err == "JOB_UNKNOWN: no job ?]0;x? here\nnor there\n"
     say("a log's line \x1b[2J of\ttwo\nlines")
     assert capsys.readouterr().out == "a log's line ?[2J of\ttwo\nlines\n"
     value = {"a\x9b": ["\x1b", "\u202e", "\x7f", "\n"]}
     print_json(value)
     shown = capsys.readouterr().out
-    assert json.loads(shown) == value and not set(shown) & set("\x1b\x9b\u202e\x7f")
+    assert json.loads(shown) == value
+    assert not set(shown) & set("\x1b\x9b\u202e\x7f")
     job = {
         "job_id": "job-1",
         "scheduler": "[red]n1",
@@ -487,9 +487,7 @@ def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.Ca
         assert text in shown, shown
 
 
-def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(capsys):
     run = {"task_name": "pair", "party": "guest.0"}
     failed = run | {
         "attempt": 0,
@@ -526,7 +524,7 @@ def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(
         assert {one for one in ("attempt 1:", "error", "warning:", *shown) if one in said} == shown
 
 
-def test_the_end_of_a_grant_stands_below_its_heading_alone(capsys: pytest.CaptureFixture[str]):
+def test_the_end_of_a_grant_stands_below_its_heading_alone(capsys):
     grant = {
         "dataset_id": "a#b",
         "node": "n",
@@ -586,16 +584,14 @@ def test_a_full_disk_behind_the_output_is_a_sentence():
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (
-        1,
-        "the output cannot be written: No space left on device\n",
-    )
+    assert done.returncode == 1
+    assert done.stderr == "the output cannot be written: No space left on device\n"
 
 
 # ---------------------------------------------------------------- cleaning up
 
 
-def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
+def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path):
     with running(tmp_path, pace=SELDOM, retention={"logs_seconds": 1}) as node:
         name = left_behind(node, "job-old", 5).runs[0].name
         dry = asking("gc", node, "--dry-run")
@@ -610,7 +606,7 @@ def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
         assert "nothing to remove" in asking("gc", node).stdout
 
 
-def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
+def test_a_job_is_archived_cleaned_and_deleted(tmp_path):
     with running(tmp_path, pace=SELDOM) as node:
         run = left_behind(node, "job-old", 5).runs[0]
         target = tmp_path / "job.zip"
@@ -622,14 +618,14 @@ def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
         )
         assert sorted(p.name for p in tmp_path.glob("*.zip*")) == ["job.zip"]
         dry = asking("job", node, "clean", "job-old", "a", "--metrics", "--dry-run")
-        assert dry.exit_code == 0 and "would be deleted: 1" in dry.stdout
+        assert dry.exit_code == 0
+        assert "would be deleted: 1" in dry.stdout
         assert node.storage.exists(run.outputs["report_name"])
         assert asking("job", node, "clean", "job-old", "a", "--metrics").exit_code == 0
         assert not node.storage.exists(run.outputs["report_name"])
         asked = asking("job", node, "delete", "job-old")
-        assert (
-            asked.exit_code == 1 and "Delete job-old for good, at every node of it?" in asked.stderr
-        )
+        assert asked.exit_code == 1
+        assert "Delete job-old for good, at every node of it?" in asked.stderr
         assert node.store.local_jobs.find("job-old") is not None
         deleted = asking("job", node, "delete", "job-old", "--yes")
         assert deleted.exit_code == 1 and "has no route" in deleted.output, (

@@ -78,9 +78,7 @@ def environments(node: Gateway, job: str) -> list[dict[str, str]]:
     return [{k: v for k, v in one.items() if k.startswith(start)} for one in of_job()]
 
 
-def test_a_changed_description_changes_form_draft_check_and_environment(
-    node: Gateway,
-):
+def test_a_changed_description_changes_form_draft_check_and_environment(node):
     described(
         node,
         "scores",
@@ -119,7 +117,8 @@ def test_a_changed_description_changes_form_draft_check_and_environment(
         assert list(environment) == ["runtime.component.output.ranks"]
 
 
-def test_a_component_that_is_not_there_has_no_form(node: Gateway):
+def test_a_component_that_is_not_there_has_no_form(node):
     described(node, "scores", a_parameter())
     answer = ask(node, "operator", "GET", FORM.replace("Algo", "Alog"))
-    assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "COMPONENT_UNKNOWN")
+    assert answer.status_code == 404
+    assert answer.json()["data"]["reason"] == "COMPONENT_UNKNOWN"

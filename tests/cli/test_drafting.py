@@ -10,7 +10,7 @@ from tests.cli import call
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 
-def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
+def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path):
     find = a_description(
         "Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")]
     )
@@ -92,7 +92,7 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
 @pytest.mark.parametrize(
     "name", ["register_unionpay.json", "reference_vendor/register_reference.json"]
 )
-def test_a_table_that_is_read_on_is_not_of_ids_alone(name: str):
+def test_a_table_that_is_read_on_is_not_of_ids_alone(name):
     file = Path(__file__).parents[2] / "examples" / name
     parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
 
@@ -105,7 +105,7 @@ def test_a_table_that_is_read_on_is_not_of_ids_alone(name: str):
     assert told("Intersection")["intersection"] == {}
 
 
-def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path):
+def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
     described = a_parameter("rate", title="Rate", description="how fast it learns")
     file = tmp_path / "register.json"
     file.write_text(
@@ -114,7 +114,9 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path
         )
     )
     shown = call("provider", "parameters", str(file)).stdout
-    assert "how fast it learns" in shown and "Rate" not in shown and "Depth" in shown
+    assert "how fast it learns" in shown
+    assert "Rate" not in shown
+    assert "Depth" in shown
 
 
 @pytest.mark.parametrize(
@@ -127,13 +129,10 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path
         (["FILE/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
     ],
 )
-def test_what_a_draft_cannot_be_made_of_is_said(
-    tmp_path: Path,
-    words: list[str],
-    says: str,
-):
+def test_what_a_draft_cannot_be_made_of_is_said(tmp_path, words, says):
     file = tmp_path / "register.json"
     file.write_text(json.dumps(a_request()))
     words = [word.replace("FILE", str(file)) for word in words]
     done = call("job", "draft", *words, "--url", "http://127.0.0.1:9")
-    assert done.exit_code == 2 and says in done.stderr
+    assert done.exit_code == 2
+    assert says in done.stderr

@@ -91,12 +91,7 @@ def imported(
     return call(*words, "--url", node.addresses()["operator"], env=env)
 
 
-def test_the_rows_of_a_query_become_a_table(
-    node: Gateway,
-    crm: str,
-    password: str,
-    tmp_path: Path,
-) -> None:
+def test_the_rows_of_a_query_become_a_table(node, crm, password, tmp_path):
     done = imported(
         node, crm, password, "select * from t where name like '%' order by id", "--match-id", "id"
     )
@@ -107,7 +102,8 @@ def test_the_rows_of_a_query_become_a_table(
     assert list(node.storage.iter_rows(Address("ns", "t"))) == rows
     assert node.datasets.get("ns#t").origin == f"file:{crm}"
     again = imported(node, crm, password, "select 1 as id")
-    assert again.exit_code == 1 and "to replace it: --overwrite" in again.stderr
+    assert again.exit_code == 1
+    assert "to replace it: --overwrite" in again.stderr
     file = tmp_path / "crm.password"
     file.write_text(f"{password}\n")
     more = ("--password-file", str(file), "--overwrite")
@@ -131,13 +127,8 @@ def test_the_rows_of_a_query_become_a_table(
     ],
 )
 def test_what_cannot_be_read_is_refused_and_leaves_nothing(
-    node: Gateway,
-    crm: str,
-    password: str,
-    query: str,
-    field: str,
-    cause: str,
-) -> None:
+    node, crm, password, query, field, cause
+):
     before = node.datasets.list()
     done = imported(node, crm, password, query, "--overwrite")
     assert done.exit_code != 0 and field in done.stderr and cause in done.stderr, done.output
@@ -146,9 +137,7 @@ def test_what_cannot_be_read_is_refused_and_leaves_nothing(
         assert table.read() == b"n\r\n2\r\n"
 
 
-def test_a_database_that_cannot_be_used_is_named_without_the_password(
-    database: sa.URL, password: str
-) -> None:
+def test_a_database_that_cannot_be_used_is_named_without_the_password(database, password):
     url = database._replace(password=None)
     away = url.set(host="127.0.0.1", port=free_ports(1)[0])
     for address, word, cause in [
@@ -165,16 +154,15 @@ def test_a_database_that_cannot_be_used_is_named_without_the_password(
         with pytest.raises(Invalid) as refused, Source(given, word).selected("select 1"):
             pass
         (problem,) = refused.value.problems
-        assert (
-            problem.path == "from"
-            and cause in problem.rule
-            and refused.value.reason == "SOURCE_UNUSABLE"
-        )
-        assert SECRET not in str(refused.value) and "p%40ss" not in str(refused.value)
+        assert problem.path == "from"
+        assert cause in problem.rule
+        assert refused.value.reason == "SOURCE_UNUSABLE"
+        assert SECRET not in str(refused.value)
+        assert "p%40ss" not in str(refused.value)
 
 
 @pytest.mark.slow
-def test_many_rows_need_little_memory(crm: str, password: str) -> None:
+def test_many_rows_need_little_memory(crm, password):
     """40 MB of rows; to fetch them before reading would take all of that."""
     code = textwrap.dedent("""
         import re, sys

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from string import Formatter
 
 import pytest
@@ -117,16 +116,20 @@ def test_a_translation_has_the_values_of_its_english_text():
 def test_the_language_is_that_of_the_option_else_of_the_environment():
     for environment in ({"LANG": "zh_CN.UTF-8"}, {"LC_ALL": "zh_CN.UTF-8", "LANG": "en_GB.UTF-8"}):
         shown = run("--help", **environment).stdout
-        assert "运行一个节点" in shown and "显示本帮助并退出" in shown
+        assert "运行一个节点" in shown
+        assert "显示本帮助并退出" in shown
     shown = run("job", "list", "--help", LANG="zh_CN.UTF-8").stdout
-    assert "默认：" in shown and "环境变量：" in shown and "[default" not in shown
+    assert "默认：" in shown
+    assert "环境变量：" in shown
+    assert "[default" not in shown
     for given, environment in (
         ([], {}),
         (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}),
         ([], {"LANG": "de_DE"}),
     ):
         shown = run(*given, "job", "list", "--help", **environment).stdout
-        assert "Show this message and exit" in shown and not re.search("[\u4e00-\u9fff]", shown)
+        assert "Show this message and exit" in shown
+        assert not re.search("[\u4e00-\u9fff]", shown)
     assert [
         requested_language(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])
     ] == [
@@ -150,7 +153,7 @@ for words in everything(program):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_help_is_folded_in_80_columns_and_never_cut(language: str):
+def test_help_is_folded_in_80_columns_and_never_cut(language):
     line = [sys.executable, "-c", ALL_HELPS, language]
     environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"} | {"COLUMNS": "80"}
     shown = subprocess.run(
@@ -161,7 +164,8 @@ def test_help_is_folded_in_80_columns_and_never_cut(language: str):
         text=True,
         check=True,
     ).stdout
-    assert shown.count("--help") > 90 and ("用法" in shown) is (language == "zh")
+    assert shown.count("--help") > 90
+    assert ("用法" in shown) is (language == "zh")
     assert re.findall(r".*…[ │]*$", shown, re.M) == []
 
 
@@ -181,25 +185,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         (";q=x,,zh;q=", True),
     ],
 )
-def test_a_refusal_is_in_the_language_that_is_liked_best(
-    node: Gateway,
-    accepted: str,
-    chinese: bool,
-):
+def test_a_refusal_is_in_the_language_that_is_liked_best(node, accepted, chinese):
     answer = ask(
         node, "operator", "GET", "/api/v1/jobs/none", headers={"accept-language": accepted}
     )
     body = answer.json()
-    assert (answer.status_code, body["data"]["reason"]) == (404, "JOB_UNKNOWN")
+    assert answer.status_code == 404
+    assert body["data"]["reason"] == "JOB_UNKNOWN"
     assert body["msg"].startswith("JOB_UNKNOWN: ")
     assert bool(re.search("[\u4e00-\u9fff]", body["msg"])) is chinese
     if chinese:
         reason = catalogue.reasons()["JOB_UNKNOWN"]
-        assert (
-            reason.means["zh"] in body["msg"]
-            and reason.next_step["zh"] in body["msg"]
-            and "none" in body["msg"]
-        )
+        assert reason.means["zh"] in body["msg"]
+        assert reason.next_step["zh"] in body["msg"]
+        assert "none" in body["msg"]
     route = {"route": {"url": "ftp://x"}}
     answer = ask(
         node,
@@ -217,13 +216,14 @@ def test_a_refusal_is_in_the_language_that_is_liked_best(
     ]
 
 
-def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node: Gateway):
+def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node):
     found = [
         ask(node, "operator", "GET", "/api/v1/engine", headers={"accept-language": of}).json()
         for of in ("zh", "en")
     ]
     gaps = [one["isolation"]["gaps"][0] for one in found]
-    assert "不做任何隔离" in gaps[0] and "keeps nothing apart" in gaps[1]
+    assert "不做任何隔离" in gaps[0]
+    assert "keeps nothing apart" in gaps[1]
     assert [(one["kind"], one["answers"]) for one in found] == [("process", True)] * 2
     refused = {
         "checks": {"routes": {"problems": ["JG9.url: is missing"]}}
@@ -236,16 +236,18 @@ def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node:
         assert [s["result"] for s in answer["steps"][:2]] == [
             "failed",
             "skipped",
-        ] and word in answer["steps"][0]["cause"]
+        ]
+        assert word in answer["steps"][0]["cause"]
 
 
-def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
+def test_an_audit_entry_says_what_was_requested_in_words(node):
     ask(node, "operator", "POST", "/api/v1/undrain")
     for language, meant in (("zh", "恢复接受新作业"), ("en", "Take new jobs again")):
         accepted = {"accept-language": language}
         answer = ask(node, "operator", "GET", "/api/v1/audit", headers=accepted).json()
         newest = answer["audit"][0]
-        assert (newest["action"], newest["in_words"]) == ("POST /api/v1/undrain", meant)
+        assert newest["action"] == "POST /api/v1/undrain"
+        assert newest["in_words"] == meant
         for text in ("/undrain", meant[:4]):
             found = ask(
                 node, "operator", "GET", "/api/v1/audit", params={"action": text}, headers=accepted
@@ -253,7 +255,7 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
             assert {one["in_words"] for one in found["audit"]} == {meant}
 
 
-def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pytest.MonkeyPatch):
+def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch):
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
     assert access._action({"action": "token revoke", "in_words": "撤销令牌"}) == "撤销令牌"
     assert [translate_own(who) for who in ("somebody", "storage", "root (command line)")] == [
@@ -274,7 +276,7 @@ def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pyte
     assert shown == ["a: 含 3 个字段的对象 → –", 'a: "yes" → –']
 
 
-def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
+def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path):
     hostile = "{0.__class__}; {x!r}\n" * 200
     for one in (hostile, "must not hold \ud800"):
         assert catalogue.translate(one, "zh") == one
@@ -290,9 +292,11 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         "--url",
         "http://127.0.0.1:9",
     )
-    assert refused.returncode == 2 and str(tmp_path) in refused.stderr
+    assert refused.returncode == 2
+    assert str(tmp_path) in refused.stderr
     away = run("--lang", "zh", "job", "list", "--url", "http://127.0.0.1:9/{0.__class__}")
-    assert "{0.__class__}" in away.stderr and "没有应答" in away.stderr
+    assert "{0.__class__}" in away.stderr
+    assert "没有应答" in away.stderr
 
 
 @pytest.mark.parametrize(
@@ -405,7 +409,7 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ("there is no clause foo; there are: starts", "没有条款 foo；可选的有：starts"),
     ],
 )
-def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english: str, chinese: str):
+def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english, chinese):
     assert catalogue.translate(english, "zh") == chinese
 
 
@@ -571,7 +575,8 @@ def test_every_message_rule_and_refusal_is_there_in_chinese():
     }
     for schema in (ROOT / "provider_registry/schemas").iterdir():
         wanted |= {json.loads(rule) for rule in re.findall(r'"x-rule": (".*")', schema.read_text())}
-    assert len(wanted) > 460 and wanted >= PUT_TOGETHER
+    assert len(wanted) > 460
+    assert wanted >= PUT_TOGETHER
     check_chinese(one for one in wanted - PUT_TOGETHER if not one.startswith(GO_ON))
     for rule in {one for one in rules - PUT_TOGETHER if not one.startswith(GO_ON)}:
         behind = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")
@@ -847,15 +852,16 @@ def errors(kind: type) -> Iterator[str]:
         "IMAGE_NOT_FOUND: the container engine has no image a:1; at JG2: " + HOW_TO_HAVE_IT,
     ],
 )
-def test_a_refusal_is_not_partly_english(english: str):
-    assert english_in(english) == [] and "; " not in catalogue.translate(english, "zh")
+def test_a_refusal_is_not_partly_english(english):
+    assert english_in(english) == []
+    assert "; " not in catalogue.translate(english, "zh")
     assert not re.search(r"(?<!\w)at JG", catalogue.translate(english, "zh"))
     assert set(re.findall(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+", english)) <= set(
         re.findall(r"JG\d|\w+#\w+|[A-Z]+_[A-Z_]+", catalogue.translate(english, "zh"))
     )
 
 
-def test_a_new_configuration_has_chinese_comments_and_equal_settings(tmp_path: Path):
+def test_a_new_configuration_has_chinese_comments_and_equal_settings(tmp_path):
     for language in ("en", "zh"):
         file = tmp_path / language / "node.yml"
         made = run(
@@ -866,7 +872,8 @@ def test_a_new_configuration_has_chinese_comments_and_equal_settings(tmp_path: P
     comments = [
         one for text in written for one in re.findall(r"(?:^|  )# (?!\s*\w+:)(.+)$", text, re.M)
     ]
-    assert len(comments) > 90 and "本节点的标识，对端节点和作业均以此标识指代本节点。" in written[0]
+    assert len(comments) > 90
+    assert "本节点的标识，对端节点和作业均以此标识指代本节点。" in written[0]
     without = [one for one in comments if not re.search("[\u4e00-\u9fff]", one)]
     assert without == [], (
         f"gateway/language/settings.yml or zh.yml has no Chinese for {without}: add it"
@@ -877,9 +884,7 @@ def test_a_new_configuration_has_chinese_comments_and_equal_settings(tmp_path: P
     assert load(file, {}).node.id == "A1"
 
 
-def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(monkeypatch, capsys):
     steps = [
         {
             "name": "database",
@@ -896,7 +901,8 @@ def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
         print_steps("node.yml", steps)
         table("", ["job", "state"], [["job-1", "FAILED"]])
         shown = capsys.readouterr().out
-        assert all(result in shown for result in results.split()) and "FAILED" in shown
+        assert all(result in shown for result in results.split())
+        assert "FAILED" in shown
     print_steps(
         "node.yml",
         [steps[-1] | {"result": "skipped", "name": name} for name in ("dns", "tcp", "tls")],
@@ -904,17 +910,20 @@ def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-def test_what_is_wrong_with_a_description_stands_under_chinese_headings(tmp_path: Path):
+def test_what_is_wrong_with_a_description_stands_under_chinese_headings(tmp_path):
     file = tmp_path / "register.json"
     file.write_text(json.dumps({"name": "a", "devise": "docker"}))
     shown = run("--lang", "zh", "provider", "check", str(file), COLUMNS="120").stdout
     headings = re.findall(r"\w+", shown.splitlines()[1])
-    assert headings == ["位置", "问题", "建议"] and "device instead of devise" in shown
+    assert headings == ["位置", "问题", "建议"]
+    assert "device instead of devise" in shown
 
 
 def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():
     refused = run("--lang", "zh", "job", "list", "--nope").stderr
-    assert "用法：" in refused and "查看帮助：" in refused and "没有选项" in refused
+    assert "用法：" in refused
+    assert "查看帮助：" in refused
+    assert "没有选项" in refused
     assert "用法：" in run("--lang", "zh", "job", "list", "--help").stdout
     assert not re.search("Usage|Try |Possible", refused)
 
@@ -931,9 +940,10 @@ def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():
         ("init --auth=3", "选项 '--auth' 不带取值。"),
     ],
 )
-def test_what_the_parser_refuses_is_wholly_in_chinese(words: str, said: str):
+def test_what_the_parser_refuses_is_wholly_in_chinese(words, said):
     refused = run("--lang", "zh", *words.split()).stderr
-    assert said in refused and not re.search("Input|Missing|Choose|Option ", refused)
+    assert said in refused
+    assert not re.search("Input|Missing|Choose|Option ", refused)
 
 
 _STATES = {
@@ -997,7 +1007,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
         yield node.value
 
 
-def test_every_event_action_and_check_has_a_chinese_name(node: Gateway):
+def test_every_event_action_and_check_has_a_chinese_name(node):
     names = events() | {"token create", "token revoke", "identity rotate", "restore", "login", HEAD}
     names |= {"application changed by a partner", "route changed by a contract"}
     checks = {*doctor.STEPS, *route_check.STEPS, *CHECKS}
@@ -1007,6 +1017,7 @@ def test_every_event_action_and_check_has_a_chinese_name(node: Gateway):
         for e in node.listeners.endpoints
         if e.methods - {"GET"} and e.include_in_schema
     }
-    assert len(names) > 130 and len(changes) > 80
+    assert len(names) > 130
+    assert len(changes) > 80
     check_chinese(names | changes)
     assert {f"=step {name}" for name in checks} - words()["zh"].keys() == set()

@@ -2,7 +2,6 @@
 
 import errno
 import json
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -108,9 +107,7 @@ def listed(*words: str) -> str:
     return " ".join(done.output.split())
 
 
-def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(
-    answers: dict[str, Any], tmp_path: Path
-):
+def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(answers, tmp_path):
     file = tmp_path / "new.yml"
     file.write_text("common: {b: {x: 2}}\n")
     answers["POST /api/v1/jobs/job-0123/parameters"] = {"version": 2}
@@ -122,7 +119,7 @@ def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(
     assert listed("job", "clean", "job-0123", "a") == "nothing to delete"
 
 
-def test_a_prediction_shows_what_differs_from_the_training(answers: dict[str, Any]):
+def test_a_prediction_shows_what_differs_from_the_training(answers):
     differs = {
         "path": "config.task_params.guest.0.a.dataset_id",
         "before": "bank#may",
@@ -142,9 +139,7 @@ def test_a_prediction_shows_what_differs_from_the_training(answers: dict[str, An
     assert wrong.exit_code == EXIT_BAD_INPUT and "must be PARTY=NAMESPACE#NAME" in wrong.stderr
 
 
-def test_an_absent_engines_resources_and_later_fixes_are_shown(
-    answers: dict[str, Any],
-):
+def test_an_absent_engines_resources_and_later_fixes_are_shown(answers):
     first = {
         "engine": "docker",
         "away": "",
@@ -173,14 +168,15 @@ def test_an_absent_engines_resources_and_later_fixes_are_shown(
         "expired": 2,
     }
     said = listed("resources")
-    assert "node n1, engine far" in said and "ENGINE_DOWN: no daemon answers" in said
+    assert "node n1, engine far" in said
+    assert "ENGINE_DOWN: no daemon answers" in said
     assert (
         "returns with nothing to return: 1 jobs that held something and were never started: 2"
         in said
     )
 
 
-def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[str, Any]):
+def test_applications_and_routes_that_are_not_in_force_are_listed(answers):
     one = {
         "number": 3,
         "side": "theirs",
@@ -205,10 +201,8 @@ def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[
     }
     assert "not in force, B: port must be a number" in listed("route", "list")
     refused = asked("route", "rollback")
-    assert (
-        refused.exit_code == EXIT_BAD_INPUT
-        and "there is no version before this one" in refused.stderr
-    )
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert "there is no version before this one" in refused.stderr
     made = {
         "version": 2,
         "changes": [],
@@ -219,7 +213,7 @@ def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[
     assert "does not hold this version: line 3: must be a mapping correct it" in said
 
 
-def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[str, Any]):
+def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers):
     failure = {
         "reason": "NOT_AUTHORISED",
         "node": "n2",
@@ -243,7 +237,8 @@ def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[
     answers["GET /api/v1/reasons/NOT_AUTHORISED"] = {"next_step": "Ask its admin."}
     cause = "NOT_AUTHORISED (node n2): a.b: not granted next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
     shown = listed("job", "show", "job-0123")
-    assert cause in shown and "a APPROVAL" in shown
+    assert cause in shown
+    assert "a APPROVAL" in shown
     assert "\nRUNNING, 0 %" in asked("job", "show", "job-0123").output, "no bar of nothing"
     of = {
         "check": "components",
@@ -268,9 +263,7 @@ def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[
     )
 
 
-def test_lists_have_one_line_a_row_in_80_columns(
-    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_lists_have_one_line_a_row_in_80_columns(answers, monkeypatch):
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
     monkeypatch.setenv("COLUMNS", "80")
     job = {
@@ -315,7 +308,7 @@ def test_lists_have_one_line_a_row_in_80_columns(
         assert len(asked(*words.split()).stdout.splitlines()) == 4, words
 
 
-def test_what_a_partner_offers_is_listed_in_words(answers: dict[str, Any]):
+def test_what_a_partner_offers_is_listed_in_words(answers):
     columns = [{"name": "id", "data_type": "varchar"}, {"name": "x", "data_type": "int"}]
     one = {
         "dataset_id": "a#b",
@@ -325,11 +318,13 @@ def test_what_a_partner_offers_is_listed_in_words(answers: dict[str, Any]):
     }
     answers["GET /api/v1/partners/n2/datasets"] = {"records": [one], "total": 3}
     shown = listed("partner", "offers", "n2")
-    assert "1 of 3 offers" in shown and "id, x" in shown and "varchar" not in shown
+    assert "1 of 3 offers" in shown
+    assert "id, x" in shown
+    assert "varchar" not in shown
     assert all(heading in shown for heading in ("dataset id", "match id", "columns", "rows"))
 
 
-def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers: dict[str, Any]):
+def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers):
     answers["GET /api/v1/jobs/job-0123"] = JOB | {
         "local_waiting": {"reason": "CONFIRMING", "message": "goes on telling n2"}
     }
@@ -349,9 +344,7 @@ def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers
     assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in said
 
 
-def test_unreadable_new_jobs_and_continued_ones_are_still_named(
-    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
-):
+def test_unreadable_new_jobs_and_continued_ones_are_still_named(answers, capsys):
     answers["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
     _print_created(Client(NOBODY, ""), {"job_id": "job-0123"}, False)
     assert capsys.readouterr().out.strip() == "job-0123"
@@ -360,9 +353,7 @@ def test_unreadable_new_jobs_and_continued_ones_are_still_named(
     ]
 
 
-def test_a_drain_cancelled_by_another_and_a_dataset_that_stays(
-    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_drain_cancelled_by_another_and_a_dataset_that_stays(answers, monkeypatch):
     monkeypatch.setattr(cli_node.time, "sleep", lambda seconds: None)
     answers["POST /api/v1/drain"] = {
         "draining": True,
@@ -375,7 +366,8 @@ def test_a_drain_cancelled_by_another_and_a_dataset_that_stays(
         "process": {},
     }
     cancelled = asked("drain")
-    assert cancelled.exit_code == 1 and "draining was cancelled by another user" in cancelled.stderr
+    assert cancelled.exit_code == 1
+    assert "draining was cancelled by another user" in cancelled.stderr
     left = written_by("drain", "--no-wait", "--json")
     assert left["draining"] is True
     answers["GET /api/v1/drain"] = CallFailed("not allowed", 1, "NOT_AUTHORISED")
@@ -388,21 +380,15 @@ def written_by(*words: str) -> Any:
     return json.loads(asked(*words).stdout)
 
 
-def test_a_beginning_that_several_jobs_have_is_refused(answers: dict[str, Any]):
+def test_a_beginning_that_several_jobs_have_is_refused(answers):
     answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"job-01{n}" + "0" * 26} for n in range(7)]}
     refused = asked("job", "show", "job-01")
-    assert (
-        refused.exit_code == EXIT_BAD_INPUT
-        and "write more of it" in refused.stderr
-        and ", …" in refused.stderr
-    )
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert "write more of it" in refused.stderr
+    assert ", …" in refused.stderr
 
 
-def test_no_node_chooses_where_an_archive_is_written(
-    answers: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_no_node_chooses_where_an_archive_is_written(answers, tmp_path, monkeypatch):
     """Attack: a gateway names its last job so that the archive lies where a program reads it."""
     written: list[Path] = []
     monkeypatch.setattr(
@@ -413,7 +399,7 @@ def test_no_node_chooses_where_an_archive_is_written(
     assert written == [Path("job.zip")]
 
 
-def test_no_name_of_others_is_completed_that_a_shell_would_run(answers: dict[str, Any]):
+def test_no_name_of_others_is_completed_that_a_shell_would_run(answers):
     """Attack: a partner gives a job an id that an operator's shell, which completes it, takes for a command."""
     evil = [
         "$(id)",
@@ -456,7 +442,7 @@ def test_a_suggested_command_is_one_for_a_shell_too():
     assert failed.endswith("bfia-gateway job logs '$(id)' --task 'a;id' --party guest.0")
 
 
-def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]):
+def test_reports_and_outputs_that_are_not_there_are_said(answers):
     assert _report_summary(Client(NOBODY, ""), {"there": False}) == "not there"
     with pytest.raises(CallFailed, match="the report has 9 bytes"):
         _print_report(
@@ -478,9 +464,7 @@ def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]
     assert "not there" in listed("job", "metadata", "job-0123", "a", "guest.0")
 
 
-def test_many_provider_changes_are_cut_and_a_refused_file_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_many_provider_changes_are_cut_and_a_refused_file_is_named(tmp_path, capsys):
     changes = [
         {
             "path": f"p{n}",
@@ -504,10 +488,8 @@ def test_many_provider_changes_are_cut_and_a_refused_file_is_named(
         _from_file(file)
     schema = {"properties": {"depth": {"x-bfia": {"dependsOn": ["kind = tree"]}}}, "required": []}
     needed = schema | {"allOf": [{"then": {"required": ["depth"]}}]}
-    assert (_required("depth", needed), _required("depth", schema)) == (
-        "yes, where kind = tree",
-        "no; goes with kind = tree",
-    )
+    assert _required("depth", needed) == "yes, where kind = tree"
+    assert _required("depth", schema) == "no; goes with kind = tree"
 
 
 @pytest.mark.parametrize(
@@ -527,7 +509,7 @@ def test_many_provider_changes_are_cut_and_a_refused_file_is_named(
         ({}, ""),
     ],
 )
-def test_what_the_audit_says_of_a_request(detail: Mapping[str, Any], said: str):
+def test_what_the_audit_says_of_a_request(detail, said):
     assert _difference({"detail": detail}) == said
 
 
@@ -544,42 +526,42 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def test_what_the_configuration_leaves_open_or_lacks_is_said(config: Path):
+def test_what_the_configuration_leaves_open_or_lacks_is_said(config):
     said = call("job", "list", "--config", str(config))
-    assert (
-        said.exit_code == EXIT_BAD_INPUT
-        and "lets the operator listener choose its port" in said.stderr
-    )
+    assert said.exit_code == EXIT_BAD_INPUT
+    assert "lets the operator listener choose its port" in said.stderr
     for name, words in (
         ("x" * 256, "1 to 255 characters"),
         ("oidc:ann", "of those who log in by OpenID"),
     ):
         refused = call("token", "create", name, "--role", "admin", "--config", str(config))
-        assert refused.exit_code == EXIT_BAD_INPUT and words in refused.stderr
+        assert refused.exit_code == EXIT_BAD_INPUT
+        assert words in refused.stderr
     shown = call("identity", "show", "--config", str(config))
     assert "this node has no key pair and signs nothing" in shown.stdout
     invited = call("partner", "invite", "--address", "https://me", "--config", str(config))
-    assert invited.exit_code == 1 and "this node has no key pair" in invited.stderr
+    assert invited.exit_code == 1
+    assert "this node has no key pair" in invited.stderr
     Keyring(config.parent / "var").make("ed25519")
     state = yaml.safe_load(config.read_text()) | {"state_dir": str(config.parent / "var")}
     config.write_text(yaml.safe_dump(state))
     shown = call("identity", "show", "--config", str(config))
-    assert shown.exit_code == 0 and "ed25519" in shown.stdout and "use" in shown.stdout
+    assert shown.exit_code == 0
+    assert "ed25519" in shown.stdout
+    assert "use" in shown.stdout
 
 
-def test_what_cannot_be_written_or_read_is_a_sentence(
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_what_cannot_be_written_or_read_is_a_sentence(config, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     made = call("init", "--engine", "process", "-o", str(tmp_path / "file" / "node.yml"))
-    assert made.exit_code == EXIT_BAD_INPUT and "give another --output" in made.stderr
+    assert made.exit_code == EXIT_BAD_INPUT
+    assert "give another --output" in made.stderr
     template = call("provider", "init", "overlap", "-o", str(tmp_path / "file" / "overlap"))
-    assert template.exit_code == EXIT_BAD_INPUT and "cannot be written: " in template.stderr
+    assert template.exit_code == EXIT_BAD_INPUT
+    assert "cannot be written: " in template.stderr
     saved = call("backup", str(tmp_path / "file" / "all.zip"), "--config", str(config))
-    assert saved.exit_code == EXIT_BAD_INPUT and "cannot be written: " in saved.stderr
+    assert saved.exit_code == EXIT_BAD_INPUT
+    assert "cannot be written: " in saved.stderr
     odd = tmp_path / "odd.yml"
     odd.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(NotFit, match="is not text in UTF-8"):
@@ -591,7 +573,8 @@ def test_what_cannot_be_written_or_read_is_a_sentence(
     assert who() == "somebody"
     with pytest.raises(typer.Exit) as ended, reporting(False):
         raise DatabaseAway("the database does not answer")
-    assert ended.value.exit_code == EXIT_NO_ANSWER and "does not answer" in capsys.readouterr().err
+    assert ended.value.exit_code == EXIT_NO_ANSWER
+    assert "does not answer" in capsys.readouterr().err
     for error in (KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")):
         monkeypatch.setattr(cli_main, "translated", lambda command, error=error: raising(error))
         with pytest.raises((SystemExit, OSError)) as left:
@@ -602,7 +585,7 @@ def test_what_cannot_be_written_or_read_is_a_sentence(
     assert docker_responds() in (True, False)
 
 
-def test_a_check_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_check_says_why_it_cannot_begin(tmp_path, monkeypatch):
     file = tmp_path / "register.json"
     file.write_text(json.dumps(a_request()))
 
@@ -614,7 +597,9 @@ def test_a_check_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.Mo
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps(a_request() | {"name": "a b"}))
     shown = call("provider", "check", str(broken))
-    assert shown.exit_code == 1 and "error" in shown.stdout and "where" in shown.stdout
+    assert shown.exit_code == 1
+    assert "error" in shown.stdout
+    assert "where" in shown.stdout
     monkeypatch.setattr(ProcessEngine, "check", raising(EngineDown("no daemon answers")))
     assert "no daemon answers; start Docker, or give --command" in refused("--command", "/bin/true")
     monkeypatch.undo()

@@ -49,9 +49,7 @@ def written(folder: Path, body: object) -> str:
     return str(file)
 
 
-def test_an_image_is_registered_changed_compared_retired_and_taken_back(
-    node: Gateway, tmp_path: Path
-):
+def test_an_image_is_registered_changed_compared_retired_and_taken_back(node, tmp_path):
     plain = a_request(a_description(storageEngine=["file"]))
     first = cli(node, "register", written(tmp_path, plain), "-m", "the first")
     assert first.exit_code == 0 and first.stdout == "acme:1.0.0@docker registered, revision 1\n", (
@@ -61,14 +59,19 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(
     changed = a_request(a_description(storageEngine=["file"], inputParam=[parameter]))
     second = cli(node, "register", written(tmp_path, changed))
     assert 'inputParam[p].title: "p" → "new"' in second.stdout
-    assert "1 warning\n" in second.stdout and "lower bound above" in second.stdout
+    assert "1 warning\n" in second.stdout
+    assert "lower bound above" in second.stdout
     same = cli(node, "register", written(tmp_path, changed)).stdout
     assert same.startswith("acme:1.0.0@docker is unchanged: nothing differs from revision 2\n")
     assert cli(node, "register", written(tmp_path, a_component_request("Other"))).exit_code == 0
     listed = cli(node, "list", "--component", "Other").stdout
-    assert "acme:1.0.0@docker" in listed and "Algo, Other" in listed and "pinned" in listed
+    assert "acme:1.0.0@docker" in listed
+    assert "Algo, Other" in listed
+    assert "pinned" in listed
     shown = cli(node, "show", "acme").stdout
-    assert "sha256:1" in shown and "revision" in shown and "Other" in shown
+    assert "sha256:1" in shown
+    assert "revision" in shown
+    assert "Other" in shown
     difference = cli(node, "diff", "acme:1.0.0", "--since", "1", "--until", "2").stdout
     assert "~ components_description.Algo.inputParam[p].title: p → new" in difference
     assert cli(node, "retire", "acme", "-m", "flawed").exit_code == 0
@@ -83,21 +86,19 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(
     assert "flawed" in cli(node, "history", "acme").stdout
 
 
-def test_a_moved_image_is_approved(
-    node: Gateway,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_moved_image_is_approved(node, tmp_path, monkeypatch):
     cli(node, "register", written(tmp_path, a_request()))
     monkeypatch.setattr(node.engine, "digest", "sha256:2")
     approved = cli(node, "approve", "acme", "-m", "rebuilt")
-    assert approved.exit_code == 0 and '"sha256:1" → "sha256:2"' in approved.stdout
+    assert approved.exit_code == 0
+    assert '"sha256:1" → "sha256:2"' in approved.stdout
 
 
-def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node: Gateway, tmp_path: Path):
+def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node, tmp_path):
     file = written(tmp_path, a_request(name="far", metadata={"image": "far:1"}))
     refused = cli(node, "register", file, "--strict")
-    assert refused.exit_code == 2 and "IMAGE_NOT_USABLE" in refused.stderr
+    assert refused.exit_code == 2
+    assert "IMAGE_NOT_USABLE" in refused.stderr
     odd = a_description(inputParam=[a_parameter(validator="(1,0)")])
     warned = cli(
         node, "register", written(tmp_path, a_request(odd, name="far", metadata={"image": "far:1"}))
@@ -115,12 +116,13 @@ def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node: Gateway, 
     assert cli(node, "approve", "far").exit_code == 1
 
 
-def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, tmp_path: Path):
+def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node, tmp_path):
     for version in ("1.0.0", "2.0.0"):
         cli(node, "register", written(tmp_path, a_request(version=version)))
     unclear = cli(node, "retire", "acme")
     said = "acme may be any of acme:1.0.0@docker, acme:2.0.0@docker: name version and device, too\n"
-    assert unclear.exit_code == 2 and unclear.stderr == said
+    assert unclear.exit_code == 2
+    assert unclear.stderr == said
     assert re.search(r"可能是 .+：请同时给出版本与设备", translate(said, "zh"))
     for what in ("retire", "unretire", "retire"):
         assert cli(node, what, "acme:1.0.0").stdout.startswith("acme:1.0.0@docker ")
@@ -131,11 +133,12 @@ def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, 
         ("amce:1.0.0", "did you mean acme?"),
     ):
         unknown = cli(node, "show", name)
-        assert unknown.exit_code == 1 and said in unknown.stderr
+        assert unknown.exit_code == 1
+        assert said in unknown.stderr
     assert cli(node, "history", "nobody:1@docker").exit_code == 1
 
 
-def test_a_name_is_given_to_a_vendor(node: Gateway, tmp_path: Path):
+def test_a_name_is_given_to_a_vendor(node, tmp_path):
     cli(node, "register", written(tmp_path, a_request()))
     assert (
         cli(node, "give", "acme", "--to", "ann").stdout

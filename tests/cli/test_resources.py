@@ -1,7 +1,6 @@
 """``bfia-gateway resources``: the sums for people and for scripts."""
 
 from functools import partial
-from pathlib import Path
 
 from engines.base import Capacity
 from gateway.domain.resources import Amounts, Pool
@@ -16,7 +15,7 @@ from tests.memory_engine import MemoryEngine
 cli = partial(asking, "resources")
 
 
-def test_gpus_and_others_are_shown_where_there_are_any(tmp_path: Path):
+def test_gpus_and_others_are_shown_where_there_are_any(tmp_path):
     for gpus in (0, 2):
         engine = MemoryEngine.making({}, capacity=Capacity(4, 8 << 30, gpus, Capacity(gpus / 2, 0)))
         with running(tmp_path / str(gpus), make_engine=engine) as node:
@@ -26,10 +25,11 @@ def test_gpus_and_others_are_shown_where_there_are_any(tmp_path: Path):
             others = [line.split() for line in cli(node).stdout.splitlines() if "others" in line]
             assert [line[2] for line in others] == (["1"] if gpus else [])
             metrics = ask(node, "operator", "GET", "/metrics").text
-            assert ("gpu" in heading, 'free{kind="gpu"} 2.0' in metrics) == (gpus > 0, gpus > 0)
+            assert ("gpu" in heading) == (gpus > 0)
+            assert ('free{kind="gpu"} 2.0' in metrics) == (gpus > 0)
 
 
-def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
+def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path):
     with running(tmp_path, resources={"memory_gib": 2}) as node:
         for name, gib in (("job-first", 1.5), ("job-second", 1.0)):
             pool = Pool(Amounts.of(memory=gib * 2**30), 1)
@@ -59,13 +59,16 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
         shown = cli(node)
         assert shown.exit_code == 0
         assert f"node {ME}" in shown.stdout
-        assert "job-first" in shown.stdout and moment(claim.held_at) in shown.stdout
+        assert "job-first" in shown.stdout
+        assert moment(claim.held_at) in shown.stdout
         assert said.split(",")[0] in " ".join(shown.stdout.split())
         node.resources.give_back("job-first")
         node.resources.hold(
             job
         )  # the second, which has waited: it holds since now, not since it asked
         (claim,) = node.resources.ledger().holders
-        assert claim.held_at is not None and claim.held_at > claim.since
+        assert claim.held_at is not None
+        assert claim.held_at > claim.since
         (held,) = node.resources.view()["holders"]
-        assert (held["job_id"], held["since"]) == ("job-second", claim.held_at.isoformat())
+        assert held["job_id"] == "job-second"
+        assert held["since"] == claim.held_at.isoformat()

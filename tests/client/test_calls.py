@@ -132,12 +132,7 @@ def over(client: Any, node: Node) -> None:
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(set(calls())))
-def test_a_call_is_one_of_both_clients_and_of_the_api(
-    group: str,
-    name: str,
-    node: Node,
-    tmp_path: Path,
-):
+def test_a_call_is_one_of_both_clients_and_of_the_api(group, name, node, tmp_path):
     if f"{group}.{name}" in ELSEWHERE | FOLLOWED:
         signatures = []
         for kind in (Client, AsyncClient):
@@ -145,7 +140,8 @@ def test_a_call_is_one_of_both_clients_and_of_the_api(
             method = getattr(getattr(client, group), name)
             signatures.append((inspect.signature(method), inspect.getdoc(method)))
             client.close() if kind is Client else asyncio.run(client.close())
-        assert signatures[0] == signatures[1] and signatures[0][1]
+        assert signatures[0] == signatures[1]
+        assert signatures[0][1]
         return
     with Client("http://127.0.0.1:9") as client:
         over(client, node)
@@ -160,10 +156,10 @@ def test_a_call_is_one_of_both_clients_and_of_the_api(
 
     half = len(node.asked)
     again = asyncio.run(later())
-    assert half and node.asked[:half] == node.asked[half:]
-    assert type(again) is type(found) and (
-        isinstance(found, str | Path | type(None)) or repr(found) == repr(again)
-    )
+    assert half
+    assert node.asked[:half] == node.asked[half:]
+    assert type(again) is type(found)
+    assert isinstance(found, str | Path | type(None)) or repr(found) == repr(again)
     if isinstance(found, BaseModel) and name != "show":
         assert type(found).__name__ == client_types.name_of(node.answers[-1])
 
@@ -173,7 +169,8 @@ def test_what_an_older_node_does_not_say_of_a_job_is_empty():
     assert Job.model_validate(job).runs[0].files
     del job["refusals"], job["waiting"], job["runs"][0]["files"]
     found = Job.model_validate(job)
-    assert found.refusals == found.runs[0].files == [] and found.waiting is None
+    assert found.refusals == found.runs[0].files == []
+    assert found.waiting is None
 
 
 def test_the_clients_differ_in_nothing_but_waiting():

@@ -43,9 +43,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
                 found = client.providers.register(
                     example("reference_vendor/register_reference.json")
                 )
-                assert (
-                    found.provider_name == "reference:1.0.0@docker" and found.action == "registered"
-                )
+                assert found.provider_name == "reference:1.0.0@docker"
+                assert found.action == "registered"
         with Client(federation[jobs.HOST].operator) as partner:
             partner.data.upload(
                 jobs.DATA / "breast_hetero_host.csv", "shop", "baskets", match_id="id"
@@ -71,23 +70,21 @@ def hour(two: Federation) -> Iterator[tuple[dict[str, Any], list[str]]]:
         yield notebook.run(Path("first_hour.ipynb"))
 
 
-def test_the_notebook_trains_reads_curves_and_predicts(hour: tuple[dict[str, Any], list[str]]):
+def test_the_notebook_trains_reads_curves_and_predicts(hour):
     names, texts = hour
     assert "('heterosecureboost', 'train-loss')" in "".join(texts)
-    assert names["auc"] > 0.98 and len(names["loss"]) == 3
+    assert names["auc"] > 0.98
+    assert len(names["loss"]) == 3
     assert len(names["common"]) == len(names["scores"]) == len(names["predicted"]) > 400
     assert isinstance(names["predicted"], pandas.DataFrame | polars.DataFrame)
 
 
 @pytest.mark.parametrize("to", ["pandas", "polars"])
-def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(
-    client: Client,
-    hour: tuple[dict[str, Any], list[str]],
-    to: str,
-):
+def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(client, hour, to):
     job_id, file = hour[0]["job_id"], io.BytesIO(b"id,x,note\n007,0.5,1\nNA,,None\n")
     table: Any = client.jobs.table(job_id, ALIGN, "train_data", to=to, progress=False)
-    assert type(table).__module__.startswith(to) and len(table) == len(hour[0]["common"])
+    assert type(table).__module__.startswith(to)
+    assert len(table) == len(hour[0]["common"])
     client.data.upload(file, "bank", to, match_id="id", progress=False)
     own: Any = client.data.table(
         f"bank#{to}",
@@ -95,17 +92,16 @@ def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(
         text=["note"],
         progress=False,
     )
-    assert list(own["id"]) == ["007", "NA"] and list(own["note"]) == ["1", "None"]
-    assert own["x"][0] == 0.5 and own["x"].count() == 1
+    assert list(own["id"]) == ["007", "NA"]
+    assert list(own["note"]) == ["1", "None"]
+    assert own["x"][0] == 0.5
+    assert own["x"].count() == 1
     curve: Any = client.jobs.curve(job_id, TRAIN, "train-loss", to=to)
-    assert list(curve.columns) == ["tree", "loss"] and len(curve) == 3
+    assert list(curve.columns) == ["tree", "loss"]
+    assert len(curve) == 3
 
 
-def test_what_is_no_table_is_refused_and_leaves_no_file(
-    client: Client,
-    hour: tuple[dict[str, Any], list[str]],
-    tmp_path: Path,
-):
+def test_what_is_no_table_is_refused_and_leaves_no_file(client, hour, tmp_path):
     job_id = hour[0]["job_id"]
     for arguments, path in (((TRAIN, "none"), "task"), ((TRAIN, "train_data", "host.0"), "")):
         with pytest.raises((Invalid, Refused)) as caught:
@@ -124,14 +120,11 @@ def test_what_is_no_table_is_refused_and_leaves_no_file(
     assert file.read_text().startswith("id,")
 
 
-def test_logs_are_read_line_by_line_and_followed_by_both_clients(
-    two: Federation,
-    client: Client,
-    hour: tuple[dict[str, Any], list[str]],
-):
+def test_logs_are_read_line_by_line_and_followed_by_both_clients(two, client, hour):
     job_id = hour[0]["job_id"]
     lines = [*client.jobs.logs(job_id, TRAIN)]
-    assert lines and [*client.jobs.logs(job_id, TRAIN, "guest.0", tail=2)] == lines[-2:]
+    assert lines
+    assert [*client.jobs.logs(job_id, TRAIN, "guest.0", tail=2)] == lines[-2:]
 
     async def followed() -> tuple[list[str], list[str]]:
         async with AsyncClient(two[jobs.GUEST].operator) as client:
@@ -139,17 +132,13 @@ def test_logs_are_read_line_by_line_and_followed_by_both_clients(
             return [line async for line in client.jobs.logs(job_id, TRAIN, follow=True)], states
 
     again, states = asyncio.run(followed())
-    assert again == lines and states == ["FINISHED"]
+    assert again == lines
+    assert states == ["FINISHED"]
     with pytest.raises(Invalid, match="there are: intersection"):
         next(client.jobs.logs(job_id, "nothing"))
 
 
-def test_a_model_travels_through_an_archive(
-    client: Client,
-    two: Federation,
-    hour: tuple[dict[str, Any], list[str]],
-    tmp_path: Path,
-):
+def test_a_model_travels_through_an_archive(client, two, hour, tmp_path):
     version = hour[0]["job_id"]
     assert client.models.show("first-hour", version, verify=True).model_dump()["damage"] == []
     archive = client.models.export("first-hour", version, tmp_path / "model.zip", progress=False)
@@ -159,10 +148,11 @@ def test_a_model_travels_through_an_archive(
             return await partner.models.import_(archive)
 
     found = asyncio.run(travel())
-    assert found.version == version and found.here == ["guest.0", "host.0"]
+    assert found.version == version
+    assert found.here == ["guest.0", "host.0"]
 
 
-def test_a_draft_names_everything_that_is_missing_or_mistyped(client: Client, hour: Any):
+def test_a_draft_names_everything_that_is_missing_or_mistyped(client, hour):
     components = ["reference/Intersection", "reference/HeteroSecureBoost"]
     with pytest.raises(Invalid) as caught:
         client.jobs.draft(
@@ -187,7 +177,7 @@ def test_a_draft_names_everything_that_is_missing_or_mistyped(client: Client, ho
         client.jobs.draft(["Intersection"], {}, {})
 
 
-def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two: Federation):
+def test_a_refusal_carries_reason_problems_and_the_next_step(client, two):
     with pytest.raises(Invalid) as caught:
         client.jobs.submit(
             {
@@ -196,9 +186,8 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
                 "config": {"role": 1},
             }
         )
-    assert caught.value.reason == "INVALID" and "config.role" in {
-        p.path for p in caught.value.problems
-    }
+    assert caught.value.reason == "INVALID"
+    assert "config.role" in {p.path for p in caught.value.problems}
     assert caught.value.next_step.startswith("Correct what is listed")
     assert str(caught.value).endswith(f"Next step: {caught.value.next_step}")
     parties, data = (
@@ -208,10 +197,8 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
     with pytest.raises(Invalid) as caught:
         client.jobs.submit(client.jobs.draft(["reference/Intersection"], parties, data))
     (problem,) = caught.value.problems
-    assert (
-        problem.path == "config.task_params.guest.0.intersection.dataset_id"
-        and caught.value.data["job_id"]
-    )
+    assert problem.path == "config.task_params.guest.0.intersection.dataset_id"
+    assert caught.value.data["job_id"]
     assert problem.rule.startswith(
         f"{jobs.GUEST}: DATASET_UNKNOWN: dataset bank#nothing is not in this node's storage"
     )
@@ -229,14 +216,14 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
         client.jobs.show("")
     with pytest.raises(Refused) as refused:
         client.jobs.show("job-404")
-    assert (refused.value.reason, refused.value.status) == (
-        "JOB_UNKNOWN",
-        404,
-    ) and refused.value.next_step
+    assert refused.value.reason == "JOB_UNKNOWN"
+    assert refused.value.status == 404
+    assert refused.value.next_step
     client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
     with pytest.raises(Refused) as exists:
         client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
-    assert exists.value.reason == "DATASET_EXISTS" and exists.value.next_step
+    assert exists.value.reason == "DATASET_EXISTS"
+    assert exists.value.next_step
     with Client(two[jobs.GUEST].operator, language="zh") as chinese, pytest.raises(Refused) as said:
         chinese.jobs.show("job-404")
     assert said.value.next_step.endswith("。")
@@ -248,7 +235,7 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
         elsewhere.jobs.list()
 
 
-def test_a_job_that_fails_raises_its_failure(client: Client):
+def test_a_job_that_fails_raises_its_failure(client):
     components = ["reference/Intersection"]
     parties, data = (
         {"guest": jobs.GUEST, "host": jobs.HOST},
@@ -260,13 +247,16 @@ def test_a_job_that_fails_raises_its_failure(client: Client):
         client.jobs.watch(job_id, progress=False, timeout=0)
     with pytest.raises(JobFailed) as caught:
         client.jobs.watch(job_id, progress=False)
-    assert caught.value.next_step and f"{job_id} FAILED: " in str(caught.value)
+    assert caught.value.next_step
+    assert f"{job_id} FAILED: " in str(caught.value)
     job = client.jobs.watch(job_id, check=False, progress=False)
-    assert job.outcome == "FAILED" and job.failure is not None
-    assert caught.value.reason == job.failure.reason and caught.value.data["task"] == "intersection"
+    assert job.outcome == "FAILED"
+    assert job.failure is not None
+    assert caught.value.reason == job.failure.reason
+    assert caught.value.data["task"] == "intersection"
 
 
-def test_routes_are_added_tested_and_rolled_back(client: Client):
+def test_routes_are_added_tested_and_rolled_back(client):
     assert client.routes.test(jobs.HOST).good
     before = client.routes.history(limit=1)[0].version
     added = client.routes.add("JG0100003300000030", url="http://127.0.0.1:9", reason="a partner")
@@ -277,7 +267,8 @@ def test_routes_are_added_tested_and_rolled_back(client: Client):
     assert {route.node for route in client.routes.list()} == {jobs.HOST}
     with pytest.raises(Invalid) as caught:
         client.routes.add("JG0100003300000030", url="nowhere")
-    assert caught.value.reason == "ROUTE_INVALID" and caught.value.problems
+    assert caught.value.reason == "ROUTE_INVALID"
+    assert caught.value.problems
 
 
 def test_after_a_cut_the_next_step_is_to_look_whether_a_change_was_made():
@@ -302,10 +293,11 @@ def test_after_a_cut_the_next_step_is_to_look_whether_a_change_was_made():
                 assert step in caught.value.next_step
 
 
-def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch):
+def test_nobody_at_the_address(monkeypatch):
     with Client("http://127.0.0.1:9", "bfia_secret") as client, pytest.raises(NoAnswer) as caught:
         client.session()
-    assert "bfia_secret" not in str(caught.value) and caught.value.next_step
+    assert "bfia_secret" not in str(caught.value)
+    assert caught.value.next_step
     with pytest.raises(Invalid, match="set BFIA_GATEWAY_URL"):
         monkeypatch.delenv("BFIA_GATEWAY_URL", raising=False)
         Client()

@@ -32,7 +32,7 @@ def test_it_needs_httpx_and_pydantic_alone():
 
 
 @pytest.mark.parametrize("root", [ROOT, PACKAGE], ids=["the gateway's wheel", "its own wheel"])
-def test_both_wheels_hold_the_whole_package_with_its_types(root: Path, tmp_path: Path):
+def test_both_wheels_hold_the_whole_package_with_its_types(root, tmp_path):
     (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     names = {
         name
@@ -44,7 +44,8 @@ def test_both_wheels_hold_the_whole_package_with_its_types(root: Path, tmp_path:
         for file in (PACKAGE / "bfia_gateway_client").glob("*")
         if file.suffix in (".py", ".typed")
     }
-    assert names == {f"bfia_gateway_client/{name}" for name in files} and "py.typed" in files
+    assert names == {f"bfia_gateway_client/{name}" for name in files}
+    assert "py.typed" in files
 
 
 def test_it_has_the_version_of_the_gateway():
@@ -71,7 +72,7 @@ def test_a_blocking_call_that_would_wait_for_a_loop_is_an_error():
         run_blocking(asyncio.sleep(0))
 
 
-def test_a_download_that_is_not_what_the_node_sent_leaves_nothing(tmp_path: Path):
+def test_a_download_that_is_not_what_the_node_sent_leaves_nothing(tmp_path):
     def node(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=b"id\n1\n", headers={"x-checksum-sha256": "00"})
 
@@ -81,4 +82,5 @@ def test_a_download_that_is_not_what_the_node_sent_leaves_nothing(tmp_path: Path
         client._wire._http = httpx.Client(base_url=client.url, transport=httpx.MockTransport(node))
         with pytest.raises(Damaged, match="nothing was kept"):
             client.data.download("bank#rows", target, progress=False)
-    assert target.read_text() == "before" and [*tmp_path.iterdir()] == [target]
+    assert target.read_text() == "before"
+    assert [*tmp_path.iterdir()] == [target]

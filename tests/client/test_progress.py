@@ -40,7 +40,8 @@ def test_a_terminal_shows_one_line_and_no_text_of_others_steers_it():
         shown.show(0.5, "RUNNING \x1b[2J")
         shown.show(0.5, "RUNNING \x1b[2J")
     lines = screen.getvalue().split("\r")
-    assert len(lines) == 3 and "\x1b[2J" not in lines[2]
+    assert len(lines) == 3
+    assert "\x1b[2J" not in lines[2]
     assert lines[2] == "\x1b[Kjob-1?: [###############...............]  50% RUNNING ?[2J\n"
 
 
@@ -51,7 +52,7 @@ def test_no_error_steers_a_terminal():
     assert error.message.startswith("failed\x1b")
 
 
-def test_what_a_run_wrote_steers_no_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_what_a_run_wrote_steers_no_terminal(monkeypatch):
     """Attack: a container writes commands for the terminal in which its log is printed."""
     run = {
         "task_name": "a",
@@ -97,7 +98,7 @@ def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():
 
 
 @pytest.mark.parametrize(("shown", "screen"), [(True, io.StringIO()), (False, Screen())])
-def test_nothing_is_shown_in_a_pipe_or_where_nobody_asked(shown: bool, screen: io.StringIO):
+def test_nothing_is_shown_in_a_pipe_or_where_nobody_asked(shown, screen):
     with Progress("job-1", enabled=shown, screen=screen) as progress:
         progress.show(0.5, "RUNNING")
     assert screen.getvalue() == ""

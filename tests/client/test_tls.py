@@ -3,7 +3,6 @@
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ class Proxy(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def test_the_authority_of_an_institution_is_named_by_its_file(tmp_path: Path):
+def test_the_authority_of_an_institution_is_named_by_its_file(tmp_path):
     authority = Authority(tmp_path / "ours")
     files = authority.sign("proxy")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -47,18 +47,15 @@ def watched(
     ],
     ids=["a silence is waited out", "a node that is just being started is waited for"],
 )
-def test_watching_goes_on_through_a_restart_of_the_node(
-    answers: tuple[Any, ...],
-    seen: str,
-    said: list[str],
-):
+def test_watching_goes_on_through_a_restart_of_the_node(answers, seen, said):
     told: list[str] = []
     states = {
         "R": ("RUNNING", False),
         "T": ("RUNNING", True),
         "D": ("FINISHED", False),
     }
-    assert list(watched(told, answers, 1.0)) == [states[letter] for letter in seen] and told == said
+    assert list(watched(told, answers, 1.0)) == [states[letter] for letter in seen]
+    assert told == said
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,7 @@ def test_watching_goes_on_through_a_restart_of_the_node(
         ),  # it begins to count anew with each answer
     ],
 )
-def test_watching_ends_where_there_is_nothing_to_wait_for(answers: tuple[Any, ...], times: int):
+def test_watching_ends_where_there_is_nothing_to_wait_for(answers, times):
     seen = []
     with pytest.raises(GatewayError):
         for look in watched([], answers, SILENT_SECONDS / 4):

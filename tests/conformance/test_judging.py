@@ -120,7 +120,7 @@ def calling(**changes: Any) -> dict[str, Any]:
         ("own-paths", asking(others=["POST /v1/platform/schedule/job/query_job_list"])),
     ],
 )
-def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> None:
+def test_one_mistake_breaks_one_clause(clause, wrong):
     hungry, alone = (
         replace(FAILING, requests=Requests([replace(STATES[1], status="FAILED")])),
         ENDED,
@@ -130,11 +130,12 @@ def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> No
     )
     findings = {one.name: one.judge(seen) for one in CLAUSES}
     assert [name for name, finding in findings.items() if finding.result == "failed"] == [clause]
-    assert findings[clause].seen and all(one.remedy for one in CLAUSES)
+    assert findings[clause].seen
+    assert all(one.remedy for one in CLAUSES)
     assert clause in ("callback-form", "own-paths") or english_in(findings[clause].seen) == []
 
 
-def test_what_a_party_that_fails_sent_is_judged_all_the_same() -> None:
+def test_what_a_party_that_fails_sent_is_judged_all_the_same():
     wrong = replace(FAILING, **calling(session="wrong"))
     wrong = replace(
         wrong,
@@ -152,7 +153,7 @@ def test_what_a_party_that_fails_sent_is_judged_all_the_same() -> None:
     assert findings["works"].remedy.startswith("send config.session_id")
 
 
-def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
+def test_a_run_that_reports_no_end_is_judged_as_a_node_does():
     silent = replace(WELL, **asking(reports=STATES[:1]))
     for trace, results in (
         (silent, {"ok", "not shown"}),
@@ -182,13 +183,11 @@ def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
         ([replace(EMPTY, topic="other"), EMPTY], False),
     ],
 )
-def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(
-    calls: list[ChannelCall], waits: bool
-) -> None:
+def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(calls, waits):
     assert evidence.is_waiting(Requests(channel_calls=calls)) is waits
 
 
-def test_a_topic_is_shown_without_the_tasks_id() -> None:
+def test_a_topic_is_shown_without_the_tasks_id():
     assert replace(WELL, task_id="task_1").short("task_1:guest.0:ids") == "'<task_id>:guest.0:ids'"
 
 
@@ -236,15 +235,12 @@ HANGS = replace(ENDED, requests=Requests(STATES[:1]))
         (replace(FAILING, code=137, oom_killed=True), (), "allow more by --memory"),
     ],
 )
-def test_what_does_not_work_says_what_to_do_first(
-    trace: Trace,
-    lacks: tuple[str, ...],
-    step: str,
-):
+def test_what_does_not_work_says_what_to_do_first(trace, lacks, step):
     seen = Evidence(count(), Trial((trace,)), lacks=lacks, made_up=True)
     (works,) = (clause for clause in CLAUSES if clause.name == "works")
     finding = works.judge(seen)
-    assert finding.result == "failed" and step in finding.remedy
+    assert finding.result == "failed"
+    assert step in finding.remedy
     assert re.search("[\u4e00-\u9fff]", translate(finding.remedy, "zh"))
 
 
@@ -289,18 +285,15 @@ def test_what_does_not_work_says_what_to_do_first(
     ],
 )
 def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
-    clause: str,
-    together: list[Trace],
-    stopped: list[Trace],
-    good: bool,
-    seen: str,
-) -> None:
+    clause, together, stopped, good, seen
+):
     one = checked(clause, Scripted(together, stopped))
-    assert one.good is good and seen in one.findings[0][1].seen
+    assert one.good is good
+    assert seen in one.findings[0][1].seen
     assert english_in(one.findings[0][1].seen) == []
 
 
-def test_a_failing_component_is_tried_with_known_then_all_parameters() -> None:
+def test_a_failing_component_is_tried_with_known_then_all_parameters():
     scripted = Scripted(2 * [FAILING, FAILING, WELL], [])
     assert (
         "works only with the defaults of greeting"
@@ -312,7 +305,7 @@ def test_a_failing_component_is_tried_with_known_then_all_parameters() -> None:
     assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
 
 
-def test_a_component_that_hangs_is_not_tried_again_for_as_long() -> None:
+def test_a_component_that_hangs_is_not_tried_again_for_as_long():
     hanging = replace(
         SILENT,
         code=143,
@@ -320,22 +313,22 @@ def test_a_component_that_hangs_is_not_tried_again_for_as_long() -> None:
         was_stopped=True,
     )
     (_, finding), *_ = checked("works", Scripted([hanging], [])).findings
-    assert finding.result == "failed" and "was still running and was stopped" in finding.seen
+    assert finding.result == "failed"
+    assert "was still running and was stopped" in finding.seen
 
 
-def test_a_script_without_its_interpreter_has_not_started() -> None:
+def test_a_script_without_its_interpreter_has_not_started():
     begun = Trace("guest.0", "t", "s", "k", code=127, stderr=b"one\nenv: 'python9': No such file\n")
     seen = Evidence(count(), Trial((begun, replace(begun, party="host.0"))))
     found = {clause.name: clause.judge(seen) for clause in CLAUSES}
     assert [name for name, finding in found.items() if finding.result == "failed"] == ["starts"]
     assert found["starts"].seen.startswith("guest.0, host.0 did not start: exit code 127")
     own = replace(begun, stdout=b"begins\n")
-    assert (
-        own.started and "did not start" not in own.end
-    )  # a program may end with that code by itself
+    assert own.started
+    assert "did not start" not in own.end  # a program may end with that code by itself
 
 
-def test_a_repeated_state_is_shown_once() -> None:
+def test_a_repeated_state_is_shown_once():
     reports = [
         StateReport(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)
     ]
@@ -344,7 +337,7 @@ def test_a_repeated_state_is_shown_once() -> None:
     assert judge(seen).seen == "guest.0 reported RUNNING (300 times), SUCCESS"
 
 
-def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback() -> None:
+def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback():
     for line, code in (
         (b'{"resultCode": "7", "resultMessage": "m"}', "7"),
         (b'{"result_code": 4444}', "4444"),
@@ -369,9 +362,7 @@ def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback() -> None:
         ({"type": "string", "defaultValue": "x"}, "x"),
     ],
 )
-def test_a_required_parameter_gets_a_value_that_its_description_allows(
-    fields: dict[str, Any], value: Any
-) -> None:
+def test_a_required_parameter_gets_a_value_that_its_description_allows(fields, value):
     component = count(
         inputParam=[
             {
@@ -386,7 +377,7 @@ def test_a_required_parameter_gets_a_value_that_its_description_allows(
     assert sample_input.required_parameters(component, {"needed": "mine"}) == {"needed": "mine"}
 
 
-def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: Path) -> None:
+def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path):
     station = Station("guest.0", NODE, "run", "token")
     with Loopback({NODE: station}, "127.0.0.1", tmp_path) as loopback:
         host, _, port = loopback.transport(NODE).partition(":")
@@ -404,12 +395,11 @@ def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: P
                 sender.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
         loopback.await_callbacks(NODE)
         found = [report.result_code for report in station.requests.reports]
-        assert found == [str(number) for number in range(40)] and station.requests.refused == []
+        assert found == [str(number) for number in range(40)]
+        assert station.requests.refused == []
 
 
-def test_a_message_by_grpc_is_recorded_as_one_by_http(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_message_by_grpc_is_recorded_as_one_by_http(tmp_path, capfd):
     headers = [("x-ptp-session-id", "s"), ("x-ptp-token", "token"), ("x-ptp-target-node-id", NODE)]
     for trial in ("one", "another"):
         station = Station("guest.0", NODE, "run", "token")
@@ -422,20 +412,19 @@ def test_a_message_by_grpc_is_recorded_as_one_by_http(
                 sender.sendall(b"no request at all\r\n\r\n")
                 assert sender.recv(12) == b"HTTP/1.1 400"
         (call,) = station.requests.channel_calls
-        assert (call.operation, call.topic, call.succeeded, call.session) == (
-            "push",
-            "rows",
-            True,
-            "s",
-        )
+        assert call.operation == "push"
+        assert call.topic == "rows"
+        assert call.succeeded is True
+        assert call.session == "s"
     assert capfd.readouterr().err == ""
 
 
-def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path: Path) -> None:
+def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path):
     station = Station("guest.0", NODE, "run", "token")
     with pytest.raises(NotFound) as caught:
         station.callback(Callback(TaskStatus.SUCCESS, run_id="another"))
-    assert caught.value.reason == "RUN_UNKNOWN" and station.requests.reports == []
+    assert caught.value.reason == "RUN_UNKNOWN"
+    assert station.requests.reports == []
     loopback = Loopback({NODE: station}, "127.0.0.1", tmp_path)
     with loopback:
         pass
@@ -446,7 +435,7 @@ def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path:
     assert topic_of("push", b"", headers, "application/json") == "rows"
 
 
-def test_a_bare_component_leaves_clauses_on_inputs_and_choices_unshown() -> None:
+def test_a_bare_component_leaves_clauses_on_inputs_and_choices_unshown():
     bare = count(
         inputParam=[],
         inputData=[],
@@ -457,7 +446,7 @@ def test_a_bare_component_leaves_clauses_on_inputs_and_choices_unshown() -> None
         assert text in findings.values()
 
 
-def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_path: Path) -> None:
+def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_path):
     removed: list[str] = []
     engine = SimpleNamespace(
         capabilities=(),
@@ -472,7 +461,7 @@ def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_p
     assert removed == ["left"]
 
 
-def test_the_pages_have_the_clauses_of_the_code() -> None:
+def test_the_pages_have_the_clauses_of_the_code():
     english, chinese = (
         (DOCS / name)
         .read_text(encoding="utf-8")
@@ -528,12 +517,7 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ("", GOOD, "is empty"),
     ],
 )
-def test_a_table_is_what_its_metadata_say(
-    tmp_path: Path,
-    content: str,
-    metadata: Any,
-    found: str,
-):
+def test_a_table_is_what_its_metadata_say(tmp_path, content, metadata, found):
     storage, at = FileStorage(tmp_path), Address("job", "total")
     storage.path(at).mkdir(parents=True)
     (storage.path(at) / "data_0").write_text(content)
@@ -543,15 +527,12 @@ def test_a_table_is_what_its_metadata_say(
     assert not found or english_in(f"total of guest.0 {found}; total of host.1 {found}") == []
 
 
-def test_an_output_that_goes_or_is_too_large_is_not_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_output_that_goes_or_is_too_large_is_not_judged(tmp_path, monkeypatch):
     storage, at = FileStorage(tmp_path), Address("job", "total")
-    assert (
-        format_problem(storage, at, TABLE).startswith("cannot be read: ")
-        and beginning(storage, at) == ""
-    )
+    assert format_problem(storage, at, TABLE).startswith("cannot be read: ")
+    assert beginning(storage, at) == ""
     storage.path(at).mkdir(parents=True)
     (storage.path(at) / "data_0").write_text("no table at all")
     monkeypatch.setattr(outputs, "MAX_CHECKED_SIZE", 3)
-    assert format_problem(storage, at, TABLE) == "" and beginning(storage, at) == "no table at all"
+    assert format_problem(storage, at, TABLE) == ""
+    assert beginning(storage, at) == "no table at all"

@@ -47,7 +47,8 @@ def test_every_word_is_there_in_both_languages():
     assert {key for key in known["zh"] if not key.startswith("=")} == {
         k for k in known["en"] if not k.startswith("=")
     }
-    assert len(used()) > 130 and not used() - known["zh"].keys()
+    assert len(used()) > 130
+    assert not used() - known["zh"].keys()
     for key, text in known["zh"].items():
         assert re.search(r"[\u4e00-\u9fff]", text) or key in ("sha256",), key
         blanks = [sorted(re.findall(r"\{\w+\}", one)) for one in (text, known["en"].get(key, text))]
@@ -66,7 +67,8 @@ def test_what_comes_from_others_is_as_they_published_it():
 def test_words_that_are_put_together():
     known = words()["zh"]
     names = re.findall(r'^  (\w+): \{ list: "', (FILES / "app.js").read_text("utf-8"), re.M)
-    assert len(names) == 7 and all(f"page {name}" in known for name in names)
+    assert len(names) == 7
+    assert all(f"page {name}" in known for name in names)
     verbs = (
         "approve",
         "reject",
@@ -124,14 +126,12 @@ def logged_in(node: Gateway, token: str = OWN) -> dict[str, str]:
     return {"cookie": kept.partition(";")[0]}
 
 
-def test_the_pages_need_no_token_and_forbid_browsers_all_else(node: Gateway):
+def test_the_pages_need_no_token_and_forbid_browsers_all_else(node):
     assert send(node, "GET", "/").headers["location"] == "/console/"
     for path in ("/console/", "/console/app.js", "/console/style.css"):
         found = send(node, "GET", path)
-        assert (
-            found.status_code == 200
-            and "script-src 'self'" in found.headers["content-security-policy"]
-        )
+        assert found.status_code == 200
+        assert "script-src 'self'" in found.headers["content-security-policy"]
         assert "unsafe" not in found.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
     for path in ("/console/none", "/console/../pages.py", "/console/%2e%2e/pages.py"):
@@ -147,10 +147,12 @@ def test_the_pages_need_no_token_and_forbid_browsers_all_else(node: Gateway):
     ]
 
 
-def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway):
+def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
     mine = logged_in(node)
     session = send(node, "GET", SESSION, headers=mine).json()
-    assert (session["node"], session["user"], session["role"]) == (ME, "operator", "admin")
+    assert session["node"] == ME
+    assert session["user"] == "operator"
+    assert session["role"] == "admin"
     assert send(node, "GET", "/api/v1/jobs", headers=mine).status_code == 200
     change: dict[str, Any] = {
         "method": "POST",
@@ -170,7 +172,7 @@ def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway
     assert "Max-Age=0" in ended
 
 
-def test_a_cookie_may_do_what_its_token_may(node: Gateway):
+def test_a_cookie_may_do_what_its_token_may(node):
     mine = logged_in(node, token_of(node, Role.VIEWER))
     assert send(node, "GET", SESSION, headers=mine).json()["role"] == "viewer"
     assert send(node, "GET", "/api/v1/audit", headers=mine).status_code == 403

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,7 +89,7 @@ def hostile(node: Gateway) -> None:
     ask(node, "operator", "PUT", "/api/v1/routes/JG0100003300000030", json=route)
 
 
-def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], browser: Browser):
+def test_text_from_others_is_text_on_every_page(nodes, browser):
     me, _ = nodes
     hostile(me)
     page = opened(browser, me, f"jobs/{JOB}")
@@ -117,12 +116,11 @@ def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], 
     page.goto(f"{me.addresses()['operator']}/console/#/data/bank/loans")
     page.get_by_role("button", name="Statistics").click()
     expect(page.get_by_text("Of the first 1 of 1 rows.")).to_be_visible()
-    assert page.title() != "stolen" and page.locator("img[src=x]").count() == 0
+    assert page.title() != "stolen"
+    assert page.locator("img[src=x]").count() == 0
 
 
-def test_an_application_shows_the_key_and_the_address_to_compare(
-    nodes: tuple[Gateway, Gateway], browser: Browser
-):
+def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser):
     me, peer = nodes
     sender = Sender()
     address = "https://192.0.2.77:7380"
@@ -141,11 +139,7 @@ def test_an_application_shows_the_key_and_the_address_to_compare(
 
 
 @pytest.mark.parametrize("role", [Role.VENDOR, Role.VIEWER])
-def test_a_role_is_offered_only_what_it_may_do(
-    browser: Browser,
-    role: Role,
-    tmp_path_factory: pytest.TempPathFactory,
-):
+def test_a_role_is_offered_only_what_it_may_do(browser, role, tmp_path_factory):
     with running(
         tmp_path_factory.mktemp("roles"), auth={"mode": "on", "token": "0123456789abcdef0123"}
     ) as node:
@@ -174,7 +168,7 @@ def test_a_role_is_offered_only_what_it_may_do(
         assert refused == []
 
 
-def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway], browser: Browser):
+def test_two_people_become_partners_by_six_words(nodes, browser):
     ann = opened(browser, nodes[0], "partners")
     bob = opened(browser, nodes[1], "partners", "zh-CN")
     words = [("Add a partner", "Show", "Compare", "Accept"), ("添加合作方", "显示", "核对", "接受")]
@@ -191,7 +185,8 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
         page.locator("textarea[name=invitation]").fill(theirs)
         page.get_by_role("button", name=compare, exact=True).click()
         seen.append(page.locator("p.words").inner_text())
-    assert seen[0] == seen[1] and len(seen[0].split()) == 6
+    assert seen[0] == seen[1]
+    assert len(seen[0].split()) == 6
     for page, (_, _, _, accept) in zip((ann, bob), words, strict=True):
         page.get_by_role("button", name=accept, exact=True).click()
         expect(page.locator("dialog input")).to_have_count(
@@ -207,7 +202,8 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
         route = ask(node, "operator", "GET", f"/api/v1/routes/{other.settings.node.id}").json()[
             "route"
         ]
-        assert route["signing"] == "required" and route["url"] == other.addresses()["peer"]
+        assert route["signing"] == "required"
+        assert route["url"] == other.addresses()["peer"]
     ann.locator("summary", has_text="Add a partner").click()
     ann.locator("input[name=address]").fill(nodes[0].addresses()["peer"])
     ann.locator("textarea[name=invitation]").fill(invitations[1].replace("http://", "https://"))
@@ -218,11 +214,7 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
     expect(ann.locator("#notices .bad")).to_contain_text(f"{PEER}.ca")
 
 
-def test_a_job_goes_through_yaml_and_a_template_without_loss(
-    nodes: tuple[Gateway, Gateway],
-    browser: Browser,
-    tmp_path: Path,
-):
+def test_a_job_goes_through_yaml_and_a_template_without_loss(nodes, browser, tmp_path):
     page = opened(browser, nodes[0], "submit")
     odd: dict[str, Any] = {
         "a": "yes",

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,7 +39,6 @@ from tests.contracts.engine_acts import (
     USES_ITS_HOME,
     WAITS,
     WRITES_MUCH,
-    Act,
     Heard,
     a_spec,
     ended,
@@ -71,18 +68,14 @@ class EngineContract:
 
     # ------------------------------------------------------------ being there
 
-    def test_an_image_that_is_here_need_not_be_fetched(
-        self, harness: Harness, engine: Engine
-    ) -> None:
+    def test_an_image_that_is_here_need_not_be_fetched(self, harness, engine):
         told: list[str] = []
         assert engine.ensure_image(harness.image, told.append) == engine.image_digest(harness.image)
         assert told == []
         with pytest.raises(ImageNotFound, match="no-such-image"):
             engine.ensure_image(harness.no_image, told.append)
 
-    def test_an_image_other_than_the_approved_one_is_not_started(
-        self, harness: Harness, engine: Engine
-    ) -> None:
+    def test_an_image_other_than_the_approved_one_is_not_started(self, harness, engine):
         spec = a_spec(harness, exits(0), digest="sha256:" + "0" * 64)
         with pytest.raises(DigestChanged, match="sha256:000") as raised:
             engine.launch(spec)
@@ -91,7 +84,7 @@ class EngineContract:
         engine.launch(replace(spec, digest=engine.image_digest(harness.image)))
         assert ended(engine, spec.name).code == 0
 
-    def test_it_says_what_runs_cannot_reach(self, harness: Harness, engine: Engine) -> None:
+    def test_it_says_what_runs_cannot_reach(self, harness, engine):
         found = engine.isolation()
         whole = {"tasks", "outside"} if "network" in harness.capabilities else set()
         promised = getattr(
@@ -109,12 +102,8 @@ class EngineContract:
         ],
     )
     def test_what_only_some_engines_can_is_granted_or_refused(
-        self,
-        harness: Harness,
-        engine: Engine,
-        capability: str,
-        asked: dict[str, Any],
-    ) -> None:
+        self, harness, engine, capability, asked
+    ):
         spec = a_spec(harness, exits(0), **asked)
         if capability in harness.capabilities:
             engine.launch(spec)
@@ -122,9 +111,10 @@ class EngineContract:
             return
         with pytest.raises(NotSupported) as raised:
             engine.launch(spec)
-        assert raised.value.reason == "NOT_SUPPORTED" and engine.probe(spec.name) == Missing()
+        assert raised.value.reason == "NOT_SUPPORTED"
+        assert engine.probe(spec.name) == Missing()
 
-    def test_an_engine_that_is_down_says_so(self, harness: Harness) -> None:
+    def test_an_engine_that_is_down_says_so(self, harness):
         spec = a_spec(harness, WAITS)
         with harness.down() as engine:
             with pytest.raises(EngineError):
@@ -147,36 +137,35 @@ class EngineContract:
 
     # ------------------------------------------------------------ launching
 
-    def test_a_run_ends_with_its_code(self, engine: Engine, run: Launch) -> None:
+    def test_a_run_ends_with_its_code(self, engine, run):
         for act, code, signal in (
             (exits(0), 0, None),
             (exits(255), 255, None),
             (KILLS_ITSELF, 137, 9),
         ):
             exit_ = ended(engine, run(act).name)
-            assert (exit_.code, exit_.signal, exit_.oom_killed) == (code, signal, False)
+            assert exit_.code == code
+            assert exit_.signal == signal
+            assert exit_.oom_killed is False
 
-    def test_launching_twice_is_launching_once_and_times_are_in_order(
-        self, engine: Engine, run: Launch
-    ) -> None:
+    def test_launching_twice_is_launching_once_and_times_are_in_order(self, engine, run):
         spec = run(WAITS)
         running = engine.probe(spec.name)
         engine.launch(spec)
-        assert isinstance(running, Running) and engine.probe(spec.name) == running
+        assert isinstance(running, Running)
+        assert engine.probe(spec.name) == running
         assert [found.name for found in engine.list()] == [spec.name]
         engine.stop(spec.name, 10)
         exit_ = ended(engine, spec.name)
-        assert running.started_at is not None and exit_.started_at == running.started_at
-        assert exit_.finished_at is not None and exit_.finished_at.tzinfo is UTC
+        assert running.started_at is not None
+        assert exit_.started_at == running.started_at
+        assert exit_.finished_at is not None
+        assert exit_.finished_at.tzinfo is UTC
         assert exit_.started_at <= exit_.finished_at
 
     def test_ended_runs_are_not_restarted_and_their_logs_are_saved_first(
-        self,
-        harness: Harness,
-        engine: Engine,
-        run: Launch,
-        tmp_path: Path,
-    ) -> None:
+        self, harness, engine, run, tmp_path
+    ):
         spec, target = run(exits(1)), tmp_path / "deep" / "er"
         exit_ = ended(engine, spec.name)
         engine.launch(spec)
@@ -188,7 +177,7 @@ class EngineContract:
         assert texts.pop("stdout.log") in harness.logged(b"out\n", b"err\n")
         assert texts == {"stderr.log": b"err\n" if harness.streams else b""}
 
-    def test_launching_from_many_threads_is_launching_once(self, harness: Harness) -> None:
+    def test_launching_from_many_threads_is_launching_once(self, harness):
         engines = [harness.engine(), harness.engine()]
         spec = a_spec(harness, WAITS)
         together = threading.Barrier(8)
@@ -211,7 +200,7 @@ class EngineContract:
         said(engines[0], spec.name, b"ready")
         assert engines[0].logs(spec.name).stdout == b"ready\n"
 
-    def test_a_name_of_another_installation_is_not_taken_over(self, harness: Harness) -> None:
+    def test_a_name_of_another_installation_is_not_taken_over(self, harness):
         spec = a_spec(harness, WAITS)
         harness.engine().launch(spec)
         other = harness.engine(installation=harness.another)
@@ -224,9 +213,7 @@ class EngineContract:
         other.remove(spec.name)
         assert isinstance(harness.engine().probe(spec.name), Running)
 
-    def test_a_missing_program_is_named_and_leaves_nothing(
-        self, harness: Harness, engine: Engine
-    ) -> None:
+    def test_a_missing_program_is_named_and_leaves_nothing(self, harness, engine):
         spec = a_spec(harness, NO_SUCH_PROGRAM)
         for _ in range(2):
             with pytest.raises(CommandNotFound, match="/no/such/program") as raised:
@@ -237,7 +224,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ environment
 
-    def test_the_environment_arrives_exactly(self, harness: Harness, engine: Engine) -> None:
+    def test_the_environment_arrives_exactly(self, harness, engine):
         environment = {
             "system.storage": "file:///bfia/storage",
             "config.node_id.host.0": "JG0100001100000010",
@@ -253,14 +240,12 @@ class EngineContract:
         assert {name: told.get(name) for name in environment} == environment
         assert set(told) - set(environment) <= harness.adds
 
-    def test_home_temporary_and_working_folders_can_be_written(
-        self, harness: Harness, engine: Engine
-    ) -> None:
+    def test_home_temporary_and_working_folders_can_be_written(self, harness, engine):
         """As torch, matplotlib and numba do at import; shared memory is as large as the run's memory."""
         limits = Limits(memory=300 * 1024 * 1024)
         assert output_of(harness, engine, USES_ITS_HOME, limits=limits) == b"bfia\n"
 
-    def test_what_cannot_be_launched_is_named(self, harness: Harness, engine: Engine) -> None:
+    def test_what_cannot_be_launched_is_named(self, harness, engine):
         large = {
             "config.big": "x" * 131_072,
             "nul": "a\0b",
@@ -272,7 +257,8 @@ class EngineContract:
             spec = a_spec(harness, WAITS, environment={"fine": "1", name: value})
             with pytest.raises(CreateFailed, match="environment") as raised:
                 engine.launch(spec)
-            assert (name or "''") in str(raised.value) and "fine" not in str(raised.value)
+            assert (name or "''") in str(raised.value)
+            assert "fine" not in str(raised.value)
             assert engine.probe(spec.name) == Missing()
         for limits in (Limits(cpu=0), Limits(cpu=float("nan")), Limits(memory=-1), Limits(pids=0)):
             with pytest.raises(CreateFailed, match="limits"):
@@ -284,9 +270,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ looking and stopping
 
-    def test_what_was_never_started_is_missing_and_harmless(
-        self, engine: Engine, tmp_path: Path
-    ) -> None:
+    def test_what_was_never_started_is_missing_and_harmless(self, engine, tmp_path):
         name = run_name("alpha", "none", "none", "guest", 0, 1)
         assert engine.probe(name) == Missing()
         engine.stop(name, 1)
@@ -301,25 +285,19 @@ class EngineContract:
         [(ENDS_WELL_ON_TERM, LONG, 5, None), (WAITS, LONG, 143, 15), (IGNORES_TERM, 0.3, 137, 9)],
         ids=["exits in its own way", "by the signal", "is killed after the grace"],
     )
-    def test_a_run_is_stopped(
-        self,
-        engine: Engine,
-        run: Launch,
-        act: Act,
-        grace: float,
-        code: int,
-        number: int | None,
-    ) -> None:
+    def test_a_run_is_stopped(self, engine, run, act, grace, code, number):
         spec = run(act)
         said(engine, spec.name, b"ready")
         for _ in range(2):  # the second time it has exited, and that stays as it is
             engine.stop(spec.name, grace)
             exit_ = engine.probe(spec.name)
-            assert isinstance(exit_, Exited) and (exit_.code, exit_.signal) == (code, number)
+            assert isinstance(exit_, Exited)
+            assert exit_.code == code
+            assert exit_.signal == number
 
     # ------------------------------------------------------------ logs
 
-    def test_the_end_of_a_log_can_be_read_alone(self, engine: Engine, run: Launch) -> None:
+    def test_the_end_of_a_log_can_be_read_alone(self, engine, run):
         spec = run(WRITES_MUCH)
         ended(engine, spec.name)
         assert engine.logs(spec.name, tail=7).stdout == b"the end"
@@ -329,19 +307,14 @@ class EngineContract:
 
     # ------------------------------------------------------------ forgetting and listing
 
-    def test_removing_ends_what_runs(
-        self,
-        harness: Harness,
-        engine: Engine,
-        run: Launch,
-    ) -> None:
+    def test_removing_ends_what_runs(self, harness, engine, run):
         spec = run(IGNORES_TERM)
         engine.remove(spec.name)
         assert engine.probe(spec.name) == Missing()
         engine.launch(replace(spec, command=harness.command(exits(4))))
         assert ended(engine, spec.name).code == 4
 
-    def test_the_list_is_of_this_node_and_installation(self, harness: Harness) -> None:
+    def test_the_list_is_of_this_node_and_installation(self, harness):
         alpha, beta = harness.engine("alpha"), harness.engine("beta")
         other = harness.engine("alpha", harness.another)
         one, two = a_spec(harness, WAITS), a_spec(harness, exits(2), node="beta")
@@ -358,9 +331,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ watching
 
-    def test_a_failing_subscriber_gets_the_next_exit_and_a_closed_one_none(
-        self, engine: Engine, run: Launch
-    ) -> None:
+    def test_a_failing_subscriber_gets_the_next_exit_and_a_closed_one_none(self, engine, run):
         heard, gone = Heard(), Heard()
 
         def fails(name: str) -> None:
@@ -375,12 +346,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ starting anew
 
-    def test_a_new_object_takes_up_the_runs_of_the_old(
-        self,
-        harness: Harness,
-        engine: Engine,
-        run: Launch,
-    ) -> None:
+    def test_a_new_object_takes_up_the_runs_of_the_old(self, harness, engine, run):
         goes_on, over = run(WAITS), run(exits(3))
         said(engine, goes_on.name, b"ready")
         exit_ = ended(engine, over.name)
@@ -399,12 +365,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ what only some engines can
 
-    def test_mounts_are_seen_as_asked(
-        self,
-        harness: Harness,
-        engine: Engine,
-        tmp_path: Path,
-    ) -> None:
+    def test_mounts_are_seen_as_asked(self, harness, engine, tmp_path):
         source, target = tmp_path / "in", tmp_path / "out"
         source.mkdir(mode=0o755)
         target.mkdir()
@@ -421,9 +382,7 @@ class EngineContract:
         assert (target / "text").read_text(encoding="utf-8") == "联邦\n"
         assert sorted(p.name for p in source.iterdir()) == ["text"]
 
-    def test_a_run_does_not_get_more_memory_than_granted(
-        self, harness: Harness, engine: Engine
-    ) -> None:
+    def test_a_run_does_not_get_more_memory_than_granted(self, harness, engine):
         spec = launched(harness, engine, NEEDS_MEMORY, limits=Limits(memory=100 * 1024 * 1024))
         exit_ = ended(engine, spec.name)
         assert exit_.code != 0
@@ -433,23 +392,19 @@ class EngineContract:
 class ClusterContract(EngineContract):
     """For engines of several machines, one of which is taken away."""
 
-    def test_nothing_that_reads_like_a_template_is_filled_in(
-        self, harness: Harness, engine: Engine
-    ) -> None:
+    def test_nothing_that_reads_like_a_template_is_filled_in(self, harness, engine):
         told = '$(HOME) $$(told) $told {{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
         command = ("sh", "-c", 'printf \'%s\\n\' "$told" "$0"', told)
         output = output_of(harness, engine, WAITS, environment={"told": told}, command=command)
         assert output.decode().splitlines() == [told, told]
 
-    def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness: Harness) -> None:
+    def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness):
         engine = harness.engine(read_only_root=True)
         text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
         output = output_of(harness, engine, shell(text), private_folders=("/bfia/log",))
         assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]
 
-    def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(
-        self, harness: Harness
-    ) -> None:
+    def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(self, harness):
         engine = harness.engine(place_seconds=2.0)
         with pytest.raises(
             CreateFailed, match=rf"no machine of the \w+ takes it: {harness.no_room}"
@@ -457,9 +412,7 @@ class ClusterContract(EngineContract):
             engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=60 << 30)))
         assert engine.list() == []
 
-    def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(
-        self, harness: Harness
-    ) -> None:
+    def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(self, harness):
         """The last machine loses its link: its run is missing, others go on; back again, it ends what it had."""
         with the_last_of(harness.cluster), contextlib.closing(type(harness)(harness.last)) as last:
             near, far = harness.engine(), last.engine()
@@ -473,10 +426,10 @@ class ClusterContract(EngineContract):
                 with pytest.raises(CreateFailed, match=harness.gone):
                     last.engine(place_seconds=2.0).launch(never)
                 heard.of(lost.name)
-                assert far.probe(lost.name) == Missing() and isinstance(
-                    near.probe(stays.name), Running
-                )
-                assert len(harness.pods(lost.name)) <= 1 and far.logs(lost.name).stdout == b""
+                assert far.probe(lost.name) == Missing()
+                assert isinstance(near.probe(stays.name), Running)
+                assert len(harness.pods(lost.name)) <= 1
+                assert far.logs(lost.name).stdout == b""
                 far.stop(lost.name, 1)
                 far.remove(lost.name)
                 assert far.list() == []

@@ -91,17 +91,13 @@ def found(*pages: Served) -> Any:
         return RegistryImages(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
 
 
-def test_of_a_multi_platform_image_this_platforms_one_is_inspected(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_of_a_multi_platform_image_this_platforms_one_is_inspected(monkeypatch):
     monkeypatch.setattr("engines.kubernetes.images.platform.machine", lambda: "x86_64")
     pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
     for machines in ((("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)):
         image = found({"manifests/1": (200, index(*machines))}, pages)
-        assert (image.digest, image.user) == (
-            f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}",
-            "9",
-        )
+        assert image.digest == f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}"
+        assert image.user == "9"
         assert image.reference.endswith(image.digest)
 
 
@@ -139,18 +135,14 @@ def test_what_machines_of_another_kind_would_run_is_approved_too():
         ({"manifests/1": (403, b"")}, PullDenied, "log in"),
     ],
 )
-def test_what_a_registry_forges_or_refuses_is_no_image(
-    pages: Served,
-    kind: type[Exception],
-    words: str,
-):
+def test_what_a_registry_forges_or_refuses_is_no_image(pages, kind, words):
     """Attack: what a registry describes has another content than what machines would fetch from it."""
     with pytest.raises(kind, match=words):
         found(pages)
 
 
 @pytest.mark.parametrize("name", ["token", "access_token"])
-def test_a_registrys_token_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, name: str):
+def test_a_registrys_token_is_asked_for_once(monkeypatch, name):
     monkeypatch.setattr(registries, "login_for", lambda _: Login())
     page = json.dumps({name: "t"}).encode()
     with (
@@ -226,13 +218,7 @@ def described(
         (403, {"message": "not you"}, CreateFailed, "not you"),
     ],
 )
-def test_a_refusal_keeps_the_clusters_words(
-    tmp_path: Any,
-    status: int,
-    body: Any,
-    kind: type[EngineError],
-    words: str,
-):
+def test_a_refusal_keeps_the_clusters_words(tmp_path, status, body, kind, words):
     page = json.dumps(
         {
             "kind": "Status",
@@ -275,12 +261,7 @@ def test_a_refusal_keeps_the_clusters_words(
         ),
     ],
 )
-def test_a_watch_that_the_cluster_ends(
-    tmp_path: Any,
-    status: int,
-    event: Any,
-    kind: type[Exception],
-):
+def test_a_watch_that_the_cluster_ends(tmp_path, status, event, kind):
     pods = {"/pods": (status, json.dumps(event).encode() + b"\n")}
     with serving(pods) as shop, a_cluster(shop, tmp_path) as cluster:
         with pytest.raises(kind), cluster.watching("", "1") as stream:
@@ -302,11 +283,7 @@ def test_a_watch_that_the_cluster_ends(
         ({"current-context": "d"}, "lacks 'c'"),
     ],
 )
-def test_a_cluster_that_is_not_described_is_away(
-    tmp_path: Any,
-    current: dict[str, str],
-    words: str,
-):
+def test_a_cluster_that_is_not_described_is_away(tmp_path, current, words):
     contexts = [
         {"name": "c", "context": {"cluster": "c"}},
         {"name": "d", "context": {"cluster": "c", "user": "c"}},
@@ -352,7 +329,7 @@ def waits(reason: str, message: str = "") -> PodView:
     return a_pod(status)
 
 
-def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_never_begins_is_named(monkeypatch):
     assert beginning(monkeypatch, None) == "CreateFailed: it was removed before it had begun"
     said = beginning(monkeypatch, waits("CreateContainerError", "cannot mount"))
     assert said == "CreateFailed: cannot mount"
@@ -360,7 +337,8 @@ def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
     said = beginning(monkeypatch, waits("ContainerCreating"), **late)
     assert said == "CreateFailed: it did not begin in time on its machine (unknown): events"
     said = beginning(monkeypatch, waits("ErrImagePull", "i/o timeout"), **late)
-    assert said.startswith(PullTimeout.__name__) and said.endswith("(ErrImagePull): i/o timeout")
+    assert said.startswith(PullTimeout.__name__)
+    assert said.endswith("(ErrImagePull): i/o timeout")
 
 
 @pytest.mark.parametrize(
@@ -371,19 +349,16 @@ def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
         (CreateFailed("no room"), CreateFailed, ["bfia-run"]),
     ],
 )
-def test_a_run_is_removed_by_known_facts_and_not_after_a_failed_query(
-    error: EngineError,
-    raised: type[EngineError],
-    removed: list[str],
-):
+def test_a_run_is_removed_by_known_facts_and_not_after_a_failed_query(error, raised, removed):
     gone: list[str] = []
     engine: Any = SimpleNamespace(remove=gone.append)
     with pytest.raises(EngineError, match=str(error)) as caught:
         wait_for_start(engine, "bfia-run", raising(error), 60.0, 60.0)
-    assert type(caught.value) is raised and gone == removed
+    assert type(caught.value) is raised
+    assert gone == removed
 
 
-def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch):
     engine = KubernetesEngine("n", "i")
     about = SimpleNamespace(name="bfia-run", annotations={STARTED: "true"})
     jobs = [
@@ -397,13 +372,13 @@ def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch: pytest.MonkeyP
 def test_an_exit_of_an_unknown_time_is_one():
     over = {"terminated": {"exitCode": 1, "startedAt": THEN}}
     probe = a_pod({"phase": "Failed", "containerStatuses": [ENDED | {"state": over}]}).probe()
-    assert isinstance(probe, Exited) and probe.code == 1 and probe.finished_at is None
+    assert isinstance(probe, Exited)
+    assert probe.code == 1
+    assert probe.finished_at is None
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(
-    tmp_path: Any, status: int
-):
+def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(tmp_path, status):
     refused = json.dumps(
         {
             "kind": "Status",
@@ -422,7 +397,8 @@ def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(
         if status == 403:
             assert engine._machines() is None
             pods = engine._others({"m"})
-            assert (pods.in_namespace, pods.on_machines) == ([], [])
+            assert pods.in_namespace == []
+            assert pods.on_machines == []
             return
         for asked in (engine._machines, lambda: engine._others({"m"})):
             with pytest.raises(EngineDown), translated():

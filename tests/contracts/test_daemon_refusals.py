@@ -92,7 +92,7 @@ def quiet(_: str) -> None: ...
 # ------------------------------------------------------------ images and containers
 
 
-def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
+def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path):
     sources = (
         Source(tmp_path / "storage", bind="/srv/data"),
         Source(tmp_path / "runs", volume="runs"),
@@ -133,14 +133,11 @@ def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None
         (500, "cannot create network: the daemon is shutting down", EngineDown),
     ],
 )
-def test_the_words_of_the_daemon_are_understood(
-    status: int,
-    text: str,
-    error: type[EngineError],
-) -> None:
+def test_the_words_of_the_daemon_are_understood(status, text, error):
     with pytest.raises(error) as raised, translated(CreateFailed):
         raise says(status, text)
-    assert type(raised.value) is error and str(raised.value).endswith(text)
+    assert type(raised.value) is error
+    assert str(raised.value).endswith(text)
 
 
 def test_a_refusal_keeps_the_daemons_words():
@@ -162,11 +159,7 @@ def test_a_refusal_keeps_the_daemons_words():
     ("name", "answer", "kind"),
     [("", None, NoImage), ("a:1", says(404, "No such image"), NoImage), ("a", says(400), 0)],
 )
-def test_an_image_that_cannot_be_looked_at(
-    name: str,
-    answer: Any,
-    kind: Any,
-):
+def test_an_image_that_cannot_be_looked_at(name, answer, kind):
     with pytest.raises(kind or EngineError) as caught:
         Images(Daemon(inspect_image=[answer]), PullRules()).find(name)
     assert kind or type(caught.value) is EngineError
@@ -196,11 +189,7 @@ def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
         ),
     ],
 )
-def test_a_container_that_cannot_be_created(
-    monkeypatch: pytest.MonkeyPatch,
-    answers: Any,
-    words: str,
-):
+def test_a_container_that_cannot_be_created(monkeypatch, answers, words):
     monkeypatch.setattr(containers, "NAME_TIMEOUT", -1.0)
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
     engine._client = Daemon(
@@ -214,11 +203,12 @@ def test_a_container_that_cannot_be_created(
         engine.launch(a_spec(MemoryHarness(), exits(0), limits=Limits()))
 
 
-def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch):
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
     monkeypatch.setattr(engine, "_inspect", lambda _: {})
     engine._client = Daemon(containers=[says(404, "no", NotFound)])
-    assert engine.disk_use("bfia-run", 10) == DiskUse() and engine.no_way_to(()) == ""
+    assert engine.disk_use("bfia-run", 10) == DiskUse()
+    assert engine.no_way_to(()) == ""
 
 
 def test_an_image_without_a_command():
@@ -244,9 +234,7 @@ def a_network(**answers: Any) -> tuple[NodeNetwork, Daemon]:
     return NodeNetwork(daemon, "net", {}), daemon
 
 
-def test_a_network_that_another_gateway_is_just_creating_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_network_that_another_gateway_is_just_creating_is_waited_for(monkeypatch):
     found, _ = a_network(networks=[[], [], [NET]], create_network=[says(409)])
     assert found.ensure() == "n"
     monkeypatch.setattr(network, "CREATE_TIMEOUT", 0.0)
@@ -266,7 +254,8 @@ def test_a_recreated_network_gets_other_addresses_if_its_own_are_taken():
     found, asked = a_network(networks=[[seen], []], **made)
     assert found.address() == str(next(ipaddress.ip_network("10.9.0.0/24").hosts()))
     found.forget()
-    assert found.ensure() == "new" and asked.asked.count("create_network") == 2
+    assert found.ensure() == "new"
+    assert asked.asked.count("create_network") == 2
 
 
 def test_a_used_network_stays_and_one_without_addresses_is_useless():
@@ -305,11 +294,7 @@ class Ran:
     ],
 )
 def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    path: str | None,
-    ran: Ran,
-    why: str,
+    monkeypatch, caplog, path, ran, why
 ):
     monkeypatch.setattr(firewall.shutil, "which", lambda *_, **__: path)
     monkeypatch.setattr(firewall.subprocess, "run", ran)
@@ -322,7 +307,8 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     }
     found, _ = a_network(networks=[[{**ours, "IPAM": POOL}]], remove_network=[says(403)])
     found.close_host([1])
-    assert any(why in gap for gap in found.isolation().gaps) and not found.isolation().host
+    assert any(why in gap for gap in found.isolation().gaps)
+    assert not found.isolation().host
     monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
     with monkeypatch.context() as again:
         again.setattr(Firewall, "close_except", lambda *_: None)  # it can be used again
@@ -340,7 +326,7 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
         services.ensure(("10.1.1.1:9000",), [])
 
 
-def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.MonkeyPatch):
+def test_services_that_cannot_be_reached_from_containers(monkeypatch):
     far = Daemon()
     monkeypatch.setattr(far, "is_here", lambda: False, raising=False)
     assert "another" not in ServiceNetworks(far, "net", {}, "o").lacks()
@@ -366,10 +352,8 @@ def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.Mon
 
 def test_in_the_network_of_the_host_there_is_none_of_ours():
     engine = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
-    assert (engine.network_id(), engine._network_of(a_spec(MemoryHarness(), exits(0)))) == (
-        "host",
-        ("host", {}),
-    )
+    assert engine.network_id() == "host"
+    assert engine._network_of(a_spec(MemoryHarness(), exits(0))) == ("host", {})
 
 
 # ------------------------------------------------------------ sandboxes
@@ -386,7 +370,7 @@ def sandboxes(**answers: Any) -> tuple[Sandboxes, Daemon]:
     return Sandboxes(daemon, {}, {}, 1, "", None), daemon
 
 
-def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path: Path):
+def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path):
     file = tmp_path / "wait.tar"
     file.write_bytes(archive("amd64"))
     subprocess.run(["tar", "-xf", file, "-C", tmp_path], check=True)
@@ -433,7 +417,8 @@ def test_dead_sandboxes_are_removed_and_those_of_other_networks_unused():
     pool._ready.append(Sandbox("net", "s"))  # and no start was lately
     pool._swept = True
     due = pool._next()
-    assert due is not None and not pool._ready
+    assert due is not None
+    assert not pool._ready
     due()
     assert daemon.asked.count("remove_container") == 2
 
@@ -456,7 +441,7 @@ def a_swarm(**answers: Any) -> tuple[Any, Daemon]:
         (says(500), None),
     ],
 )
-def test_a_task_is_ended_unless_another_has_just_changed_it(answer: Any, ended: bool | None):
+def test_a_task_is_ended_unless_another_has_just_changed_it(answer, ended):
     engine, _ = a_swarm(update_service=[answer])
     service = {"ID": "s", "Version": {"Index": 1}}
     if ended is None:
@@ -470,9 +455,7 @@ def test_a_machine_that_left_the_swarm_is_gone():
     assert a_swarm(inspect_node=[says(404, "no", NotFound)])[0]._is_gone("m")
 
 
-def test_a_runs_network_is_kept_while_used_and_then_removed(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_runs_network_is_kept_while_used_and_then_removed(monkeypatch):
     monkeypatch.setattr(swarm, "PAUSE", 0.0)
     assert a_swarm(create_network=[says(409, "already exists")])[0]._network("r") == "r"
     with pytest.raises(APIError):
@@ -483,9 +466,7 @@ def test_a_runs_network_is_kept_while_used_and_then_removed(
         assert daemon.asked == 2 * ["remove_network"]
 
 
-def test_a_run_is_created_again_while_its_former_network_is_removed(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch):
     monkeypatch.setattr(swarm, "PAUSE", 0.0)
     daemon = {
         "nodes": [[]],
@@ -508,12 +489,11 @@ def test_no_name_in_a_task_is_a_template():
         "NONE"
     ]  # nor has its image a say about the daemon's work
     for text in (mounted["Source"], mounted["Target"], variable):
-        assert "{{" not in text.replace('{{"{{"}}', "") and text.replace('{{"{{"}}', "{{").endswith(
-            evil
-        )
+        assert "{{" not in text.replace('{{"{{"}}', "")
+        assert text.replace('{{"{{"}}', "{{").endswith(evil)
 
 
-def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.MonkeyPatch):
+def test_machines_fetch_an_image_from_its_own_repository(monkeypatch):
     """Attack: another vendor's index has the same image for the manager, and another one for other machines."""
     started: list[str] = []
 
@@ -522,9 +502,8 @@ def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.Mon
         image: str,
         *_: Any,
     ) -> None:
-        assert (
-            spec.labels["proxy"] == "" and spec.labels["bfia.task"] == "task_1"
-        )  # nor do its labels count
+        assert spec.labels["proxy"] == ""
+        assert spec.labels["bfia.task"] == "task_1"  # nor do its labels count
         started.append(image)
 
     monkeypatch.setattr(swarm, "template", begun)

@@ -80,9 +80,7 @@ def launch(image: str, engine: str) -> Any:
     return replace(a_launch(MemoryHarness(), exits(0)), image=image, engine=engine)
 
 
-def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(
-    worlds: tuple[MemoryWorld, MemoryWorld],
-):
+def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(worlds):
     first, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
         first.launch(spec)
@@ -90,23 +88,26 @@ def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(
         first.launch(launch("far:1", ""))
     again = both(worlds)
     assert {found.name for found in again.list()} == {near.name, far.name}
-    assert isinstance(again.probe(far.name), Running) and again.main.probe(far.name) == Missing()
+    assert isinstance(again.probe(far.name), Running)
+    assert again.main.probe(far.name) == Missing()
     again.remove(far.name)
-    assert first.probe(far.name) == Missing() and isinstance(first.probe(near.name), Running)
+    assert first.probe(far.name) == Missing()
+    assert isinstance(first.probe(near.name), Running)
     assert first.image_digest("far:1") == first.at("far").image_digest("far:1")
 
 
-def test_a_run_at_a_further_engine_has_no_address_here(worlds: tuple[MemoryWorld, MemoryWorld]):
+def test_a_run_at_a_further_engine_has_no_address_here(worlds):
     engine, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
         engine.launch(spec)
         at = engine.at(spec.engine)
         assert isinstance(at, MemoryEngine)
         at.addresses[spec.name] = "172.18.0.2"
-    assert (engine.address(near.name), engine.address(far.name)) == ("172.18.0.2", "")
+    assert engine.address(near.name) == "172.18.0.2"
+    assert engine.address(far.name) == ""
 
 
-def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorld, MemoryWorld]):
+def test_an_engine_that_is_away_hides_its_own_runs_only(worlds):
     engine, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
         engine.launch(spec)
@@ -122,9 +123,7 @@ def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorl
         engine.launch(launch("near:1", "elsewhere"))
 
 
-def test_an_image_is_inspected_where_it_is_and_queried_at_the_main_engine(
-    worlds: tuple[MemoryWorld, MemoryWorld],
-):
+def test_an_image_is_inspected_where_it_is_and_queried_at_the_main_engine(worlds):
     engine = both(worlds)
     assert engine.image_facts("far:1") == engine.at("far").image_facts("far:1")
     assert engine.registry_digest("near:1", 1.0) == engine.main.image_digest("near:1")
@@ -235,11 +234,7 @@ def job(
     ],
     ids=["address", "device"],
 )
-def test_a_daemon_or_device_that_is_not_configured_is_refused(
-    node: Gateway,
-    version: str,
-    words: list[str],
-):
+def test_a_daemon_or_device_that_is_not_configured_is_refused(node, version, words):
     with pytest.raises((Invalid, Refused)) as caught:
         node.participant.create_job(job(version), ME)
     assert caught.value.problems[0].path == "dag.components[0]"
@@ -247,7 +242,7 @@ def test_a_daemon_or_device_that_is_not_configured_is_refused(
     assert node.store.local_jobs.find(f"job-daemon-{version}") is None
 
 
-def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: Gateway):
+def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node):
     def said(
         listener: str,
         path: str,
@@ -260,9 +255,12 @@ def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: G
 
     spec = job("2.0.0", "told")
     theirs = said("peer", "/v1/interconn/schedule/job/create", replace(spec, scheduler=PEER))
-    assert "DAEMON_NOT_ALLOWED" in theirs and "10.0.0" not in theirs and "tcp://…" in theirs
+    assert "DAEMON_NOT_ALLOWED" in theirs
+    assert "10.0.0" not in theirs
+    assert "tcp://…" in theirs
     ours = said("operator", "/v1/platform/schedule/job/create_all", spec)
-    assert "DAEMON_NOT_ALLOWED" in ours and "tcp://10.0.0.66" in ours
+    assert "DAEMON_NOT_ALLOWED" in ours
+    assert "tcp://10.0.0.66" in ours
     ending = Ending(
         Outcome.FAILED, node.clock(), Failure("ENGINE_DOWN", f"engine {ADDRESS} has not answered")
     )
@@ -272,13 +270,16 @@ def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: G
 def far(node: Gateway) -> Any:
     """Return what the operators are shown of the further engine."""
     near, far, *_ = ask(node, "operator", "GET", "/api/v1/resources").json()["engines"]
-    assert (near["main"], near["total"]["cpu"], near["held"]["cpu"]) == (True, 2, 0)
-    assert near["total"]["disk_gib"] > 0 and "disk_gib" not in far["total"]  # it is the storage's
+    assert near["main"] is True
+    assert near["total"]["cpu"] == 2
+    assert near["held"]["cpu"] == 0
+    assert near["total"]["disk_gib"] > 0
+    assert "disk_gib" not in far["total"]  # it is the storage's
     assert far["engine"] == FAR
     return far
 
 
-def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: Gateway):
+def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node):
     with pytest.raises(Refused, match=r"^guest\.0 asks for cpu 8, the engine of node \w+ has 2"):
         node.participant.create_job(job("3.0.0", "wide", 8), ME)
     with pytest.raises(
@@ -288,13 +289,12 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     first, second = job("1.0.0", "wide", 8), job("1.0.0", "next", 5)
     node.coordinator.submit_job(first, ME)
     wait_for(lambda: far(node)["held"]["cpu"] == 8, 20, 0.01, "it holds eight cores there")
-    assert (far(node)["total"]["cpu"], far(node)["remaining"]["cpu"], far(node)["cores"]) == (
-        12,
-        4,
-        16,
-    )
+    assert far(node)["total"]["cpu"] == 12
+    assert far(node)["remaining"]["cpu"] == 4
+    assert far(node)["cores"] == 16
     shown = ask(node, "operator", "GET", f"/api/v1/jobs/{first.job_id}").json()["resources"]
-    assert (shown["total"]["cpu"], shown["engines"][FAR]["total"]["cpu"]) == (0, 8)
+    assert shown["total"]["cpu"] == 0
+    assert shown["engines"][FAR]["total"]["cpu"] == 8
     node.coordinator.submit_job(second, ME)
 
     def why() -> str:
@@ -307,13 +307,15 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
         == f"needs cpu 5 at engine {FAR} on node {ME}, free cpu 4, held by job {first.job_id} (cpu 8)"
     )
     printed = CliRunner().invoke(app, ["resources", "--url", node.addresses()["operator"]]).stdout
-    assert f"engine {FAR}" in printed and first.job_id in printed
+    assert f"engine {FAR}" in printed
+    assert first.job_id in printed
     metrics = ask(node, "operator", "GET", "/metrics").text
     assert f'bfia_engine_resources_free{{engine="{FAR}",kind="cpu"}} 4.0' in metrics
     assert 'bfia_resources_held{kind="cpu"} 0.0' in metrics
     items = node.participant.dry_run(job("1.0.0", "planned", 5), ME)
     (told,) = [item for item in items if item.check == "resources"]
-    assert (told.found, told.cause) == (f"cpu 5 at engine {FAR}", said)
+    assert told.found == f"cpu 5 at engine {FAR}"
+    assert told.cause == said
     FAR_WORLD.down = True
     try:
         node.capacities.look(FAR)
@@ -324,7 +326,9 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
             "it is said",
         )
         away = far(node)
-        assert (away["total"]["cpu"], away["held"]["cpu"], bool(away["cause"])) == (12, 8, True)
+        assert away["total"]["cpu"] == 12
+        assert away["held"]["cpu"] == 8
+        assert bool(away["cause"]) is True
         metrics = ask(node, "operator", "GET", "/metrics").text
         assert f'bfia_engine_answers{{engine="{FAR}"}} 0.0' in metrics
         assert 'bfia_engine_answers{engine="main"} 1.0' in metrics
@@ -337,9 +341,7 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
 
 
-def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(
-    node: Gateway,
-):
+def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(node):
     with pytest.raises(
         Refused, match=f"^one task at a time needs gpu 1 .guest.0., engine {FAR} of .* has gpu 0$"
     ):
@@ -355,18 +357,17 @@ def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(
     assert isinstance(big, MemoryEngine)
     wait_for(lambda: [one.limits.gpu for one in big.launches] == [2], 20, 0.01, "it runs with both")
     local = node.store.local_jobs.get(first.job_id)
-    assert (local.runs[0].limits["gpu"], local.runs[0].limit_origins["gpu"]) == (2, "guest.0")
+    assert local.runs[0].limits["gpu"] == 2
+    assert local.runs[0].limit_origins["gpu"] == "guest.0"
     (told,) = [item for item in node.participant.dry_run(second, ME) if item.check == "resources"]
-    assert (
-        told.found == "gpu 1 at engine big"
-        and f"free gpu 0, held by job {first.job_id} (gpu 2)" in told.cause
-    )
+    assert told.found == "gpu 1 at engine big"
+    assert f"free gpu 0, held by job {first.job_id} (gpu 2)" in told.cause
     metrics = ask(node, "operator", "GET", "/metrics").text
     assert 'bfia_engine_resources_held{engine="big",kind="gpu"} 2.0' in metrics
     assert f'engine="{FAR}",kind="gpu"' not in metrics
 
 
-def test_a_provider_chooses_an_engine_by_its_device(node: Gateway):
+def test_a_provider_chooses_an_engine_by_its_device(node):
     spec = job("5.0.0", "chosen", 5)
     (told,) = [item for item in node.participant.dry_run(spec, ME) if item.check == "resources"]
     assert told.found == "cpu 5 at engine swarm, free now"
@@ -381,10 +382,11 @@ def test_a_provider_chooses_an_engine_by_its_device(node: Gateway):
     wait_for(lambda: node.store.local_jobs.get(spec.job_id).closed, 20, 0.01, "all is returned")
 
 
-def test_what_ran_at_a_further_engine_is_taken_over_by_the_image_there(node: Gateway):
+def test_what_ran_at_a_further_engine_is_taken_over_by_the_image_there(node):
     old = job("4.0.0", "old")
     (new,) = node.planner.first_runs(old, old.dag["a"])
-    assert isinstance(node.engine, SeveralEngines) and new.engine == "big"
+    assert isinstance(node.engine, SeveralEngines)
+    assert new.engine == "big"
     digest = node.engine.at("big").image_digest(new.image)
     assert digest != node.engine.image_digest(new.image)
     for address in new.outputs.values():
@@ -394,22 +396,25 @@ def test_what_ran_at_a_further_engine_is_taken_over_by_the_image_there(node: Gat
     done = replace(new, status=RunStatus.SUCCESS, image_digest=digest)
     node.store.local_jobs.add(a_local_job(done, status=JobStatus.FINISHED, spec=old), "flow")
     offer = node.inheritance.offer(replace(old, job_id="job-new", old_job_id=old.job_id))
-    assert (offer.tasks, offer.lacking) == (["a"], {})
+    assert offer.tasks == ["a"]
+    assert offer.lacking == {}
 
 
-def test_every_engine_is_shown_with_what_holds_there(node: Gateway):
+def test_every_engine_is_shown_with_what_holds_there(node):
     SWARM_WORLD.down = True
     try:
         shown = ask(node, "operator", "GET", "/api/v1/engine").json()
     finally:
         SWARM_WORLD.down = False
-    assert shown["answers"] and "at swarm: unknown" in shown["isolation"]["gaps"][-1]
+    assert shown["answers"]
+    assert "at swarm: unknown" in shown["isolation"]["gaps"][-1]
     each = {one["name"]: one for one in shown["engines"]}
     assert [name for name, one in each.items() if one["answers"]] == [FAR, "big"]
-    assert each["swarm"]["cause"].startswith("ENGINE_DOWN") and each["big"]["isolation"]["tasks"]
+    assert each["swarm"]["cause"].startswith("ENGINE_DOWN")
+    assert each["big"]["isolation"]["tasks"]
 
 
-def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node: Gateway):
+def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node):
     """Killed by hand while a far daemon is away, a container has failed by itself."""
     near, distant = job("3.0.0", "killed"), job("1.0.0", "hidden")
     runs = {}
@@ -436,7 +441,8 @@ def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node: Gateway):
     FAR_WORLD.down = True
     try:
         FAR_WORLD.go_away()
-        assert now(distant).away_at is not None and now(near).away_at is None
+        assert now(distant).away_at is not None
+        assert now(near).away_at is None
         assert isinstance(node.engine.main, MemoryEngine)
         node.engine.main.finish(runs[near.job_id].name, 137)
         wait_for(lambda: now(near).over, 20, 0.01, "it has ended")

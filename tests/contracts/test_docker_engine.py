@@ -44,11 +44,7 @@ def engine(harness: DockerHarness) -> ContainerdEngine:
     return harness.engine()
 
 
-def test_a_container_is_hardened_and_limited(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_a_container_is_hardened_and_limited(harness, engine, daemon):
     limits = Limits(
         cpu=0.5,
         memory=64 * MIB,
@@ -75,17 +71,13 @@ def test_a_container_is_hardened_and_limited(
     assert found["Image"] == engine.image_digest(harness.image)
 
 
-def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarness) -> None:
+def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness):
     engine = harness.engine(read_only_root=True)
     text = "echo x > /new 2>/dev/null && exit 1; echo x > /tmp/new || exit 2; exit 0"
     output_of(harness, engine, shell(text))
 
 
-def test_an_image_keeps_its_own_user(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_an_image_keeps_its_own_user(harness, engine, daemon):
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     text = f'FROM {harness.image}\nUSER 1234\nWORKDIR /tmp\nENTRYPOINT ["sh", "-c"]\nCMD ["id -u; pwd"]\n'
     daemon.images.build(
@@ -133,12 +125,7 @@ IN_APP = (
     ],
     ids=["of root", "of root, with a user of its own", "closed", "none", "none, and no /tmp"],
 )
-def test_the_working_directory_of_an_image_can_be_written(
-    harness: DockerHarness,
-    daemon: docker.DockerClient,
-    lines: tuple[str, ...],
-    printed: bytes,
-) -> None:
+def test_the_working_directory_of_an_image_can_be_written(harness, daemon, lines, printed):
     start = 'CMD ["main.sh"]'
     with built(daemon, f"FROM {harness.image}", 'ENTRYPOINT ["sh"]', start, *lines) as image:
         engine = harness.engine()
@@ -148,12 +135,7 @@ def test_the_working_directory_of_an_image_can_be_written(
             engine.remove(left.name)
 
 
-def test_a_working_directory_opens_nothing_that_is_mounted(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    tmp_path: Path,
-) -> None:
+def test_a_working_directory_opens_nothing_that_is_mounted(harness, engine, daemon, tmp_path):
     """Attack: an image's working directory is a folder of the host, named itself or through a link."""
     folder = tmp_path / "shared"
     closed = folder / "closed"
@@ -169,11 +151,7 @@ def test_a_working_directory_opens_nothing_that_is_mounted(
         assert closed.stat().st_mode & 0o777 == 0o755
 
 
-def test_an_image_with_a_user_of_its_own_keeps_its_home(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_an_image_with_a_user_of_its_own_keeps_its_home(harness, engine, daemon):
     tell = shell("echo $HOME $USER")
     for user, printed in (("1234", b"/home/app bfia\n"), ("root", b"/bfia/home bfia\n")):
         with built(daemon, f"FROM {harness.image}", "ENV HOME=/home/app", f"USER {user}") as image:
@@ -201,14 +179,7 @@ LONG = "9" * 20
         (LONG, f"{LONG}:x:0:0::/:/bin/sh", ""),  # a name for a daemon
     ],
 )
-def test_no_image_is_root_by_another_name(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    user: str,
-    line: str,
-    found: str,
-) -> None:
+def test_no_image_is_root_by_another_name(harness, engine, daemon, user, line, found):
     """Attack: an image's user is root in a spelling of its own, or by its /etc/passwd, here behind a link."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     text = f"FROM {harness.image}\nRUN echo '{line}' >> /etc/passwd && echo own:x:1234: >> /etc/group && "
@@ -237,11 +208,7 @@ def test_no_image_is_root_by_another_name(
         daemon.images.remove(name, force=True)
 
 
-def test_an_image_has_no_say_about_its_containers_labels_and_checks(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_an_image_has_no_say_about_its_containers_labels_and_checks(harness, engine, daemon):
     """Attack: an image's labels hold every GPU, or have a proxy of the host serve its port; the daemon itself
     checks its health a thousand times a second, beyond the run's limits.
     """
@@ -259,18 +226,16 @@ def test_an_image_has_no_say_about_its_containers_labels_and_checks(
         config = daemon.api.inspect_container(spec.name)["Config"]
         labels = config["Labels"]
         assert config["Healthcheck"]["Test"] == ["NONE"]
-        assert (labels[GPUS], labels["traefik.enable"]) == ("", "")
-        assert labels["bfia.job"] == spec.labels["bfia.job"] and labels["bfia.image"] == name
+        assert labels[GPUS] == ""
+        assert labels["traefik.enable"] == ""
+        assert labels["bfia.job"] == spec.labels["bfia.job"]
+        assert labels["bfia.image"] == name
     finally:
         engine.remove(spec.name)
         daemon.images.remove(name, force=True)
 
 
-def test_a_container_that_was_made_but_not_started_is_started(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_a_container_that_was_made_but_not_started_is_started(harness, engine, daemon):
     spec = a_spec(harness, exits(3))
     daemon.api.create_container(
         harness.image,
@@ -301,7 +266,7 @@ def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]
     found.remove(force=True)
 
 
-def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, volume: str) -> None:
+def test_mounts_below_the_storage_come_from_its_volume(harness, volume):
     storage = Path("/seen/only/by/the/gateway")
     engine = harness.engine(sources=(Source(storage, volume=volume),))
     mounts = (
@@ -313,9 +278,7 @@ def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, v
     assert output_of(harness, engine, shell("cat /in/text"), mounts=copied) == b"text"
 
 
-def test_containers_reach_the_host_at_the_gateway_and_are_identified(
-    harness: DockerHarness, engine: ContainerdEngine
-) -> None:
+def test_containers_reach_the_host_at_the_gateway_and_are_identified(harness, engine):
     with socket.create_server((engine.gateway_address(), 0)) as server:
         server.settimeout(60)
         host, port = server.getsockname()[:2]
@@ -324,29 +287,25 @@ def test_containers_reach_the_host_at_the_gateway_and_are_identified(
         with connection:
             assert engine.address(name) == address != host
             probe = engine.probe(name)
-            assert isinstance(probe, Running) and not probe.cut_off
+            assert isinstance(probe, Running)
+            assert not probe.cut_off
             assert connection.makefile("rb").readline() == b"hello\n"
     ended(engine, name)
     assert engine.address("bfia-0000000000000000") == ""
 
 
-def test_a_container_that_is_taken_off_its_network_is_told(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_a_container_that_is_taken_off_its_network_is_told(harness, engine, daemon):
     name = launched(harness, engine, shell("sleep 60")).name
     (network,) = daemon.containers.get(name).attrs["NetworkSettings"]["Networks"]
     daemon.networks.get(network).disconnect(name, force=True)
     probe = engine.probe(name)
-    assert isinstance(probe, Running) and probe.cut_off
+    assert isinstance(probe, Running)
+    assert probe.cut_off
     engine.stop(name, 0)
     assert isinstance(engine.probe(name), Exited)
 
 
-def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
-    harness: DockerHarness, daemon: docker.DockerClient
-) -> None:
+def test_a_network_that_was_taken_away_comes_back_with_its_addresses(harness, daemon):
     node = f"node-{uuid.uuid4().hex[:8]}"
     engine = harness.engine(node, network=None)
     other = f"bfia-contract-{uuid.uuid4().hex[:12]}"
@@ -368,7 +327,8 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         daemon.api.create_network(other, ipam=taken)
         with pytest.raises(CreateFailed, match="made anew with other addresses"):
             launched(harness, engine, exits(0), node=node)
-        assert engine.gateway_address() != before and not engine.list()
+        assert engine.gateway_address() != before
+        assert not engine.list()
         ended(engine, launched(harness, engine, exits(0), node=node).name)
     finally:
         for found in engine.list():

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,10 +98,12 @@ def with_component(ref: ComponentRef) -> JobSpec:
     return a_job(Dag((replace(dag.nodes[0], component=ref),)))
 
 
-def test_a_job_that_would_go_well(world: World) -> None:
+def test_a_job_that_would_go_well(world):
     spec = a_job(job_params=cores(1))
     plan = world.me.dry_run.plan(spec)
-    assert plan.good and not plan.count(Standing.UNKNOWN) and not plan.count(Standing.WAITS)
+    assert plan.good
+    assert not plan.count(Standing.UNKNOWN)
+    assert not plan.count(Standing.WAITS)
     here, there = of(plan, ME), of(plan, PEER)
     everywhere = {
         "components",
@@ -114,18 +115,18 @@ def test_a_job_that_would_go_well(world: World) -> None:
         "transport",
         "routes",
     }
-    assert set(here) == everywhere and set(there) == everywhere | {"route", "profile", "way back"}
+    assert set(here) == everywhere
+    assert set(there) == everywhere | {"route", "profile", "way back"}
     assert here["image"][0].found == world.me.engine.image_digest(here["image"][0].about)
     assert there["resources"][0].found == "cpu 1, free now"
     for node in (world.me, world.peer):
-        assert (
-            node.store.jobs.find(spec.job_id) is None
-            and node.store.local_jobs.find(spec.job_id) is None
-        )
-        assert not node.resources.view()["holders"] and not node.resources.view()["waiting"]
+        assert node.store.jobs.find(spec.job_id) is None
+        assert node.store.local_jobs.find(spec.job_id) is None
+        assert not node.resources.view()["holders"]
+        assert not node.resources.view()["waiting"]
 
 
-def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world: World) -> None:
+def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world):
     spec = a_job(job_params={"common": {"blob": "x" * MAX_JOB_SIZE}})
     plan = world.me.dry_run.plan(spec)
     assert problems(plan) == {(ME, "job"), (ME, "reported"), (PEER, "reported")}
@@ -135,9 +136,7 @@ def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world: World) ->
         )
 
 
-def test_an_image_that_is_not_there_and_one_that_was_moved(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_is_not_there_and_one_that_was_moved(world, monkeypatch):
     absent = with_component(registered(world, ME, PEER, component="Absent", image="no:1"))
     plan = world.me.dry_run.plan(absent)
     assert problems(plan) == {(ME, "image"), (PEER, "image")}
@@ -164,12 +163,8 @@ def test_an_image_that_is_not_there_and_one_that_was_moved(
     ],
 )
 def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
-    world: World,
-    component: str,
-    nodes: tuple[str, ...],
-    check: str,
-    cause: str,
-) -> None:
+    world, component, nodes, check, cause
+):
     ref = registered(world, *nodes, component=component, image="vendor:1.0.0")
     plan = world.me.dry_run.plan(with_component(ref))
     assert problems(plan) == {(PEER, check)}
@@ -182,37 +177,37 @@ def reading(dataset: str) -> dict[str, Any]:
     }
 
 
-def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> None:
+def test_data_is_found_or_named_with_its_path_beside_all_else(world):
     place = world.me.storage.root / "space" / "mine"
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
     world.me.sharing.grant(Address("space", "mine"), PEER, "ann")
     plan = world.me.dry_run.plan(a_job(task_params=reading("space#mine")))
     data = of(plan, ME)["data"][0]
-    assert (data.standing, data.found) == (Standing.OK, "readable, 9 bytes")
+    assert data.standing == Standing.OK
+    assert data.found == "readable, 9 bytes"
     assert data.about == "space#mine for guest.0 of a"
     plan = world.me.dry_run.plan(a_job(task_params=reading("no#such")))
     assert problems(plan) == {(ME, "datasets")}
     (item,) = of(plan, ME)["datasets"]
-    assert item.about == "config.task_params.guest.0.a.dataset_id" and item.cause.startswith(
-        "DATASET_UNKNOWN: "
-    )
+    assert item.about == "config.task_params.guest.0.a.dataset_id"
+    assert item.cause.startswith("DATASET_UNKNOWN: ")
     assert of(plan, ME)["image"][0].standing is Standing.OK
     plan = world.me.dry_run.plan(
         a_job(a_dag("a -> b -> a"))
     )  # a mistake of the flow: said once at each node
     for node in (ME, PEER):
         [told] = of(plan, node)["job"]
-        assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
+        assert told.standing is Standing.PROBLEM
+        assert told.remedy == "correct the job"
 
 
-def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(world, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(world.me.participant, "dry_run", raising(StorageFailed("no folder")))
         (own,) = of(world.me.dry_run.plan(a_job()), ME)["reported"]
-        assert own.cause.endswith("no folder") and own.remedy == "bfia-gateway doctor"
+        assert own.cause.endswith("no folder")
+        assert own.remedy == "bfia-gateway doctor"
     with monkeypatch.context() as patch:
         patch.setattr(
             world.peer.image_signatures, "check", raising(SignatureMissing("signed by nobody"))
@@ -240,9 +235,7 @@ def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
     ]
 
 
-def test_broken_data_and_unawaited_approvals_are_problems_of_the_plan(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_data_and_unawaited_approvals_are_problems_of_the_plan(world, monkeypatch):
     place = world.me.storage.root / "space" / "broken"
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
@@ -264,15 +257,15 @@ def test_broken_data_and_unawaited_approvals_are_problems_of_the_plan(
     )
 
 
-def test_unreachable_nodes_and_unknown_versions_are_problems_of_the_plan(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_nodes_and_unknown_versions_are_problems_of_the_plan(world, monkeypatch):
     plan = world.me.dry_run.plan(a_job(roles=ROLES | {"arbiter": (THIRD,)}))
-    assert (THIRD, "route") in problems(plan) and "reported" not in of(plan, THIRD)
+    assert (THIRD, "route") in problems(plan)
+    assert "reported" not in of(plan, THIRD)
     monkeypatch.setattr(world.peer.admission, "dry_run", raising(Refused("not today")))
     plan = world.me.dry_run.plan(a_job(roles={"guest": (PEER,)}, scheduler=PEER))
     assert of(plan, PEER)["reported"][0].cause.endswith("REFUSED: not today")
-    assert plan.nodes[0].node == ME and plan.nodes[0].parties == ()
+    assert plan.nodes[0].node == ME
+    assert plan.nodes[0].parties == ()
     dag = a_dag("a")
     newest = replace(dag.nodes[0], component=ComponentRef("nobody", "*", "Thing"))
     with pytest.raises(Invalid) as caught:
@@ -283,14 +276,16 @@ def test_unreachable_nodes_and_unknown_versions_are_problems_of_the_plan(
     )
 
 
-def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: World) -> None:
+def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world):
     busy = a_job(job_params=cores(2))
     world.me.coordinator.submit_job(busy, ME)
     world.wait_status(busy.job_id, JobStatus.RUNNING)
     try:
         plan = world.me.dry_run.plan(a_job(job_params=cores(1)))
         waits = of(plan, PEER)["resources"][0]
-        assert plan.good and waits.standing is Standing.WAITS and busy.job_id in waits.cause
+        assert plan.good
+        assert waits.standing is Standing.WAITS
+        assert busy.job_id in waits.cause
         never = world.me.dry_run.plan(a_job(job_params=cores(9)))
         assert problems(never) == {(ME, "resources"), (PEER, "resources")}
         assert "RESOURCES_NEVER" in of(never, ME)["resources"][0].cause
@@ -298,7 +293,7 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
         world.stop(busy)
 
 
-def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
     missing = text(b"<html>not found</html>", 404)
     own = {
         "guest": {"0": {"a": {"secret": "guests-own"}}},
@@ -311,16 +306,18 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Pa
         asked = [a for a in site.peer.asked if a.target == INTERCONN + "/job/plan"]
         assert not any(a.target.endswith("/job/create") for a in site.peer.asked)
     there = of(plan, SPEC)
-    assert plan.good and there["route"][0].standing is Standing.OK
+    assert plan.good
+    assert there["route"][0].standing is Standing.OK
     assert there["way back"][0].standing is Standing.UNKNOWN
     assert there["reported"][0].standing is Standing.UNKNOWN
     assert "not reported by this node" in there["reported"][0].cause
     assert OPTIONAL["/job/plan"] in there["reported"][0].cause
     (request,) = asked
-    assert b"hosts-own" in request.raw and b"guests-own" not in request.raw
+    assert b"hosts-own" in request.raw
+    assert b"guests-own" not in request.raw
 
 
-def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
+def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown():
     told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
     assert list(read_plan(json.loads(PlanData(checks=redact_plan(told)).model_dump_json()))) == told
     (odd,) = read_plan(
@@ -334,7 +331,9 @@ def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
             ]
         }
     )
-    assert (odd.check, odd.standing, len(odd.cause)) == ("reported", Standing.UNKNOWN, 2000)
+    assert odd.check == "reported"
+    assert odd.standing == Standing.UNKNOWN
+    assert len(odd.cause) == 2000
     for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
         assert read_plan(nothing) == ()
     assert len(read_plan({"checks": [{}] * 10_000})) == 500

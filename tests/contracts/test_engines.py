@@ -20,7 +20,7 @@ class TestProcess(EngineContract):
         with contextlib.closing(ProcessHarness(tmp_path / "runs")) as harness:
             yield harness
 
-    def test_what_env_is_to_run_has_to_be_there_as_well(self, harness: ProcessHarness) -> None:
+    def test_what_env_is_to_run_has_to_be_there_as_well(self, harness):
         missing, here = ["env", "A=b", "/no/such/program"], ["env", "A=b", "PATH=/bin", "sh"]
         options = ["/usr/bin/env", "-u", "A", "program-of-nobody"]
         engine = harness.engine(
@@ -66,29 +66,31 @@ identities = st.tuples(texts, texts, texts, texts, st.integers(0, 9), st.integer
 
 
 @given(identities, identities)
-def test_a_name_stands_for_one_identity(one: tuple, other: tuple) -> None:
+def test_a_name_stands_for_one_identity(one, other):
     assert (run_name(*one) == run_name(*other)) == (one == other)
     assert re.fullmatch("bfia-[0-9a-f]{16}", run_name(*one))
     assert is_name(run_name(*one))
 
 
-def test_a_name_never_changes() -> None:
+def test_a_name_never_changes():
     """Runs are found again by it after an upgrade."""
     assert (
         run_name("JG0100001100000010", "job-1", "task_1", "guest", 0, 1) == "bfia-365a8db3eb329d31"
     )
 
 
-def test_labels_tell_the_whole_identity() -> None:
+def test_labels_tell_the_whole_identity():
     found = labels("node", "installation", "job-1", "task_1", "host", 2, 3)
     names = ("node", "installation", "job", "task", "role", "index", "attempt")
     values = ("node", "installation", "job-1", "task_1", "host", "2", "3")
     assert found == {f"bfia.{name}": value for name, value in zip(names, values, strict=True)}
-    assert belongs_to(found, "node", "installation") and not belongs_to({}, "node", "installation")
-    assert not belongs_to(found, "node", "other") and not belongs_to(found, "other", "installation")
+    assert belongs_to(found, "node", "installation")
+    assert not belongs_to({}, "node", "installation")
+    assert not belongs_to(found, "node", "other")
+    assert not belongs_to(found, "other", "installation")
 
 
 @given(texts, texts)
-def test_a_safe_name_is_safe_and_tells_nodes_apart(one: str, other: str) -> None:
+def test_a_safe_name_is_safe_and_tells_nodes_apart(one, other):
     assert re.fullmatch("bfia-[A-Za-z0-9_.-]{0,58}", safe_name("bfia", one))
     assert (safe_name("bfia", one) == safe_name("bfia", other)) == (one == other)

@@ -75,11 +75,7 @@ class OwnHarness(DockerHarness):
 @pytest.mark.docker
 @pytest.mark.own_docker
 @pytest.mark.slow
-def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
-    daemon: OwnDocker,
-    keys: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(daemon, keys, tmp_path):
     certificates(others := tmp_path / "others", daemon.inner)
 
     def tls(ca: Path, client: Path | None) -> dict[str, str]:
@@ -96,7 +92,9 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
         assert ended(engine, spec.name).code == 3
         assert engine.logs(spec.name).stdout == b"out\n"
         holds = engine.isolation()
-        assert holds.tasks and holds.outside and not holds.host
+        assert holds.tasks
+        assert holds.outside
+        assert not holds.host
         assert "on another machine" in holds.gaps[0]
         engine.remove(spec.name)
         for wrong in (
@@ -113,9 +111,7 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
 @pytest.mark.docker
 @pytest.mark.own_docker
 @pytest.mark.slow
-def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
-    daemon: OwnDocker,
-) -> None:
+def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon):
     with (
         contextlib.closing(OwnHarness(daemon.url)) as harness,
         contextlib.closing(DockerHarness(f"bfia-JG-{uuid.uuid4().hex[:8]}")) as beside,
@@ -137,19 +133,19 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         daemon.start()
         heard.of(spec.name)
         probe = both.probe(spec.name)
-        assert isinstance(probe, Exited) and probe.code in (137, 143, 255)
+        assert isinstance(probe, Exited)
+        assert probe.code in (137, 143, 255)
         assert engine.logs(spec.name).stdout == b"ready\n"
         both.remove(spec.name)
-        assert both.probe(spec.name) == Missing() and isinstance(both.probe(near.name), Running)
+        assert both.probe(spec.name) == Missing()
+        assert isinstance(both.probe(near.name), Running)
         again = launched(harness, engine, WAITS)
         assert isinstance(engine.probe(again.name), Running)
 
 
 @pytest.mark.docker
 @pytest.mark.sshd
-def test_containers_run_at_a_daemon_behind_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_run_at_a_daemon_behind_ssh(tmp_path, monkeypatch):
     with (
         sshd(tmp_path / "sshd") as server,
         contextlib.closing(DockerHarness(f"bfia-ssh-{uuid.uuid4().hex[:8]}")) as harness,
@@ -183,9 +179,7 @@ def test_containers_run_at_a_daemon_behind_ssh(
         harness._owners.clear()  # its containers are gone, and so is the way there
 
 
-def test_why_a_daemon_is_away_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_why_a_daemon_is_away_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))  # without ssh
     for url, words in (
         ("ssh://10.0.0.9", "install an OpenSSH client$"),

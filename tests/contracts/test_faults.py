@@ -56,7 +56,7 @@ def events(node: Gateway, spec: JobSpec) -> list[str]:
     return [e.event for e in node.store.timeline(spec.job_id)]
 
 
-def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch: list[str]):
+def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
     spec = a_job_of(scratch, min_parties={"host": 1})
     world.me.coordinator.submit_job(spec, ME)  # THIRD answers nobody
     guest, host = (
@@ -79,12 +79,11 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch
             "host.1": "unknown",
         }
         third = told["host.1"]
-        assert (third["node"], third["excluded"], third["reason"]) == (
-            THIRD,
-            True,
-            "PEER_UNREACHABLE",
-        )
-        assert third["tries"] >= 1 and THIRD in third["message"]
+        assert third["node"] == THIRD
+        assert third["excluded"] is True
+        assert third["reason"] == "PEER_UNREACHABLE"
+        assert third["tries"] >= 1
+        assert THIRD in third["message"]
     for label, node in (("guest.0", world.me), ("host.0", world.peer)):
         world.end(spec.job_id, "a", label, node=node)
     assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
@@ -99,11 +98,7 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch
     ],
 )
 def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
-    world: World,
-    scratch: list[str],
-    common: dict[str, Any],
-    reason: str,
-    monkeypatch: pytest.MonkeyPatch,
+    world, scratch, common, reason, monkeypatch
 ):
     spec, call = a_job_of(scratch, **common), Peer.raw
 
@@ -131,15 +126,18 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
         "host.1": "unknown",
     }
     attempts = [e for e in world.me.store.timeline(spec.job_id) if e.event == "create not answered"]
-    assert len(attempts) > 1 and all(e.by == THIRD and e.detail["next"] for e in attempts)
+    assert len(attempts) > 1
+    assert all(e.by == THIRD and e.detail["next"] for e in attempts)
     pauses = [e.detail["tries"] for e in attempts]
     assert pauses == sorted(pauses)
     for local in world.closed(
         spec.job_id, world.me, world.peer
     ):  # who had accepted keeps nothing of it
-        assert (local.status, local.runs) == (JobStatus.FINISHED, ())
+        assert local.status == JobStatus.FINISHED
+        assert local.runs == ()
     assert not any(node.resources.view()["holders"] for node in (world.me, world.peer))
-    assert not world.engine().list() and not world.engine(world.peer).list()
+    assert not world.engine().list()
+    assert not world.engine(world.peer).list()
 
 
 TWO = {"guest": (ME,), "host": (PEER,)}
@@ -164,28 +162,29 @@ def ended(world: World, spec: JobSpec) -> Job:
 
 
 def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
-    world: World,
-    scratch: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    world, scratch, monkeypatch
 ):
     failing = Failing(world.peer.participant.start_job, 1000)
     monkeypatch.setattr(world.peer.participant, "start_job", failing)
     spec = a_job_of(scratch, TWO)
     world.me.coordinator.submit_job(spec, ME)
     job = ended(world, spec)
-    assert job.ending is not None and job.ending.failure is not None
+    assert job.ending is not None
+    assert job.ending.failure is not None
     failure = job.ending.failure
-    assert (job.outcome, failure.reason, failure.node) == (Outcome.FAILED, "FAILED_TO_RUN", PEER)
+    assert job.outcome == Outcome.FAILED
+    assert failure.reason == "FAILED_TO_RUN"
+    assert failure.node == PEER
     assert f"{PEER} error: INTERNAL" in failure.message
     for local in world.closed(spec.job_id, world.me, world.peer):
-        assert (local.status, local.runs) == (JobStatus.FINISHED, ())
-        assert local.ending is not None and local.ending.failure == failure
+        assert local.status == JobStatus.FINISHED
+        assert local.runs == ()
+        assert local.ending is not None
+        assert local.ending.failure == failure
     assert "start refused" in events(world.me, spec)
 
 
-def test_a_job_that_never_fits_ends_with_its_history_at_every_node(
-    world: World, scratch: list[str]
-):
+def test_a_job_that_never_fits_ends_with_its_history_at_every_node(world, scratch):
     """Each attempt is told with its reason, and nothing of the job is left."""
     params = {"common": {}, "guest": {"0": {"resources": {"cpu": 1}}}}
     first, second = (replace(a_job_of(scratch, TWO), job_params=params) for _ in range(2))
@@ -198,22 +197,19 @@ def test_a_job_that_never_fits_ends_with_its_history_at_every_node(
     assert [(e.by, e.detail["reason"], e.detail["message"]) for e in attempts] == [
         (ME, "RESOURCES_BUSY", held)
     ] * 3
-    assert job.ending is not None and job.ending.failure is not None
-    assert (job.outcome, job.ending.failure.reason) == (Outcome.FAILED, "CANNOT_SCHEDULE")
-    assert "asked 3 times" in job.ending.failure.message and held in job.ending.failure.message
+    assert job.ending is not None
+    assert job.ending.failure is not None
+    assert job.outcome == Outcome.FAILED
+    assert job.ending.failure.reason == "CANNOT_SCHEDULE"
+    assert "asked 3 times" in job.ending.failure.message
+    assert held in job.ending.failure.message
     for local in world.closed(second.job_id, world.me, world.peer):
-        assert (
-            local.ending is not None
-            and local.ending.failure == job.ending.failure
-            and local.runs == ()
-        )
+        assert local.ending is not None
+        assert local.ending.failure == job.ending.failure
+        assert local.runs == ()
 
 
-def test_a_failed_finish_is_visible_retried_and_blocks_nothing(
-    world: World,
-    scratch: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_failed_finish_is_visible_retried_and_blocks_nothing(world, scratch, monkeypatch):
     failing = Failing(world.peer.participant.stop_job, 3)
     monkeypatch.setattr(world.peer.participant, "stop_job", failing)
     spec = a_job_of(scratch, TWO)
@@ -224,7 +220,8 @@ def test_a_failed_finish_is_visible_retried_and_blocks_nothing(
     wait_for(
         lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged"
     )
-    assert failing.calls == 4 and events(world.me, spec).count("stop refused") == 3
+    assert failing.calls == 4
+    assert events(world.me, spec).count("stop refused") == 3
     assert local.ending.outcome is Outcome.SUCCEEDED
 
 
@@ -246,16 +243,15 @@ def orphan(
 @pytest.mark.parametrize(
     ("scheduler", "reason"), [(ME, "SCHEDULER_FORGOT"), (THIRD, "SCHEDULER_UNREACHABLE")]
 )
-def test_a_job_whose_scheduling_node_is_gone_ends_here(
-    world: World,
-    scheduler: str,
-    reason: str,
-):
+def test_a_job_whose_scheduling_node_is_gone_ends_here(world, scheduler, reason):
     spec = orphan(world, scheduler, f"job-orphan-{reason}")
     (local,) = world.closed(spec.job_id, world.peer)
-    assert local.status is JobStatus.FINISHED and all(run.over for run in local.runs)
-    assert local.ending is not None and local.ending.failure is not None
-    assert (local.ending.outcome, local.ending.failure.reason) == (Outcome.STOPPED, reason)
+    assert local.status is JobStatus.FINISHED
+    assert all(run.over for run in local.runs)
+    assert local.ending is not None
+    assert local.ending.failure is not None
+    assert local.ending.outcome == Outcome.STOPPED
+    assert local.ending.failure.reason == reason
     assert scheduler in local.ending.failure.message
     if scheduler == THIRD:  # which cannot be asked
         assert world.shown(spec, world.peer)["local_failure"]["reason"] == reason
@@ -298,9 +294,7 @@ def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_asks")
-def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(
-    world: World, scratch: list[str]
-):
+def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(world, scratch):
     spec = a_job_of(scratch, TWO)
     world.me.coordinator.submit_job(spec, ME)
     world.run(spec.job_id, "a", "host.0", world.peer)
@@ -314,19 +308,20 @@ def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(
         )
         stop_all(world.peer, spec)  # changes nothing
         shown = world.shown(spec, world.peer)
-        assert (shown["status"], shown["outcome"]) == (JobStatus.FINISHED, Outcome.STOPPED)
+        assert shown["status"] == JobStatus.FINISHED
+        assert shown["outcome"] == Outcome.STOPPED
         waits = shown["local_waiting"]
-        assert waits["reason"] == "CONFIRMING" and ME in waits["message"]
+        assert waits["reason"] == "CONFIRMING"
+        assert ME in waits["message"]
         assert world.job(spec.job_id).ending is None
     ending = ended(world, spec).ending
-    assert (
-        ending is not None and ending.outcome is Outcome.STOPPED
-    )  # by the stop, or by the run's end before it
+    assert ending is not None
+    assert ending.outcome is Outcome.STOPPED  # by the stop, or by the run's end before it
     wait_for(lambda: "stop reported" in events(world.peer, spec), 60, 0.02)
 
 
 @pytest.mark.usefixtures("never_asks")
-def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world: World, scratch: list[str]):
+def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world, scratch):
     spec = a_job_of(scratch, TWO)
     world.me.coordinator.submit_job(spec, ME)
     world.run(spec.job_id, "a", "host.0", world.peer)
@@ -335,10 +330,11 @@ def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world: World, scratc
         ended(world, spec)
         assert world.peer.coordinator.status(spec.job_id).outcome is Outcome.STOPPED
         (local,) = world.closed(spec.job_id, world.peer)
-        assert local.ending is not None and local.ending.outcome is Outcome.STOPPED
+        assert local.ending is not None
+        assert local.ending.outcome is Outcome.STOPPED
 
 
-def test_an_exit_reaches_every_party_without_polling(world: World, scratch: list[str]):
+def test_an_exit_reaches_every_party_without_polling(world, scratch):
     """The engine tells its node, that node the scheduling one, and this one stops the others."""
     nodes, never = (world.me, world.peer), 36_000.0
     usual = [(node.executor._timing, node.scheduler._timing) for node in nodes]
@@ -356,8 +352,10 @@ def test_an_exit_reaches_every_party_without_polling(world: World, scratch: list
         guest = world.run(spec.job_id, "a", "guest.0")
         world.end(spec.job_id, "a", "host.0", code=1, node=world.peer)
         job = world.wait_status(spec.job_id, JobStatus.FINISHED)
-        assert job.ending is not None and job.ending.failure is not None
-        assert (job.ending.failure.reason, job.ending.failure.node) == ("EXIT_1", PEER)
+        assert job.ending is not None
+        assert job.ending.failure is not None
+        assert job.ending.failure.reason == "EXIT_1"
+        assert job.ending.failure.node == PEER
         assert {part.polls for part in job.tasks["a"].nodes.values()} == {0}
         world.closed(spec.job_id)
         assert guest.name not in {found.name for found in world.engine().list()}

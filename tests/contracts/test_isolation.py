@@ -136,7 +136,8 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
             stdout=subprocess.PIPE,
         )
         try:
-            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
             yield far
         finally:
             server.kill()
@@ -186,12 +187,8 @@ def address_of(daemon: docker.DockerClient, name: str) -> str:
 
 @IN_BOTH
 def test_a_task_reaches_the_gateways_listener_and_nothing_else(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    ours: Look,
-    not_ours: Look,
-) -> None:
+    harness, engine, daemon, ours, not_ours
+):
     gateway = engine.gateway_address()
     docker0 = default_bridge(daemon)
     with (
@@ -231,12 +228,8 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
 
 @IN_BOTH
 def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    ours: Look,
-    not_ours: Look,
-) -> None:
+    harness, engine, daemon, ours, not_ours
+):
     gateway = engine.gateway_address()
     docker0 = default_bridge(daemon)
     published: dict[str, Any] = {
@@ -292,12 +285,8 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
 
 
 def test_a_service_is_found_by_name_and_lost_rules_are_restored(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    ours: Look,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    harness, engine, daemon, ours, monkeypatch
+):
     docker0 = default_bridge(daemon)
     names = {"lake.bank.example": docker0, "here.example": "127.0.0.1"}
     monkeypatch.setattr(socket, "gethostbyname", names.__getitem__)
@@ -321,7 +310,8 @@ def test_a_service_is_found_by_name_and_lost_rules_are_restored(
             ).splitlines()
             for rule in (line.split()[1:] for line in rules if bridge in line):
                 subprocess.run(["iptables", "-D", *rule], check=True)
-            assert not engine.isolation().outside and "no rules" in engine.isolation().gaps[0]
+            assert not engine.isolation().outside
+            assert "no rules" in engine.isolation().gaps[0]
         assert engine.no_way_to((service,)) == ""
         assert "loopback" in engine.no_way_to(("here.example:80",))
         with pytest.raises(CreateFailed, match="loopback"):
@@ -329,12 +319,8 @@ def test_a_service_is_found_by_name_and_lost_rules_are_restored(
 
 
 def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    ours: Look,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    engine, daemon, ours, monkeypatch, caplog
+):
     monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
     with listening() as operators, listening(engine.gateway_address()) as door:
         engine.close_host([door])
@@ -358,7 +344,8 @@ def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
     )
     subprocess.run(["iptables", "-D", *jump, chain], check=True)
     ours("127.0.0.1:1")
-    assert "no iptables" in caplog.messages[-1] and not engine.isolation().host
+    assert "no iptables" in caplog.messages[-1]
+    assert not engine.isolation().host
 
 
 @contextlib.contextmanager
@@ -375,11 +362,7 @@ def no_jump(chain: str) -> Iterator[None]:
             subprocess.run(["iptables", "-w", "-I", jump[0], "1", *jump[1:]], check=True)
 
 
-def test_the_way_stays_closed_while_docker_makes_a_network(
-    daemon: docker.DockerClient,
-    engine: ContainerdEngine,
-    ours: Look,
-) -> None:
+def test_the_way_stays_closed_while_docker_makes_a_network(daemon, engine, ours):
     docker0 = default_bridge(daemon)
     with listening() as local, another_machine() as far:
         engine.close_host([1])
@@ -390,12 +373,8 @@ def test_the_way_stays_closed_while_docker_makes_a_network(
 
 
 def test_published_ports_stay_closed_while_docker_makes_a_network(
-    harness: DockerHarness,
-    daemon: docker.DockerClient,
-    engine: ContainerdEngine,
-    ours: Look,
-    not_ours: Look,
-) -> None:
+    harness, daemon, engine, ours, not_ours
+):
     engine.close_host([1])
     serves: dict[str, Any] = {
         "command": ["python3", "-c", SERVES],
@@ -418,9 +397,7 @@ def test_published_ports_stay_closed_while_docker_makes_a_network(
 
 
 @IN_BOTH
-def test_there_is_no_way_out_by_another_protocol(
-    harness: DockerHarness, engine: ContainerdEngine
-) -> None:
+def test_there_is_no_way_out_by_another_protocol(harness, engine):
     text = """
 import socket, pathlib
 v6 = pathlib.Path("/proc/net/if_inet6")
@@ -435,11 +412,7 @@ for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socke
     output_of(harness, engine, python(text))
 
 
-def test_several_gateways_of_a_node_leave_each_other_their_doors(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    ours: Look,
-) -> None:
+def test_several_gateways_of_a_node_leave_each_other_their_doors(harness, engine, ours):
     second = harness.engine(instance="second")
     gateway = engine.gateway_address()
     with listening(gateway) as one, listening(gateway) as two, listening(gateway) as later:
@@ -451,22 +424,26 @@ def test_several_gateways_of_a_node_leave_each_other_their_doors(
         assert list(seen.values()) == [False, True, True]
 
 
-def test_what_does_not_hold_is_told(harness: DockerHarness, engine: ContainerdEngine) -> None:
+def test_what_does_not_hold_is_told(harness, engine):
     engine.gateway_address()
     found = engine.isolation()
-    assert found.tasks and found.outside and not found.host  # nobody has closed the host yet
-    assert len(found.gaps) == 1 and "listens on all addresses" in found.gaps[0]
+    assert found.tasks
+    assert found.outside
+    assert not found.host  # nobody has closed the host yet
+    assert len(found.gaps) == 1
+    assert "listens on all addresses" in found.gaps[0]
     host = harness.engine(network_mode="host").isolation()
-    assert (host.tasks, host.host, host.outside) == (False, False, False)
+    assert host.tasks is False
+    assert host.host is False
+    assert host.outside is False
     assert "network_mode" in host.gaps[0]
 
 
-def test_who_only_looks_leaves_no_network_and_takes_none_away(
-    harness: DockerHarness, daemon: docker.DockerClient
-) -> None:
+def test_who_only_looks_leaves_no_network_and_takes_none_away(harness, daemon):
     looking, node = harness.engine(installation="looks"), harness.engine()
     told = looking.isolation().gaps
-    assert len(told) == 1 and told[0].endswith(MADE_AT_START)
+    assert len(told) == 1
+    assert told[0].endswith(MADE_AT_START)
     looking.undo_network()
     assert daemon.networks.list(names=[harness.network]) == []
     made = node.network_id()
@@ -478,27 +455,23 @@ def test_who_only_looks_leaves_no_network_and_takes_none_away(
     node.remove_network()
 
 
-def test_a_network_of_the_admins_own_is_left_as_it_is(
-    harness: DockerHarness, daemon: docker.DockerClient
-) -> None:
+def test_a_network_of_the_admins_own_is_left_as_it_is(harness, daemon):
     name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
     made = daemon.networks.create(name)
     engine = harness.engine(network=name)
     try:
         engine.close_host([1])
         found = engine.isolation()
-        assert (found.tasks, found.host, found.outside) == (False, False, False)
+        assert found.tasks is False
+        assert found.host is False
+        assert found.outside is False
         assert all("own" in gap for gap in found.gaps)
         assert made.id == engine.network_id()
     finally:
         made.remove()
 
 
-def test_a_network_that_was_made_without_isolation_is_made_anew(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-) -> None:
+def test_a_network_that_was_made_without_isolation_is_made_anew(harness, engine, daemon):
     network = NodeNetwork(
         lambda: daemon.api, harness.network, {NODE: "alpha", INSTALLATION: "x"}, outside=True
     )
@@ -508,24 +481,20 @@ def test_a_network_that_was_made_without_isolation_is_made_anew(
     assert engine.isolation().outside
 
 
-def test_the_outside_is_open_only_where_the_admin_says_so(harness: DockerHarness) -> None:
+def test_the_outside_is_open_only_where_the_admin_says_so(harness):
     name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
     engine = harness.engine(network=name, outside=True)
     try:
         with another_machine() as far:
             assert looked(harness, engine, f"{far}:8080") == {f"{far}:8080": True}
-        assert engine.isolation().tasks and not engine.isolation().outside
+        assert engine.isolation().tasks
+        assert not engine.isolation().outside
         engine.remove(engine.list()[0].name)
     finally:
         remove_network(name, engine.remove_network)
 
 
-def test_a_granted_capability_and_mount_are_all_that_is_added(
-    harness: DockerHarness,
-    engine: ContainerdEngine,
-    daemon: docker.DockerClient,
-    tmp_path: Any,
-) -> None:
+def test_a_granted_capability_and_mount_are_all_that_is_added(harness, engine, daemon, tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "model").write_text("weights")
     spec = a_spec(
@@ -538,5 +507,6 @@ def test_a_granted_capability_and_mount_are_all_that_is_added(
     assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
     assert engine.logs(spec.name).stdout == b"weights\n"
     host = daemon.api.inspect_container(spec.name)["HostConfig"]
-    assert host["CapDrop"] == ["ALL"] and host["Privileged"] is False
+    assert host["CapDrop"] == ["ALL"]
+    assert host["Privileged"] is False
     assert host["CapAdd"] in (["NET_BIND_SERVICE"], ["CAP_NET_BIND_SERVICE"])

@@ -160,7 +160,7 @@ def pods_of(admin: Client, run: str) -> list[Pod]:
     return list(admin.list(Pod, labels={RUN: run}))
 
 
-def test_runs_have_the_profile_that_their_machines_have(harness: KubernetesHarness) -> None:
+def test_runs_have_the_profile_that_their_machines_have(harness):
     """Attack: the calls that `tests.trust.system_calls` makes."""
     folder = harness.home / "1" / "kubelet" / "seccomp"
     folder.mkdir(exist_ok=True)
@@ -174,9 +174,7 @@ def test_runs_have_the_profile_that_their_machines_have(harness: KubernetesHarne
         profile.unlink()
 
 
-def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(
-    harness: KubernetesHarness, admin: Client
-) -> None:
+def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness, admin):
     options = KubernetesOptions(
         read_only_root=True,
         priority_class="system-node-critical",
@@ -194,29 +192,33 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(
     job = job_of(spec, engine._images.find(spec.image), engine._owner, False, options)
     engine.launch(spec)
     (pod,) = pods_of(admin, spec.name)
-    assert pod.spec and pod.spec.containers and job.spec and job.spec.template.spec
+    assert pod.spec
+    assert pod.spec.containers
+    assert job.spec
+    assert job.spec.template.spec
     container, wanted = pod.spec.containers[0], job.spec.template.spec
     bare, _, digest = container.image.partition("@")
-    assert bare == harness.image.rpartition(":")[0] and digest == engine.registry_digest(
-        harness.image, 5
-    )
+    assert bare == harness.image.rpartition(":")[0]
+    assert digest == engine.registry_digest(harness.image, 5)
     own = container.securityContext
-    assert (own.allowPrivilegeEscalation, own.privileged, own.runAsNonRoot) == (False, False, True)
-    assert (own.runAsUser, own.runAsGroup, own.capabilities.drop) == (65534, 65534, ["ALL"])
+    assert own.allowPrivilegeEscalation is False
+    assert own.privileged is False
+    assert own.runAsNonRoot is True
+    assert own.runAsUser == 65534
+    assert own.runAsGroup == 65534
+    assert own.capabilities.drop == ["ALL"]
     assert pod.spec.securityContext.seccompProfile.type == "RuntimeDefault"
-    assert (pod.spec.automountServiceAccountToken, pod.spec.restartPolicy) == (False, "Never")
+    assert pod.spec.automountServiceAccountToken is False
+    assert pod.spec.restartPolicy == "Never"
     assert container.resources.limits == {"cpu": "1500m", "memory": str(96 << 20)}
     assert container.resources.requests == {"cpu": "0", "memory": str(64 << 20)}
     found = admin.get(Job, spec.name).spec
-    assert (found.backoffLimit, found.parallelism, found.ttlSecondsAfterFinished) == (
-        0,
-        1,
-        7 * 24 * 3600,
-    )
+    assert found.backoffLimit == 0
+    assert found.parallelism == 1
+    assert found.ttlSecondsAfterFinished == 7 * 24 * 3600
     assert found.activeDeadlineSeconds > pod.spec.activeDeadlineSeconds
-    assert (
-        wanted.priorityClassName == "system-node-critical" and wanted.tolerations[-1].key == "gpu"
-    )
+    assert wanted.priorityClassName == "system-node-critical"
+    assert wanted.tolerations[-1].key == "gpu"
     assert wanted.containers[0].securityContext.readOnlyRootFilesystem
     assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == [
         "/bfia/log",
@@ -226,9 +228,7 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(
     ]
 
 
-def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
-    harness: KubernetesHarness, admin: Client
-) -> None:
+def test_the_variables_are_secret_and_gone_once_the_run_has_begun(harness, admin):
     """So that nothing can start it a second time: its pod is deleted, and the one in its place never begins."""
     engine, heard = harness.engine(), Heard()
     spec = launched(harness, engine, WAITS, environment={"config.token": "confidential"})
@@ -252,11 +252,8 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
 
 
 def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
-    harness: KubernetesHarness,
-    admin: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    harness, admin, monkeypatch, tmp_path
+):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with guarded_registry(tmp_path / "closed") as closed:
         engine, made = harness.engine(pull=PullRules(frozenset({closed}))), []
@@ -280,7 +277,8 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
     (pod,) = pods_of(admin, spec.name)
     job, variables, login = made
     assert [one.name for one in pod.spec.imagePullSecrets] == [login.metadata.name]
-    assert (login.type, variables.type) == ("kubernetes.io/dockerconfigjson", "Opaque")
+    assert login.type == "kubernetes.io/dockerconfigjson"
+    assert variables.type == "Opaque"
     auths = json.loads(base64.b64decode(login.data[".dockerconfigjson"]))["auths"]
     assert auths == {closed: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}
     for secret in (variables, login):
@@ -288,7 +286,7 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
     assert list(admin.list(Secret, labels={RUN: spec.name})) == []
 
 
-def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) -> None:
+def test_what_is_over_leaves_nothing(harness, admin):
     engine = harness.engine()
     done, never = (
         a_spec(harness, exits(0)),
@@ -308,13 +306,12 @@ def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) 
             )
 
 
-def test_a_launch_that_was_cut_off_is_completed_by_the_next(
-    harness: KubernetesHarness, admin: Client
-) -> None:
+def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness, admin):
     engine = harness.engine()
     spec = a_spec(harness, exits(4))
     engine._create(spec, engine._images.find(spec.image))  # and there the gateway was killed
-    assert engine.probe(spec.name) == Missing() and pods_of(admin, spec.name) == []
+    assert engine.probe(spec.name) == Missing()
+    assert pods_of(admin, spec.name) == []
     anew = harness.engine()
     anew.launch(spec)
     assert ended(anew, spec.name).code == 4
@@ -323,11 +320,7 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(
     wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[STARTED], "it is taken up")
 
 
-def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
-    harness: KubernetesHarness,
-    admin: Client,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admin, monkeypatch):
     engine, spec = harness.engine(), a_spec(harness, exits(0), reserved=Limits(cpu=12))
     seen: list[PodView] = []
     look = engine._pods
@@ -348,11 +341,7 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
 
 
 @pytest.mark.parametrize("by", ["launch", "watch"])
-def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
-    harness: KubernetesHarness,
-    admin: Client,
-    by: str,
-) -> None:
+def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(harness, admin, by):
     """The gateway was killed before the note of the first, which was then evicted."""
     engine, spec = harness.engine(), a_spec(harness, WAITS)
     image = engine._images.find(spec.image)
@@ -391,7 +380,7 @@ def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
     anew.remove(spec.name)
 
 
-def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHarness) -> None:
+def test_images_that_a_machine_cannot_fetch_are_told_apart(harness):
     engine = harness.engine()
     with pytest.raises(PullDenied, match="registry docker"):
         engine.image_digest("bfia-base:py311")
@@ -407,11 +396,7 @@ def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHa
     assert engine.list() == []
 
 
-def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
-    harness: KubernetesHarness,
-    admin: Client,
-    space: str,
-) -> None:
+def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(harness, admin, space):
     """With more rights than a gateway needs: in a namespace of the test's own."""
     options = {
         "kubeconfig": str(harness.home / "admin.conf"),
@@ -420,7 +405,8 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
     }
     engine, unknown = harness.engine(**options), harness.engine(**options)
     whole = engine.capacity()
-    assert whole.cpu >= 1 and whole.memory > 1 << 30  # of one machine
+    assert whole.cpu >= 1
+    assert whole.memory > 1 << 30  # of one machine
     unknown._machines = lambda: None  # type: ignore[method-assign]
     with pytest.raises(EngineDown, match="may not list its nodes") as refused:
         unknown.capacity()
@@ -456,11 +442,7 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
     assert replace(shipped.capacity(), others=None) == Capacity(8, 1 << 30)
 
 
-def test_gpus_are_those_of_ready_machines_within_the_quota(
-    harness: KubernetesHarness,
-    admin: Client,
-    space: str,
-) -> None:
+def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space):
     """Of a resource that one machine has while the test runs, as another vendor's would be; without a device."""
     gpu = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}"
     (machine,) = admin.list(Node, labels={"machine": "1"})
@@ -473,12 +455,14 @@ def test_gpus_are_those_of_ready_machines_within_the_quota(
     try:
         options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space}
         engine = harness.engine(gpu=gpu, **options)
-        assert (engine.capacity().gpu, harness.engine(**options).capacity().gpu) == (2, 0)
+        assert engine.capacity().gpu == 2
+        assert harness.engine(**options).capacity().gpu == 0
         first, second = (a_spec(harness, WAITS, limits=Limits(gpu=count)) for count in (1, 2))
         engine.launch(first)
         (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
         has = pod.spec.containers[0].resources
-        assert (has.limits[gpu], has.requests[gpu]) == ("1", "1")
+        assert has.limits[gpu] == "1"
+        assert has.requests[gpu] == "1"
         theirs = harness.engine(
             node="beta",
             gpu=gpu,
@@ -504,9 +488,7 @@ def test_gpus_are_those_of_ready_machines_within_the_quota(
         advertise(None)
 
 
-def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(
-    harness: KubernetesHarness,
-) -> None:
+def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness):
     engine, heard = harness.engine(), Heard()
     watch = engine.watch(heard)
     assert isinstance(watch, PodWatch)
@@ -519,9 +501,7 @@ def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(
         heard.of(spec.name)
 
 
-def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
-    harness: KubernetesHarness, tmp_path: Path
-) -> None:
+def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(harness, tmp_path):
     text = (harness.home / "gateway.conf").read_text(encoding="utf-8")
     (server,) = re.findall(r'server: "(https://[^"]+)"', text)
     where = urlsplit(server)
@@ -547,11 +527,12 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
         harness.engine().stop(spec.name, 1)  # it ends meanwhile
         cable.mend()
         heard.of(spec.name)
-        assert ended(engine, spec.name).code == 143 and engine.logs(spec.name).stdout == b"ready\n"
+        assert ended(engine, spec.name).code == 143
+        assert engine.logs(spec.name).stdout == b"ready\n"
         engine.close()  # before the cable is
 
 
-def test_the_first_responses_may_come_together() -> None:
+def test_the_first_responses_may_come_together():
     """In a process of its own, which would be gone: each thread decodes what no other has yet."""
     code = (
         "import sys, threading; from engines.kubernetes import engine\n"
@@ -569,9 +550,7 @@ def test_the_first_responses_may_come_together() -> None:
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
 
 
-def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
-    harness: KubernetesHarness, admin: Client
-) -> None:
+def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(harness, admin):
     """By the shipped policy, on a network that keeps to it; other pods find the doors open."""
     engine, gateways = harness.engine(), os.environ["BFIA_TEST_KUBERNETES_HOST"]
     other = launched(harness, engine, python(SERVES))
@@ -714,11 +693,7 @@ ENDED = SEEN | {"ready": False, "state": OVER}
         ),
     ],
 )
-def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
-    status: dict[str, Any],
-    metadata: dict[str, Any],
-    seen: type[object],
-    over: bool,
-) -> None:
+def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(status, metadata, seen, over):
     pod = a_pod(status, **metadata)
-    assert (type(pod.probe()), pod.is_over) == (seen, over)
+    assert type(pod.probe()) is seen
+    assert pod.is_over == over

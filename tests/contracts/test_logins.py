@@ -67,11 +67,7 @@ NOT_INSTALLED = r"the credential helper docker-credential-no-such, which .*/conf
         (None, r".*/config\.json cannot be read \(Is a directory\)"),
     ],
 )
-def test_what_is_wrong_with_a_login_is_named(
-    file: Path,
-    content: object,
-    problem: str,
-) -> None:
+def test_what_is_wrong_with_a_login_is_named(file, content, problem):
     if content is None:
         file.mkdir()
     else:
@@ -105,12 +101,7 @@ def refused(login: Login) -> str:
         ("echo []", None, "names, gives no login in the form"),
     ],
 )
-def test_a_helper_is_asked_and_its_faults_are_named(
-    file: Path,
-    text: str,
-    password: tuple[str, str] | None,
-    problem: str,
-) -> None:
+def test_a_helper_is_asked_and_its_faults_are_named(file, text, password, problem):
     file.write_text(json.dumps({"credsStore": "shop"}))
     helper(file.parent, text)
     login = login_for(SHOP)
@@ -119,7 +110,7 @@ def test_a_helper_is_asked_and_its_faults_are_named(
     assert re.search(problem, login.problem)
 
 
-def test_a_helper_that_cannot_be_run_is_named(file: Path) -> None:
+def test_a_helper_that_cannot_be_run_is_named(file):
     file.write_text(json.dumps({"credsStore": "shop"}))
     program = file.parent / "docker-credential-shop"
     program.write_text("#!/no/such/interpreter\n")
@@ -132,7 +123,7 @@ def test_a_helper_that_cannot_be_run_is_named(file: Path) -> None:
     "content",
     ["{", "[]", '{"auths": {"a": "b"}}', '{"auths": {"a": {"auth": "?"}}}', '{"proxies": 1}'],
 )
-def test_an_engine_answers_whatever_dockers_configuration_holds(file: Path, content: str) -> None:
+def test_an_engine_answers_whatever_dockers_configuration_holds(file, content):
     file.write_text(content)
     with contextlib.closing(ContainerdEngine("alpha", "none", DockerOptions())) as engine:
         engine.check()
@@ -140,7 +131,7 @@ def test_an_engine_answers_whatever_dockers_configuration_holds(file: Path, cont
 
 @pytest.mark.docker
 @pytest.mark.registry
-def test_an_image_without_login_is_asked_for_and_the_helper_named(file: Path, shop: str) -> None:
+def test_an_image_without_login_is_asked_for_and_the_helper_named(file, shop):
     file.write_text(json.dumps({"credsStore": "no-such"}))
     options = DockerOptions(pull=PullRules(frozenset({shop}), 60.0))
     with contextlib.closing(ContainerdEngine("alpha", "none", options)) as engine:
@@ -153,7 +144,7 @@ def test_an_image_without_login_is_asked_for_and_the_helper_named(file: Path, sh
 
 
 @pytest.mark.docker
-def test_proxies_of_dockers_configuration_are_kept(file: Path) -> None:
+def test_proxies_of_dockers_configuration_are_kept(file):
     proxies = {"default": {"httpProxy": "http://proxy.example:3128"}}
     file.write_text(json.dumps({"auths": {}, "proxies": proxies}))
     with contextlib.closing(Client(version="auto")) as client:

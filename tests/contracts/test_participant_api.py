@@ -71,14 +71,11 @@ def started(
     return task_id
 
 
-def test_creating_is_accepting_and_once(
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_creating_is_accepting_and_once(api, world, job):
     api.create_job(job, PEER)
     first = world.local(job.job_id)
-    assert first.status is JobStatus.READY and first.runs == ()
+    assert first.status is JobStatus.READY
+    assert first.runs == ()
     assert replace(first.spec, trace_id="") == replace(job, trace_id="")
     for other in (
         replace(job, flow_id="another"),
@@ -97,11 +94,7 @@ def test_creating_is_accepting_and_once(
     assert events == ["job READY here", "job RUNNING here"]
 
 
-def test_a_job_runs_without_those_parties_only_that_it_can_spare(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_a_job_runs_without_those_parties_only_that_it_can_spare(api, world, scratch):
     """Attack: who schedules a job leaves out, once it is agreed to, whom the others rely on."""
     roles = {
         "arbiter": (PEER,),
@@ -130,11 +123,7 @@ def test_a_job_runs_without_those_parties_only_that_it_can_spare(
     assert world.local(spared.job_id).excluded == ("host.0",)
 
 
-def test_all_problems_are_reported_together(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_all_problems_are_reported_together(api, world, scratch):
     flow = a_dag("a -> b; c")
     unknown = replace(flow.nodes[2], component=ComponentRef("vendor", "9", "Thing"))
     spec = a_job_of(
@@ -148,7 +137,8 @@ def test_all_problems_are_reported_together(
     with pytest.raises(GatewayError) as caught:
         api.create_job(spec, PEER)
     # a peer is not told whether a dataset that it was not granted exists
-    assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 403)
+    assert caught.value.reason == "NOT_AUTHORISED"
+    assert caught.value.code == 403
     for found in (
         "dag.components[2]: VERSION_UNKNOWN: provider vendor",
         "config.task_params.guest.0.a.dataset_id",
@@ -159,11 +149,7 @@ def test_all_problems_are_reported_together(
     assert world.me.store.local_jobs.find(spec.job_id) is None
 
 
-def test_a_job_that_is_far_too_large_is_refused(
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_a_job_that_is_far_too_large_is_refused(api, world, job):
     """However often a partner makes and ends such jobs, each would stay."""
     blob = "x" * MAX_JOB_SIZE
     signed = replace(job, bundles={ME: {"payload": blob}})
@@ -173,29 +159,19 @@ def test_a_job_that_is_far_too_large_is_refused(
             GatewayError, match=f"must not have more than {MAX_JOB_SIZE} characters"
         ) as caught:
             create(spec, PEER)
-        assert (caught.value.reason, caught.value.code) == ("TOO_LARGE", 400)
+        assert caught.value.reason == "TOO_LARGE"
+        assert caught.value.code == 400
     assert world.me.store.local_jobs.find(job.job_id) is None
 
 
-def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(
-    apis: Apis,
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(apis, api, world, job):
     others = replace(job, parties=a_spec("a", {"arbiter": (PEER,), "guest": (THIRD,)}).parties)
     assert refusal(api.create_job, others, PEER) == ("NOT_A_PARTY", 409)
     assert refusal(apis.participant(STRANGER).create_job, job, STRANGER) == ("NOT_AUTHORISED", 403)
     assert world.me.store.local_jobs.find(job.job_id) is None
 
 
-def test_only_the_scheduling_node_may_go_on(
-    apis: Apis,
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-    scratch: list[str],
-):
+def test_only_the_scheduling_node_may_go_on(apis, api, world, job, scratch):
     task_id = started(api, world, job)
     for sender in (STRANGER, THIRD):
         other = apis.participant(sender)
@@ -228,12 +204,7 @@ def _calls(
     ]
 
 
-def test_new_parameters_hold_once_a_start_names_them(
-    apis: Apis,
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_new_parameters_hold_once_a_start_names_them(apis, api, world, scratch):
     job = a_job_of(scratch, "a; b", task_params={"common": {"a": {"x": 1}, "b": {"x": 1}}})
     started(api, world, job)
 
@@ -275,7 +246,7 @@ def test_new_parameters_hold_once_a_start_names_them(
     assert [run.parameters["x"] for run in of_b] == [2] * 3
 
 
-def test_unknown_ids(api: ParticipantApi):
+def test_unknown_ids(api):
     nowhere = "job-nowhere"
     for refused in (
         refusal(api.start_job, nowhere, PEER),
@@ -290,11 +261,7 @@ def test_unknown_ids(api: ParticipantApi):
         assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
 
 
-def test_an_id_of_another_task_and_foreign_components_are_refused(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_an_id_of_another_task_and_foreign_components_are_refused(api, world, scratch):
     first, second = a_job_of(scratch), a_job_of(scratch, "a; judged")
     judge = replace(second.dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
     second = replace(second, dag=Dag((second.dag["a"], judge)))
@@ -315,7 +282,7 @@ def test_an_id_of_another_task_and_foreign_components_are_refused(
     assert {run.task_name for run in world.local(second.job_id).runs} == {"a"}
 
 
-def test_reports_of_absent_runs_and_undescribed_codes_are_handled(world: World, job: JobSpec):
+def test_reports_of_absent_runs_and_undescribed_codes_are_handled(world, job):
     started(world.me.participant, world, job)
     callback = world.me.participant.callback
     assert refusal(callback, Callback(SUCCESS, run_id="0" * 64)) == ("RUN_UNKNOWN", 404)
@@ -324,11 +291,7 @@ def test_reports_of_absent_runs_and_undescribed_codes_are_handled(world: World, 
     assert "7" in failure.message
 
 
-def test_a_task_starts_once_however_often_it_is_asked_for(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_a_task_starts_once_however_often_it_is_asked_for(api, world, scratch):
     for _ in range(4):  # what happens between two of the calls differs from time to time
         job = a_job_of(scratch)
         api.create_job(job, PEER)
@@ -348,11 +311,7 @@ def test_a_task_starts_once_however_often_it_is_asked_for(
         assert sorted(launched) == sorted(run.name for run in runs)
 
 
-def test_a_task_may_start_before_its_job_and_runs_under_one_id(
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_a_task_may_start_before_its_job_and_runs_under_one_id(api, world, job):
     """The two calls may overtake each other."""
     api.create_job(job, PEER)
     for bad in ("../x", "a/b", "a\\b", ".."):
@@ -368,11 +327,7 @@ def test_a_task_may_start_before_its_job_and_runs_under_one_id(
     assert len(world.local(job.job_id).runs) == len(PARTIES)
 
 
-def test_a_task_that_is_over_runs_again_under_another_id(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_a_task_that_is_over_runs_again_under_another_id(api, world, scratch):
     """The next task gets what the newest attempt wrote; a late stop of the first one reaches nothing."""
     spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 1}})
     first = started(api, world, spec)
@@ -390,10 +345,8 @@ def test_a_task_that_is_over_runs_again_under_another_id(
         (0, first)
     ] * 3 + [(1, second)] * 3
     assert len({run.name for run in world.local(spec.job_id).runs}) == 6
-    assert (
-        api.poll_task(first, "", PEER).status is FAILED
-        and api.poll_task(second, "", PEER).status is not FAILED
-    )
+    assert api.poll_task(first, "", PEER).status is FAILED
+    assert api.poll_task(second, "", PEER).status is not FAILED
     world.me.participant.stop_task("", first, "", PEER)
     for run in runs:
         table = (
@@ -431,11 +384,7 @@ def test_a_task_that_is_over_runs_again_under_another_id(
     ],
 )
 def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-    settings: dict[str, Any],
-    codes: list[int],
+    api, world, scratch, settings, codes
 ):
     """Attack: who schedules one approved job has a table read once more by each start of a task."""
     spec = a_job_of(scratch, job_params={"common": settings})
@@ -471,11 +420,7 @@ def end_attempt(
     wait_for(lambda: all(run.over for run in runs()), 20, 0.01, f"{task_id} is over")
 
 
-def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(api, world, scratch):
     """It may have failed at another node, which this one cannot see."""
     spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 9}})
     spec = replace(spec, parties=parties({"guest": (PEER,), "host": (ME,)}), initiator_role="guest")
@@ -489,7 +434,7 @@ def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(
     assert refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
 
 
-def test_the_attempts_of_a_task_have_the_same_parameters(world: World, scratch: list[str]):
+def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
     """Attack: parameters are offered before a task begins, and each attempt names others of them."""
     api = world.me.participant
     values = {"a": {"x": 1}, "b": {"x": 1}}
@@ -518,11 +463,7 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world: World, scratch: 
     } == {"one"}
 
 
-def test_a_task_whose_input_was_never_written_starts_with_a_warning(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_a_task_whose_input_was_never_written_starts_with_a_warning(api, world, scratch):
     spec = a_job_of(scratch, "a -> b")
     started(api, world, spec)
     for label in PARTIES:
@@ -533,11 +474,7 @@ def test_a_task_whose_input_was_never_written_starts_with_a_warning(
         assert f"{label} has no output out of task a" in warning
 
 
-def test_each_role_and_index_answers_for_itself(
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_each_role_and_index_answers_for_itself(api, world, job):
     task_id = started(api, world, job)
 
     def said(*roles: str) -> list[TaskStatus]:
@@ -553,11 +490,7 @@ def test_each_role_and_index_answers_for_itself(
     assert said("host.0", "host", "", "guest") == [SUCCESS] * 4
 
 
-def test_a_failure_is_reported_with_its_cause(
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_a_failure_is_reported_with_its_cause(api, world, job):
     task_id = started(api, world, job)
     for role in ("arbiter", "arbiter.0", "guest.1", "host.2", "nobody"):
         assert refusal(api.poll_task, task_id, role, PEER) == ("ROLE_UNKNOWN", 404)
@@ -578,11 +511,7 @@ WAYS: dict[str, Callable[[ParticipantApi, str, str, str], None]] = {
 """the ways in which a scheduling node may ask for the end of one task"""
 
 
-def test_stopping_a_task_that_succeeded_only_tidies_up(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-):
+def test_stopping_a_task_that_succeeded_only_tidies_up(api, world, scratch):
     """Some peers send this after every task that went well."""
     spec = a_job_of(scratch, "a; b")
     task_id = started(api, world, spec)
@@ -597,12 +526,7 @@ def test_stopping_a_task_that_succeeded_only_tidies_up(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(
-    api: ParticipantApi,
-    world: World,
-    scratch: list[str],
-    way: str,
-):
+def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(api, world, scratch, way):
     spec = a_job_of(scratch, "a -> b; c")
     tasks = {
         name: f"task-{spec.job_id}-{name}" for name in "bac"
@@ -615,7 +539,8 @@ def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(
         WAYS[way](api, spec.job_id, tasks["a"], "a")
     for name in "ab":
         news = wait_for(lambda name=name: _over(api, tasks[name]), 20, 0.01)
-        assert news.failure.reason == "STOPPED" and news.failure.task == name
+        assert news.failure.reason == "STOPPED"
+        assert news.failure.task == name
     assert api.poll_task(tasks["c"], "host.1", PEER) == TaskNews(RUNNING)
     assert world.local(spec.job_id).status is JobStatus.RUNNING
 
@@ -625,11 +550,7 @@ def _over(api: ParticipantApi, task_id: str) -> TaskNews | None:
     return news if news.status is FAILED else None
 
 
-def test_stopping_the_job_ends_everything_and_keeps_the_ending(
-    api: ParticipantApi,
-    world: World,
-    job: JobSpec,
-):
+def test_stopping_the_job_ends_everything_and_keeps_the_ending(api, world, job):
     task_id = started(api, world, job)
     why = Failure("EXIT_1", "exit code 1", PEER, "arbiter", "a", 1)
     for _ in range(2):
@@ -638,11 +559,9 @@ def test_stopping_the_job_ends_everything_and_keeps_the_ending(
     local = world.local(job.job_id)
     assert local.status is JobStatus.FINISHED
     assert local.ending is not None
-    assert (local.ending.outcome, local.ending.failure, local.ending.by) == (
-        Outcome.FAILED,
-        why,
-        PEER,
-    )
+    assert local.ending.outcome == Outcome.FAILED
+    assert local.ending.failure == why
+    assert local.ending.by == PEER
     assert refusal(api.start_job, job.job_id, PEER) == ("JOB_ENDED", 409)
     assert refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)
     api.create_job(job, PEER)  # a late repetition of the first call is still no conflict

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,36 +110,34 @@ def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[in
 # ------------------------------------------------------------ nothing stays behind
 
 
-def test_gpus_cannot_be_set_aside_for_a_process(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_gpus_cannot_be_set_aside_for_a_process(harness, engine):
     assert engine.capacity().gpu == 0
     with pytest.raises(NotSupported, match="cannot set GPUs aside"):
         launched(harness, engine, exits(0), limits=Limits(gpu=1))
 
 
-def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_stopping_ends_the_whole_family(harness, engine):
     name, pids = family(harness, engine)
     engine.stop(name, 30)
     assert ended(engine, name).signal == signal.SIGTERM
     gone(pids)
 
 
-def test_what_a_run_leaves_behind_ends_with_it(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_what_a_run_leaves_behind_ends_with_it(harness, engine):
     gone([int(output_of(harness, engine, shell("setsid sleep 600 & echo $!; exit 3"), 3))])
 
 
-def test_a_killed_supervisor_ends_the_run(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_a_killed_supervisor_ends_the_run(harness, engine):
     heard = Heard()
     engine.watch(heard)
     name, pids = family(harness, engine)
     os.kill(record(harness, name, supervisor.SUPERVISOR)["pid"], signal.SIGKILL)
     heard.of(name)
     exit_ = engine.probe(name)
-    assert isinstance(exit_, Exited) and exit_.started_at is not None
-    assert (exit_.code, exit_.signal) == (137, 9)
+    assert isinstance(exit_, Exited)
+    assert exit_.started_at is not None
+    assert exit_.code == 137
+    assert exit_.signal == 9
     gone([pids[0], pids[-1]])  # what has left the session, nobody is left to find
 
 
@@ -173,11 +171,7 @@ def deleted(
 
 
 @pytest.mark.parametrize("remove", [removed, cut_short, deleted])
-def test_a_run_that_is_removed_in_any_way_leaves_no_process(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    remove: Callable[..., None],
-) -> None:
+def test_a_run_that_is_removed_in_any_way_leaves_no_process(harness, engine, remove):
     name, pids = family(harness, engine)
     remove(harness, engine, name)
     gone(pids)
@@ -217,16 +211,12 @@ def forged(
 @pytest.mark.parametrize(
     "changes", [{}, {"boot": "before"}], ids=["its number was recycled", "before the last boot"]
 )
-def test_a_recycled_number_is_not_killed(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    bystander: subprocess.Popen[bytes],
-    changes: dict[str, object],
-) -> None:
+def test_a_recycled_number_is_not_killed(harness, engine, bystander, changes):
     name = forged(harness, bystander.pid, **changes)
     engine.stop(name, 0.1)
     exit_ = engine.probe(name)
-    assert isinstance(exit_, Exited) and exit_.code == 137
+    assert isinstance(exit_, Exited)
+    assert exit_.code == 137
     engine.remove(name)
     assert bystander.poll() is None
 
@@ -249,7 +239,7 @@ os._exit(9)
 """
 
 
-def test_runs_outlive_the_gateway_and_are_taken_up(harness: ProcessHarness) -> None:
+def test_runs_outlive_the_gateway_and_are_taken_up(harness):
     scripts = [WAITS.command[2], "echo out; exit 7"]
     done = subprocess.run(
         [sys.executable, "-c", GATEWAY, str(harness.root), *scripts],
@@ -268,9 +258,7 @@ def test_runs_outlive_the_gateway_and_are_taken_up(harness: ProcessHarness) -> N
     assert ended(engine, "goes-on").code == 143
 
 
-def test_a_run_that_was_claimed_but_never_started_can_be_launched(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_a_run_that_was_claimed_but_never_started_can_be_launched(harness, engine):
     spec = a_spec(harness, exits(3))
     prepared(harness, spec)
     assert engine.probe(spec.name) == Missing()
@@ -292,11 +280,7 @@ def supervise(directory: Path) -> str:
         return report
 
 
-def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    tmp_path: Path,
-) -> None:
+def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(harness, engine, tmp_path):
     name = launched(harness, engine, shell("echo once; exec sleep 600")).name
     said(engine, name, b"once")
     assert supervise(harness.root / name) == supervisor.TAKEN
@@ -319,12 +303,8 @@ def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
     ],
 )
 def test_a_program_starts_in_its_folder_and_a_failed_start_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    mode: int,
-    error: type[Exception] | None,
-) -> None:
+    tmp_path, monkeypatch, text, mode, error
+):
     (tmp_path / "vendor").write_text(text)
     (tmp_path / "vendor").chmod(mode)
     monkeypatch.chdir(tmp_path)
@@ -347,7 +327,7 @@ def test_a_program_starts_in_its_folder_and_a_failed_start_leaves_nothing(
         assert not (runs / "run-1").exists()
 
 
-def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_cores_are_given_in_turn(harness, engine):
     tells = python("import os; print(sorted(os.sched_getaffinity(0)))")
     present = sorted(os.sched_getaffinity(0))
     given = []
@@ -356,16 +336,13 @@ def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine)
     assert sorted(given) == present
 
 
-def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_gets_neither_environment_nor_files_of_the_gateway(harness, engine, monkeypatch):
     monkeypatch.setenv("BFIA_SECRET", "leaked")
     name = launched(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ")).name
     assert ended(engine, name).code == 0
     logs = engine.logs(name).stdout
-    assert b"PATH" in logs and b"leaked" not in logs
+    assert b"PATH" in logs
+    assert b"leaked" not in logs
     for file in (supervisor.SPEC, supervisor.SUPERVISOR, supervisor.STDOUT):
         assert (harness.root / name / file).stat().st_mode & 0o077 == 0
     with open(os.devnull) as file:
@@ -374,9 +351,7 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
     assert listed == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
 
 
-def test_what_a_run_prints_counts_as_its_disk(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_what_a_run_prints_counts_as_its_disk(harness, engine):
     name = launched(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
     said(engine, name, b"ready")
     assert (
@@ -389,9 +364,7 @@ def test_what_a_run_prints_counts_as_its_disk(
 # ------------------------------------------------------------ a full disk, for which a limit on files stands
 
 
-def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(harness, engine):
     act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done")
     name = launched(harness, engine, act).name
     said(engine, name, b"ready")
@@ -412,9 +385,7 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
 # ------------------------------------------------------------ what fails around it
 
 
-def test_the_process_that_forks_is_begun_anew(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_the_process_that_forks_is_begun_anew(harness, engine):
     launched(harness, engine, exits(0))
     server = engine._spawner._server
     assert server is not None
@@ -434,14 +405,7 @@ def test_the_process_that_forks_is_begun_anew(
         ("", CreateFailed, "the run's supervisor did not start it: no output"),
     ],
 )
-def test_what_a_supervisor_reports_is_said(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    report: str,
-    kind: type[EngineError],
-    words: str,
-) -> None:
+def test_what_a_supervisor_reports_is_said(harness, engine, monkeypatch, report, kind, words):
     with subprocess.Popen(["sleep", "600"] if not report else ["true"]) as process:
         monkeypatch.setattr(
             engine._spawner, "start", lambda *_: (os.pidfd_open(process.pid), report)
@@ -453,10 +417,8 @@ def test_what_a_supervisor_reports_is_said(
 
 
 def test_without_descriptors_or_processes_a_run_is_to_be_launched_later(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    harness, engine, monkeypatch
+):
     spec, kept = a_spec(harness, exits(3)), []
 
     def not_forked(_: Path, connection: socket.socket) -> None:
@@ -474,9 +436,7 @@ def test_without_descriptors_or_processes_a_run_is_to_be_launched_later(
     assert ended(engine, spec.name).code == 3
 
 
-def test_a_supervisor_that_cannot_be_forked_or_never_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_supervisor_that_cannot_be_forked_or_never_reports(tmp_path, monkeypatch):
     spawner, kept = Spawner(), []
     monkeypatch.setattr(spawner, "_request", lambda _, connection: None)  # the other end is closed
     with pytest.raises(OSError):
@@ -494,11 +454,7 @@ def test_a_supervisor_that_cannot_be_forked_or_never_reports(
     assert report == ""
 
 
-def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(harness, engine, monkeypatch):
     name = launched(harness, engine, WAITS).name
     pids = [
         record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)
@@ -509,7 +465,7 @@ def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(
     gone(pids)
 
 
-def test_what_begins_after_a_watch_was_closed_is_not_waited_for() -> None:
+def test_what_begins_after_a_watch_was_closed_is_not_waited_for():
     watch = run_directory.Exits(print)
     watch.close()
     descriptor = os.pidfd_open(os.getpid())
@@ -518,11 +474,7 @@ def test_what_begins_after_a_watch_was_closed_is_not_waited_for() -> None:
         os.fstat(descriptor)
 
 
-def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(
-    engine: ProcessEngine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(EngineDown, match="no right to write"):
         engine.check()
@@ -531,9 +483,7 @@ def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(
     assert engine.capacity().memory == 1048576
 
 
-def test_a_folder_that_cannot_be_removed_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_removed_says_why(tmp_path, monkeypatch):
     def too_deep(_: Path) -> None:
         raise RecursionError
 
@@ -544,13 +494,11 @@ def test_a_folder_that_cannot_be_removed_says_why(
         files.remove(tmp_path)
 
 
-def test_of_a_long_log_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_log_the_end_is_kept(monkeypatch):
     monkeypatch.setattr(logs, "CHUNK", 2)
     assert logs.last([b"abc", b"def", b"ghi"], 2) == b"hi"
 
 
-def test_what_a_registry_would_offer_is_what_is_here(
-    harness: ProcessHarness, engine: ProcessEngine
-) -> None:
+def test_what_a_registry_would_offer_is_what_is_here(harness, engine):
     spec = a_spec(harness, exits(0))
     assert engine.registry_digest(spec.image, 1.0) == engine.image_digest(spec.image)

@@ -67,12 +67,7 @@ def seen(node: Gateway, lacks: int) -> None:
 
 
 @pytest.mark.parametrize(("place", "reason", "at"), PLACES)
-def test_such_a_party_refuses_the_job_wherever_it_is(
-    world: World,
-    place: str,
-    reason: str,
-    at: str,
-):
+def test_such_a_party_refuses_the_job_wherever_it_is(world, place, reason, at):
     node = world.me if at == ME else world.peer
 
     spec = a_job()
@@ -81,10 +76,13 @@ def test_such_a_party_refuses_the_job_wherever_it_is(
         with suppress(Refused):  # it may be known before the answer
             world.peer.coordinator.submit_job(spec, PEER)
         job = world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-        assert job.ending is not None and job.ending.failure is not None
+        assert job.ending is not None
+        assert job.ending.failure is not None
         failure = job.ending.failure
-        assert (failure.reason, failure.node) == (reason, at)
-        assert "Not a directory" in failure.message and str(world.home) not in failure.message
+        assert failure.reason == reason
+        assert failure.node == at
+        assert "Not a directory" in failure.message
+        assert str(world.home) not in failure.message
         assert world.shown(spec, world.peer)["failure"]["reason"] == reason
         assert node.store.local_jobs.find(job.id) is None
         item = next(
@@ -94,31 +92,29 @@ def test_such_a_party_refuses_the_job_wherever_it_is(
             if n.node == at and i.standing is Standing.PROBLEM
         )
         assert item.check == {"storage": "storage", "channel": "transport"}[place]
-        assert item.cause.startswith(reason) and item.remedy
+        assert item.cause.startswith(reason)
+        assert item.remedy
     spec = a_job()
     world.peer.coordinator.submit_job(spec, PEER)  # as soon as it is mended
     assert world.local(spec.job_id).status in (JobStatus.READY, JobStatus.RUNNING)
     world.stop(spec)
 
 
-def test_a_disk_without_room_takes_no_job_though_it_takes_folders(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world, monkeypatch):
     real = workspace.tempfile.TemporaryFile
     full = lambda dir: real(dir=dir) if "channel" in str(dir) else open("/dev/full", "wb")  # noqa: E731, SIM115
     monkeypatch.setattr(workspace.tempfile, "TemporaryFile", full)
     seen(world.me, 1)
     with pytest.raises(Refused) as refused:
         world.me.participant.create_job(a_job(), PEER)
-    assert (
-        refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
-    )
+    assert refused.value.reason == "STORAGE_NOT_WRITABLE"
+    assert "No space left" in refused.value.message
     (item,) = [i for i in world.me.participant.dry_run(a_job(), PEER) if i.check == "storage"]
     assert item.standing is Standing.PROBLEM
 
 
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED", EngineDown.reason])
-def test_containers_cut_off_from_the_gateway_mean_a_transport_failure(world: World, reason: str):
+def test_containers_cut_off_from_the_gateway_mean_a_transport_failure(world, reason):
     def way() -> object:
         raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
 
@@ -128,10 +124,13 @@ def test_containers_cut_off_from_the_gateway_mean_a_transport_failure(world: Wor
     )
     lack = readiness.failures()["transport"]
     if reason == EngineDown.reason:
-        assert lack.text == "ENGINE_DOWN" and not lack.refuses
+        assert lack.text == "ENGINE_DOWN"
+        assert not lack.refuses
         return
-    assert lack.refuses and lack.reason == "TRANSPORT_DOWN"
-    assert reason in lack.text and "10.0.0.1" not in lack.text
+    assert lack.refuses
+    assert lack.reason == "TRANSPORT_DOWN"
+    assert reason in lack.text
+    assert "10.0.0.1" not in lack.text
 
 
 class Shop:
@@ -166,7 +165,7 @@ def a_far_job(world: World, fetch: Callable[[Callable[[str], None]], Image]) -> 
     return replace(spec, dag=dag)
 
 
-def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world: World):
+def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world):
     shop = Shop()
     spec = a_far_job(world, shop)
     world.peer.coordinator.submit_job(spec, PEER)
@@ -174,21 +173,18 @@ def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world: Wo
     here = wait_for(
         lambda: "3.0 MB" in str(world.shown(spec)["local_waiting"]) and world.shown(spec), 20
     )
-    assert (
-        here["local_waiting"]["reason"] == "PREPARING"
-        and "shop.example/far" in here["local_waiting"]["message"]
-    )
+    assert here["local_waiting"]["reason"] == "PREPARING"
+    assert "shop.example/far" in here["local_waiting"]["message"]
     assert ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"] == []
     assert refusal(world.me.participant.start_job, spec.job_id, PEER) == ("NOT_READY", 409)
     refused = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve")
     assert refused.json()["data"]["reason"] == "NOT_WAITING"
     there = world.shown(spec, world.peer)
-    assert (
-        there["waiting"]["reason"] == "PREPARING"
-        and f"{ME}: fetches shop.example" in there["waiting"]["message"]
-    )
+    assert there["waiting"]["reason"] == "PREPARING"
+    assert f"{ME}: fetches shop.example" in there["waiting"]["message"]
     view = world.peer.coordinator.status_here(spec.job_id)
-    assert view and [p.reason for p in view.parties if p.node == ME] == ["PREPARING"]
+    assert view
+    assert [p.reason for p in view.parties if p.node == ME] == ["PREPARING"]
     assert world.engine().launches == []
     shop.may.set()
     wait_for(lambda: world.scheduled(spec).status is JobStatus.RUNNING, 20, 0.01)
@@ -202,7 +198,7 @@ def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world: Wo
     wait_for(lambda: world.scheduled(spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
 
 
-def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world: World):
+def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world):
     def denied(told: Callable[[str], None]) -> Image:
         raise PullDenied("the registry shop.example does not let this node in")
 
@@ -211,14 +207,13 @@ def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world
         world.peer.coordinator.submit_job(spec, PEER)
     wait_for(lambda: world.scheduled(spec).status is JobStatus.REJECTED, 20, 0.01)
     failure = world.scheduled(spec).ending.failure
-    assert (failure.reason, failure.node) == (
-        "PULL_DENIED",
-        ME,
-    ) and "does not let" in failure.message
+    assert failure.reason == "PULL_DENIED"
+    assert failure.node == ME
+    assert "does not let" in failure.message
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).ended_at is not None, 20, 0.01)
 
 
-def test_a_stop_ends_the_fetching(world: World):
+def test_a_stop_ends_the_fetching(world):
     shop = Shop()
     spec = a_far_job(world, shop)
     world.peer.coordinator.submit_job(spec, PEER)

@@ -73,9 +73,7 @@ def run() -> Run:
     return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": 16 * MIB})
 
 
-def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(
-    workspace: Workspace, run: Run
-) -> None:
+def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(workspace, run):
     workspace.prepare(run)
     log = workspace.logs(run) / "log"
     nested = nest(log, DEEP)
@@ -87,7 +85,9 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(
     )  # some thread of an earlier test may close one meanwhile
     put(nested, 20 * MIB)
     failure = DiskWatch(workspace).over(run)
-    assert failure is not None and failure.reason == "NO_SPACE" and "0.0" in failure.message
+    assert failure is not None
+    assert failure.reason == "NO_SPACE"
+    assert "0.0" in failure.message
     workspace.clear(run)
     assert {entry.name for entry in of_files(log, "log", [])} == {
         "log/run.log",
@@ -98,34 +98,36 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(
     assert not workspace.logs(run).exists()
 
 
-def test_a_hole_in_what_a_run_leaves_counts_as_room(workspace: Workspace, run: Run) -> None:
+def test_a_hole_in_what_a_run_leaves_counts_as_room(workspace, run):
     workspace.prepare(run)
     with (workspace.root / "job-1-guest-0" / "task_a-out" / "data_0").open("wb") as file:
         file.truncate(20 * MIB)
     failure = DiskWatch(workspace).over(run)
-    assert failure is not None and failure.reason == "NO_SPACE"
+    assert failure is not None
+    assert failure.reason == "NO_SPACE"
 
 
-def test_what_no_path_leads_to_counts_as_too_much_and_can_be_deleted(
-    workspace: Workspace, run: Run
-) -> None:
+def test_what_no_path_leads_to_counts_as_too_much_and_can_be_deleted(workspace, run):
     workspace.prepare(run)
     put(nest(workspace.logs(run) / "log", 30, "d" * 250), 10)
     failure = DiskWatch(workspace).over(run)
-    assert failure is not None and failure.reason == "NO_SPACE" and "too deep" in failure.message
+    assert failure is not None
+    assert failure.reason == "NO_SPACE"
+    assert "too deep" in failure.message
     workspace.clear(run)
     workspace.forget(run)
     assert not workspace.logs(run).exists()
 
 
-def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path: Path) -> None:
+def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path):
     for n in range(20):
         (tmp_path / f"{n:02}").mkdir()
         (tmp_path / f"{n:02}" / "file").touch()
-    assert len([*files.walk(tmp_path, 25)]) == 25 and len([*files.walk(tmp_path)]) == 40
+    assert len([*files.walk(tmp_path, 25)]) == 25
+    assert len([*files.walk(tmp_path)]) == 40
 
 
-def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -> None:
+def test_deep_checkpoints_are_taken_over(tmp_path, workspace):
     (source := tmp_path / "storage").mkdir()
     put(nest(source, DEEP), 10)
     data_workspace.copy_checkpoint(source, tmp_path / "runs")
@@ -136,11 +138,7 @@ def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -
 @pytest.mark.parametrize(
     ("before", "after"), [(b"", b""), (b"begins", b""), (b"", b"ends"), (b"begins", b"ends")]
 )
-def test_a_hole_in_a_checkpoint_stays_a_hole(
-    tmp_path: Path,
-    before: bytes,
-    after: bytes,
-) -> None:
+def test_a_hole_in_a_checkpoint_stays_a_hole(tmp_path, before, after):
     size = 64 * MIB
     (source := tmp_path / "storage").mkdir()
     with (source / "data").open("wb") as file:
@@ -151,13 +149,14 @@ def test_a_hole_in_a_checkpoint_stays_a_hole(
     data_workspace.copy_checkpoint(source, tmp_path / "copy")
     with (tmp_path / "copy" / "data").open("rb") as file:
         found = os.stat(file.fileno())
-        assert found.st_size == size and found.st_blocks * 512 < MIB
+        assert found.st_size == size
+        assert found.st_blocks * 512 < MIB
         assert file.read(len(before) + 1) == before + b"\0"
         file.seek(-len(after) - 1, os.SEEK_END)
         assert file.read() == b"\0" + after
 
 
-def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:
+def test_a_link_is_neither_followed_nor_deleted_through(tmp_path):
     outside, top = tmp_path / "outside", tmp_path / "top"
     for folder in (outside, top / "a" / "b"):
         folder.mkdir(parents=True)
@@ -165,7 +164,8 @@ def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:
     (top / "link").symlink_to(outside)
     (top / "a" / "b" / "link").symlink_to(outside)
     files.remove(top)
-    assert [p.name for p in tmp_path.iterdir()] == ["outside"] and (outside / "kept").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["outside"]
+    assert (outside / "kept").exists()
     (tmp_path / "link").symlink_to(outside)
     with pytest.raises(OSError, match="link"):
         files.remove(tmp_path / "link")
@@ -187,12 +187,14 @@ def saved(
     return file.read_bytes()
 
 
-def test_a_long_log_keeps_whole_lines_of_both_ends(tmp_path: Path) -> None:
+def test_a_long_log_keeps_whole_lines_of_both_ends(tmp_path):
     lines = [f"line {n:05}\n".encode() for n in range(10_000)]
     text = saved(tmp_path, lines, 1000)
     head, missing, tail = CUT.split(text)
-    assert b"".join(lines).startswith(head) and head.endswith(b"\n")
-    assert b"".join(lines).endswith(tail) and tail.startswith(b"line ")
+    assert b"".join(lines).startswith(head)
+    assert head.endswith(b"\n")
+    assert b"".join(lines).endswith(tail)
+    assert tail.startswith(b"line ")
     assert len(head) + len(tail) + int(missing) == sum(map(len, lines))
     assert 950 < len(head) + len(tail) <= 1000
 
@@ -201,11 +203,7 @@ def test_a_long_log_keeps_whole_lines_of_both_ends(tmp_path: Path) -> None:
     st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"[", b"(")), max_size=40),
     st.integers(min_value=2, max_value=200),
 )
-def test_nothing_is_invented_and_what_is_missing_is_counted(
-    tmp_path_factory: object,
-    chunks: list[bytes],
-    most: int,
-) -> None:
+def test_nothing_is_invented_and_what_is_missing_is_counted(tmp_path_factory, chunks, most):
     folder = Path(tmp_path_factory.mktemp("log"))  # type: ignore[attr-defined]
     whole = b"".join(chunks)
     text = saved(folder, chunks, most)
@@ -219,7 +217,7 @@ def test_nothing_is_invented_and_what_is_missing_is_counted(
     assert own + int(missing) + len(tail) == len(whole)
 
 
-def test_a_long_log_takes_little_memory(tmp_path: Path) -> None:
+def test_a_long_log_takes_little_memory(tmp_path):
     def much() -> Iterator[bytes]:
         for _ in range(512):
             yield b"x" * 65535 + b"\n"
@@ -232,20 +230,22 @@ def test_a_long_log_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 8 * 1024**2
 
 
-def test_a_run_that_writes_without_end_is_saved_short(tmp_path: Path) -> None:
+def test_a_run_that_writes_without_end_is_saved_short(tmp_path):
     harness = ProcessHarness(tmp_path / "runs")
     engine = harness.engine(saved_log_size=70_000)
     spec = launched(harness, engine, python("[print('line', n) for n in range(100000)]"))
     ended(engine, spec.name)
     engine.save_logs(spec.name, tmp_path / "kept")
     text = (tmp_path / "kept" / "stdout.log").read_bytes()
-    assert text.startswith(b"line 0\n") and text.endswith(b"line 99999\n") and CUT.search(text)
+    assert text.startswith(b"line 0\n")
+    assert text.endswith(b"line 99999\n")
+    assert CUT.search(text)
     assert len(text) < 71_000
     assert engine.logs(spec.name, tail=6).stdout == b"99999\n"
     harness.close()
 
 
-def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None:
+def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path):
     outside = tmp_path / "outside"
     outside.write_bytes(b"x\n" * 5000)
     run = a_run("a")
@@ -259,7 +259,9 @@ def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None
     os.mkfifo(log / "pipe")
     workspace.clear(run)
     text = (log / "deep" / "long.log").read_bytes()
-    assert len(text) < 1100 and CUT.search(text) and text.endswith(b"line\n")
+    assert len(text) < 1100
+    assert CUT.search(text)
+    assert text.endswith(b"line\n")
     assert (log / "short.log").read_bytes() == b"line\n"
     assert outside.stat().st_size == 10_000
     assert sorted(p.name for p in log.rglob("*")) == [
@@ -271,7 +273,7 @@ def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None
     ]
 
 
-def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) -> None:
+def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path):
     """What is saved of a long log has its first lines again; they are in the copy already."""
     old, new = tmp_path / "so-far", tmp_path / "saved"
     lines = [f"line {n:06}\n".encode() for n in range(20_000)]
@@ -280,5 +282,7 @@ def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) 
     (tmp_path / "saved.log").rename(new)
     append_end(old, new)
     text = old.read_bytes()
-    assert text.startswith(b"".join(lines[:1000])) and text.endswith(b"".join(lines[-700:]))
-    assert text.count(b"line 000000\n") == 1 and b"some lines are missing here" in text
+    assert text.startswith(b"".join(lines[:1000]))
+    assert text.endswith(b"".join(lines[-700:]))
+    assert text.count(b"line 000000\n") == 1
+    assert b"some lines are missing here" in text

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import docker
 import pytest
@@ -41,11 +40,8 @@ def sandbox_of(daemon: docker.DockerClient, name: str) -> str:
 
 
 def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
-    network: str,
-    daemon: docker.DockerClient,
-    sandboxes: Callable[[], list[str]],
-    harness: DockerHarness,
-) -> None:
+    network, daemon, sandboxes, harness
+):
     cold = DockerHarness(network)
     cold.installation = harness.installation
     with contextlib.closing(cold):
@@ -76,11 +72,7 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
         assert sandboxes() == []
 
 
-def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
-    harness: DockerHarness,
-    daemon: docker.DockerClient,
-    sandboxes: Callable[[], list[str]],
-) -> None:
+def test_a_restart_leaves_what_runs_use_and_removes_the_rest(harness, daemon, sandboxes):
     killed = harness.engine()
     spec = launched(harness, killed, WAITS)
     killed.sandboxes.prepare(killed.network_id())
@@ -90,32 +82,33 @@ def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
     with contextlib.closing(engine.watch(lambda name: None)):
         wait_for(lambda: sandboxes() == [used], "only the used one is left")
         probe = engine.probe(spec.name)
-        assert isinstance(probe, Running) and not probe.cut_off
+        assert isinstance(probe, Running)
+        assert not probe.cut_off
         assert engine.address(spec.name) == killed.address(spec.name) != ""
         engine.remove(spec.name)
         wait_for(lambda: sandboxes() == [], "that is removed with its run")
     assert engine.probe(spec.name) == Missing()
 
 
-def test_a_dead_sandbox_delays_no_start_and_a_cut_off_run_is_told(
-    harness: DockerHarness,
-    daemon: docker.DockerClient,
-    sandboxes: Callable[[], list[str]],
-) -> None:
+def test_a_dead_sandbox_delays_no_start_and_a_cut_off_run_is_told(harness, daemon, sandboxes):
     engine = harness.engine()
     for end in (daemon.api.kill, lambda one: daemon.api.remove_container(one, force=True)):
         engine.sandboxes.prepare(engine.network_id())
         end(sandboxes()[0])
         spec = a_spec(harness, WAITS)
         ContainerdEngine.launch(engine, spec)
-        assert sandbox_of(daemon, spec.name) == "" and engine.address(spec.name) != ""
+        assert sandbox_of(daemon, spec.name) == ""
+        assert engine.address(spec.name) != ""
         engine.remove(spec.name)
         engine.launch(spec)
         probe = engine.probe(spec.name)
-        assert isinstance(probe, Running) and not probe.cut_off
+        assert isinstance(probe, Running)
+        assert not probe.cut_off
         end(sandbox_of(daemon, spec.name))
         probe = engine.probe(spec.name)
-        assert isinstance(probe, Running) and probe.cut_off and engine.address(spec.name) == ""
+        assert isinstance(probe, Running)
+        assert probe.cut_off
+        assert engine.address(spec.name) == ""
         engine.stop(spec.name, 0.1)
         ended, removed = engine.probe(spec.name), end != daemon.api.kill
         assert isinstance(ended, Exited) and ended.cut_off is removed, (
@@ -126,11 +119,7 @@ def test_a_dead_sandbox_delays_no_start_and_a_cut_off_run_is_told(
 
 @pytest.mark.parametrize(("gib", "most"), [(1, 10), (16, 40), (1024, 64)])
 def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
-    gib: int,
-    most: int,
-    daemon: docker.DockerClient,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    gib, most, daemon, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(engine_parts, "this_machine", lambda: Capacity(2, gib << 30))
     settings = load(

@@ -84,11 +84,7 @@ def reason(
 
 
 @pytest.mark.registry
-def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(
-    shop: str,
-    key: Any,
-    signed_by: Callable[..., SignaturePolicy],
-) -> None:
+def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(shop, key, signed_by):
     other, digest, image = (
         ec.generate_private_key(ec.SECP384R1()),
         a_digest(),
@@ -110,9 +106,8 @@ def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(
     )
     for said, made in wrong.items():
         put(shop, "acme/psi", digest, made)
-        assert reason(one, image, engine).startswith("SIGNATURE_INVALID") and said in reason(
-            one, image, engine
-        )
+        assert reason(one, image, engine).startswith("SIGNATURE_INVALID")
+        assert said in reason(one, image, engine)
     put(shop, "acme/psi", digest, *wrong.values(), (text, signature(key, text)))
     assert one.check("acme", image, engine) == "sha256:" + "1" * 64
     put(shop, "acme/psi", digest, wrong["another key"])
@@ -131,11 +126,7 @@ def test_an_image_counts_as_signed_only_by_the_right_key_and_digest(
         lambda: ec.generate_private_key(ec.SECP384R1()),
     ],
 )
-def test_keys_of_three_kinds_count(
-    shop: str,
-    make: Callable[[], Any],
-    signed_by: Callable[..., SignaturePolicy],
-) -> None:
+def test_keys_of_three_kinds_count(shop, make, signed_by):
     key, digest, image = make(), a_digest(), f"{shop}/acme:1.0"
     put(shop, "acme", digest, (text_for(digest), signature(key, text_for(digest))))
     assert reason(signed_by(make(), key), image, Known(image, a_digest(), digest)) == ""
@@ -143,12 +134,7 @@ def test_keys_of_three_kinds_count(
 
 
 @pytest.mark.registry
-def test_the_credentials_of_docker_are_used(
-    tmp_path: Path,
-    key: Any,
-    signed_by: Callable[..., SignaturePolicy],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_credentials_of_docker_are_used(tmp_path, key, signed_by, monkeypatch):
     digest = a_digest()
     with registry(tmp_path / "closed", guarded=True) as closed:
         put(
@@ -161,14 +147,13 @@ def test_the_credentials_of_docker_are_used(
         image = f"{closed}/a:1"
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         refused = reason(signed_by(key), image, Known(image, digest))
-        assert refused.startswith("SIGNATURE_UNCHECKED") and "docker login" in refused
+        assert refused.startswith("SIGNATURE_UNCHECKED")
+        assert "docker login" in refused
         log_in(tmp_path, closed)
         assert reason(signed_by(key), image, Known(image, digest)) == ""
 
 
-def test_what_no_rule_is_about_is_not_asked_after(
-    key: Any, signed_by: Callable[..., SignaturePolicy]
-) -> None:
+def test_what_no_rule_is_about_is_not_asked_after(key, signed_by):
     engine = Known("registry.example.com/a:1")
     assert reason(signed_by(key, provider="other"), "registry.example.com/a:1", engine) == ""
     assert (
@@ -179,9 +164,7 @@ def test_what_no_rule_is_about_is_not_asked_after(
     assert "was never pulled from its registry" in reason(mine, "registry.example.com/a:1", engine)
 
 
-def test_the_id_of_an_image_leads_past_no_rule(
-    key: Any, signed_by: Callable[..., SignaturePolicy]
-) -> None:
+def test_the_id_of_an_image_leads_past_no_rule(key, signed_by):
     """Attack: an image stays at the daemon when its signature is refused; it is registered by its id instead."""
     rule = signed_by(key, registry="registry.example.com")
     engine = Known("registry.example.com/a:1", a_digest())
@@ -191,7 +174,7 @@ def test_the_id_of_an_image_leads_past_no_rule(
         assert reason(rule, id_, engine).startswith("SIGNATURE_ABSENT")
 
 
-def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None:
+def test_keys_that_are_none_are_refused_with_their_paths(tmp_path):
     (tmp_path / "text").write_text("no key")
     other = public(x25519.X25519PrivateKey.generate(), tmp_path, "x.pub")
     with pytest.raises(Invalid) as caught:
@@ -201,20 +184,14 @@ def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None
     assert all("public key in PEM" in p.rule for p in caught.value.problems)
 
 
-def test_a_registration_and_an_approval_are_refused(
-    tmp_path: Path,
-    key: Any,
-    signed_by: Callable[..., SignaturePolicy],
-) -> None:
+def test_a_registration_and_an_approval_are_refused(tmp_path, key, signed_by):
     image = "registry.example.com/a:1"
     images = Images(lambda _: Known(image), 5.0, signed_by(key, provider="acme").check)
     providers = Providers(Registry(MemoryRepository()), images, list)
     with pytest.raises(Invalid, match="SIGNATURE_ABSENT") as refused:
         providers.register(a_request(metadata={"image": image}), Requester())
-    assert (
-        refused.value.reason == "SIGNATURE_ABSENT"
-        and refused.value.problems[0].path == "metadata.image"
-    )
+    assert refused.value.reason == "SIGNATURE_ABSENT"
+    assert refused.value.problems[0].path == "metadata.image"
     assert providers.registry.query() == []
     free = a_request(metadata={"image": image}, name="free")
     key_ = providers.register(free, Requester()).revision.key
@@ -227,21 +204,16 @@ def test_a_registration_and_an_approval_are_refused(
     assert unsigned.value.reason == "SIGNATURE_ABSENT"
 
 
-def test_nothing_starts_that_is_not_signed(
-    tmp_path: Path,
-    key: Any,
-    signed_by: Callable[..., SignaturePolicy],
-) -> None:
+def test_nothing_starts_that_is_not_signed(tmp_path, key, signed_by):
     with running(tmp_path, make_engine=MemoryEngine.making({"example:1.0.0": Script(0)})) as node:
         node.image_signatures.check = signed_by(key).check  # type: ignore[method-assign]
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
-        assert failure.reason == "SIGNATURE_ABSENT" and "cosign" not in failure.message
+        assert failure.reason == "SIGNATURE_ABSENT"
+        assert "cosign" not in failure.message
         assert list(node.engine.list()) == []
 
 
-def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch):
     monkeypatch.setattr(registries, "login_for", lambda _: Login())
     monkeypatch.setattr(
         registries.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http")
@@ -255,11 +227,7 @@ def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(
     [(b'{"token": "t"}'.ljust(2 << 20), "has more than"), (b"[" * 200_000, "RecursionError")],
     ids=["long", "deep"],
 )
-def test_an_answer_to_the_question_for_a_token_is_bounded_too(
-    said: bytes,
-    why: str,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_an_answer_to_the_question_for_a_token_is_bounded_too(said, why, monkeypatch):
     monkeypatch.setattr(registries, "login_for", lambda _: Login())
     with (
         serving({"/token": (200, said), "/x": (401, b"")}) as address,
@@ -269,7 +237,7 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
         there.get("manifests/x", "*/*")
 
 
-def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch: pytest.MonkeyPatch):
+def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch):
     monkeypatch.setattr(registries, "MAX_SECONDS", 0.0)
     with (
         serving({"/x": (200, b"{}")}) as address,

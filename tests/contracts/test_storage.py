@@ -42,7 +42,8 @@ def remote_of(place: real.Place) -> Remote:
     """Return the settings of a bucket or folder of the test's own."""
     parts, query = urlsplit(place.url), parse_qs(urlsplit(place.url).query)
     password = query.get("password", [""])[0]
-    assert parts.hostname and parts.port
+    assert parts.hostname
+    assert parts.port
     return Remote(
         "lake",
         parts.scheme,
@@ -86,15 +87,11 @@ def put(
             pass
 
 
-def test_what_is_put_is_read_in_parts_and_as_one_table(
-    site: tuple[Storages, Address], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_put_is_read_in_parts_and_as_one_table(site, monkeypatch):
     storage, address = site
-    assert (
-        not storage.exists(address)
-        and not storage.taken(address)
-        and storage.names("ns", address.storage) == []
-    )
+    assert not storage.exists(address)
+    assert not storage.taken(address)
+    assert storage.names("ns", address.storage) == []
     first, second = "id,x\n1,a\n", "id,x\n2,\n"
     put(
         storage,
@@ -103,7 +100,9 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
         data_1=second,
         metadata='{"file_type": "csv", "count": 2}',
     )
-    assert storage.exists(address) and storage.taken(address) and "ns" in storage.namespaces()
+    assert storage.exists(address)
+    assert storage.taken(address)
+    assert "ns" in storage.namespaces()
     assert storage.names("ns", address.storage) == [address.name]
     assert [(part.name, part.size) for part in storage.partitions(address)] == [
         ("data_0", 9),
@@ -111,7 +110,8 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
     ]
     assert storage.size(address) == 17 + len('{"file_type": "csv", "count": 2}')
     assert storage.metadata(address)["count"] == 2
-    assert storage.columns(address) == ["id", "x"] and list(storage.iter_rows(address)) == [
+    assert storage.columns(address) == ["id", "x"]
+    assert list(storage.iter_rows(address)) == [
         ["1", "a"],
         ["2", ""],
     ]
@@ -119,7 +119,8 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
     assert b"".join(storage.stream(address)) == whole
     assert storage.checksum(address) == hashlib.sha256(whole).hexdigest()
     size, stamp = storage.stamp(address)
-    assert size == len(whole) and storage.stamp(address) == (size, stamp)
+    assert size == len(whole)
+    assert storage.stamp(address) == (size, stamp)
     for start in range(size):
         assert b"".join(storage.stream(address, start, 3)) == whole[start : start + 3]
     assert [one.name for one in storage.sums(address)] == ["data_0", "data_1", "metadata"]
@@ -143,16 +144,21 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
         assert len(storage.files(copied)) < 3
         for _ in range(2):  # the first time a part is there, the second time all
             storage.copy(address, copied)
-        assert next(pieces) == 6 and storage.names("ns", address.storage) == [
+        assert next(pieces) == 6
+        assert storage.names("ns", address.storage) == [
             "copied",
             address.name,
         ]
-        assert b"".join(storage.stream(copied)) == whole and storage.delete(copied)
-    assert storage.delete(address) and not storage.exists(address) and not storage.delete(address)
-    assert storage.names("ns", address.storage) == [] and storage.namespaces() <= {FOLDER}
+        assert b"".join(storage.stream(copied)) == whole
+        assert storage.delete(copied)
+    assert storage.delete(address)
+    assert not storage.exists(address)
+    assert not storage.delete(address)
+    assert storage.names("ns", address.storage) == []
+    assert storage.namespaces() <= {FOLDER}
 
 
-def test_rows_of_parts_without_a_last_line_end_stay_apart(site: tuple[Storages, Address]) -> None:
+def test_rows_of_parts_without_a_last_line_end_stay_apart(site):
     storage, address = site
     put(
         storage,
@@ -163,18 +169,19 @@ def test_rows_of_parts_without_a_last_line_end_stay_apart(site: tuple[Storages, 
         metadata='{"file_type": "csv"}',
     )
     whole = b"id\n1\n2\n3\n"
-    assert b"".join(storage.stream(address)) == whole and storage.stamp(address)[0] == len(whole)
+    assert b"".join(storage.stream(address)) == whole
+    assert storage.stamp(address)[0] == len(whole)
     for start in range(len(whole)):
         assert b"".join(storage.stream(address, start, 2)) == whole[start : start + 2]
 
 
-def test_parts_that_are_no_table_are_one_after_the_other(site: tuple[Storages, Address]) -> None:
+def test_parts_that_are_no_table_are_one_after_the_other(site):
     storage, address = site
     put(storage, address, data_0="trees\n1\n", data_1="trees\n2\n")
     assert b"".join(storage.stream(address)) == b"trees\n1\ntrees\n2\n"
 
 
-def test_what_is_missing_broken_or_too_large_is_named(site: tuple[Storages, Address]) -> None:
+def test_what_is_missing_broken_or_too_large_is_named(site):
     storage, address = site
     for read in (
         storage.partitions,
@@ -209,7 +216,7 @@ def test_what_is_missing_broken_or_too_large_is_named(site: tuple[Storages, Addr
         storage.files(Address("..", "x", address.storage))
 
 
-def test_tables_of_other_programs_are_found(site: tuple[Storages, Address]) -> None:
+def test_tables_of_other_programs_are_found(site):
     storage, address = site
     upload_table = replace(address, namespace="upload")
     job_output = replace(address, namespace="job-1-guest-0")
@@ -226,7 +233,7 @@ def test_tables_of_other_programs_are_found(site: tuple[Storages, Address]) -> N
     assert datasets.find_unregistered("../ns").tables == []
 
 
-def test_a_cut_search_for_tables_says_so(site: tuple[Storages, Address]) -> None:
+def test_a_cut_search_for_tables_says_so(site):
     storage, address = site
     for name in ("t1", "t2"):
         put(storage, replace(address, name=name), data_0="a\n1\n")
@@ -239,7 +246,7 @@ def test_a_cut_search_for_tables_says_so(site: tuple[Storages, Address]) -> None
 
 
 @pytest.mark.s3
-def test_unregistered_tables_are_found_on_every_page_of_s3(tmp_path: Path) -> None:
+def test_unregistered_tables_are_found_on_every_page_of_s3(tmp_path):
     with real.bucket() as place:
         operator = place.operator.to_async_operator()
 
@@ -256,17 +263,18 @@ def test_unregistered_tables_are_found_on_every_page_of_s3(tmp_path: Path) -> No
         assert len(datasets.find_unregistered(seconds=60).tables) == 1000
 
 
-def test_a_write_over_something_is_refused_unless_said(site: tuple[Storages, Address]) -> None:
+def test_a_write_over_something_is_refused_unless_said(site):
     storage, address = site
     put(storage, address, data_0="a\n1\n")
     with pytest.raises(Conflict) as taken:
         put(storage, address, data_0="a\n2\n")
-    assert taken.value.reason == "DATASET_EXISTS" and list(storage.iter_rows(address)) == [["1"]]
+    assert taken.value.reason == "DATASET_EXISTS"
+    assert list(storage.iter_rows(address)) == [["1"]]
     put(storage, address, overwrite=True, data_0="a\n3\n")
     assert list(storage.iter_rows(address)) == [["3"]]
 
 
-def test_metadata_is_replaced_and_the_data_stays(site: tuple[Storages, Address]) -> None:
+def test_metadata_is_replaced_and_the_data_stays(site):
     storage, address = site
     with pytest.raises(NotFound):
         storage.write_metadata(address, b"{}")
@@ -274,20 +282,20 @@ def test_metadata_is_replaced_and_the_data_stays(site: tuple[Storages, Address])
     put(storage, address, data_0="a\n1\n", metadata='{"count": 1}')
     storage.write_metadata(address, b'{"count": 1, "description": "one row"}')
     assert storage.metadata(address) == {"count": 1, "description": "one row"}
-    assert set(storage.files(address)) == {"data_0", "metadata"} and list(
-        storage.iter_rows(address)
-    ) == [["1"]]
+    assert set(storage.files(address)) == {"data_0", "metadata"}
+    assert list(storage.iter_rows(address)) == [["1"]]
     assert leftovers(storage.root) == []
 
 
-def test_a_failure_while_publishing_leaves_nothing(site: tuple[Storages, Address]) -> None:
+def test_a_failure_while_publishing_leaves_nothing(site):
     storage, address = site
     with storage.staging() as staging, pytest.raises(ZeroDivisionError):
         (staging.table / "data_0").write_text("a\n1\n")
         with storage.published(staging, address, overwrite=False):
             assert storage.exists(address)
             raise ZeroDivisionError
-    assert not storage.taken(address) and leftovers(storage.root) == []
+    assert not storage.taken(address)
+    assert leftovers(storage.root) == []
     assert "ns" not in storage.namespaces()
 
 
@@ -310,7 +318,7 @@ with storage.parts(staging, Address("ns", "t a%+b", "lake")) as parts:
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
-def test_what_a_killed_process_sent_goes_with_its_folder(kind: str, tmp_path: Path) -> None:
+def test_what_a_killed_process_sent_goes_with_its_folder(kind, tmp_path):
     with opened(kind, tmp_path) as (storage, address):
         remote = storage.remotes["lake"].remote
         sent = subprocess.run(
@@ -327,11 +335,9 @@ def test_what_a_killed_process_sent_goes_with_its_folder(kind: str, tmp_path: Pa
             name,
             lambda target: (target == address and storage.delete(target)) or True,
         )
-        assert (
-            unfinished(remote) == []
-            and not storage.taken(address)
-            and leftovers(storage.root) == []
-        )
+        assert unfinished(remote) == []
+        assert not storage.taken(address)
+        assert leftovers(storage.root) == []
 
 
 def unfinished(remote: Remote) -> list[str]:
@@ -345,9 +351,7 @@ def unfinished(remote: Remote) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
-def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(
-    kind: str, tmp_path: Path
-) -> None:
+def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(kind, tmp_path):
     with opened(kind, tmp_path) as (storage, address):
         remote = storage.remotes["lake"].remote
         written = {
@@ -376,11 +380,12 @@ def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(
         ):
             parts.add(0, bytes(9 * 2**20))
             raise ZeroDivisionError
-        assert unfinished(remote) == [] and storage.names("ns", "lake") == [address.name]
+        assert unfinished(remote) == []
+        assert storage.names("ns", "lake") == [address.name]
         assert leftovers(storage.root) == []
 
 
-def test_a_storage_that_is_not_named_any_more_has_nothing(tmp_path: Path) -> None:
+def test_a_storage_that_is_not_named_any_more_has_nothing(tmp_path):
     storage, gone = Storages(FileStorage(tmp_path / "storage")), Address("ns", "t", "lake")
     assert not storage.exists(gone)
     with pytest.raises(NotFound) as unknown:
@@ -414,11 +419,7 @@ def _nobody_there(one: Remote) -> Remote:
         (_nobody_there, "STORAGE_UNREACHABLE"),
     ],
 )
-def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
-    wrong: Callable[[Remote], Remote],
-    reason: str,
-    tmp_path: Path,
-) -> None:
+def test_each_fault_of_s3_has_its_reason_and_shows_no_key(wrong, reason, tmp_path):
     with real.bucket() as place:
         storage = Storages(FileStorage(tmp_path / "storage"), [wrong(remote_of(place))])
         address = Address("ns", "t", "lake")
@@ -429,13 +430,14 @@ def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
         ):
             with pytest.raises(StorageFailed) as failed:
                 act()
-            assert failed.value.reason == reason and "storage lake (s3)" in failed.value.message
+            assert failed.value.reason == reason
+            assert "storage lake (s3)" in failed.value.message
             assert isinstance(failed.value, StorageAway) is (reason == "STORAGE_UNREACHABLE")
             assert os.environ["BFIA_TEST_S3_SECRET"] not in failed.value.message
         assert leftovers(storage.root) == []
 
 
-def test_a_namenode_that_is_not_there_is_noticed_at_once(tmp_path: Path) -> None:
+def test_a_namenode_that_is_not_there_is_noticed_at_once(tmp_path):
     nobody = Remote("lake", "hdfs", "127.0.0.1", free_ports(1)[0], "/joint")
     storage = Storages(FileStorage(tmp_path / "storage"), [nobody])
     for _ in range(20):  # its client alone would take 20 s each time
@@ -458,9 +460,7 @@ def has_rows(storage: Storages, address: Address, rows: list[list[str]]) -> bool
 
 
 @pytest.mark.s3
-def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data_and_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data_and_returns(tmp_path, monkeypatch):
     monkeypatch.setattr(remote_storage, "TIMEOUT", 1.0)
     monkeypatch.setattr(remote_storage, "RETRIES", 1)
     with real.bucket() as place:
@@ -511,11 +511,12 @@ def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data_and_returns(
             clear_leftover(
                 storage.root, name, lambda target: target == new and storage.delete(target)
             )
-            assert storage.names("ns", "lake") == ["t"] and leftovers(storage.root) == []
+            assert storage.names("ns", "lake") == ["t"]
+            assert leftovers(storage.root) == []
 
 
 @pytest.mark.s3
-def test_reading_goes_on_where_the_storage_broke_off(tmp_path: Path) -> None:
+def test_reading_goes_on_where_the_storage_broke_off(tmp_path):
     data = os.urandom(3 * 2**20)
     with real.bucket() as place:
         direct = remote_of(place)
@@ -532,13 +533,16 @@ def test_reading_goes_on_where_the_storage_broke_off(tmp_path: Path) -> None:
             assert between.struck >= 1
             between.turn("")
             with storage.open_file(address, "data_0") as file:
-                assert file.seek(-5, os.SEEK_END) == len(data) - 5 and file.read() == data[-5:]
-                assert file.seek(7) == 7 and file.read(2**20) == data[7 : 7 + 2**20]
-                assert file.seek(len(data) + 9) and file.read(1) == b""
+                assert file.seek(-5, os.SEEK_END) == len(data) - 5
+                assert file.read() == data[-5:]
+                assert file.seek(7) == 7
+                assert file.read(2**20) == data[7 : 7 + 2**20]
+                assert file.seek(len(data) + 9)
+                assert file.read(1) == b""
 
 
 @pytest.mark.s3
-def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path):
     with real.bucket() as place:
         script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", place.name, "4096"]
         subprocess.run(script, check=True, capture_output=True)
@@ -548,7 +552,8 @@ def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
         )
         with pytest.raises(StorageFailed) as full:
             put(storage, address, data_0="a\n" + "1\n" * 9000, data_1="a\n1\n")
-        assert full.value.reason == "STORAGE_FULL" and not storage.taken(address)
+        assert full.value.reason == "STORAGE_FULL"
+        assert not storage.taken(address)
         with (
             storage.staging() as staging,
             pytest.raises(StorageFailed),
@@ -557,7 +562,8 @@ def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
             for _ in range(8):
                 parts.add(0, bytes(2**20 * 3))
             parts.finish()
-        assert unfinished(storage.remotes["lake"].remote) == [] and not storage.taken(address)
+        assert unfinished(storage.remotes["lake"].remote) == []
+        assert not storage.taken(address)
         put(storage, address, data_0="a\n1\n")
 
 
@@ -580,7 +586,7 @@ except StorageFailed as error:
 
 
 @pytest.mark.hdfs
-def test_each_fault_of_hdfs_has_its_reason(tmp_path: Path) -> None:
+def test_each_fault_of_hdfs_has_its_reason(tmp_path):
     with real.folder() as place:
         remote = remote_of(place)
         stranger = Remote(
@@ -603,8 +609,7 @@ def test_each_fault_of_hdfs_has_its_reason(tmp_path: Path) -> None:
         )
         with pytest.raises(StorageFailed) as full:
             put(storage, address, data_0="a\n1\n")
-        assert (
-            full.value.reason == "STORAGE_FULL"
-            and "storage lake (hdfs) is full" in full.value.message
-        )
-        assert not storage.taken(address) and leftovers(storage.root) == []
+        assert full.value.reason == "STORAGE_FULL"
+        assert "storage lake (hdfs) is full" in full.value.message
+        assert not storage.taken(address)
+        assert leftovers(storage.root) == []

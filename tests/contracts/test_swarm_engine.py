@@ -16,9 +16,7 @@ import shlex
 import socket
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import urlsplit
 
 import docker
@@ -75,7 +73,7 @@ class TestSwarm(ClusterContract):
     """With the harness of this module."""
 
 
-def test_a_daemon_that_is_no_manager_is_none() -> None:
+def test_a_daemon_that_is_no_manager_is_none():
     worker = f"unix://{os.environ['BFIA_TEST_SWARM']}/2/s"
     with (
         contextlib.closing(SwarmEngine("alpha", "first", SwarmOptions(worker))) as engine,
@@ -84,9 +82,7 @@ def test_a_daemon_that_is_no_manager_is_none() -> None:
         engine.check()
 
 
-def test_a_task_is_hardened_and_limited_and_started_once(
-    harness: SwarmHarness, manager: docker.DockerClient
-) -> None:
+def test_a_task_is_hardened_and_limited_and_started_once(harness, manager):
     engine = harness.engine()
     spec = a_spec(
         harness,
@@ -104,11 +100,9 @@ def test_a_task_is_hardened_and_limited_and_started_once(
     assert container["Image"] == engine.image_digest(
         harness.image
     )  # by its content, whatever the name means
-    assert (container["CapabilityDrop"], container["Init"], container["User"]) == (
-        ["ALL"],
-        True,
-        "65534:65534",
-    )
+    assert container["CapabilityDrop"] == ["ALL"]
+    assert container["Init"] is True
+    assert container["User"] == "65534:65534"
     assert template["RestartPolicy"]["Condition"] == "none"
     machine = manager.nodes.list()[0].attrs["Description"]["Resources"]["NanoCPUs"]
     assert resources["Limits"] == {
@@ -128,9 +122,7 @@ def test_a_task_is_hardened_and_limited_and_started_once(
     )
 
 
-def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(
-    harness: SwarmHarness, tmp_path: Path
-) -> None:
+def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(harness, tmp_path):
     """Attack: a partner names job and task so that a machine of the Swarm makes another folder's path of them."""
     engine = harness.engine(sources=(Source(tmp_path, str(tmp_path)),))
     (tmp_path / "bank" / "customers").mkdir(parents=True)
@@ -152,7 +144,7 @@ def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(
         assert (own / "data_0").read_text() == "mine\n"
 
 
-def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.DockerClient) -> None:
+def test_what_is_over_leaves_nothing(harness, manager):
     engine = harness.engine()
     spec = launched(harness, engine, exits(0))
     ended(engine, spec.name)
@@ -172,7 +164,7 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
     )
 
 
-def test_a_run_that_outlives_its_kill_is_an_error() -> None:
+def test_a_run_that_outlives_its_kill_is_an_error():
     with pytest.raises(EngineError, match="still runs"):
         wait_for_end(SimpleNamespace(probe=lambda _: Running()), "run", lambda: True, -KILL_SECONDS)
 
@@ -187,11 +179,7 @@ def test_a_run_that_outlives_its_kill_is_an_error() -> None:
         ("rejected", {}, False),
     ],
 )
-def test_a_task_has_begun_once_there_was_a_container(
-    state: str,
-    container: dict[str, Any],
-    begun: bool,
-) -> None:
+def test_a_task_has_begun_once_there_was_a_container(state, container, begun):
     then = "2026-11-26T04:00:00Z"
     status = {
         "State": state,
@@ -207,9 +195,7 @@ def test_a_task_has_begun_once_there_was_a_container(
     assert Task({**seen, "Spec": {"ContainerSpec": {}}}).has_started is begun
 
 
-def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(
-    harness: SwarmHarness, manager: docker.DockerClient
-) -> None:
+def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(harness, manager):
     labels = {"bfia.node": "alpha", "bfia.installation": harness.installation}
     left = manager.networks.create(
         f"bfia-{uuid.uuid4().hex[:16]}",
@@ -221,9 +207,7 @@ def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(
     wait_for(lambda: manager.networks.list(ids=[left.id]) == [], "it is removed")
 
 
-def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(
-    manager: docker.DockerClient,
-) -> None:
+def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager):
     with contextlib.closing(SwarmHarness("==2")) as harness:
         name, engine = f"bfia-contract-{uuid.uuid4().hex[:12]}", harness.engine()
         text = f"FROM {harness.image}\nLABEL only={name}\n"
@@ -236,7 +220,8 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(
             spec = a_spec(harness, exits(0), image=name)
             with pytest.raises(ImageNotFound, match="a machine of the Swarm lacks the image"):
                 engine.launch(spec)
-            assert engine.probe(spec.name) == Missing() and engine.list() == []
+            assert engine.probe(spec.name) == Missing()
+            assert engine.list() == []
         finally:
             manager.images.remove(name, force=True)
 
@@ -250,7 +235,7 @@ def reached(
     return [door for door, is_open in looked(harness, engine, *doors).items() if is_open]
 
 
-def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarness) -> None:
+def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness):
     engine = harness.engine()
     first = launched(harness, engine, shell("ip -4 -o address; exec python3 -m http.server 8000"))
     said(engine, first.name, b"eth1")
@@ -273,7 +258,7 @@ def third() -> Iterator[SwarmHarness]:
         yield harness
 
 
-def test_the_capacity_is_that_of_all_machines(third: SwarmHarness) -> None:
+def test_the_capacity_is_that_of_all_machines(third):
     engine = third.engine()
     with contextlib.closing(docker.APIClient(third.manager, timeout=60)) as manager:
         machines = manager.nodes()
@@ -284,7 +269,7 @@ def test_the_capacity_is_that_of_all_machines(third: SwarmHarness) -> None:
     )
 
 
-def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: SwarmHarness) -> None:
+def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third):
     """Also one that SIGTERM ends with code 0; a stop of ours keeps its code, there as well."""
     engine, heard = third.engine(), Heard()
     lost, stopped = (
@@ -305,9 +290,7 @@ def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: Swarm
 
 
 @pytest.mark.s3
-def test_the_documented_rules_leave_a_run_only_gateway_and_storage(
-    third: SwarmHarness,
-) -> None:
+def test_the_documented_rules_leave_a_run_only_gateway_and_storage(third):
     """The block of docs/swarm.md, word for word but for its addresses, at the machine's own packet filter."""
     host, storage = os.environ["BFIA_TEST_SWARM_HOST"], urlsplit(os.environ["BFIA_TEST_S3"])
     engine = third.engine()

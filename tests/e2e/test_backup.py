@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -16,7 +14,7 @@ from tests.e2e.nodes import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 
 
-def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path, mariadb_url: str):
+def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, mariadb_url):
     with jobs.patient_nodes(tmp_path / "nodes") as federation:
         guest = federation[jobs.GUEST]
         config, file = ["--config", str(guest.home / "node.yml")], tmp_path / "node.zip"
@@ -27,15 +25,16 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path,
         wait_for(lambda: guest.ask("DELETE", deletion).status_code == 200)
         before = guest.job(job_id)
         made = call("backup", str(file), "--json", *config)
-        assert made.exit_code == 0 and json.loads(made.stdout)["storage"] == 1
+        assert made.exit_code == 0
+        assert json.loads(made.stdout)["storage"] == 1
         assert file.stat().st_mode & 0o777 == 0o600
         again = call("backup", str(file), *config)
-        assert again.exit_code == 2 and "--force" in again.stderr
+        assert again.exit_code == 2
+        assert "--force" in again.stderr
 
         refused = call("restore", str(file), "--json", *config)
-        assert (
-            refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
-        )
+        assert refused.exit_code == 2
+        assert json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
         guest.kill()
         shutil.rmtree(guest.home / "state")
         for left in guest.home.glob("gateway.db*"):
@@ -56,9 +55,7 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path,
         assert call("audit", "verify", *config).exit_code == 0
 
 
-def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(
-    tmp_path: Path,
-):
+def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
     def init(name: str, node: str) -> list[str]:
         file = tmp_path / name / "node.yml"
         assert call("init", "--node", node, "-o", str(file), "--engine", "process").exit_code == 0
@@ -86,22 +83,25 @@ def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(
     ):
         refused = call("restore", str(given), "--json", *config)
         assert refused.exit_code == 2 and expected in refused.stderr, refused.stderr
-    assert not (tmp_path / "new").exists() and not list(tmp_path.glob("*/var/*.db"))[1:]
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob("*/var/*.db"))[1:]
     keys = next((tmp_path / "one").rglob("signing.pem")).parent.relative_to(tmp_path / "one")
     blocked = tmp_path / "new" / keys
     blocked.parent.mkdir(parents=True)
     blocked.touch()
     broken = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
-    assert broken.exit_code == 2 and str(blocked) in broken.stderr
+    assert broken.exit_code == 2
+    assert str(blocked) in broken.stderr
     blocked.unlink()
     whole = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
-    assert whole.exit_code == 0 and "next: bfia-gateway doctor" in whole.stdout
+    assert whole.exit_code == 0
+    assert "next: bfia-gateway doctor" in whole.stdout
     assert (tmp_path / "new" / "node.yml").read_bytes() == (
         tmp_path / "one" / "node.yml"
     ).read_bytes()
 
 
-def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path):
+def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path):
     home, new = tmp_path / "one", tmp_path / "new"
     config, secret = ["--config", str(home / "node.yml")], home / "lake.key"
     assert call("init", "--node", "JG-one", "-o", config[1], "--engine", "process").exit_code == 0
@@ -115,20 +115,19 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path)
     (home / "node.yml").write_text(yaml.safe_dump(settings))
     secret.write_text("secret")
     made = call("backup", str(tmp_path / "node.zip"), *config)
-    assert made.exit_code == 0 and f"not in it: {secret}" in made.stdout
+    assert made.exit_code == 0
+    assert f"not in it: {secret}" in made.stdout
     restore = ("restore", str(tmp_path / "node.zip"), "--config", str(new / "node.yml"))
     refused = call(*restore)
-    assert (
-        refused.exit_code == 2 and "storages.lake.password_file: cannot be read" in refused.stderr
-    )
+    assert refused.exit_code == 2
+    assert "storages.lake.password_file: cannot be read" in refused.stderr
     assert "unzip node.yml from" in refused.stderr
     assert not new.exists() or list(new.iterdir()) == []
     new.mkdir(exist_ok=True)
     shutil.copy(secret, new)
     restored = call(*restore)
-    assert (
-        restored.exit_code == 0 and f"storage.url lies outside of {new}: {home}" in restored.stderr
-    )
+    assert restored.exit_code == 0
+    assert f"storage.url lies outside of {new}: {home}" in restored.stderr
     assert {"node.yml", "routes.yml", "lake.key"} <= {file.name for file in new.iterdir()}
 
 
@@ -142,9 +141,7 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path)
         {"database": {"url": "sqlite:///{outside}/gateway.db"}},
     ],
 )
-def test_a_backup_cannot_have_files_written_outside_of_its_folder(
-    tmp_path: Path, elsewhere: dict[str, Any]
-):
+def test_a_backup_cannot_have_files_written_outside_of_its_folder(tmp_path, elsewhere):
     home, new, outside = (tmp_path / name for name in ("one", "new", "outside"))
     outside.mkdir()
     new.mkdir()
@@ -165,10 +162,10 @@ def test_a_backup_cannot_have_files_written_outside_of_its_folder(
             target.writestr(name, yaml.safe_dump(settings) if name == "node.yml" else content)
     restore = ("restore", str(hostile), "--json", "--config", str(new / "node.yml"))
     refused = call(*restore)
-    assert (
-        refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "BACKUP_WRITES_ELSEWHERE"
-    )
-    assert list(outside.iterdir()) == [] and [path.name for path in new.iterdir()] == ["link"]
+    assert refused.exit_code == 2
+    assert json.loads(refused.stderr)["reason"] == "BACKUP_WRITES_ELSEWHERE"
+    assert list(outside.iterdir()) == []
+    assert [path.name for path in new.iterdir()] == ["link"]
     (new / "node.yml").write_text(yaml.safe_dump(settings))  # an admin has read it
     assert call(*restore).exit_code == 0
     assert list(outside.iterdir()) != []

@@ -49,7 +49,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 
 @pytest.mark.slow
-def test_a_job_through_a_third_node_that_is_killed_meanwhile(three: Federation):
+def test_a_job_through_a_third_node_that_is_killed_meanwhile(three):
     guest, host, relay = three[A], three[B], three[X]
     assert guest.post(f"/api/v1/routes/{B}/test", {})["good"]
     job_id = guest.submit(jobs.echo_job(A, B, rounds=40))
@@ -68,7 +68,7 @@ def test_a_job_through_a_third_node_that_is_killed_meanwhile(three: Federation):
 
 
 @pytest.mark.slow
-def test_a_sender_that_exits_right_after_its_push_loses_nothing(three: Federation, tmp_path: Path):
+def test_a_sender_that_exits_right_after_its_push_loses_nothing(three, tmp_path):
     may_read, guest, host = tmp_path / "may-read", three[A], three[B]
     job_id = guest.submit(jobs.echo_job(A, B, rounds=1, may_read=str(may_read)))
     wait_for(
@@ -88,7 +88,7 @@ def test_a_sender_that_exits_right_after_its_push_loses_nothing(three: Federatio
 
 
 @pytest.mark.slow
-def test_a_container_that_speaks_grpc_and_one_that_speaks_json_have_a_job(three: Federation):
+def test_a_container_that_speaks_grpc_and_one_that_speaks_json_have_a_job(three):
     guest = three[A]
     job_id = guest.submit(jobs.echo_job(A, B, rounds=3, rpc=True))
     assert guest.wait_job(job_id)["progress"] == 100

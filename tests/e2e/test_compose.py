@@ -182,7 +182,7 @@ def configured(file: str, environment_file: Path) -> "subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
-def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Path) -> None:
+def test_the_file_and_the_example_environment_are_valid(file, tmp_path):
     done = configured(file, COMPOSE / ".env.example")
     assert done.returncode == 0 and "not set" not in done.stderr, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
@@ -193,14 +193,13 @@ def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Pat
         )
     (tmp_path / "empty").touch()
     done = configured(file, tmp_path / "empty")
-    assert done.returncode != 0 and "BANK_TOKEN" in done.stderr
+    assert done.returncode != 0
+    assert "BANK_TOKEN" in done.stderr
 
 
 def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
-    gateway_image: str,
-    mariadb_image: str,
-    shell_image: str,
-) -> None:
+    gateway_image, mariadb_image, shell_image
+):
     """The job's image has a shell and no Python."""
     images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
     with Project("two-nodes.yml", images) as project:

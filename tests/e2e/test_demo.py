@@ -113,7 +113,7 @@ def installation_of(container: str) -> str:
 @pytest.mark.slow
 @pytest.mark.docker
 def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
-    tmp_path: Path, reference_image: str
+    tmp_path, reference_image
 ):
     """Send it the signal in mid-training, and see it end."""
     home = tmp_path / "demo"
@@ -150,47 +150,48 @@ def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
             assert process.wait(60) == 130, (tmp_path / "said").read_text()
         finally:
             process.kill()
-    assert processes_below(home) == [] and containers_below(home) == []
+    assert processes_below(home) == []
+    assert containers_below(home) == []
     assert [
         one for label in installations for one in containers(f"bfia.installation={label}")
     ] == []
 
 
-def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch):
+def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "examples.demo.nodes", None)
     done = CliRunner().invoke(app, ["demo"])
-    assert done.exit_code == 2 and "from a checkout" in done.stderr
+    assert done.exit_code == 2
+    assert "from a checkout" in done.stderr
 
 
-def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path):
+def test_a_folder_that_no_demo_made_is_left_alone(tmp_path):
     home = tmp_path / "mine"
     (home / "bank").mkdir(parents=True)
     (home / "bank" / "accounts").write_text("precious")
     done = demo(home)
-    assert done.returncode == 1 and "not made by a demo" in done.stderr and str(home) in done.stderr
+    assert done.returncode == 1
+    assert "not made by a demo" in done.stderr
+    assert str(home) in done.stderr
     assert (home / "bank" / "accounts").read_text() == "precious"
     assert [p.name for p in home.iterdir()] == ["bank"]
 
 
-def test_a_demo_that_cannot_start_says_why_and_replaces_only_demos(tmp_path: Path):
+def test_a_demo_that_cannot_start_says_why_and_replaces_only_demos(tmp_path):
     home = tmp_path / "demo"
     (home / "bank").mkdir(parents=True)
     for name in (MARKER, "notes", "bank/old"):
         (home / name).write_text("mine")
     done = demo(home, BFIA_GATEWAY__LIMITS__BODY_BYTES="none", LC_ALL="zh_CN.UTF-8")
-    assert (
-        done.returncode == 1
-        and "银行的节点未能启动" in done.stderr
-        and "limits.body_bytes" in done.stderr
-    )
+    assert done.returncode == 1
+    assert "银行的节点未能启动" in done.stderr
+    assert "limits.body_bytes" in done.stderr
     assert processes_below(tmp_path) == []
-    assert (home / "notes").read_text() == "mine" and not (home / "bank" / "old").exists()
+    assert (home / "notes").read_text() == "mine"
+    assert not (home / "bank" / "old").exists()
 
 
 @pytest.mark.slow
-def test_a_demo_shows_its_result_and_can_keep_its_nodes(
-    tmp_path: Path,
-):
+def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
     home = tmp_path / "demo"
     done = demo(home, "--keep", "--data", "credit", "--key-length", "1024")
     pids = {
@@ -209,16 +210,16 @@ def test_a_demo_shows_its_result_and_can_keep_its_nodes(
             assert text in done.stdout, done.stdout
         assert re.search(r"common ids +[1-9]", done.stdout)
         words = re.findall(r"^  (?:bank|partner) +((?:[a-z]{5} ?){6})$", done.stdout, re.MULTILINE)
-        assert len(words) == 2 and words[0] == words[1]
+        assert len(words) == 2
+        assert words[0] == words[1]
         for name in pids:
             (entry,) = yaml.safe_load((home / name / "routes.yml").read_text()).values()
-            assert (
-                entry["url"].startswith("https://")
-                and entry["signing"] == "required"
-                and entry["certificate"]
-            )
+            assert entry["url"].startswith("https://")
+            assert entry["signing"] == "required"
+            assert entry["certificate"]
         again = demo(home, LC_ALL="zh_CN.UTF-8")
-        assert again.returncode == 1 and "先前演示的节点仍在运行" in again.stderr
+        assert again.returncode == 1
+        assert "先前演示的节点仍在运行" in again.stderr
         assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}
         assert all(alive(pid) for pid in pids.values())
         assert (home / "bank" / "gateway.db").exists()

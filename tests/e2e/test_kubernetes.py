@@ -131,7 +131,7 @@ def two(
         yield federation
 
 
-def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
+def test_the_shipped_manifests_are_accepted_by_the_api_server():
     """But for the disruption budget's version, which is younger than the tests' cluster."""
     folder = ROOT / "compose" / "kubernetes"
     whole = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
@@ -158,14 +158,11 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
     given["listen"]["container"] = json.loads(said.stdout)
     assert given["listen"]["container"]["advertise"] == "http://10.0.0.2:7381"
     settings = Settings(**given)
-    assert settings.engine.main is settings.engine.kubernetes and settings.auth.mode == "on"
+    assert settings.engine.main is settings.engine.kubernetes
+    assert settings.auth.mode == "on"
 
 
-def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
-    two: Federation,
-    buckets: tuple[real.Place, real.Place],
-    runtime: str,
-) -> None:
+def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(two, buckets, runtime):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
     file = wait_for(
@@ -178,7 +175,8 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
         (run,) = [
             one for one in node.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN
         ]
-        assert (run["status"], run["engine"]) == ("SUCCESS", engine)
+        assert run["status"] == "SUCCESS"
+        assert run["engine"] == engine
         assert {name.split("/")[0] for name in names(bucket)} >= {f"{job_id}-{role}-0"}
         assert os.listdir(node.storage) in ([], [".staging"])
         kept_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
@@ -188,10 +186,11 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
         )
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
     scores = guest.outputs(job_id)[TRAIN, "guest.0", "report1"]["value"]
-    assert scores["auc"] > 0.99 and scores["ks"] > 0.9  # as on one machine
+    assert scores["auc"] > 0.99
+    assert scores["ks"] > 0.9  # as on one machine
 
 
-def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two: Federation) -> None:
+def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two):
     guest, kinds = (
         two[jobs.GUEST],
         {
@@ -205,9 +204,8 @@ def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two: Fe
     assert {name: (one["kind"], one["answers"]) for name, one in each.items()} == {
         name: (kind, True) for name, kind in kinds.items()
     }
-    assert "NetworkPolicy" in str(each["k8s"]["isolation"]) and "docker_gwbridge" in str(
-        each["farm"]["isolation"]
-    )
+    assert "NetworkPolicy" in str(each["k8s"]["isolation"])
+    assert "docker_gwbridge" in str(each["farm"]["isolation"])
     steps = {step["name"]: step["found"] for step in guest.get("/api/v1/doctor")["steps"]}
     assert all(
         words in steps["engine"]
@@ -223,10 +221,8 @@ def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two: Fe
     )
     plan = guest.post("/api/v1/jobs/plan", body)
     checks = [one for node in plan["nodes"] if node["node"] == guest.id for one in node["checks"]]
-    assert (
-        plan["good"]
-        and {one["about"]: one["found"] for one in checks if one["check"] == "engine"} == kinds
-    )
+    assert plan["good"]
+    assert {one["about"]: one["found"] for one in checks if one["check"] == "engine"} == kinds
     job_id = guest.submit(body)
     guest.wait_job(job_id, 400)
     runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
@@ -267,11 +263,8 @@ def log_file_of_a_run_with(runtime: str) -> str:
 
 
 def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
-    two: Federation,
-    buckets: tuple[real.Place, real.Place],
-    closed: str,
-    tmp_path: Path,
-) -> None:
+    two, buckets, closed, tmp_path
+):
     guest = two[jobs.GUEST]
     lines = [f"FROM {IMAGE}", "COPY stepping_elsewhere.py /app/"]
     lines.append('ENTRYPOINT ["python3", "-m", "stepping_elsewhere"]')
@@ -307,7 +300,7 @@ def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
     assert not any(name.startswith(job_id) for name in names(buckets[0]))
 
 
-def test_an_image_behind_a_login_that_is_gone_fails_its_run(two: Federation, login: Path) -> None:
+def test_an_image_behind_a_login_that_is_gone_fails_its_run(two, login):
     (login / "config.json").unlink()
     guest = two[jobs.GUEST]
     job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))

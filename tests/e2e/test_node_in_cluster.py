@@ -197,7 +197,7 @@ def _operated(
             process.terminate()
 
 
-def test_a_job_ends_well_although_a_gateway_dies(site: Site) -> None:
+def test_a_job_ends_well_although_a_gateway_dies(site):
     """The gateway that took the job is deleted in the middle of it; the other one goes on."""
     taker, other = site.gateways
     vendor = f"{os.environ['BFIA_TEST_KUBERNETES_TLS_REGISTRY']}/unionpay:2.0.0"
@@ -228,7 +228,7 @@ def test_a_job_ends_well_although_a_gateway_dies(site: Site) -> None:
     assert site.kubectl("get", "jobs", "-o", "name").split() == []
 
 
-def test_a_run_reaches_nothing_of_the_gateway_but_its_containers_listener(site: Site) -> None:
+def test_a_run_reaches_nothing_of_the_gateway_but_its_containers_listener(site):
     at = site.address(PODS[1])
     doors = [f"{at}:{port}" for port in (7380, 7381, 7382)]
     with ThreadPoolExecutor() as pool:

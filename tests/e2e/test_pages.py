@@ -56,7 +56,7 @@ def commands(block: str) -> list[str]:
 @pytest.mark.parametrize(
     "page", ["README", "docs/first-node", "docs/vendor", "docs/platform", "docs/admin"]
 )
-def test_both_languages_tell_the_same(page: str):
+def test_both_languages_tell_the_same(page):
     english, chinese = (
         [
             re.sub(" +#.*", "", c)
@@ -179,13 +179,7 @@ def pair(tmp_path: Path) -> Iterator[Federation]:
 @pytest.mark.parametrize(
     ("page", "language"), [("admin", "C.UTF-8"), ("admin.zh-CN", "zh_CN.UTF-8")]
 )
-def test_first_hour_of_an_admin(
-    pair: Federation,
-    tmp_path: Path,
-    page: str,
-    language: str,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_first_hour_of_an_admin(pair, tmp_path, page, language, monkeypatch):
     monkeypatch.delenv("LC_ALL", raising=False)
     monkeypatch.setenv("LANG", language)
     own = pair[ME].settings["listen"]
@@ -223,7 +217,7 @@ def test_first_hour_of_an_admin(
     assert "data partner, contract 17" in typed(told(page, names), tmp_path / "admin")
 
 
-def test_first_hour_of_a_vendor_and_then_of_a_platform(pair: Federation):
+def test_first_hour_of_a_vendor_and_then_of_a_platform(pair):
     me = pair[ME]
     me.start()
     names = {"127.0.0.1:7382": me.operator.removeprefix("http://")}
@@ -231,7 +225,7 @@ def test_first_hour_of_a_vendor_and_then_of_a_platform(pair: Federation):
     assert "SUCCEEDED" in typed(told("platform", names), me.home)
 
 
-def test_the_first_node_runs_the_example_job(tmp_path: Path):
+def test_the_first_node_runs_the_example_job(tmp_path):
     shell = blocks("docs/first-node.md", "sh")
     ports = dict(zip(("7380", "7381", "7382"), map(str, free_ports(3)), strict=True))
 

@@ -50,11 +50,7 @@ def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
                 client.images.remove(known, force=True)
 
 
-def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
-    gate: Gate,
-    image: str,
-    tmp_path: Path,
-) -> None:
+def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(gate, image, tmp_path):
     engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
     with Federation(tmp_path, [GUEST, HOST], engine, pace={"registration_pull": 0.1}) as federation:
         guest, host = federation[GUEST], federation[HOST]

@@ -87,9 +87,7 @@ def of(shown: dict[str, Any], name: str) -> dict[str, Any]:
     return next(t for t in shown["tasks"] if t["task_name"] == name)
 
 
-def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(
-    two: Federation, register: Path
-):
+def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two, register):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     body = chain(register)
     body["config"]["task_params"]["guest"] = {"0": {"b": {"fails": 100}}}
@@ -97,7 +95,10 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(
     guest.wait_job(old, 60, outcome="FAILED")
     change = {"guest": {"0": {"b": {"fails": 0}}}}
     code, made = rerun(guest, old, parameters=change)
-    assert (code, made["from"], made["runs"], made["inherits"]) == (200, "b", ["b", "c"], ["a"])
+    assert code == 200
+    assert made["from"] == "b"
+    assert made["runs"] == ["b", "c"]
+    assert made["inherits"] == ["a"]
     new = made["job_id"]
     guest.wait_job(new, 60)
     wait_for(lambda: host.job(new)["status"] == "FINISHED", 30)
@@ -107,34 +108,35 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(
     before, shown = status(guest, old), status(guest, new)
     assert status(host, new) == shown
     assert of(shown, "a")["inherited"] == {"job_id": old, "task_id": of(before, "a")["task_id"]}
-    assert of(shown, "b")["inherited"] is None and of(shown, "a")["status"] == "SUCCESS"
+    assert of(shown, "b")["inherited"] is None
+    assert of(shown, "a")["status"] == "SUCCESS"
     assert shown["rerun_of"] == {
         "job_id": old,
         "from": "b",
         "by": jobs.GUEST,
         "changed": ["b"],
     }
-    assert (
-        guest.job(new)["origin"]["parameters"] == change
-        and host.job(new)["origin"]["parameters"] == {}
-    )
+    assert guest.job(new)["origin"]["parameters"] == change
+    assert host.job(new)["origin"]["parameters"] == {}
     assert before["failed_by"]["reason"] == "EXIT_3", "the old job stays as it ended"
     for node in (guest, host):
         assert contents(node, new, "a") == contents(node, old, "a") != {}
         (b,) = (run for run in node.job(new)["runs"] if run["task_name"] == "b")
         assert [address["namespace"].startswith(old) for address in b["inputs"].values()] == [True]
         (taken,) = node.job(new)["inherited_runs"]
-        assert (taken["task_name"], taken["job_id"]) == ("a", old)
+        assert taken["task_name"] == "a"
+        assert taken["job_id"] == old
         log = node.ask("GET", taken["log"]).text
         assert "container number 0 of a" in log
     (note,) = (e for e in guest.timeline(old) if e["event"] == "run again as another job")
-    assert note["by"] == jobs.GUEST and note["detail"]["new_job"] == new
+    assert note["by"] == jobs.GUEST
+    assert note["detail"]["new_job"] == new
     assert {
         e["detail"]["from_job"] for e in guest.timeline(new) if e["event"] == "task inherited"
     } == {old}
 
 
-def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(two: Federation, register: Path):
+def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(two, register):
     guest = two[jobs.GUEST]
     old = guest.submit(chain(register))
     guest.wait_job(old, 60)
@@ -143,7 +145,8 @@ def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(two: Federation, re
     new = guest.submit(body | {"old_job_id": old})
     guest.wait_job(new, 60)
     shown = status(guest, new)
-    assert shown["old_job_id"] == old and shown["rerun_of"] is None
+    assert shown["old_job_id"] == old
+    assert shown["rerun_of"] is None
     assert {t["task_name"]: bool(t["inherited"]) for t in shown["tasks"]} == {
         "a": True,
         "b": True,
@@ -160,7 +163,7 @@ def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(two: Federation, re
     assert len(containers(register)) == 14
 
 
-def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federation, register: Path):
+def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two, register):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     old = guest.submit(chain(register))
     guest.wait_job(old, 60)
@@ -178,13 +181,16 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federatio
         assert answer["code"] != 0, answer
         return f"{answer['data']['reason']} {answer['msg']}"
 
-    assert f"{REASON}" in refused(["a"], "job-none") and "no such job" in refused(["a"], "job-none")
+    assert f"{REASON}" in refused(["a"], "job-none")
+    assert "no such job" in refused(["a"], "job-none")
     text = refused(["a", "b"], lasts=0.1)
-    assert text.startswith(REASON) and "the parameters of guest.0 differ: lasts" in text
+    assert text.startswith(REASON)
+    assert "the parameters of guest.0 differ: lasts" in text
 
     running = guest.submit(job_of(register, {"z": 30}))
     code, answer = rerun(guest, running, **{"from": "z"})
-    assert (code, answer["data"]["reason"]) == (409, "JOB_NOT_ENDED")
+    assert code == 409
+    assert answer["data"]["reason"] == "JOB_NOT_ENDED"
     guest.post(f"{SCHEDULE}/job/stop_all", {"job_id": running})
     guest.wait_job(running, 60, outcome="STOPPED")
     (gone,) = {
@@ -194,8 +200,10 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federatio
     }
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     code, answer = rerun(guest, old, **{"from": "c"})
-    assert (code, answer["data"]["reason"]) == (409, REASON)
-    assert "output data0 of host.0 is gone" in answer["msg"] and jobs.HOST in answer["msg"]
+    assert code == 409
+    assert answer["data"]["reason"] == REASON
+    assert "output data0 of host.0 is gone" in answer["msg"]
+    assert jobs.HOST in answer["msg"]
 
     host.stop()
     image = host.settings["engine"]["process"]["images"]["example:1.0.0"]
@@ -204,7 +212,9 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federatio
     }
     host.start()
     text = refused(["a"])
-    assert text.startswith(REASON) and "the image digest differs" in text and jobs.HOST in text
+    assert text.startswith(REASON)
+    assert "the image digest differs" in text
+    assert jobs.HOST in text
     listed = guest.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"]
     assert set(listed.values()) <= {"FINISHED", "REJECTED"}
     assert len([task for task in containers(register) if task != "z"]) == 6
@@ -229,7 +239,7 @@ def begun(
     return text.splitlines()[-1]
 
 
-def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two: Federation):
+def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     job_id = guest.submit(stepping(checkpoints=True, auto_retries=1))
     guest.wait_job(job_id, 120)
@@ -246,7 +256,7 @@ def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two: Federation):
     assert begun(guest, job_id, "guest.0") == "1,5"
 
 
-def test_a_job_that_is_run_again_goes_on_from_a_copy(two: Federation):
+def test_a_job_that_is_run_again_goes_on_from_a_copy(two):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     old = guest.submit(stepping(checkpoints=True))
     guest.wait_job(old, 120, outcome="FAILED")
@@ -254,7 +264,8 @@ def test_a_job_that_is_run_again_goes_on_from_a_copy(two: Federation):
     before = kept(guest, old) | kept(host, old)
     assert "5" in {text for steps in before.values() for text in steps}
     code, made = rerun(guest, old)
-    assert (code, made["inherits"]) == (200, ["first"])
+    assert code == 200
+    assert made["inherits"] == ["first"]
     guest.wait_job(made["job_id"], 120)
     assert begun(guest, made["job_id"], "guest.0") == "1,5"
     assert kept(guest, old) | kept(host, old) == before, "the old job stays as it ended"
@@ -266,7 +277,7 @@ def kept(node: Node, job_id: str) -> dict[str, list[str]]:
     return {f.parent.name: sorted(step.read_text() for step in f.iterdir()) for f in folders}
 
 
-def test_who_does_not_ask_has_none(two: Federation):
+def test_who_does_not_ask_has_none(two):
     guest = two[jobs.GUEST]
     job_id = guest.submit(stepping())
     guest.wait_job(job_id, 120, outcome="FAILED")  # the component needs the variable
@@ -290,11 +301,12 @@ def counting(**own: Any) -> Any:
     return body
 
 
-def test_a_task_starts_from_an_earlier_jobs_cache_if_its_party_says_so(two: Federation):
+def test_a_task_starts_from_an_earlier_jobs_cache_if_its_party_says_so(two):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     body = counting()
     plan = guest.post("/api/v1/jobs/plan", body)
-    assert (plan["good"], plan["warning_count"]) == (True, 0)
+    assert plan["good"] is True
+    assert plan["warning_count"] == 0
     first = guest.submit(body)
     guest.wait_job(first, 60)
     cache = "{namespace}#{name}".format(**guest.outputs(first)["echo_1", "guest.0", "c"])

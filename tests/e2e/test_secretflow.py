@@ -58,9 +58,7 @@ def image(tmp_path: Path) -> Iterator[str]:
         yield name
 
 
-def test_secretflow_computes_over_a_bad_link_and_a_killed_gateway(
-    image: str, tmp_path: Path
-) -> None:
+def test_secretflow_computes_over_a_bad_link_and_a_killed_gateway(image, tmp_path):
     """It intersects two nodes' tables in two ways and multiplies in secret shares, at one by Docker."""
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
     mounted = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}

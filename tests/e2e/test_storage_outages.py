@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(made[jobs.GUEST], way, place, full, going)
 
 
-def test_a_job_outlives_an_outage_of_its_slow_storage(site: Site) -> None:
+def test_a_job_outlives_an_outage_of_its_slow_storage(site):
     node = site.node
     site.way.turn("slow", share=0.4)
     job_id = node.submit(jobs.limited(jobs.align_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
@@ -79,7 +79,7 @@ def test_a_job_outlives_an_outage_of_its_slow_storage(site: Site) -> None:
     assert all(one["there"] for one in outputs if one["attempt"] == last)
 
 
-def test_a_key_that_is_denied_ends_a_job_at_once_with_its_reason(site: Site) -> None:
+def test_a_key_that_is_denied_ends_a_job_at_once_with_its_reason(site):
     node = site.node
     job_id = node.submit(jobs.limited(jobs.quick_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
     wait_for(lambda: jobs.events(node, job_id, "run RUNNING"), 60, 0.05, about="a container runs")
@@ -132,7 +132,7 @@ def _deleted(bucket: str) -> bool:
         return False
 
 
-def test_a_storage_that_is_full_is_named_with_what_the_container_says(site: Site) -> None:
+def test_a_storage_that_is_full_is_named_with_what_the_container_says(site):
     node, job_id = site.node, _job_at(site, "small")
     failure = node.wait_job(job_id, 240, outcome="FAILED")["failure"]
     assert failure["reason"] == "STORAGE_FULL" and "QuotaExceeded" in failure["message"], failure
@@ -148,7 +148,7 @@ def test_a_storage_that_is_full_is_named_with_what_the_container_says(site: Site
     wait_for(lambda: "small" not in site.reasons(), 60, about="there is room again")
 
 
-def test_a_bucket_that_goes_in_the_middle_of_a_job_ends_it_with_its_reason(site: Site) -> None:
+def test_a_bucket_that_goes_in_the_middle_of_a_job_ends_it_with_its_reason(site):
     node, job_id = site.node, _job_at(site, "vanishing", auto_retries=2)
     wait_for(lambda: jobs.events(node, job_id, "run RUNNING"), 60, 0.05, about="a container runs")
     wait_for(

@@ -121,12 +121,15 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
             for one in node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
             if one["party"] == party
         ]
-        assert lines and all(one["there"] for one in lines if one["task"] == ALIGN)
+        assert lines
+        assert all(one["there"] for one in lines if one["task"] == ALIGN)
         path = f"/api/v1/jobs/{job_id}/outputs/{ALIGN}/{party}/train_data"
         shown, whole = node.get(path, rows=3), node.ask("GET", f"{path}/download")
-        assert len(shown["rows"]) == 3 and whole.content.startswith(b"id,")
+        assert len(shown["rows"]) == 3
+        assert whole.content.startswith(b"id,")
         part = node.ask("GET", f"{path}/download", headers={"range": "bytes=10-29"})
-        assert part.status_code == 206 and part.content == whole.content[10:30]
+        assert part.status_code == 206
+        assert part.content == whole.content[10:30]
         report = node.get("/api/v1/models")["models"]
         assert [one["here"] for one in report if one["version"] == job_id] == [[party]]
         archive = node.ask("GET", f"/api/v1/jobs/{job_id}/archive").content
@@ -154,9 +157,7 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
 
 @pytest.mark.docker
 @DOCKER
-def test_images_of_different_forms_read_and_write_in_every_storage(
-    two: Federation, places: tuple[real.Place, real.Place]
-) -> None:
+def test_images_of_different_forms_read_and_write_in_every_storage(two, places):
     test_a_job_reads_and_writes_where_each_partys_data_lies(two, places, ("cluster", "lake"))
 
 
@@ -167,9 +168,7 @@ def _flow(node: Any, version: str) -> str:
 
 
 @PROCESS
-def test_tables_that_lie_there_already_are_read_without_a_copy(
-    two: Federation, places: tuple[real.Place, real.Place]
-) -> None:
+def test_tables_that_lie_there_already_are_read_without_a_copy(two, places):
     """The guest's is a folder of another program's files, for which its run gets a key; the host's is one file."""
     (header, *rows), bucket = (
         (jobs.DATA / "breast_hetero_guest.csv").read_bytes().splitlines(True),
@@ -211,15 +210,11 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
 
 
 @PROCESS
-def test_a_component_that_lacks_its_datas_storage_kind_is_refused(
-    two: Federation,
-) -> None:
+def test_a_component_that_lacks_its_datas_storage_kind_is_refused(two):
     jobs.upload(two[jobs.GUEST], "guest", storage="lake", overwrite=True)
     refusal = jobs.refusal_with(two[jobs.GUEST], "9.9.9", "hdfs")
-    assert (
-        "storageEngine lists hdfs, and the data of guest.0 lies in: s3" in refusal
-        and "lies in: s3 (got" not in refusal
-    )
+    assert "storageEngine lists hdfs, and the data of guest.0 lies in: s3" in refusal
+    assert "lies in: s3 (got" not in refusal
     assert not [job for job in two[jobs.GUEST].get("/api/v1/jobs")["jobs"] if "9.9.9" in str(job)]
 
 
@@ -233,9 +228,7 @@ def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.docker
-def test_the_server_denies_what_a_containers_credentials_exclude(
-    thief: str, tmp_path: Path
-) -> None:
+def test_the_server_denies_what_a_containers_credentials_exclude(thief, tmp_path):
     """Its own input and output it reads and writes; those of a run that has ended open nothing any more."""
     with real.bucket() as place:
         made = Federation(tmp_path, [jobs.GUEST], {"kind": "docker"})

@@ -175,19 +175,20 @@ def _gone(site: Site) -> None:
     site.manager.images.remove(site.image)
 
 
-def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site: Site) -> None:
+def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site):
     node, partner = site.node, site.partner
     shown = node.get("/api/v1/engine")
-    assert (shown["kind"], shown["answers"]) == ("swarm", True) and "docker_gwbridge" in str(
-        shown["isolation"]
-    )
+    assert shown["kind"] == "swarm"
+    assert shown["answers"] is True
+    assert "docker_gwbridge" in str(shown["isolation"])
     for one, role in ((node, "guest"), (partner, "host")):
         one.register(jobs.example("register_unionpay.json"))
         jobs.upload(one, role)
     job_id = node.submit(jobs.align_job(jobs.GUEST, jobs.HOST))
     node.wait_job(job_id, 400)
     (run,) = node.get(f"/api/v1/jobs/{job_id}")["runs"]
-    assert (run["status"], run["engine"]) == ("SUCCESS", "swarm")
+    assert run["status"] == "SUCCESS"
+    assert run["engine"] == "swarm"
     assert {name.split("/")[0] for name in names(site.bucket)} >= {f"{job_id}-guest-0"}
     wait_for(
         lambda: not site.manager.services.list(filters={"name": run["name"]}),
@@ -195,5 +196,5 @@ def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site: Sit
     )
 
 
-def test_a_component_that_needs_the_nodes_folder_is_refused_early(site: Site) -> None:
+def test_a_component_that_needs_the_nodes_folder_is_refused_early(site):
     assert "does not see the node's folder" in jobs.refusal_with(site.node, "9.9.8", "file")

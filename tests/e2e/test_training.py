@@ -67,9 +67,7 @@ def url(
     return f"/api/v1/models/{model_id}/{version}{what}"
 
 
-def test_a_training_leaves_one_version_at_each_party_with_checksums(
-    three: Federation, version: str
-):
+def test_a_training_leaves_one_version_at_each_party_with_checksums(three, version):
     for node, party in ((three[jobs.GUEST], "guest.0"), (three[jobs.HOST], "host.0")):
         listed = [m for m in node.get("/api/v1/models")["models"] if m["version"] == version]
         assert [(m["model_id"], m["here"], m["deployed"]) for m in listed] == [
@@ -78,11 +76,9 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(
         shown = node.get(url(version), verify="1")
         assert shown["damage"] == []
         (part,) = shown["models"][0]["parts"]
-        assert (part["task"], part["component"], part["output"]) == (
-            TRAIN,
-            "HeteroSecureBoost",
-            "model",
-        )
+        assert part["task"] == TRAIN
+        assert part["component"] == "HeteroSecureBoost"
+        assert part["output"] == "model"
         folder = node.storage / part["namespace"] / part["name"]
         assert {f["name"]: f["sha256"] for f in part["files"]} == {
             p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()
@@ -101,14 +97,16 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(
     assert three[STRANGER].get("/api/v1/models")["models"] == []
 
 
-def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, version: str):
+def test_reports_are_listed_and_read_as_numbers_and_curves(three, version):
     guest = three[jobs.GUEST]
     listed = guest.get(f"/api/v1/jobs/{version}/reports")
     found = {(r["task"], r["output"]): guest.get(r["url"]) for r in listed["reports"]}
     assert listed["warnings"] == []
     assert found[TRAIN, "train-auc"]["values"]["auc"] > 0.98
     (loss,) = found[TRAIN, "train-loss"]["series"]
-    assert (loss["name"], loss["columns"], len(loss["points"])) == ("loss", ["tree", "loss"], 2)
+    assert loss["name"] == "loss"
+    assert loss["columns"] == ["tree", "loss"]
+    assert len(loss["points"]) == 2
     (curve,) = found[TRAIN, "train-ks"]["series"]
     assert len(curve["points"]) > 5
     (counts,) = found[ALIGN, "train-intersection"]["series"]
@@ -117,21 +115,21 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, ve
     assert guest.ask("GET", url).json()["data"]["reason"] == "NO_REPORT"
 
 
-def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(
-    three: Federation, version: str
-):
+def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three, version):
     guest, other = three[jobs.GUEST], three[STRANGER]
     archive = guest.ask("GET", url(version, "/export")).content
     assert archive == guest.ask("GET", url(version, "/export")).content
     answer = other.ask("POST", "/api/v1/models/import", content=archive[: len(archive) // 2])
-    assert (answer.status_code, answer.json()["data"]["reason"]) == (400, "ARCHIVE_INVALID")
+    assert answer.status_code == 400
+    assert answer.json()["data"]["reason"] == "ARCHIVE_INVALID"
     assert other.get("/api/v1/models")["models"] == []
     assert not list(other.storage.glob("model-*"))
 
     for _ in range(2):  # the second time it is there already
         answer = other.ask("POST", "/api/v1/models/import", content=archive)
         assert answer.status_code == 200, answer.text
-        assert answer.json()["imported"] and answer.json()["here"] == ["guest.0"]
+        assert answer.json()["imported"]
+        assert answer.json()["here"] == ["guest.0"]
     sums = [
         [
             (f["name"], f["sha256"])
@@ -139,12 +137,14 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(
         ]
         for node in (guest, other)
     ]
-    assert sums[0] == sums[1] and other.get(url(version), verify="1")["damage"] == []
+    assert sums[0] == sums[1]
+    assert other.get(url(version), verify="1")["damage"] == []
     assert other.ask("GET", url(version, "/export")).content == archive
 
     assert other.ask("POST", url(version, "/deploy")).status_code == 200
     refused = other.ask("DELETE", url(version))
-    assert (refused.status_code, refused.json()["data"]["reason"]) == (409, "MODEL_DEPLOYED")
+    assert refused.status_code == 409
+    assert refused.json()["data"]["reason"] == "MODEL_DEPLOYED"
     assert other.ask("POST", url(version, "/undeploy")).json()["deployed"] is False
     assert other.ask("DELETE", url(version)).status_code == 200
     assert other.ask("GET", url(version)).status_code == 404
@@ -181,11 +181,7 @@ def scores(node: Node, job_id: str) -> dict[str, str]:
     return {row[0]: row[header.index("score")] for row in rows}
 
 
-def test_a_prediction_needs_the_models_id_and_tables_only(
-    three: Federation,
-    version: str,
-    tmp_path: Path,
-):
+def test_a_prediction_needs_the_models_id_and_tables_only(three, version, tmp_path):
     """Of other rows than those of the training: a third of them, without labels, in another order."""
     guest, host = three[jobs.GUEST], three[jobs.HOST]
     deployed(three, version)
@@ -221,7 +217,8 @@ def test_a_prediction_needs_the_models_id_and_tables_only(
     assert predict(host, **tables)["reason"] == "TRAINING_UNKNOWN"
     before = guest.get("/api/v1/jobs")
     shown = predict(guest, "--dry-run", **tables)
-    assert shown["job_id"] == "" and guest.get("/api/v1/jobs") == before
+    assert shown["job_id"] == ""
+    assert guest.get("/api/v1/jobs") == before
     assert {one["path"]: one["after"] for one in shown["differences"]} == {
         "config.job_params.common.job_type": "predict",
         "config.job_params.common.model_id": FLOW,
@@ -251,9 +248,7 @@ def test_a_prediction_needs_the_models_id_and_tables_only(
         }  # it leaves none itself
 
 
-def test_missing_foreign_and_undeployed_models_have_different_reasons(
-    three: Federation, version: str
-):
+def test_missing_foreign_and_undeployed_models_have_different_reasons(three, version):
     body = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
     deployed(three, version)
     missing = jobs.predict_job(jobs.GUEST, jobs.HOST, "v-not-there")
@@ -299,13 +294,15 @@ def failed_by(federation: Federation, job_id: str) -> list[dict[str, Any]]:
     return [s["failed_by"] for s in shown]
 
 
-def test_a_vendors_exit_code_is_the_reason_at_both_parties(three: Federation):
+def test_a_vendors_exit_code_is_the_reason_at_both_parties(three):
     body = jobs.user_job(jobs.GUEST, jobs.HOST)
     body["config"]["task_params"]["common"][ALIGN]["id"] = "no_such_column"
     job_id = three[jobs.GUEST].submit(body)
     one, other = failed_by(three, job_id)
     assert one == other
-    assert one["task"] == ALIGN and one["role"] in ("guest", "host") and one["node"]
+    assert one["task"] == ALIGN
+    assert one["role"] in ("guest", "host")
+    assert one["node"]
     assert one["reason"].startswith("EXIT_") or one["reason"] == "REPORTED_FAILED"
     for node in (
         three[jobs.GUEST],
@@ -317,7 +314,7 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(three: Federation):
         wait_for(lambda node=node: list((node.home / "state" / "runs").glob("*/stdout.log")), 10)
 
 
-def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(three: Federation):
+def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(three):
     body = jobs.user_job(jobs.GUEST, jobs.HOST)
     body["config"]["task_params"]["host"]["0"][ALIGN]["dataset_id"] = "testspace#missing"
     answer = three[jobs.GUEST].post("/v1/platform/schedule/job/create_all", body)
@@ -331,7 +328,7 @@ def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(three: Fede
     wait_for(lambda: three[jobs.GUEST].job(job_id)["status"] == "REJECTED", 5)
 
 
-def test_a_killed_node_takes_up_where_it_was(three: Federation, version: str):
+def test_a_killed_node_takes_up_where_it_was(three, version):
     """Nothing is started twice, and the model is saved once at every party before the job is FINISHED."""
     guest, host = three[jobs.GUEST], three[jobs.HOST]
     assert guest.job(version)["progress"] == 100
@@ -364,7 +361,7 @@ def open_to_others(node: Node) -> set[Path]:
     return found - written_by_test - {node.storage}
 
 
-def test_nothing_of_a_node_that_ran_a_job_is_open_to_others(three: Federation, version: str):
+def test_nothing_of_a_node_that_ran_a_job_is_open_to_others(three, version):
     for node in three.nodes.values():
         assert open_to_others(node) == set()
         modes = [
@@ -377,7 +374,7 @@ def test_nothing_of_a_node_that_ran_a_job_is_open_to_others(three: Federation, v
 
 
 @pytest.mark.docker
-def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path: Path):
+def test_one_node_plays_both_roles_in_containers(reference_image, tmp_path):
     """The user's own requests, unchanged, from upload to model and reports; the node is killed meanwhile."""
     with Federation(tmp_path, [jobs.GUEST], {"kind": "docker"}) as federation:
         node = federation[jobs.GUEST]
@@ -402,7 +399,8 @@ def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path:
         }
         assert all(o["there"] for o in outputs.values()), outputs
         scores = outputs[TRAIN, "guest.0", "report1"]["value"]
-        assert scores["auc"] > 0.99 and scores["ks"] > 0.9
+        assert scores["auc"] > 0.99
+        assert scores["ks"] > 0.9
         assert outputs[TRAIN, "guest.0", "model0"]["value"]
         aligned = outputs[ALIGN, "guest.0", "train_data"]
         meta = json.loads(
@@ -410,7 +408,8 @@ def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path:
         )
         assert meta["count"] == 509
         shown = jobs.status(node, job_id)
-        assert shown["job_status"] == "FINISHED" and set(shown["status"].values()) == {"SUCCESS"}
+        assert shown["job_status"] == "FINISHED"
+        assert set(shown["status"].values()) == {"SUCCESS"}
         assert any("rsa_params" in w for w in job["local_warnings"])
         assert node.get(url(job_id), verify="1")["damage"] == []
         node.post(url(job_id, "/deploy"), {})

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from pathlib import Path
 from zipfile import ZipFile
 
 import httpx
@@ -36,7 +35,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator
         yield nodes
 
 
-def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path):
+def test_jobs_handed_in_at_both_are_advanced_once(shared, register):
     first, second, host = shared
     count = 6
 
@@ -62,7 +61,8 @@ def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path
     wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 30)
     assert "of a0 as guest.0" in _asked(first, ids[0], "runs/guest.0/a0/log").text
     elsewhere = _asked(second, ids[0], "runs/guest.0/a0/log")  # its containers were the first's
-    assert elsewhere.status_code == 404 and elsewhere.json()["data"]["reason"] == "LOG_ELSEWHERE"
+    assert elsewhere.status_code == 404
+    assert elsewhere.json()["data"]["reason"] == "LOG_ELSEWHERE"
     assert first.peer in elsewhere.json()["msg"]
     with ZipFile(BytesIO(_asked(second, ids[0], "archive").content)) as archive:
         assert f"is at the gateway {first.peer}".encode() in archive.read("INCOMPLETE")
@@ -76,7 +76,7 @@ def _asked(
     return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
 
-def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared: Shared):
+def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared):
     """The partner's messages come to the gateway without the session."""
     other, holder, host = shared
     body = jobs.echo_job(rounds=120)
@@ -96,7 +96,7 @@ def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared: Shared):
         assert len(events(node, job_id, "run RUNNING")) == 1
 
 
-def test_the_other_goes_on_with_what_the_dead_one_scheduled(shared: Shared, register: Path):
+def test_the_other_goes_on_with_what_the_dead_one_scheduled(shared, register):
     """The node only schedules: its partner plays both roles, so that no container dies with the gateway."""
     victim, other, host = shared
     host.stop()

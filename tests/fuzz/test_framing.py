@@ -104,20 +104,15 @@ def framed_bodies(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
     st.booleans(),
     st.lists(st.integers(0, 1000), max_size=4),
 )
-def test_a_body_belongs_to_its_request(
-    port: int,
-    framed: tuple[list[bytes], bytes],
-    noise: list[bytes],
-    framed_first: bool,
-    cuts: list[int],
-) -> None:
+def test_a_body_belongs_to_its_request(port, framed, noise, framed_first, cuts):
     (name, value), body = framed
     header = b"%s: %s\r\n" % (name, value)
     headers = [header, *noise] if framed_first else [*noise, header]
     request = b"POST /first HTTP/1.1\r\nhost: x\r\n" + b"".join(headers) + b"\r\n" + body
     answers = answers_to(port, cut(request + LAST, cuts))
     assert [answer["path"] for answer in answers] == ["/first", "/last"]
-    assert answers[0]["body"].endswith(HIDDEN.decode()) and answers[1]["body"] == ""
+    assert answers[0]["body"].endswith(HIDDEN.decode())
+    assert answers[1]["body"] == ""
 
 
 @given(
@@ -130,14 +125,7 @@ def test_a_body_belongs_to_its_request(
     st.integers(0, 40),
     st.lists(st.integers(0, 1000), max_size=3),
 )
-def test_a_broken_header_of_a_body_frees_no_request_in_it(
-    port: int,
-    framed: tuple[list[bytes], bytes],
-    noise: list[bytes],
-    change: tuple[int, bytes],
-    place: int,
-    cuts: list[int],
-) -> None:
+def test_a_broken_header_of_a_body_frees_no_request_in_it(port, framed, noise, change, place, cuts):
     header, body = framed
     part, text = change
     at = place % (len(header[part]) + 1)

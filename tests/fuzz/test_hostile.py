@@ -190,7 +190,7 @@ MUCH["few enough lists"] = "[]," * 33_000 + "1"
 
 
 @pytest.mark.parametrize("content", MUCH.values(), ids=MUCH)
-def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: str):
+def test_as_much_as_the_limit_of_bodies_takes(target, content):
     body = a_provider()
     body["metadata"]["much"] = "@@"
     assert target.post("operator", REGISTRATION, with_text(body, f"[{content}]"))["code"] in (
@@ -200,7 +200,7 @@ def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: str):
     assert target.submit(with_text(a_job(much="@@"), f"[{content}]"))["code"] in (0, 400)
 
 
-def test_a_thousand_components_in_a_job(target: Target):
+def test_a_thousand_components_in_a_job(target):
     found = target.submit(with_components(chain(1000)))
     assert found["code"] == 0
     assert (
@@ -228,10 +228,11 @@ MANY = {
 
 
 @pytest.mark.parametrize("body", MANY.values(), ids=MANY)
-def test_more_of_a_kind_than_any_job_has(target: Target, body: dict[str, Any]):
+def test_more_of_a_kind_than_any_job_has(target, body):
     before = target.get(f"{PLATFORM}/job/query_job_list")["data"]["job_list"].keys()
     found = target.submit(body)
-    assert found["code"] == 400 and len(found["data"]["problems"]) <= 201
+    assert found["code"] == 400
+    assert len(found["data"]["problems"]) <= 201
     assert target.get(f"{PLATFORM}/job/query_job_list")["data"]["job_list"].keys() == before
 
 
@@ -245,7 +246,7 @@ HALVES["raw"] = '"\ud800"'
 @pytest.mark.parametrize(
     "text", [*DEEP.values(), *NUMBERS.values(), *HALVES.values()], ids=[*DEEP, *NUMBERS, *HALVES]
 )
-def test_json_that_no_other_reader_takes(target: Target, text: str):
+def test_json_that_no_other_reader_takes(target, text):
     found = target.submit(with_parameter(text))
     assert found["code"] == 400
     if text in HALVES.values():
@@ -259,9 +260,10 @@ def test_json_that_no_other_reader_takes(target: Target, text: str):
     assert said["code"] in ("E0000000000", "E0000000400")
 
 
-def test_zero_characters_are_refused(target: Target):
+def test_zero_characters_are_refused(target):
     found = target.submit(with_parameter(r'"a\u0000b"'))
-    assert found["code"] == 400 and "zero characters" in found["data"]["problems"][0]["rule"]
+    assert found["code"] == 400
+    assert "zero characters" in found["data"]["problems"][0]["rule"]
     for path in (SUBMIT, REGISTRATION, "/v2/component/upload"):
         target.post(
             "operator",
@@ -276,7 +278,7 @@ def test_zero_characters_are_refused(target: Target):
     assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="\0")["code"] == 0
 
 
-def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target: Target):
+def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target):
     parameters = [
         {
             "name": f"p{i}",
@@ -298,7 +300,8 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
     body["config"]["task_params"] = {"common": {f"echo_{i}": values for i in range(20)}}
     began = time.process_time()
     found = target.submit(body)
-    assert found["code"] == 0 and time.process_time() - began < 3
+    assert found["code"] == 0
+    assert time.process_time() - began < 3
     local = target.node.store.local_jobs.get(found["data"]["job_id"])
     assert any("p0" in warning for warning in local.warnings)
 
@@ -311,11 +314,7 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
         ("container", f"{PLATFORM}/task/callback"),
     ],
 )
-def test_numbers_where_an_object_belongs_are_counted_before_they_are_read(
-    target: Target,
-    listener: str,
-    path: str,
-) -> None:
+def test_numbers_where_an_object_belongs_are_counted_before_they_are_read(target, listener, path):
     numbers = "[" + ",".join(["1"] * 900_000) + "]"
     for body in (numbers, f'{{"job_id": {numbers}}}', f'{{"config": {{"role": {numbers}}}}}'):
         refusal = target.post(listener, path, body)
@@ -335,12 +334,7 @@ CONTROL_CHARACTERS = [b"\x01", b"a\x00b", b"a\rb", b"\xff\xfe", b"\xc3\xa9", b"\
         ("operator", REGISTRATION, b"content-type"),
     ],
 )
-def test_headers_with_what_headers_cannot_hold(
-    target: Target,
-    listener: str,
-    path: str,
-    name: bytes,
-):
+def test_headers_with_what_headers_cannot_hold(target, listener, path, name):
     request = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n".encode()
     for value in CONTROL_CHARACTERS:
         with target.raw(
@@ -351,7 +345,7 @@ def test_headers_with_what_headers_cannot_hold(
         assert answer.split(b" ", 2)[1] in (b"200", b"400", b"431"), (value[:5], answer[:200])
 
 
-def test_bodies_that_never_end_delay_no_other_request(target: Target):
+def test_bodies_that_never_end_delay_no_other_request(target):
     with ExitStack() as held:
         for listener, head in target.heads("/v2/component/upload/file") * 6:
             for begun in (
@@ -367,9 +361,7 @@ def test_bodies_that_never_end_delay_no_other_request(target: Target):
         assert said["code"] == "E0000000000"
 
 
-def test_bodies_that_break_off_leave_no_trace_in_the_log(
-    target: Target, caplog: pytest.LogCaptureFixture
-):
+def test_bodies_that_break_off_leave_no_trace_in_the_log(target, caplog):
     with capture_logs() as lines:
         for listener, head in target.heads("/v2/provider/register", "/api/v1/models"):
             target.raw(listener, f"{head}content-length: 1000\r\n\r\n{{".encode()).close()
@@ -386,11 +378,7 @@ def test_bodies_that_break_off_leave_no_trace_in_the_log(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_health_answered_all_the_while(
-    target: Target,
-    pulse: list[Beat],
-    capsys: pytest.CaptureFixture[str],
-):
+def test_health_answered_all_the_while(target, pulse, capsys):
     assert len(pulse) > 20  # all of this takes a quick machine four seconds
     waited, worked = sorted(beat.waited for beat in pulse), sorted(beat.worked for beat in pulse)
     at = min(
@@ -402,4 +390,5 @@ def test_health_answered_all_the_while(
             f"nearly all within {waited[at] * 1000:.0f} ms, slowest {waited[-1] * 1000:.0f} ms; "
             f"of work within {worked[at] * 1000:.0f} ms, most {worked[-1] * 1000:.0f} ms"
         )
-    assert worked[at] < LONGEST_WORK and waited[at] < LONGEST_WAIT
+    assert worked[at] < LONGEST_WORK
+    assert waited[at] < LONGEST_WAIT

@@ -121,11 +121,7 @@ def client() -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_anything_in_a_parameter_is_decided_upon(
-    node: Gateway,
-    client: httpx.Client,
-    listener: str,
-):
+def test_anything_in_a_parameter_is_decided_upon(node, client, listener):
     texts, tried = cycle(TEXTS), 0
     for method, path, operation in operations(node, listener):
         body = next(examples(operation), ("", None)) if "requestBody" in operation else ("", None)
@@ -156,11 +152,7 @@ def test_anything_in_a_parameter_is_decided_upon(
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_anything_in_a_body_is_decided_upon(
-    node: Gateway,
-    client: httpx.Client,
-    listener: str,
-):
+def test_anything_in_a_body_is_decided_upon(node, client, listener):
     values = cycle(VALUES)
     for where, path, operation in posts(node):
         if where != listener or path.endswith("/chan/pop"):

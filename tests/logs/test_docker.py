@@ -46,14 +46,18 @@ def talk(tmp_path: Path) -> Iterator[Stage]:
     docker("rmi", "-f", image)
 
 
-def test_the_log_of_a_container_that_dies_immediately_is_complete(talk: Stage):
+def test_the_log_of_a_container_that_dies_immediately_is_complete(talk):
     job = talk.submit("guest")
     talk.end(job)
     run = talk.gateway.store.local_jobs.get(job).runs[0]
-    assert run.failure is not None and run.failure.reason == "EXIT_7"
+    assert run.failure is not None
+    assert run.failure.reason == "EXIT_7"
     assert talk.lines(run.task_id, "error") == ["lost", "error: no more"]
     shown = talk.read(run.task_id, "debug")
-    assert shown["over"] and shown["num"] == talk.number(run.task_id, "debug")
+    assert shown["over"]
+    assert shown["num"] == talk.number(run.task_id, "debug")
     assert "info begun\n" in shown["data"]
-    assert "config.token=****" in shown["data"] and "callback?run=****" in shown["data"]
-    assert run.run_id not in shown["data"] and run.token not in shown["data"]
+    assert "config.token=****" in shown["data"]
+    assert "callback?run=****" in shown["data"]
+    assert run.run_id not in shown["data"]
+    assert run.token not in shown["data"]

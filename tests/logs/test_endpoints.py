@@ -62,7 +62,7 @@ def events(response: httpx.Response) -> list[dict[str, str]]:
     return found
 
 
-def test_a_log_is_readable_during_the_run_and_after_its_container(talk: Stage):
+def test_a_log_is_readable_during_the_run_and_after_its_container(talk):
     job = talk.submit("guest", "host")
     task = talk.task(job)
     assert talk.number(task, "debug") == 0
@@ -83,13 +83,17 @@ def test_a_log_is_readable_during_the_run_and_after_its_container(talk: Stage):
     assert talk.lines(task, "error") == ["error lost", "[ERROR] last words"]
     answer = talk.read(task, "error", start=1)
     assert answer["data"] == "[ERROR] last words\n"
-    assert (answer["num"], answer["start"], answer["next"], answer["left_out"]) == (1, 1, 2, 0)
-    assert answer["over"] and answer["roles"] == ["guest.0", "host.0"]
+    assert answer["num"] == 1
+    assert answer["start"] == 1
+    assert answer["next"] == 2
+    assert answer["left_out"] == 0
+    assert answer["over"]
+    assert answer["roles"] == ["guest.0", "host.0"]
     assert [(part["role"], part["num"]) for part in answer["parts"]] == [("guest.0", 1)]
     assert talk.lines(task, "debug", role="host") == []
 
 
-def test_the_other_spelling_and_a_body_are_accepted(talk: Stage):
+def test_the_other_spelling_and_a_body_are_accepted(talk):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="info one\ninfo two\n")
@@ -114,7 +118,7 @@ def test_the_other_spelling_and_a_body_are_accepted(talk: Stage):
         assert talk.ask(LOG_LINE, method="POST", content=broken)["code"] == 400
 
 
-def test_every_wrong_parameter_of_a_log_request_is_reported(talk: Stage):
+def test_every_wrong_parameter_of_a_log_request_is_reported(talk):
     every = {"task_id", "log_level", "start", "length"}
     for params, wrong in (
         ({}, every - {"length"}),
@@ -150,15 +154,17 @@ def test_every_wrong_parameter_of_a_log_request_is_reported(talk: Stage):
         ),
     ):
         answer = talk.ask(LOG, method="POST", json=params)
-        assert (answer["code"], answer["data"]["reason"]) == (400, "INVALID")
+        assert answer["code"] == 400
+        assert answer["data"]["reason"] == "INVALID"
         assert problems(answer) == wrong
 
 
-def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
+def test_unknown_tasks_roles_and_runs_are_named(talk):
     job = talk.submit("guest")
     task = talk.task(job)
     unknown = talk.ask(LOG_LINE, params={"task_id": "task_x", "log_level": "info"})
-    assert (unknown["code"], unknown["data"]["reason"]) == (404, "TASK_UNKNOWN")
+    assert unknown["code"] == 404
+    assert unknown["data"]["reason"] == "TASK_UNKNOWN"
     role = talk.ask(
         LOG_LINE,
         params={
@@ -167,7 +173,8 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
             "role": "host",
         },
     )
-    assert (role["code"], role["data"]["reason"]) == (404, "ROLE_UNKNOWN")
+    assert role["code"] == 404
+    assert role["data"]["reason"] == "ROLE_UNKNOWN"
     for where, reason in (
         (f"/api/v1/jobs/job-x/runs/guest.0/{task}/log", "JOB_UNKNOWN"),
         (f"/api/v1/jobs/{job}/runs/host.0/talk_1/log", "RUN_UNKNOWN"),
@@ -175,7 +182,8 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
         (f"/api/v1/jobs/{job}/runs/guest.0/other/log", "RUN_UNKNOWN"),
     ):
         answer = ask(talk.gateway, "operator", "GET", where)
-        assert (answer.status_code, answer.json()["data"]["reason"]) == (404, reason)
+        assert answer.status_code == 404
+        assert answer.json()["data"]["reason"] == reason
     spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})
     over = a_local_job(
         a_run(status=RunStatus.SUCCESS),
@@ -198,7 +206,7 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
     assert problems(wrong.json()) == {"stream", "tail", "follow"}
 
 
-def test_an_admin_reads_a_run_as_text(talk: Stage):
+def test_an_admin_reads_a_run_as_text(talk):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="one\ntwo\nthree\n", err="oh\n")
@@ -217,7 +225,7 @@ def test_an_admin_reads_a_run_as_text(talk: Stage):
     assert by_id.text == "oh\n"
 
 
-def test_a_log_longer_than_one_response_is_complete_as_text(talk: Stage):
+def test_a_log_longer_than_one_response_is_complete_as_text(talk):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="info a line of some length that repeats\n" * 25_000)
@@ -225,11 +233,12 @@ def test_a_log_longer_than_one_response_is_complete_as_text(talk: Stage):
     assert len(run_log(talk, job).text.splitlines()) == 25_000
     assert len(run_log(talk, job, tail=12_345).text.splitlines()) == 12_345
     some = talk.read(task, "info", 1)
-    assert some["num"] + some["left_out"] == 24_999 and some["left_out"] > 0
+    assert some["num"] + some["left_out"] == 24_999
+    assert some["left_out"] > 0
     assert some["data"].count("\n") == some["num"]
 
 
-def test_a_response_says_that_lines_may_be_missing(talk: Stage):
+def test_a_response_says_that_lines_may_be_missing(talk):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="one\n")
@@ -240,10 +249,11 @@ def test_a_response_says_that_lines_may_be_missing(talk: Stage):
         counted = talk.ask(LOG_LINE, params={"task_id": task, "log_level": "info"})["data"]
     finally:
         talk.gateway.engine.world.down = False
-    assert counted["num"] == 1 and "ENGINE_DOWN" in counted["incomplete"]
+    assert counted["num"] == 1
+    assert "ENGINE_DOWN" in counted["incomplete"]
 
 
-def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):
+def test_following_shows_each_line_once_and_ends_with_the_run(talk):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="one\n")
@@ -277,11 +287,13 @@ def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):
     ]
     assert said[-2] == "event: end"
     end = json.loads(said[-1].removeprefix("data: "))
-    assert (end["status"], end["exit_code"], end["lines"]) == ("FAILED", 5, 3)
+    assert end["status"] == "FAILED"
+    assert end["exit_code"] == 5
+    assert end["lines"] == 3
     assert end["failure"]["reason"] == "EXIT_5"
 
 
-def test_a_disconnected_follower_resumes_after_its_last_line(talk: Stage):
+def test_a_disconnected_follower_resumes_after_its_last_line(talk):
     job = talk.submit("guest")
     talk.task(job)
     talk.order("guest.0", out="a\nb\nc\n", exit=0)
@@ -309,9 +321,7 @@ def test_a_disconnected_follower_resumes_after_its_last_line(talk: Stage):
     ("removal", "polls"),
     [(CallState.SENT, 4), (CallState.OK, 4), (CallState.LOST, 1), (CallState.IDLE, 1)],
 )
-def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(
-    removal: CallState, polls: int
-):
+def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(removal, polls):
     gone, whole = (
         Excerpt((), 0, 0, 0, (), False, "the container is gone"),
         (LogLine("three", "guest.0", "stdout"),),
@@ -323,5 +333,6 @@ def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(
 
     steps = list(_lines(lambda start, length: next(found), newest, 0))
     text = b"".join(piece for pieces, _ in steps for piece in pieces)
-    assert len(steps) == polls and text.count(b"event: end") == 1
+    assert len(steps) == polls
+    assert text.count(b"event: end") == 1
     assert (b"data: three" in text) == (polls == 4)

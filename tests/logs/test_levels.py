@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.log_levels import LEVELS, Level, level_of
+from gateway.data.log_levels import LEVELS, level_of
 
 DEBUG, INFO, ERROR = LEVELS
 
@@ -42,12 +42,12 @@ UNSAID = [
 @pytest.mark.parametrize(
     ("line", "level"), [(line, level) for level, found in BY_LEVEL.items() for line in found]
 )
-def test_a_level_in_a_line_counts_on_either_stream(line: str, level: Level):
+def test_a_level_in_a_line_counts_on_either_stream(line, level):
     assert {level_of(line.encode(), stream) for stream in ("stdout", "stderr")} == {level}
 
 
 @pytest.mark.parametrize("line", UNSAID)
-def test_a_line_without_a_level_is_info_on_stdout_and_error_on_stderr(line: str):
+def test_a_line_without_a_level_is_info_on_stdout_and_error_on_stderr(line):
     assert [level_of(line.encode(), stream) for stream in ("stdout", "stderr")] == [INFO, ERROR]
 
 
@@ -56,6 +56,6 @@ def test_a_line_without_a_level_is_info_on_stdout_and_error_on_stderr(line: str)
     | st.text().map(str.encode)
     | st.text().map(lambda level: json.dumps({"level": level}).encode())
 )
-def test_any_bytes_have_a_level(line: bytes):
+def test_any_bytes_have_a_level(line):
     assert level_of(line, "stdout") in LEVELS
     assert level_of(b'{"level":' * 30_000, "stdout") is INFO  # nested too deeply

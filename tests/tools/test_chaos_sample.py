@@ -31,7 +31,7 @@ def test_no_fault_breaks_a_rule():
         pytest.param("swarm", marks=pytest.mark.swarm),
     ],
 )
-def test_no_fault_breaks_a_rule_in_a_cluster(engine: str):
+def test_no_fault_breaks_a_rule_in_a_cluster(engine):
     results = run(SEED, engine=engine, brief=True)
     hold(results)
     assert {result.trial.fault for result in results} == {*FAULTS[engine], "kill guest"}

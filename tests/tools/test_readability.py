@@ -55,7 +55,7 @@ def test_decisions_of_an_inner_function_count_once():
         ("def f(wanted): pass", "name wanted"),
     ],
 )
-def test_what_folds_a_line_or_names_nothing_counts(line: str, kind: str):
+def test_what_folds_a_line_or_names_nothing_counts(line, kind):
     assert kinds(line) == [kind]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.bootstrap.node import Gateway
 from tests.inprocess import ME, running
 from tools.bench.running_node import main
 
@@ -22,12 +21,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     main()
 
 
-def test_a_node_and_its_storage_are_measured(
-    node: Gateway,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_node_and_its_storage_are_measured(node, tmp_path, monkeypatch, capsys):
     url = node.addresses()["operator"]
     measure(monkeypatch, "--url", url)
     assert capsys.readouterr().out.count(" ms ") == 6
@@ -44,6 +38,6 @@ def test_a_node_and_its_storage_are_measured(
     assert not list(tmp_path.glob("**/bench-*"))
 
 
-def test_a_link_that_fails_is_named(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_a_link_that_fails_is_named(node, monkeypatch):
     with pytest.raises(SystemExit, match=r"JG404, route: .*route test JG404"):
         measure(monkeypatch, "JG404", "--url", node.addresses()["operator"])

@@ -134,7 +134,7 @@ def scheduler(there: Fate) -> SchedulerClient:
     return scheduling(there)
 
 
-def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, there: Fate):
+def test_a_request_names_both_ends_and_is_signed(partner, there):
     partner.create_job(SPEC, ME)
     ends = {
         "dest-party-id": FATE,
@@ -144,9 +144,7 @@ def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, the
     assert there.headers[0] == ends | {"Signature": f"{FATE} {ME}"}
 
 
-def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(
-    partner: ParticipantClient, there: Fate
-):
+def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(partner, there):
     refusal = {"code": 1002, "message": "Create job failed: detail[no]"}
     there.answers["/partner/job/create"] = lambda body: OK if body["role"] == "host" else refusal
     with pytest.raises(
@@ -154,7 +152,9 @@ def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(
     ):
         partner.create_job(SPEC, ME)
     path, body = there.asked[-1]
-    assert (path, body["role"], body["status"]) == ("/partner/job/status/update", "host", "failed")
+    assert path == "/partner/job/status/update"
+    assert body["role"] == "host"
+    assert body["status"] == "failed"
 
 
 class Pool:
@@ -187,11 +187,7 @@ class Pool:
 
 
 @pytest.mark.parametrize("held", [("host", "arbiter"), ("host",), ("arbiter",)])
-def test_a_repeated_request_reserves_only_once(
-    partner: ParticipantClient,
-    there: Fate,
-    held: tuple[str, ...],
-):
+def test_a_repeated_request_reserves_only_once(partner, there, held):
     """The answer to the first request was lost, or only one role was asked by then."""
     pool = Pool(there, held=held)
     partner.hold("20241", ME)
@@ -201,14 +197,13 @@ def test_a_repeated_request_reserves_only_once(
     assert not pool.held
 
 
-def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(
-    partner: ParticipantClient, there: Fate
-):
+def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(partner, there):
     pool = Pool(there, full_for="arbiter")
     for _ in range(2):
         with pytest.raises(Refused, match="Job resource") as caught:
             partner.hold("20241", ME)
-        assert (caught.value.reason, pool.held) == ("RESOURCES_BUSY", set())
+        assert caught.value.reason == "RESOURCES_BUSY"
+        assert pool.held == set()
 
 
 @pytest.mark.parametrize(
@@ -218,12 +213,7 @@ def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(
         *((wrong, ["host", "arbiter"]) for wrong in ("fine", None, ["running"])),
     ],
 )
-def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
-    partner: ParticipantClient,
-    there: Fate,
-    word: Any,
-    started: list[str],
-):
+def test_a_task_is_started_at_the_roles_where_it_has_not_begun(partner, there, word, started):
     """The answer to the first start was lost; a state that is none is not a begun one."""
     pool = Pool(there, "task", ("host", "arbiter"))
     there.answers["/partner/task/collect"] = lambda body: (
@@ -251,22 +241,18 @@ def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
         ("fine", Invalid, "STATUS_UNKNOWN"),
     ],
 )
-def test_a_tasks_state(
-    partner: ParticipantClient,
-    there: Fate,
-    word: str,
-    status: Any,
-    reason: str | None,
-):
+def test_a_tasks_state(partner, there, word, status, reason):
     there.answers["/partner/task/collect"] = OK | {
         "data": {"status": "running", "party_status": word}
     }
     try:
         news = partner.poll_task("20241_a_1", "host", ME)
     except GatewayError as error:
-        assert (type(error), error.reason) == (status, reason)
+        assert type(error) is status
+        assert error.reason == reason
     else:
-        assert (news.status, news.failure.reason if news.failure else None) == (status, reason)
+        assert news.status == status
+        assert (news.failure.reason if news.failure else None) == reason
 
 
 @pytest.mark.parametrize(
@@ -278,12 +264,7 @@ def test_a_tasks_state(
     ],
 )
 def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
-    partner: ParticipantClient,
-    there: Fate,
-    outcome: Outcome,
-    failure: Failure | None,
-    of_job: str,
-    of_task: Any,
+    partner, there, outcome, failure, of_job, of_task
 ):
     partner.stop_job("20241", "", Ending(outcome, T0, failure, ME), ME)
     assert there.sent("/partner/task/status/update", "status") == of_task
@@ -292,7 +273,7 @@ def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
     assert there.sent("/partner/job/stop", "status") == [of_job, of_job]
 
 
-def test_the_progress_of_a_job_is_sent_to_a_fate_site(there: Fate):
+def test_the_progress_of_a_job_is_sent_to_a_fate_site(there):
     """With each task that begins, and with an end that is not a success; its people see nothing else of it."""
     partner = participant(there, "a -> b", a=TaskStatus.SUCCESS)
     partner.start_task("20241", "20241_b_0", "b", ME)
@@ -303,11 +284,7 @@ def test_the_progress_of_a_job_is_sent_to_a_fate_site(there: Fate):
     assert there.asked[-1][0] == "/partner/job/stop"
 
 
-def test_requests_that_fates_protocol_lacks_use_the_standards_client(
-    partner: ParticipantClient,
-    scheduler: SchedulerClient,
-    there: Fate,
-):
+def test_requests_that_fates_protocol_lacks_use_the_standards_client(partner, scheduler, there):
     partner.delete_job("20241", True, ME)
     scheduler.suspend_job("20241", True, ME)
     scheduler.confirm_job("20241", None, ME)
@@ -325,12 +302,11 @@ def test_requests_that_fates_protocol_lacks_use_the_standards_client(
         "stop_job",
     ]
     wanted += ["amend_job", "dry_run"]
-    assert (there.beside.asked, there.asked) == (wanted, [])
+    assert there.beside.asked == wanted
+    assert there.asked == []
 
 
-def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(
-    scheduler: SchedulerClient, there: Fate
-):
+def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(scheduler, there):
     """Under FATE's id: what it begins again is another job here."""
     with pytest.raises(NotServed):
         scheduler.job_status("native", ME)
@@ -346,7 +322,7 @@ def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(
     assert there.beside.asked == []
 
 
-def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fate):
+def test_reports_to_a_node_that_schedules(scheduler, there):
     failure = Failure("EXIT_3", "exit code 3")
     scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"), ME)
     assert there.sent("/scheduler/task/report", "status") == [
@@ -356,9 +332,7 @@ def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fat
     assert there.asked[1][1]["failed_by"] == failure.as_dict()
 
 
-def test_a_report_without_effect_is_repeated_where_it_is_an_end(
-    scheduler: SchedulerClient, there: Fate
-):
+def test_a_report_without_effect_is_repeated_where_it_is_an_end(scheduler, there):
     """FATE drops an end that comes while it records that the task runs."""
     there.answers["/scheduler/task/report"] = {
         "code": 2002,
@@ -373,7 +347,7 @@ def test_a_report_without_effect_is_repeated_where_it_is_an_end(
     scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", 3), ME)
 
 
-def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, there: Fate):
+def test_a_scheduler_that_gives_an_id_of_its_own(scheduler, there):
     assert scheduler.submit_job(SPEC, ME) == SPEC.job_id
     there.answers["/scheduler/job/create"] = OK | {
         "job_id": "202499",
@@ -407,24 +381,15 @@ def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, the
         ({"code": "0"}, Refused, "REFUSED"),
     ],
 )
-def test_answers_that_are_not_a_success(
-    partner: ParticipantClient,
-    there: Fate,
-    answer: Any,
-    kind: type[GatewayError],
-    reason: str,
-):
+def test_answers_that_are_not_a_success(partner, there, answer, kind, reason):
     there.answers["/partner/job/start"] = answer
     with pytest.raises(GatewayError) as caught:
         partner.start_job("20241", ME)
-    assert (type(caught.value), caught.value.reason) == (kind, reason)
+    assert type(caught.value) is kind
+    assert caught.value.reason == reason
 
 
-def test_a_refusal_that_is_no_repetition_is_raised(
-    partner: ParticipantClient,
-    scheduler: SchedulerClient,
-    there: Fate,
-):
+def test_a_refusal_that_is_no_repetition_is_raised(partner, scheduler, there):
     no = {
         "code": 1,
         "message": "no",
@@ -448,27 +413,21 @@ def test_a_refusal_that_is_no_repetition_is_raised(
 @pytest.mark.parametrize(
     "answer", [{"code": 5004}, {"code": 6000, "message": "dictionary changed size during"}]
 )
-def test_what_fate_flow_refuses_by_a_race_of_its_own_is_requested_again(
-    partner: ParticipantClient,
-    there: Fate,
-    answer: Any,
-):
+def test_what_fate_flow_refuses_by_a_race_of_its_own_is_requested_again(partner, there, answer):
     answers = [OK, answer, answer]
     there.answers["/partner/job/stop"] = lambda _: answers.pop()
     partner.caller.post("/v2/partner/job/stop", {})
     assert answers == []
 
 
-def test_an_id_that_would_be_split_is_refused_here(partner: ParticipantClient, there: Fate):
+def test_an_id_that_would_be_split_is_refused_here(partner, there):
     with pytest.raises(Invalid, match="underscore"):
         partner.create_job(replace(SPEC, job_id="a_b"), ME)
     assert there.asked == []
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_submission_without_response_warns_of_a_possible_job(
-    delivered: bool,
-):
+def test_a_submission_without_response_warns_of_a_possible_job(delivered):
     def silent(*_: Any) -> Any:
         raise PeerUnreachable("no answer from 9999", delivered=delivered)
 
@@ -479,7 +438,7 @@ def test_a_submission_without_response_warns_of_a_possible_job(
     ) is delivered  # else it certainly is not there
 
 
-def test_the_state_of_a_job_cannot_be_learned_of_fate(there: Fate):
+def test_the_state_of_a_job_cannot_be_learned_of_fate(there):
     def unknown(*_: Any) -> Any:
         raise Refused("9999: 404 Not Found")
 
@@ -501,7 +460,7 @@ def test_a_container_is_asked_as_in_the_standards_protocol():
     assert FateProtocol(ME, PLAIN, standard, none, none, none, none).request(SPEC)["kind"] == "fate"
 
 
-def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
+def test_tasks_are_remembered_to_a_bound(monkeypatch):
     monkeypatch.setattr(endpoints, "MAX_TASKS", 2)
     running: dict[tuple[str, str], None] = {}
     assert [endpoints._record_running(running, task, "guest") for task in "abbca"] == [

@@ -60,10 +60,13 @@ def faultless(spec: JobSpec) -> bool:
     return not flow.check(spec.dag) and validation.check(spec) == ([], [])
 
 
-def test_the_pipelines_job_is_the_users_job(job: Described):
+def test_the_pipelines_job_is_the_users_job(job):
     spec, warnings = job.read()
-    assert warnings == [] and faultless(spec)
-    assert (spec.initiator, spec.initiator_role, spec.scheduler) == (GUEST, "guest", GUEST)
+    assert warnings == []
+    assert faultless(spec)
+    assert spec.initiator == GUEST
+    assert spec.initiator_role == "guest"
+    assert spec.scheduler == GUEST
     assert spec.parties == (Party("guest", 0, GUEST), Party("host", 0, HOST))
     assert [(n.name, str(n.component)) for n in spec.dag.nodes] == [
         (ALIGN, "unionpay:2.0.0/Intersection"),
@@ -92,7 +95,7 @@ def test_the_pipelines_job_is_the_users_job(job: Described):
 
 
 @pytest.mark.parametrize("kind", ["bfia", "fate"])
-def test_there_and_back_nothing_is_lost(job: Described, kind: str):
+def test_there_and_back_nothing_is_lost(job, kind):
     job.document["kind"] = kind
     job.dag["conf"] |= {
         "priority": 3,
@@ -103,24 +106,28 @@ def test_there_and_back_nothing_is_lost(job: Described, kind: str):
     }
     job.tasks[TRAIN]["conf"]["timeout"] = 30
     spec = job.read()[0]
-    assert spec.protocol == kind and faultless(spec)
-    assert spec.old_job_id == "job-0" and spec.settings.by_callback
+    assert spec.protocol == kind
+    assert faultless(spec)
+    assert spec.old_job_id == "job-0"
+    assert spec.settings.by_callback
     limits = spec.settings.time_limits
-    assert limits.of(TRAIN).timeout == 30 and limits.of(ALIGN).timeout == 60
+    assert limits.of(TRAIN).timeout == 30
+    assert limits.of(ALIGN).timeout == 60
     assert read(description.dag_schema(spec, kind), job.registry)[0] == spec
 
 
-def test_without_outputs_a_task_has_all_of_its_description(job: Described):
+def test_without_outputs_a_task_has_all_of_its_description(job):
     job.document["kind"] = "fate"
     for task in job.tasks.values():
         task["outputs"] = None
         task["conf"] = None  # only one provider has them
     spec = job.read()[0]
     assert [o.key for o in spec.dag[ALIGN].outputs] == ["train_data", "train-intersection"]
-    assert spec.dag[ALIGN].component.provider == "unionpay" and faultless(spec)
+    assert spec.dag[ALIGN].component.provider == "unionpay"
+    assert faultless(spec)
 
 
-def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job: Described):
+def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job):
     job.tasks["reader_0"] = {"component_ref": "reader", "parameters": {"namespace": "experiment"}}
     channel = {"producer_task": "reader_0", "output_artifact_key": "output_data"}
     job.tasks[ALIGN] |= {
@@ -131,17 +138,16 @@ def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job: D
         site = job.dag["party_tasks"][f"{role}_{node}"]
         site["tasks"] = {"reader_0": {"parameters": {"name": f"breast_{role}"}}}
     spec = job.read()[0]
-    assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN] and faultless(spec)
+    assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN]
+    assert faultless(spec)
     assert spec.task_params["host"]["0"][ALIGN] == {"dataset_id": "experiment#breast_host"}
     del job.dag["party_tasks"][f"host_{HOST}"]["tasks"]
     found = job.refused()
-    assert (
-        list(found) == ["tasks.reader_0.parameters"]
-        and "host.0" in found["tasks.reader_0.parameters"]
-    )
+    assert list(found) == ["tasks.reader_0.parameters"]
+    assert "host.0" in found["tasks.reader_0.parameters"]
 
 
-def test_a_model_of_an_earlier_job_makes_it_a_prediction(job: Described):
+def test_a_model_of_an_earlier_job_makes_it_a_prediction(job):
     job.dag["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
     job.dag["stage"] = "predict"
     common = job.read()[0].job_params["common"]
@@ -155,7 +161,7 @@ def test_a_model_of_an_earlier_job_makes_it_a_prediction(job: Described):
     assert "must be the model that the rest" in str(job.refused())
 
 
-def test_what_cannot_be_kept_is_refused_all_at_once(job: Described):
+def test_what_cannot_be_kept_is_refused_all_at_once(job):
     job.tasks["more"] = {"component_ref": "Nothing", "dependent_tasks": [ALIGN]}
     job.tasks[ALIGN]["parties"] = [{"role": "guest", "party_id": [GUEST]}]
     job.tasks[ALIGN]["inputs"]["data"]["train_data"]["data_warehouse"] = [
@@ -184,7 +190,7 @@ def test_what_cannot_be_kept_is_refused_all_at_once(job: Described):
     assert "host.0" in found[f"tasks.{ALIGN}.parties"]
 
 
-def test_an_input_without_its_origin_is_refused(job: Described):
+def test_an_input_without_its_origin_is_refused(job):
     job.tasks[TRAIN]["inputs"]["data"]["train_data"] = {"task_output_artifact": {}}
     job.tasks[TRAIN]["inputs"]["model"] = {"input_model": {"model_warehouse": {"model_id": "m"}}}
     at = f"tasks.{TRAIN}.inputs"
@@ -196,9 +202,7 @@ def test_an_input_without_its_origin_is_refused(job: Described):
     )
 
 
-def test_settings_of_fates_engines_warn_and_other_engines_are_refused(
-    job: Described,
-):
+def test_settings_of_fates_engines_warn_and_other_engines_are_refused(job):
     job.dag["conf"] |= {
         "engine": {"name": "spark"},
         "cores": 8,
@@ -213,11 +217,12 @@ def test_settings_of_fates_engines_warn_and_other_engines_are_refused(
     ]
     spec = job.read()[0]
     (problem,) = validation.check(spec)[0]
-    assert problem.path == "config.job_params.common.engine.name" and "Spark" in problem.rule
+    assert problem.path == "config.job_params.common.engine.name"
+    assert "Spark" in problem.rule
 
 
 @pytest.mark.parametrize("provider", ["", "unionpay", "unionpai"])
-def test_a_typo_in_a_components_name_is_reported_with_a_suggestion(job: Described, provider: str):
+def test_a_typo_in_a_components_name_is_reported_with_a_suggestion(job, provider):
     task = job.tasks[ALIGN]
     task |= {"component_ref": "Intersectoin", "conf": {"provider": provider} if provider else {}}
     (found,) = (rule for path, rule in job.refused().items() if path.startswith(f"tasks.{ALIGN}."))

@@ -43,7 +43,8 @@ def begin(
 def waits(flow: Flow, job: str) -> None:
     for _ in range(2):
         said = flow.post("/partner/task/resource/apply", task(job=job))
-        assert (said["code"], said["data"]["reason"]) == (2004, "NOT_APPROVED")
+        assert said["code"] == 2004
+        assert said["data"]["reason"] == "NOT_APPROVED"
     assert flow.post("/partner/task/collect", task(job=job))["data"]["party_status"] == "waiting"
 
 
@@ -56,13 +57,14 @@ def decide(
     assert said.status_code == 200, said.text
 
 
-def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: World, flow: Flow):
+def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world, flow):
     job = str(next(_numbers))
     begin(flow, job, auto_retries=1)
     waits(flow, job)
     assert flow.code("/partner/task/start", task(job=job)) == 2001
     local = world.local(job)
-    assert (local.status, local.runs) == (JobStatus.PENDING, ())
+    assert local.status == JobStatus.PENDING
+    assert local.runs == ()
     assert job in ask(world.me, "operator", "GET", "/api/v1/approvals").text
     decide(world, job, "approve")
     flow.do(job, "task/resource/apply")
@@ -71,10 +73,8 @@ def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: 
     world.end(job, "a", "host.0", code=3)
     flow.do(job, "job/status/update failed", "job/status/update waiting")  # its automatic retry
     again = world.local(f"{job}-r1")
-    assert (again.status, again.approval.by) == (
-        JobStatus.READY,
-        "li",
-    )  # who agreed is not asked again
+    assert again.status == JobStatus.READY
+    assert again.approval.by == "li"  # who agreed is not asked again
     flow.do(job, "job/start", "job/status/update failed", "job/status/update waiting")
     assert world.local(f"{job}-r2").status is JobStatus.PENDING, (
         "the job names one retry; more need another yes"
@@ -83,12 +83,7 @@ def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: 
 
 
 @pytest.mark.parametrize(("retries", "end"), [(0, "failed"), (5, "success"), (5, "canceled")])
-def test_what_is_no_retry_of_the_job_needs_another_approval(
-    world: World,
-    flow: Flow,
-    retries: int,
-    end: str,
-):
+def test_what_is_no_retry_of_the_job_needs_another_approval(world, flow, retries, end):
     """Attack: one approved job is begun again under its id, after a success or without end."""
     job = str(next(_numbers))
     begin(flow, job, auto_retries=retries)
@@ -102,39 +97,36 @@ def called(world: World, job: str) -> set[str]:
     return {e.detail["path"] for e in world.me.store.timeline(job) if e.event == "request sent"}
 
 
-def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
+def test_who_refuses_has_fate_stop_the_job(world, flow):
     job = str(next(_numbers))
     begin(flow, job)
     decide(world, job, "reject")
     said = flow.post(
         "/partner/task/resource/apply", task(job=job)
     )  # a turn before it hears of the no
-    assert (said["code"], said["data"]["reason"]) == (2004, "JOB_ENDED"), (
-        "else FATE begins its own part"
-    )
+    assert said["code"] == 2004, "else FATE begins its own part"
+    assert said["data"]["reason"] == "JOB_ENDED", "else FATE begins its own part"
     said = flow.post("/partner/job/status/update", party(job, status="waiting"))
-    assert (said["code"], said["data"]["reason"]) == (
-        1003,
-        "JOB_ENDED",
-    )  # no rerun: FATE has not ended it yet
+    assert said["code"] == 1003
+    assert said["data"]["reason"] == "JOB_ENDED"  # no rerun: FATE has not ended it yet
     assert world.me.store.local_jobs.find(f"{job}-r1") is None
     wait_for(lambda: called(world, job), 20, 0.01, "FATE is told")
     assert called(world, job) == {"/v2/scheduler/job/stop"}
     flow.do(job, "job/stop", "job/status/update canceled")
     local = world.local(job)
-    assert (local.status, local.approval.failure.reason) == (
-        JobStatus.REJECTED,
-        "APPROVAL_REJECTED",
-    )
-    assert local.ending is not None and local.ending.outcome is Outcome.REJECTED
+    assert local.status == JobStatus.REJECTED
+    assert local.approval.failure.reason == "APPROVAL_REJECTED"
+    assert local.ending is not None
+    assert local.ending.outcome is Outcome.REJECTED
     assert flow.code("/partner/task/start", task(job=job)) != 0
 
 
-def test_a_job_that_fate_cancels_needs_no_approval_any_more(world: World, flow: Flow):
+def test_a_job_that_fate_cancels_needs_no_approval_any_more(world, flow):
     job = str(next(_numbers))
     begin(flow, job)
     flow.do(job, "job/status/update canceled", "job/stop")
     local = world.local(job)
-    assert (local.status, local.ending.outcome) == (JobStatus.REJECTED, Outcome.STOPPED)
+    assert local.status == JobStatus.REJECTED
+    assert local.ending.outcome == Outcome.STOPPED
     with pytest.raises(Conflict):
         world.me.participant.decide(job, True, "li", "")

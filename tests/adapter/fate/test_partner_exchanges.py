@@ -57,10 +57,11 @@ job/stop
 BY_PEER = {"x-source-node-id": PEER, "initiator-party-id": PEER}
 
 
-def test_what_is_asked_of_us(world: World, flow: Flow):
+def test_what_is_asked_of_us(world, flow):
     same("asked of us", [*taken_part_in(world, flow), *scheduled(world, flow)])
     ending = world.local(JOB).ending
-    assert ending is not None and ending.outcome is Outcome.SUCCEEDED
+    assert ending is not None
+    assert ending.outcome is Outcome.SUCCEEDED
 
 
 def test_what_is_asked_by_us():

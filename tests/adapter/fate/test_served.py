@@ -5,7 +5,6 @@ Bodies, orders and codes are as FATE-Flow 2.2.0 was seen to send and answer them
 """
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +18,14 @@ from gateway.domain.resources import Amounts, Pool
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import Conflict, DatabaseAway, NotFound, Refused
-from tests.adapter.fate.flowing import FATE, OK, SIGNS, Flow, dag, party, task
+from tests.adapter.fate.flowing import FATE, OK, SIGNS, dag, party, task
 from tests.builders import a_local_job, a_run
-from tests.contracts.apis import THIRD, World
+from tests.contracts.apis import THIRD
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, Node, ask, settings
 
 
-def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
+def test_how_far_fate_says_that_a_job_is_is_shown(world, flow):
     """A node has no other way to know: FATE tells it with each task that ends, anywhere, and cannot be asked."""
     job = "202411220101019999770"
     flow.do(job, "job/create", "job/start")
@@ -34,9 +33,8 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
         assert flow.post("/partner/job/update", party(job, progress=said)) == OK
         path = "/v1/platform/schedule/job/status_all"
         data = ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]
-        assert (data["progress"], data["warnings"]) == (shown, list(world.local(job).warnings)), (
-            said
-        )
+        assert data["progress"] == shown, said
+        assert data["warnings"] == list(world.local(job).warnings), said
     assert ask(world.me, "operator", "GET", f"/api/v1/jobs/{job}").json()["progress"] == 99
     flow.do(job, "job/status/update failed")
     assert (
@@ -46,7 +44,7 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
     flow.do(job, "job/stop")
 
 
-def test_fates_automatic_retry_ends_the_job_and_reruns_it(world: World, flow: Flow):
+def test_fates_automatic_retry_ends_the_job_and_reruns_it(world, flow):
     """What had succeeded stays, the next version of the task that failed gets its output."""
     job = "202411220101019999992"
     body = dag()
@@ -149,15 +147,11 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world: World, flow: Fl
         ("/partner/job/start", {**party(), "more": "x" * 300_000}, 5001),
     ],
 )
-def test_what_is_out_of_order_or_unknown(
-    flow: Flow,
-    path: str,
-    body: dict[str, Any],
-    code: int,
-):
+def test_what_is_out_of_order_or_unknown(flow, path, body, code):
     flow.post("/partner/job/create", {**dag(), **party()})
     said = flow.post(path, body)
-    assert (said["code"], said["data"]["reason"] != "INTERNAL") == (code, True)
+    assert said["code"] == code
+    assert (said["data"]["reason"] != "INTERNAL") is True
 
 
 @pytest.mark.parametrize(
@@ -168,19 +162,14 @@ def test_what_is_out_of_order_or_unknown(
         ("/partner/task/rerun", task(name="b", new_version=1), 2000),
     ],
 )
-def test_fate_may_stop_and_prepare_what_is_not_there(
-    flow: Flow,
-    path: str,
-    body: dict[str, Any],
-    code: int,
-):
+def test_fate_may_stop_and_prepare_what_is_not_there(flow, path, body, code):
     """As at its own nodes: it tells every party, those too that had refused the job. A gateway is told."""
     flow.post("/partner/job/create", {**dag(), **party()})
     assert flow.post(path, body) == OK
     assert flow.code(path, body, **{"x-source-node-id": FATE}) == code
 
 
-def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
+def test_an_end_that_fate_explains_after_its_stop(world, flow):
     """FATE stops a job first and says afterwards how it ended; why is what failed here, else that it says so."""
     for number, word, code, outcome, reason in (
         (3, "canceled", None, Outcome.STOPPED, "STOPPED"),
@@ -196,8 +185,10 @@ def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
             assert world.local(job).is_ending_inferred
         flow.do(job, f"job/status/update {word}")
         ending = world.local(job).ending
-        assert ending and ending.failure
-        assert (ending.outcome, ending.failure.reason) == (outcome, reason)
+        assert ending
+        assert ending.failure
+        assert ending.outcome == outcome
+        assert ending.failure.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -209,12 +200,7 @@ def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
         (DatabaseAway("gone"), 503, 1003, "DATABASE_AWAY"),  # so that FATE tries again
     ],
 )
-def test_an_error_has_fates_code_and_our_reason(
-    error: Exception,
-    status: int,
-    code: int,
-    reason: str,
-):
+def test_an_error_has_fates_code_and_our_reason(error, status, code, reason):
     app = FastAPI()
     app.router.route_class = FateRoute
 
@@ -226,40 +212,39 @@ def test_an_error_has_fates_code_and_our_reason(
 
     answer = TestClient(app, raise_server_exceptions=False).get("/")
     found = answer.json()
-    assert (answer.status_code, found["code"], found["data"]["reason"]) == (status, code, reason)
-    assert found["message"].startswith(reason) and "secret" not in answer.text
+    assert answer.status_code == status
+    assert found["code"] == code
+    assert found["data"]["reason"] == reason
+    assert found["message"].startswith(reason)
+    assert "secret" not in answer.text
 
 
 @pytest.mark.parametrize(
     ("scheduler", "reason"), [(THIRD, "NOT_AUTHORISED"), (SIGNS, "SIGNATURE_MISSING")]
 )
-def test_an_unnamed_sender_needs_a_fate_route_and_any_required_signature(
-    flow: Flow,
-    scheduler: str,
-    reason: str,
-):
+def test_an_unnamed_sender_needs_a_fate_route_and_any_required_signature(flow, scheduler, reason):
     assert (
         flow.post("/partner/job/create", {**dag(scheduler), **party("3")})["data"]["reason"]
         == reason
     )
 
 
-def test_a_site_whose_proxy_sends_its_own_request_here_is_refused(flow: Flow):
+def test_a_site_whose_proxy_sends_its_own_request_here_is_refused(flow):
     said = flow.post("/scheduler/job/create", {**dag(FATE)}, **{"initiator-party-id": FATE})
-    assert (said["code"], said["data"]["problems"][0]["path"]) == (
-        1002,
-        "dag.conf.scheduler_party_id",
-    )
+    assert said["code"] == 1002
+    assert said["data"]["problems"][0]["path"] == "dag.conf.scheduler_party_id"
     assert "have its proxy send them to FATE-Flow" in said["message"]
 
 
-def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world: World, flow: Flow):
+def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world, flow):
     """And its party is told of it in FATE's protocol, try after try."""
     body = dag(ME, auto_retries=1)
     said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": PEER})
-    assert (said["code"], said["message"]) == (0, "success")
+    assert said["code"] == 0
+    assert said["message"] == "success"
     job_id = said["job_id"]
-    assert job_id.isdecimal() and set(said["data"]) == {"model_id", "model_version"}
+    assert job_id.isdecimal()
+    assert set(said["data"]) == {"model_id", "model_version"}
     assert world.job(job_id).tasks["a"].task_id == f"{job_id}_a_0"
     world.end(job_id, "a", "guest.0", code=3, node=world.peer)
     wait_for(lambda: world.job(job_id).tasks["a"].attempt == 1, 20, 0.01, "the next version")
@@ -280,15 +265,14 @@ def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world: World, flow: 
         world.me.coordinator.rerun(job_id, "", {}).job_id,
         world.peer.coordinator.rerun(job_id, "", {}).job_id,
     ]
-    assert (
-        max(map(len, again)) <= 25 and len(set(again)) == 2
-    )  # FATE's nodes store no more of an id
+    assert max(map(len, again)) <= 25
+    assert len(set(again)) == 2  # FATE's nodes store no more of an id
     for made in again:
         assert world.peer.store.local_jobs.get(made).spec.scheduler == ME
         world.me.coordinator.stop_job(made, "", ME)
 
 
-def test_what_this_node_knows_is_shown_of_a_job_that_fate_schedules(world: World, flow: Flow):
+def test_what_this_node_knows_is_shown_of_a_job_that_fate_schedules(world, flow):
     """FATE has no request for a job's state."""
     job_id = "20241122010104"
     flow.do(job_id, "job/create", "job/start", "task/start")
@@ -296,18 +280,16 @@ def test_what_this_node_knows_is_shown_of_a_job_that_fate_schedules(world: World
     wait_for(lambda: all(run.over for run in world.local(job_id).runs), 20, 0.01)
     path = "/v1/platform/schedule/job/status_all"
     data = ask(world.me, "operator", "GET", path, params={"job_id": job_id}).json()["data"]
-    assert (data["scheduler"], data["failed_by"]["reason"]) == (FATE, "EXIT_1")
+    assert data["scheduler"] == FATE
+    assert data["failed_by"]["reason"] == "EXIT_1"
     [task] = data["tasks"]
-    assert (task["parties"], task["failed_by"]["reason"]) == ({ME: {"host": "FAILED"}}, "EXIT_1")
+    assert task["parties"] == {ME: {"host": "FAILED"}}
+    assert task["failed_by"]["reason"] == "EXIT_1"
     flow.do(job_id, "job/status/update failed", "job/stop")
 
 
 @pytest.mark.parametrize("word", ["failed", "timeout"])
-def test_a_stop_for_a_failed_part_is_no_persons_stop(
-    world: World,
-    flow: Flow,
-    word: str,
-):
+def test_a_stop_for_a_failed_part_is_no_persons_stop(world, flow, word):
     """FATE's watch over its processes asks for a stop in this way where one has died."""
     job_id = flow.post("/scheduler/job/create", dag(ME), **{"initiator-party-id": PEER})["job_id"]
     assert (
@@ -319,12 +301,14 @@ def test_a_stop_for_a_failed_part_is_no_persons_stop(
         == OK
     )
     ending = world.wait_status(job_id, JobStatus.FINISHED).ending
-    assert ending is not None and ending.failure is not None
-    assert (ending.outcome, ending.failure.reason) == (Outcome.FAILED, word.upper())
+    assert ending is not None
+    assert ending.failure is not None
+    assert ending.outcome == Outcome.FAILED
+    assert ending.failure.reason == word.upper()
     assert f"{PEER} says that its part has {word}" in ending.failure.message
 
 
-def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
+def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path):
     (tmp_path / "routes.yml").write_text(
         f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n"
     )
@@ -348,7 +332,7 @@ def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
         node.stop()
 
 
-def test_a_task_beyond_what_the_job_holds_waits(monkeypatch: pytest.MonkeyPatch):
+def test_a_task_beyond_what_the_job_holds_waits(monkeypatch):
     monkeypatch.setattr(endpoints, "_task_name", lambda *_: "b")
     running = a_local_job(a_run(status=RunStatus.RUNNING), status=JobStatus.RUNNING)
     local = replace(running, pool=Pool(Amounts(), 1))
@@ -364,7 +348,7 @@ def test_a_task_beyond_what_the_job_holds_waits(monkeypatch: pytest.MonkeyPatch)
     assert refused.value.reason == "RESOURCES_BUSY"
 
 
-def test_a_task_that_was_inherited_has_succeeded(monkeypatch: pytest.MonkeyPatch):
+def test_a_task_that_was_inherited_has_succeeded(monkeypatch):
     monkeypatch.setattr(endpoints, "_task_name", lambda *_: "a")
     local: Any = SimpleNamespace(inherited=[a_run()], can_inherit=("a",))
     body: Any = None

@@ -67,15 +67,13 @@ def submit_to_fate(world: World) -> str:
     return world.me.coordinator.submit(spec)
 
 
-def test_the_job_goes_by_the_id_that_fate_gave_it(world: World, site: Site):
+def test_the_job_goes_by_the_id_that_fate_gave_it(world, site):
     flow = site.flow = Flow(world)
     assert submit_to_fate(world) == THEIRS
     local = world.local(THEIRS)
-    assert (local.spec.scheduler, local.spec.protocol, local.spec.flow_id) == (
-        FATE,
-        "fate",
-        "flow-7",
-    )
+    assert local.spec.scheduler == FATE
+    assert local.spec.protocol == "fate"
+    assert local.spec.flow_id == "flow-7"
     assert world.me.coordinator.jobs("flow-7") == {
         THEIRS: JobStatus.READY
     }  # and no job under another id
@@ -93,7 +91,7 @@ def test_the_job_goes_by_the_id_that_fate_gave_it(world: World, site: Site):
     assert world.me.coordinator.jobs("flow-7") == {THEIRS: JobStatus.FINISHED}
 
 
-def test_an_id_that_is_another_jobs_is_not_taken_over(world: World, site: Site):
+def test_an_id_that_is_another_jobs_is_not_taken_over(world, site):
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="own-job")
     world.me.coordinator.submit_job(replace(spec, initiator=ME, scheduler=ME), ME)
     site.flow, site.gives = None, "own-job"

@@ -153,7 +153,8 @@ async def test_a_fate_peer_gets_the_message_inside_an_inbound(
     outer, inside = read_envelope([asked.raw], expected)
     assert outer.metadata["x-ptp-session-id"] == SESSION
     inner, payload = read_push(list(inside), expected)
-    assert (inner.topic, b"".join(payload)) == ("t", b"hello")
+    assert inner.topic == "t"
+    assert b"".join(payload) == b"hello"
 
 
 @pytest.mark.parametrize("form", Form)
@@ -215,7 +216,8 @@ async def test_an_empty_pop_of_a_bare_reader_is_a_success_without_content(
     }
     response = await caller.post(desk.url + CHAN + "pop?timeout=0.01", headers=headers)
     answer = LegacyOutbound.FromString(response.content)
-    assert (answer.code, answer.payload) == (OK, b"")
+    assert answer.code == OK
+    assert answer.payload == b""
     waited = []
 
     async def sleep(seconds):
@@ -264,7 +266,8 @@ async def test_what_is_no_message_in_protobuf_is_refused(
     } | PROTOBUF
     response = await caller.post(desk.url + CHAN + verb, content=body, headers=headers)
     answer = TransportOutbound.FromString(response.content)
-    assert (response.status_code, answer.code) == (200, "E0000000400")
+    assert response.status_code == 200
+    assert answer.code == "E0000000400"
     assert named in answer.message
     assert desk.broker.usage() == (0, 0, 0)
 
@@ -302,7 +305,8 @@ def test_both_layouts_of_responses_are_distinguished(
     content,
 ):
     found = decode_answer(answer.SerializeToString(), "application/proto")
-    assert (found.code, found.content) == (code, content)
+    assert found.code == code
+    assert found.content == content
 
 
 steady = settings(
@@ -330,7 +334,9 @@ def test_what_is_written_is_read(
     ).SerializeToString()
     if body:
         push, found = read_push([body], Form.PROTOBUF)
-        assert (push.topic, b"".join(found), push.metadata) == (topic, payload, metadata)
+        assert push.topic == topic
+        assert b"".join(found) == payload
+        assert push.metadata == metadata
 
 
 @steady

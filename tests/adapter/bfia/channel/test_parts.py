@@ -190,7 +190,8 @@ async def test_a_peer_that_takes_no_parts_gets_the_whole(
         answer = await pushing(client, alpha, LONG, x_ptp_target_node_id="peer")
         assert code_of(answer) == OK, answer.content
         first, whole = peer.asked
-        assert (first.target, whole.target) == (CHAN + "part", CHAN + "invoke")
+        assert first.target == CHAN + "part"
+        assert whole.target == CHAN + "invoke"
         assert whole.raw == LONG
 
 
@@ -241,7 +242,8 @@ async def test_a_part_that_is_cut_in_the_middle_is_brought_again(
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         alpha.routes["beta"] = Route("beta", address)
         assert code_of(await pushing(client, alpha, LONG)) == OK
-    assert sorted(cut) == sorted(3 * list(dict.fromkeys(cut))) and len(cut) == 18
+    assert sorted(cut) == sorted(3 * list(dict.fromkeys(cut)))
+    assert len(cut) == 18
     assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
     assert beta.broker.usage().messages == 0
 
@@ -258,7 +260,8 @@ async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(
     body.let(3)
     await beta.start()
     answer = LegacyOutbound.FromString((await push).content)
-    assert answer.code == "E0000000700" and "push again" in answer.message
+    assert answer.code == "E0000000700"
+    assert "push again" in answer.message
     assert beta.broker.usage() == (1, 0, 0)
 
 
@@ -459,7 +462,7 @@ async def test_long_messages_of_all_forms_resume_and_are_stored_once(
 # ------------------------------------------- a part comes while the one before is brought on
 
 
-async def test_the_next_item_comes_while_one_is_in_hand_and_no_more_than_one() -> None:
+async def test_the_next_item_comes_while_one_is_in_hand_and_no_more_than_one():
     came = []
 
     async def items() -> AsyncGenerator[int]:
@@ -475,7 +478,7 @@ async def test_the_next_item_comes_while_one_is_in_hand_and_no_more_than_one() -
     assert seen == [(0, 1), (1, 3), (2, 4), (3, 4)]
 
 
-async def test_what_comes_ends_with_who_takes_it() -> None:
+async def test_what_comes_ends_with_who_takes_it():
     ended = []
 
     async def items() -> AsyncGenerator[int]:
@@ -494,7 +497,7 @@ async def test_what_comes_ends_with_who_takes_it() -> None:
         assert ended == [True] * most
 
 
-async def test_an_error_of_what_comes_is_raised_where_it_would_have_come() -> None:
+async def test_an_error_of_what_comes_is_raised_where_it_would_have_come():
     async def items() -> AsyncGenerator[int]:
         yield 0
         yield 1

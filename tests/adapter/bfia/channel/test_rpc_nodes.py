@@ -149,8 +149,10 @@ async def test_what_a_peer_gets_in_each_mode(sender, client):
     finally:
         await server.stop(0)
     (passed, plain), (wrapped, outer), (_, long) = got
-    assert passed["x-ptp-version"] == "1" and PushInbound.FromString(plain).payload == b"x"
-    assert wrapped["x-ptp-from-node-id"] == "alpha" and "x-ptp-version" not in wrapped
+    assert passed["x-ptp-version"] == "1"
+    assert PushInbound.FromString(plain).payload == b"x"
+    assert wrapped["x-ptp-from-node-id"] == "alpha"
+    assert "x-ptp-version" not in wrapped
     inbound = Inbound.FromString(outer)
     assert inbound.metadata["x-ptp-source-node-id"] == "alpha"
     assert PushInbound.FromString(inbound.payload).topic == "t"
@@ -197,7 +199,8 @@ async def test_a_message_by_grpc_need_not_be_whole_soon_but_must_not_stand_still
             metadata=list(headers.items()), timeout=60
         )
         answer = TransportOutbound.FromString(await begun)  # though nothing was sent
-    assert answer.code == "E0000000400" and "too slow" in answer.message
+    assert answer.code == "E0000000400"
+    assert "too slow" in answer.message
 
 
 @pytest.mark.parametrize("topic", ["名", "a\tb"])

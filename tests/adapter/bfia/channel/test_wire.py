@@ -71,7 +71,8 @@ async def test_a_whole_response(
 ):
     with scripted() as (peer, url):
         assert await posted(wires, peer, url, raw(octets)) == [(200, "text/plain", content)]
-        assert peer.asked[0].headers["x-a"] == "b" and peer.asked[0].raw == b"x"
+        assert peer.asked[0].headers["x-a"] == "b"
+        assert peer.asked[0].raw == b"x"
 
 
 @pytest.mark.parametrize(
