@@ -53,7 +53,7 @@ def runtime() -> Iterator[str]:
         "metadata": {"name": name},
         "handler": "runc",
     }
-    kubectl("apply", "-f", "-", given=json.dumps(about))
+    kubectl("apply", "-f", "-", stdin=json.dumps(about))
     yield name
     kubectl("delete", "runtimeclass", name)
 
@@ -136,7 +136,7 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server():
     folder = ROOT / "compose" / "kubernetes"
     whole = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
     made = kubectl(
-        "apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", given=whole
+        "apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", stdin=whole
     ).split()
     assert {"statefulset.apps/bfia-gateway", "poddisruptionbudget.policy/bfia-gateway"} <= set(made)
     assert len(made) == len([part for part in yaml.safe_load_all(whole) if part]) == 16

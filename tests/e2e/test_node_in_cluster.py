@@ -48,8 +48,8 @@ class Site:
     bucket: real.Place
     way_in: Cable
 
-    def kubectl(self, *words: str, given: str = "") -> str:
-        return kubectl("-n", self.namespace, *words, given=given)
+    def kubectl(self, *words: str, stdin: str = "") -> str:
+        return kubectl("-n", self.namespace, *words, stdin=stdin)
 
     def address(self, pod: str) -> str:
         return self.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIP}")
@@ -95,9 +95,9 @@ def site(
         signing = f"--from-file=signing={home / 'guest' / 'identity' / 'signing.pem'}"
         kubectl("-n", name, "create", "secret", "generic", "bfia-gateway", *literals, signing)
         volumes = yaml.safe_dump_all(_volumes(name, home))
-        kubectl("apply", "-f", "-", given=volumes)
-        stack.callback(kubectl, "delete", "-f", "-", "--wait=false", given=volumes)
-        kubectl("-n", name, "apply", "-f", "-", given=_manifests(home, image, bucket))
+        kubectl("apply", "-f", "-", stdin=volumes)
+        stack.callback(kubectl, "delete", "-f", "-", "--wait=false", stdin=volumes)
+        kubectl("-n", name, "apply", "-f", "-", stdin=_manifests(home, image, bucket))
         for pod in PODS:
             wait_for(
                 lambda pod=pod: pod in kubectl("-n", name, "get", "pods", "-o", "name"),
@@ -258,7 +258,7 @@ def _reached(
         "metadata": {"name": name, "labels": labels},
         "spec": spec,
     }
-    site.kubectl("create", "-f", "-", given=json.dumps(body))
+    site.kubectl("create", "-f", "-", stdin=json.dumps(body))
     phase = ("get", "pod", name, "-o", "jsonpath={.status.phase}")
     wait_for(lambda: site.kubectl(*phase) in ("Succeeded", "Failed"), about="it has looked")
     return dict(json.loads(site.kubectl("logs", name)))

@@ -1,4 +1,4 @@
-"""Real services that a test starts for itself."""
+"""Real servers that a test starts for itself."""
 
 import os
 import shutil
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 def usable(*programs: str) -> None:
-    """Raise OSError where a server of the test's own, which needs root and these, cannot be run."""
+    """Raise `OSError` unless this process is root and the programs of a server are installed."""
     if os.geteuid() != 0:
-        raise PermissionError("a server of the test's own needs root")
+        raise PermissionError("a test that starts this server needs root")
     for program in programs:
         if shutil.which(program) is None:
             raise FileNotFoundError(program)
 
 
 def do(*command: str, cwd: Path | None = None) -> None:
-    """Run a command that has to succeed."""
-    done = subprocess.run(
+    """Run a command. Raises `AssertionError` with its output if it fails."""
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -28,22 +28,28 @@ def do(*command: str, cwd: Path | None = None) -> None:
         cwd=cwd,
         timeout=600,
     )
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    assert process.returncode == 0, f"{' '.join(command)}: {process.stderr}"
 
 
 def linked(namespace: str, network: str) -> tuple[str, str]:
-    """Make a network namespace with a cable to this host; return the addresses of the near and the far end."""
+    """Make a network namespace with a cable to this host.
+
+    Return the addresses of the cable's near and far end. They are in a random part of ``network``, which
+    is the first half of an address, such as ``10.213``.
+    """
     third, fourth = divmod(int.from_bytes(os.urandom(2), "big") % 2**14 * 4, 256)
-    near, far = (f"{network}.{third}.{fourth + n}" for n in (1, 2))
-    one, other = (f"{namespace[:11]}{end}" for end in "ab")
+    near_address = f"{network}.{third}.{fourth + 1}"
+    far_address = f"{network}.{third}.{fourth + 2}"
+    near = f"{namespace[:11]}a"
+    far = f"{namespace[:11]}b"
     do("ip", "netns", "add", namespace)
-    do("ip", "link", "add", one, "type", "veth", "peer", "name", other, "netns", namespace)
-    do("ip", "addr", "add", f"{near}/30", "dev", one)
-    do("ip", "link", "set", one, "up")
-    do("ip", "-n", namespace, "addr", "add", f"{far}/30", "dev", other)
-    for end in (other, "lo"):
-        do("ip", "-n", namespace, "link", "set", end, "up")
-    return near, far
+    do("ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", namespace)
+    do("ip", "addr", "add", f"{near_address}/30", "dev", near)
+    do("ip", "link", "set", near, "up")
+    do("ip", "-n", namespace, "addr", "add", f"{far_address}/30", "dev", far)
+    for interface in (far, "lo"):
+        do("ip", "-n", namespace, "link", "set", interface, "up")
+    return near_address, far_address
 
 
 def started(
@@ -51,7 +57,10 @@ def started(
     log: Path,
     answers: Callable[[], bool],
 ) -> subprocess.Popen[bytes]:
-    """Start a server in a session of its own, with its output in a file; return once it answers."""
+    """Start a server with its output in a file; return its process once it answers.
+
+    Raises `AssertionError` with the output if it ends, or does not answer for 120 s.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -59,12 +68,11 @@ def started(
             stderr=output,
             start_new_session=True,
         )
-    end = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     try:
         while not answers():
-            assert process.poll() is None and time.monotonic() < end, log.read_text(
-                errors="replace"
-            )
+            is_alive = process.poll() is None
+            assert is_alive and time.monotonic() < deadline, log.read_text(errors="replace")
             time.sleep(0.05)
     except BaseException:
         process.kill()
@@ -73,6 +81,6 @@ def started(
 
 
 def listens(port: int) -> bool:
-    """Whether a port of the loopback address takes connections."""
-    with socket.socket() as knock:
-        return knock.connect_ex(("127.0.0.1", port)) == 0
+    """Return whether a port of the loopback address accepts connections."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -1,4 +1,4 @@
-"""A cable to a server that a test can cut: connections through it break, and new ones until it is mended."""
+"""A cable to a server: once a test cuts it, its connections and new ones break until it is mended."""
 
 import contextlib
 import socket
@@ -9,75 +9,82 @@ from typing import Any, cast
 
 
 class Cable(socketserver.ThreadingTCPServer):
-    """Passes on what comes to its ``server_address``."""
+    """Forwards the connections to its ``server_address``."""
 
     daemon_threads = True
 
     def __init__(self, target: tuple[str, int] | str, at: str = "127.0.0.1") -> None:
-        """``target``: host and port, or the path of a socket; ``at``: this machine's address of the near end."""
+        """``target``: host and port, or the path of a socket; ``at``: the address to listen on."""
         super().__init__((at, 0), _Passage)
         self.target = target
-        self.whole = True
+        self.is_intact = True
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
 
     def cut(self) -> None:
-        """Break what is connected, and what will be."""
+        """Break all connections, also new ones until `mend`."""
         with self._lock:
-            self.whole = False
+            self.is_intact = False
             for end in self._ends:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
         """Let new connections through."""
-        self.whole = True
+        self.is_intact = True
 
     def sends(self, octets: bytes) -> None:
-        """Hear what the near end sends, before it is passed on."""
+        """Called with each chunk from the near end, before it is forwarded."""
 
     @contextlib.contextmanager
-    def passing(self, *ends: socket.socket) -> Iterator[bool]:
-        """Say whether the cable is whole; while inside, `cut` breaks these."""
+    def connection(self, *ends: socket.socket) -> Iterator[bool]:
+        """Let `cut` break these sockets; yield whether the cable is intact."""
         with self._lock:
             self._ends.update(ends)
-            whole = self.whole
+            is_intact = self.is_intact
         try:
-            yield whole
+            yield is_intact
         finally:
             with self._lock:
                 self._ends.difference_update(ends)
 
 
 class _Passage(socketserver.BaseRequestHandler):
+    """Forwards one connection in both directions."""
+
     def handle(self) -> None:
         cable = cast(Cable, self.server)
         near = cast(socket.socket, self.request)
-        with _connected(cable.target) as far, cable.passing(near, far) as whole:
-            if whole:
-                back = threading.Thread(target=_pump, args=(far, near))
+        with _connected(cable.target) as far, cable.connection(near, far) as is_intact:
+            if is_intact:
+                back = threading.Thread(target=_forward, args=(far, near))
                 back.start()
-                _pump(near, far, cable.sends)
+                _forward(near, far, cable.sends)
                 back.join()
 
 
 def _connected(target: tuple[str, int] | str) -> socket.socket:
+    """Connect to a host and port, or to the path of a socket."""
     if not isinstance(target, str):
         return socket.create_connection(target)
-    far = socket.socket(socket.AF_UNIX)
-    far.connect(target)
-    return far
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(target)
+    return client
 
 
-def _pump(
+def _forward(
     source: socket.socket,
     target: socket.socket,
-    first: Callable[[bytes], None] = lambda octets: None,
+    observe: Callable[[bytes], None] | None = None,
 ) -> None:
+    """Copy from one socket to the other until one of them ends; then close both."""
     with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            first(data)
+        data = source.recv(65536)
+        while data:
+            if observe is not None:
+                observe(data)
             target.sendall(data)
+            data = source.recv(65536)
     for end in (source, target):
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
@@ -89,7 +96,7 @@ def cable_to(
     at: str = "127.0.0.1",
     kind: type[Cable] = Cable,
 ) -> Iterator[Any]:
-    """Give a cable, cut at the end."""
+    """Lay a cable to a target; it is cut at the end."""
     with kind(target, at) as cable:
         thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -1,4 +1,4 @@
-"""The suite's Kubernetes and Swarm: commands to them, and the one machine of each that tests may take away."""
+"""The suite's Kubernetes and Swarm: commands to them, and the machine of each that tests may cut off."""
 
 import contextlib
 import os
@@ -13,37 +13,38 @@ from filelock import FileLock
 from tests.forks import ROOT
 from tests.services.registry import registry
 
+# The number of the machine that a test may cut off or close while it holds `the_last_of`.
 LAST = {"kubernetes": 2, "swarm": 3}
-"""the machine of each that a test may cut off or close while it has `the_last_of`"""
 
 
-def kubectl(*words: str, given: str = "") -> str:
-    """Return what the command says, as the cluster's admin. Raises AssertionError."""
-    return _said("kubernetes", "kubectl", *words, given=given)
+def kubectl(*words: str, stdin: str = "") -> str:
+    """Run kubectl as the cluster's admin; return its output. Raises `AssertionError` if it fails."""
+    return _run_script("kubernetes", "kubectl", *words, stdin=stdin)
 
 
 def runs_in(namespace: str) -> None:
-    """Apply what is shipped for runs, with the addresses of the tests."""
-    _said("kubernetes", "runs", namespace)
+    """Apply the shipped manifests for runs, with the addresses of the tests."""
+    _run_script("kubernetes", "runs", namespace)
 
 
 @contextlib.contextmanager
 def guarded_registry(home: Path) -> Iterator[str]:
-    """Serve the Kubernetes' images at a registry that wants a password of its machines, too; give its address."""
-    cluster, plain = (
-        Path(os.environ["BFIA_TEST_KUBERNETES"]),
-        os.environ["BFIA_TEST_KUBERNETES_REGISTRY"],
-    )
+    """Serve the images of the Kubernetes' registry with a password; yield the new registry's address.
+
+    The cluster's machines know the registry, but not its password.
+    """
+    cluster = Path(os.environ["BFIA_TEST_KUBERNETES"])
+    open_address = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
+    _, _, open_port = open_address.partition(":")
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(registry(home, guarded=True, images=cluster / "images"))
-        for known in cluster.glob(f"*/registries/{plain}"):
-            ours = known.with_name(address)
-            ours.mkdir()
-            stack.callback(shutil.rmtree, ours)
-            text = (known / "hosts.toml").read_text()
-            (ours / "hosts.toml").write_text(
-                text.replace(plain.partition(":")[2], address.partition(":")[2])
-            )
+        _, _, port = address.partition(":")
+        for open_folder in cluster.glob(f"*/registries/{open_address}"):
+            folder = open_folder.with_name(address)
+            folder.mkdir()
+            stack.callback(shutil.rmtree, folder)
+            hosts = (open_folder / "hosts.toml").read_text()
+            (folder / "hosts.toml").write_text(hosts.replace(open_port, port))
         yield address
 
 
@@ -53,8 +54,11 @@ def machine(
     *words: str,
     number: int = 0,
 ) -> None:
-    """``cut`` or ``mend`` a machine's cable, or run a command ``in`` its network; without a number the last."""
-    _said(cluster, act, str(number or LAST[cluster]), *words)
+    """``cut`` or ``mend`` a machine's cable, or run a command ``in`` its network.
+
+    ``number`` 0: the machine that tests may cut off.
+    """
+    _run_script(cluster, act, str(number or LAST[cluster]), *words)
 
 
 def daemon(number: int) -> str:
@@ -62,40 +66,43 @@ def daemon(number: int) -> str:
     return f"unix://{os.environ['BFIA_TEST_SWARM']}/{number}/s"
 
 
-def pushed(known: str, name: str = "") -> str:
-    """Push an image of this machine's Docker to the Kubernetes' registry; return its name there."""
-    there = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{name or known}"
-    for line in (
-        ["tag", known, there],
-        ["push", "-q", there],
-        ["rmi", "-f", there],
-    ):  # the name alone
-        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
-    return there
+def pushed(image: str, name: str = "") -> str:
+    """Push an image of this machine's Docker to the Kubernetes' registry; return its name there.
+
+    ``name``: its name and tag in the registry; "" for those of the image.
+    """
+    target = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{name or image}"
+    for words in (
+        ["tag", image, target],
+        ["push", "-q", target],
+        ["rmi", "-f", target],  # removes the name, not the image
+    ):
+        subprocess.run(["docker", *words], check=True, stdout=subprocess.DEVNULL)
+    return target
 
 
 def load(number: int, *images: str) -> None:
-    """Bring images of this machine's Docker to one of the Swarm's daemons, unless it has them."""
+    """Copy images of this machine's Docker to one of the Swarm's daemons, unless it has them."""
     with (
-        contextlib.closing(docker.from_env()) as here,
-        contextlib.closing(docker.DockerClient(daemon(number))) as far,
+        contextlib.closing(docker.from_env()) as shared,
+        contextlib.closing(docker.DockerClient(daemon(number))) as member,
     ):
-        there = {one.id for one in far.images.list()}
-        missing = [name for name in images if here.images.get(name).id not in there]
-    if missing:
-        with subprocess.Popen(["docker", "save", *missing], stdout=subprocess.PIPE) as saved:
-            line = ["docker", "-H", daemon(number), "load", "-q"]
-            subprocess.run(
-                line,
-                stdin=saved.stdout,
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
+        loaded = {image.id for image in member.images.list()}
+        missing = [name for name in images if shared.images.get(name).id not in loaded]
+    if not missing:
+        return
+    with subprocess.Popen(["docker", "save", *missing], stdout=subprocess.PIPE) as save:
+        subprocess.run(
+            ["docker", "-H", daemon(number), "load", "-q"],
+            stdin=save.stdout,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
 
 
 @contextlib.contextmanager
 def the_last_of(cluster: str) -> Iterator[None]:
-    """Have the machine that may be taken away to oneself."""
+    """Reserve the machine that tests may cut off, for one test of all sessions."""
     home = Path(os.environ[f"BFIA_TEST_{cluster.upper()}"])
     with FileLock(str(home / "last-machine.lock")):
         yield
@@ -103,12 +110,12 @@ def the_last_of(cluster: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def drained() -> Iterator[None]:
-    """Have the Swarm put out what runs on the last machine, and place nothing there."""
+    """Empty the Swarm's last machine, and keep it empty, until the test is over."""
     with contextlib.closing(docker.APIClient(daemon(LAST["swarm"]))) as api:
         node = api.info()["Swarm"]["NodeID"]
 
-    def update(wanted: str) -> None:
-        words = ["docker", "-H", daemon(1), "node", "update", "--availability", wanted, node]
+    def update(availability: str) -> None:
+        words = ["docker", "-H", daemon(1), "node", "update", "--availability", availability, node]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
     update("drain")
@@ -118,22 +125,17 @@ def drained() -> Iterator[None]:
         update("active")
 
 
-def _said(
-    cluster: str,
-    *words: str,
-    given: str = "",
-) -> str:
+def _run_script(cluster: str, *words: str, stdin: str = "") -> str:
+    """Run a cluster's script; return its output. Raises `AssertionError` if it fails."""
     home = Path(os.environ[f"BFIA_TEST_{cluster.upper()}"]).parent
-    line = ["bash", str(ROOT / ".ci" / f"{cluster}.sh"), *words]
-    known = {**os.environ, "BFIA_RT": str(home)}
-    done = subprocess.run(
-        line,
-        input=given,
+    process = subprocess.run(
+        ["bash", str(ROOT / ".ci" / f"{cluster}.sh"), *words],
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
-        env=known,
+        env={**os.environ, "BFIA_RT": str(home)},
         timeout=180,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout

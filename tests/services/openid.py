@@ -1,4 +1,4 @@
-"""A real OpenID provider, Django OAuth Toolkit, in a process of its own."""
+"""A real OpenID provider, Django OAuth Toolkit, in its own process."""
 
 import json
 import os
@@ -19,12 +19,17 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.wsgi import get_wsgi_application
 
-CLIENT, SECRET, PASSWORD = "bfia-console", "a-secret-of-the-console", "password-of-everybody"
+CLIENT = "bfia-console"
+SECRET = "a-secret-of-the-console"
+PASSWORD = "password-of-everybody"  # of all users
 
 
 @contextmanager
 def provider(back: str, users: Mapping[str, list[str]]) -> Iterator[str]:
-    """Serve until the test is over; return the issuer. ``back``: where browsers go; users with their groups."""
+    """Serve until the test is over; yield the issuer.
+
+    ``back``: the URL to which browsers return. ``users``: groups by user name.
+    """
     command = [
         sys.executable,
         "-W",

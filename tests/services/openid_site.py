@@ -1,4 +1,4 @@
-"""What the OpenID provider of the tests serves; to be imported once Django is set up."""
+"""The site of the tests' OpenID provider; importable once Django is set up."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,18 +18,18 @@ urlpatterns = [
 
 
 class Claims(OAuth2Validator):
-    """Says name and groups, too."""
+    """Adds name and groups to the standard claims."""
 
     oidc_claim_scope = None
 
     def get_additional_claims(self, request: Any) -> dict[str, Any]:
-        """Return them."""
+        """Return the name and groups of a request's user."""
         groups = request.user.groups.values_list("name", flat=True)
         return {"preferred_username": request.user.username, "groups": list(groups)}
 
 
 def fill(back: str, users: Mapping[str, list[str]]) -> None:
-    """Make the client and the users."""
+    """Create the client and the users."""
     Application.objects.create(
         client_id=CLIENT,
         client_secret=SECRET,

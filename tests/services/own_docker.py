@@ -1,6 +1,6 @@
-"""A Docker daemon of the test's own, in a network namespace of its own: to be killed, and reached over TLS.
+"""A Docker daemon for one test, in its own network namespace: it may be killed, or reached over TLS.
 
-The daemon that other tests share is never touched. Needs root, and the programs in `PROGRAMS`.
+Other tests share another daemon. Needs root and the programs in `PROGRAMS`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 def enter(namespace: str) -> None:
-    """Move this thread, and all that it starts, to a network namespace by its name."""
+    """Move this thread, and the processes that it starts, to a network namespace."""
     with open(f"/var/run/netns/{namespace}") as file:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(file.fileno(), _NETWORK) != 0:
@@ -39,45 +39,50 @@ def enter(namespace: str) -> None:
 
 
 class Daemon(docker.DockerClient):
-    """A client of a daemon, by default of the shared one; it leaves no socket open where that is away."""
+    """A client of a daemon, which leaves no socket open if the daemon does not answer."""
 
     def __init__(self, url: str = "", seconds: int = 60) -> None:
-        where = {"base_url": url} if url else kwargs_from_env()
-        self.api = Client(
-            version="auto",
-            timeout=seconds,
-            **where,
-        )
+        """``url`` "": the daemon that tests share. ``seconds``: for each request."""
+        address = kwargs_from_env()
+        if url:
+            address = {"base_url": url}
+        self.api = Client(version="auto", timeout=seconds, **address)
 
 
 def remove_network(name: str, remove: Callable[[], None] | None = None) -> None:
-    """Remove a network: the shared daemon lets go of its last container a moment after that has gone.
+    """Remove a network, once the shared daemon has detached its last container.
 
-    ``remove``: what else to call for it than the daemon.
+    ``remove``: called in place of the daemon's own removal.
     """
     with contextlib.closing(Daemon()) as client:
 
-        def removed() -> bool:
+        def is_removed() -> bool:
             try:
-                (remove or client.networks.get(name).remove)()
+                if remove is not None:
+                    remove()
+                else:
+                    client.networks.get(name).remove()
             except docker.errors.NotFound:
                 return True
             except (docker.errors.APIError, EngineError) as error:
                 print(error)
-                with contextlib.suppress(docker.errors.APIError):
-                    network = client.networks.get(name)
-                    for left in network.attrs[
-                        "Containers"
-                    ]:  # a sandbox whose removal the daemon refused
-                        network.disconnect(left, force=True)
+                _disconnect_all(client, name)
                 return False
             return True
 
-        wait_for(removed, about=f"network {name} is removed")
+        wait_for(is_removed, about=f"network {name} is removed")
+
+
+def _disconnect_all(client: docker.DockerClient, name: str) -> None:
+    """Detach the containers of a network, such as a sandbox whose removal the daemon refused."""
+    with contextlib.suppress(docker.errors.APIError):
+        network = client.networks.get(name)
+        for container in network.attrs["Containers"]:
+            network.disconnect(container, force=True)
 
 
 class OwnDocker:
-    """Start, kill and start it again; `close` leaves nothing."""
+    """A daemon that can be started, killed and started again; `close` removes it with its containers."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="bfia-dock-"))  # sockets' paths must be short
@@ -91,11 +96,11 @@ class OwnDocker:
 
     @property
     def inside(self) -> list[str]:
-        """Return what to put before a command that is to run where the daemon's bridges are."""
+        """Return the prefix of a command that runs in the daemon's network namespace."""
         return ["nsenter", f"--net=/var/run/netns/{self.name}"]
 
     def start(self, *options: str) -> None:
-        """Start the daemon, with the options of the first start if none are given."""
+        """Start the daemon; without options with those of the last start."""
         self._options = list(options) or self._options
         self.socket.unlink(missing_ok=True)
         (self.home / "d.pid").unlink(missing_ok=True)
@@ -109,6 +114,7 @@ class OwnDocker:
         self.process = started(command, self.home / f"log-{self.starts}", self.answers)
 
     def answers(self) -> bool:
+        """Return whether the daemon answers a ping."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(10)
             try:
@@ -119,25 +125,26 @@ class OwnDocker:
                 return False
 
     def load(self, *images: str) -> None:
-        """Give it images that the shared daemon has."""
-        saved = self.home / "images.tar"
-        do("docker", "save", "-o", str(saved), *images)
-        do("docker", "-H", self.url, "load", "-q", "-i", str(saved))
-        saved.unlink()
+        """Copy images of the shared daemon."""
+        archive = self.home / "images.tar"
+        do("docker", "save", "-o", str(archive), *images)
+        do("docker", "-H", self.url, "load", "-q", "-i", str(archive))
+        archive.unlink()
 
     def kill(self) -> None:
-        """End it as a crash would; its containers stay until it comes back."""
+        """End the daemon as a crash would; its containers stay until it starts again."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(60)
 
     def close(self) -> None:
+        """Remove the containers, the daemon, its network namespace and its files."""
         if self.process is not None:
             if self.process.poll() is not None and not self.answers():
-                self.start()  # only a daemon takes its containers away
+                self.start()  # only a running daemon can remove its containers
             with contextlib.closing(Daemon(self.url)) as client:
-                for left in client.containers.list(all=True, ignore_removed=True):
-                    left.remove(force=True)
+                for container in client.containers.list(all=True, ignore_removed=True):
+                    container.remove(force=True)
             self.process.terminate()
             try:
                 self.process.wait(120)
@@ -145,14 +152,21 @@ class OwnDocker:
                 self.kill()
         self._end_containerd()
         do("ip", "netns", "del", self.name)
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in reversed(
-            [m for m in mounts if m.startswith(f"{self.home}/")]
-        ):  # what a killed daemon left
-            do("umount", "-l", mount)
+        self._unmount_all()
         shutil.rmtree(self.home)
 
+    def _unmount_all(self) -> None:
+        """Unmount what a killed daemon left mounted, innermost first."""
+        mounts = []
+        for line in Path("/proc/mounts").read_text().splitlines():
+            target = line.split()[1]
+            if target.startswith(f"{self.home}/"):
+                mounts.append(target)
+        for mount in reversed(mounts):
+            do("umount", "-l", mount)
+
     def _end_containerd(self) -> None:
+        """Kill the containerd of a killed daemon, which would block the next start."""
         file = self.home / "exec" / "containerd" / "containerd.pid"
         if not file.exists():
             return
@@ -167,7 +181,7 @@ class OwnDocker:
 
 
 def certificates(folder: Path, address: str) -> None:
-    """Make an authority with a certificate for a server at the address and one for a client: ``*.pem``."""
+    """Write an authority and certificates for a server at an address and a client: ``*.pem`` in a folder."""
     folder.mkdir()
     server = f"subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n"
     (folder / "server.ext").write_text(server)
@@ -175,16 +189,16 @@ def certificates(folder: Path, address: str) -> None:
     new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
         cwd=folder)  # fmt: skip
-    for who in ("server", "client"):
+    for name in ("server", "client"):
         do(
             *new,
             "-subj",
-            f"/CN={who}",
+            f"/CN={name}",
             "-keyout",
-            f"{who}-key.pem",
+            f"{name}-key.pem",
             "-out",
-            f"{who}.csr",
+            f"{name}.csr",
             cwd=folder,
         )
-        do("openssl", "x509", "-req", "-days", "2", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
-            "-CAcreateserial", "-out", f"{who}.pem", "-extfile", f"{who}.ext", cwd=folder)  # fmt: skip
+        do("openssl", "x509", "-req", "-days", "2", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
+            "-CAcreateserial", "-out", f"{name}.pem", "-extfile", f"{name}.ext", cwd=folder)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Signs images in a registry as cosign does with a key of one's own, without cosign."""
+"""Signs images in a registry as cosign does with a private key, without cosign."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ def public(
     folder: Path,
     name: str,
 ) -> Path:
-    """Write a key's public half as PEM."""
+    """Write a key's public half as PEM; return the file."""
     path = folder / name
     path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return path
 
 
 def text_for(digest: str) -> bytes:
-    """Return what is signed: the text that names an image."""
+    """Return the text that a signature of an image signs, by the image's digest."""
     image = {"docker-manifest-digest": digest}
     identity = {"docker-reference": "registry.example.com/acme"}
     critical = {
@@ -40,26 +40,27 @@ def text_for(digest: str) -> bytes:
 
 
 def signature(key: Any, text: bytes) -> str:
+    """Sign a text; return the signature in base64."""
     match key:
         case ec.EllipticCurvePrivateKey():
-            made = key.sign(text, ec.ECDSA(SHA256()))
+            signed = key.sign(text, ec.ECDSA(SHA256()))
         case rsa.RSAPrivateKey():
-            made = key.sign(text, padding.PKCS1v15(), SHA256())
+            signed = key.sign(text, padding.PKCS1v15(), SHA256())
         case ed25519.Ed25519PrivateKey():
-            made = key.sign(text)
+            signed = key.sign(text)
         case _:
             raise TypeError(key)
-    return b64encode(made).decode()
+    return b64encode(signed).decode()
 
 
 def put(
     shop: str,
     repository: str,
     digest: str,
-    *made: tuple[bytes, str],
+    *signatures: tuple[bytes, str],
     auth: Any = None,
 ) -> None:
-    """Put signatures, each a text with its signature, beside the image with this digest."""
+    """Store signatures of the image with a digest: pairs of a signed text and its signature."""
     url = f"http://{shop}/v2/{repository}"
     with httpx.Client(
         base_url=url,
@@ -72,9 +73,9 @@ def put(
             {
                 **_blob(http, text),
                 "mediaType": SIMPLE,
-                "annotations": {"dev.cosignproject.cosign/signature": said},
+                "annotations": {"dev.cosignproject.cosign/signature": signed},
             }
-            for text, said in made
+            for text, signed in signatures
         ]
         kind = "application/vnd.oci.image.manifest.v1+json"
         config = {**_blob(http, b"{}"), "mediaType": "application/vnd.oci.image.config.v1+json"}
@@ -91,12 +92,13 @@ def put(
 
 
 def _blob(http: httpx.Client, content: bytes) -> dict[str, Any]:
+    """Upload a blob; return its descriptor for a manifest."""
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     place = http.post("/blobs/uploads/").raise_for_status().headers["location"]
-    answer = http.put(
+    response = http.put(
         httpx.URL(place).copy_merge_params({"digest": digest}),
         content=content,
         headers={"content-type": "application/octet-stream"},
     )
-    answer.raise_for_status()
+    response.raise_for_status()
     return {"digest": digest, "size": len(content)}

@@ -1,4 +1,4 @@
-"""A real ssh server on loopback, and an ``ssh`` command that knows it."""
+"""A real ssh server on loopback, and an ``ssh`` command that trusts it."""
 
 import getpass
 import os
@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.e2e.nodes import free_ports
@@ -19,14 +20,14 @@ PROGRAMS = (PROGRAM, "ssh", "ssh-keygen")
 
 @dataclass(frozen=True)
 class Sshd:
-    url: str
-    """ssh://user@host:port"""
-    command: Path
-    """folder with the ``ssh`` command, to be put before the others"""
+    """A running server."""
+
+    url: str  # ssh://user@host:port
+    command: Path  # folder of the ``ssh`` command, for the front of PATH
     process: "subprocess.Popen[bytes]"
 
     def drop(self) -> None:
-        """Cut every connection, and take no new one."""
+        """Cut every connection and refuse new ones."""
         pid = self.process.pid
         for session in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             with suppress(ProcessLookupError):  # it has just ended by itself
@@ -37,7 +38,7 @@ class Sshd:
 
 @contextmanager
 def sshd(home: Path) -> Iterator[Sshd]:
-    """Serve the one key of the test, and nothing but that."""
+    """Serve until the test is over; the server accepts one key only."""
     home.mkdir()
     home.chmod(0o700)
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -67,7 +68,7 @@ def sshd(home: Path) -> Iterator[Sshd]:
         "-o",
         f"ListenAddress=127.0.0.1:{port}",
     ]
-    process = started(line, home / "log", lambda: listens(port))
+    process = started(line, home / "log", partial(listens, port))
     try:
         yield Sshd(f"ssh://{getpass.getuser()}@127.0.0.1:{port}", command.parent, process)
     finally:

@@ -1,4 +1,7 @@
-"""An S3 that takes virtual-hosted requests only, as OSS does: ``python -m tests.services.virtual_hosted PORT``."""
+"""An S3 that accepts only virtual-hosted requests, as OSS does: ``python -m tests.services.virtual_hosted``.
+
+It prints its port.
+"""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,14 +40,20 @@ class Store(BaseHTTPRequestHandler):
         elif not key:
             self.send(200, _listing(query.get("prefix", [""])[0]).encode())
         elif key in OBJECTS:
-            begin = int(
-                self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0]
-            )
-            self.send(206 if begin else 200, OBJECTS[key][begin:])
+            self.send_object(key)
         else:
             self.send(404, b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>")
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
+
+    def send_object(self, key: str) -> None:
+        """Send an object from the first byte of the requested range."""
+        byte_range = self.headers.get("range", "bytes=0-")
+        begin = int(byte_range.removeprefix("bytes=").partition("-")[0])
+        status = 206
+        if begin == 0:
+            status = 200
+        self.send(status, OBJECTS[key][begin:])
 
     def send(self, status: int, body: bytes = b"") -> None:
         self.send_response(status)

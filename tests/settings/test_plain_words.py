@@ -1,4 +1,4 @@
-"""What the validation library finds is told in our own words, with what was probably meant."""
+"""Validation errors are reported in plain words, each with a suggestion where a name is misspelt."""
 
 import datetime
 import enum
@@ -61,7 +61,7 @@ class Needs(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("inner", "said"),
+    ("inner", "message"),
     [
         (
             {"kind": "dcoker"},
@@ -85,16 +85,16 @@ class Needs(BaseModel):
         (3, "inner[0]: must be an object"),
     ],
 )
-def test_each_kind_of_mistake_has_plain_words(inner, said):
+def test_each_kind_of_mistake_has_plain_words(inner, message):
     with pytest.raises(ValidationError) as caught:
         Needs.model_validate({"componentname": "a", "inner": [inner]})
-    missing, found = map(str, problems_of(caught.value.errors(), Needs))
-    assert said in found
-    assert found.startswith("inner[0]")
-    assert "nput should" not in found
-    assert "Value error" not in found
-    assert (
-        missing == "componentName: is missing; did you mean componentName instead of componentname?"
+    missing, problem = map(str, problems_of(caught.value.errors(), Needs))
+    assert message in problem
+    assert problem.startswith("inner[0]")
+    assert "nput should" not in problem  # pydantic's words
+    assert "Value error" not in problem
+    assert missing == (
+        "componentName: is missing; did you mean componentName instead of componentname?"
     )
 
 

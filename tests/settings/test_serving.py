@@ -1,4 +1,4 @@
-"""What an admin sets, seen from outside."""
+"""Settings seen from outside: which start a node, and how it listens then."""
 
 import os
 import re
@@ -27,11 +27,14 @@ from gateway.errors import EngineFailed, Invalid
 from gateway.http.server import bound, claimed, port_of
 from gateway.http.server import serving as served_from
 from tests import forks
+from tests.builders import raising
 from tests.e2e.nodes import Federation
 from tests.inprocess import ME, Node, ask, running, serving
 from tests.plain import NO_TLS
 
-CONTROL, PLATFORM, CHANNEL = "/v1/interconn/schedule", "/v1/platform/schedule", "/v1/interconn/chan"
+CONTROL = "/v1/interconn/schedule"
+PLATFORM = "/v1/platform/schedule"
+CHANNEL = "/v1/interconn/chan"
 
 
 def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -44,20 +47,18 @@ def refusal(
     home: Path,
     env: dict[str, str] | None = None,
 ) -> str:
-    """Start a node that cannot start; return what it says."""
+    """Start a node with a wrong configuration; return its error output."""
     file = home / "broken.yml"
-    file.write_text(
-        configuration if isinstance(configuration, str) else yaml.safe_dump(configuration)
-    )
-    ended = command("serve", "--config", str(file), env=env)
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert "Traceback" not in ended.stderr
-    assert sorted(p.name for p in home.iterdir()) == ["broken.yml"]  # nothing was begun
-    return ended.stderr
+    file.write_text(yaml.safe_dump(configuration))
+    process = command("serve", "--config", str(file), env=env)
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert "Traceback" not in process.stderr
+    assert sorted(path.name for path in home.iterdir()) == ["broken.yml"], "something was written"
+    return process.stderr
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path):
@@ -71,10 +72,14 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path):
         "unheard_of": True,
     }
     environment = {"BFIA_GATEWAY__ENGIN__KIND": "process", "BFIA_GATEWAY__LIMITS__CPU": "-2"}
-    told = refusal(configuration, tmp_path, environment)
-    first, *rest = told.splitlines()
+    message = refusal(configuration, tmp_path, environment)
+    first, *problems = message.splitlines()
     assert first == f"{tmp_path / 'broken.yml'} cannot be used (INVALID):"
-    assert {re.sub(r"^ *(broken\.yml:\d+: )?", "", line).partition(": ")[0] for line in rest} == {
+    paths = set()
+    for line in problems:
+        problem = re.sub(r"^ *(broken\.yml:\d+: )?", "", line)
+        paths.add(problem.partition(": ")[0])
+    assert paths == {
         "BFIA_GATEWAY__ENGIN__KIND",
         "node.id",
         "listen.peer.bind",
@@ -93,11 +98,11 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path):
         ("  typo: 3", "limits.typo"),
         ("unheard_of: true", "unheard_of"),
     ):
-        assert f"broken.yml:{written.index(text) + 1}: {path}: " in told
+        assert f"broken.yml:{written.index(text) + 1}: {path}: " in message
 
 
 def a_node(**listeners: str) -> dict[str, Any]:
-    """Return the settings of a node that listens on free ports, except where it is said otherwise."""
+    """Return the settings of a node; listeners have free ports unless an address is named."""
     binds = dict.fromkeys(("peer", "container", "operator"), "127.0.0.1:0") | listeners
     return {
         "node": {"id": ME},
@@ -113,15 +118,15 @@ def test_operators_without_a_token_only_on_loopback(tmp_path, bind):
 
 def test_an_address_that_is_taken(tmp_path):
     file = tmp_path / "node.yml"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
         file.write_text(yaml.safe_dump(a_node(peer=address)))
-        ended = command("serve", "--config", str(file))
-    assert ended.returncode == 2
-    assert "Traceback" not in ended.stderr
-    assert "Errno" not in ended.stderr
-    assert f"cannot listen on {address}" in ended.stderr
-    assert f"change listen in {file}" in ended.stderr
+        process = command("serve", "--config", str(file))
+    assert process.returncode == 2
+    assert "Traceback" not in process.stderr
+    assert "Errno" not in process.stderr
+    assert f"cannot listen on {address}" in process.stderr
+    assert f"change listen in {file}" in process.stderr
 
 
 def test_the_environment_goes_over_the_file(tmp_path, monkeypatch):
@@ -144,7 +149,8 @@ def test_the_environment_goes_over_the_file(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- listeners
 
 OF_CONTAINERS = (f"{PLATFORM}/task/callback", f"{CHANNEL}/push", f"{CHANNEL}/pop")
-OF_PEERS, OF_OPERATORS = f"{CONTROL}/job/create", f"{PLATFORM}/job/create_all"
+OF_PEERS = f"{CONTROL}/job/create"
+OF_OPERATORS = f"{PLATFORM}/job/create_all"
 
 
 def serves(
@@ -189,8 +195,8 @@ def test_a_node_stops_cleanly_while_its_events_are_followed(tmp_path):
             trust_env=False,
             verify=NO_TLS,
             timeout=120,
-        ) as answer:
-            lines = answer.iter_lines()
+        ) as response:
+            lines = response.iter_lines()
             assert next(lines) == "event: connected"
             node.stop()
             assert [line for line in lines if line.startswith("event: ")] == []
@@ -198,33 +204,38 @@ def test_a_node_stops_cleanly_while_its_events_are_followed(tmp_path):
         assert "[error" not in node.log()
 
 
-# ---------------------------------------------------------------- what is not there at the start
+# ---------------------------------------------------------------- missing at the start
 
 
-def test_a_bridge_that_is_not_here_or_a_port_that_is_taken_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("bridge", "reason"),
+    [
+        pytest.param("192.0.2.1", "CREATE_FAILED", id="no address of this machine"),
+        pytest.param("127.0.0.1", "PORT_IN_USE", id="port in use"),
+    ],
+)
+def test_a_bridge_that_cannot_be_listened_on_is_named(bridge, reason, monkeypatch):
     engine = ContainerdEngine("n", "i")
     monkeypatch.setattr(engine, "network_id", lambda: "n1")
-    with closing(bound("127.0.0.2:0")) as first:
-        door = ContainerListener(engine, Listener(bind="127.0.0.2:0"), first, lambda _: None)
-        with closing(bound(f"127.0.0.1:{port_of(first)}")):
-            for host, reason in (("192.0.2.1", "CREATE_FAILED"), ("127.0.0.1", "PORT_IN_USE")):
-                monkeypatch.setattr(engine, "gateway_address", lambda host=host: host)
-                with pytest.raises(EngineFailed) as refused:
-                    door.address()
-                assert refused.value.reason == reason
+    monkeypatch.setattr(engine, "gateway_address", lambda: bridge)
+    with closing(bound("127.0.0.2:0")) as first_socket:
+        listener = container_listener(engine, "127.0.0.2:0", first_socket)
+        other_socket = bound(f"127.0.0.1:{port_of(first_socket)}")
+        with closing(other_socket), pytest.raises(EngineFailed) as refused:
+            listener.address()
+    assert refused.value.reason == reason
 
 
-def test_isolation_that_cannot_be_checked_keeps_no_gateway_from_its_start(monkeypatch):
-    def away() -> None:
-        raise EngineDown("away")
-
+def test_a_gateway_starts_although_isolation_cannot_be_checked(monkeypatch):
     engine = ContainerdEngine("n", "i")
-    monkeypatch.setattr(engine, "isolation", away)
-    with closing(bound("127.0.0.1:0")) as first, capture_logs() as said:
-        ContainerListener(
-            engine, Listener(bind="127.0.0.1:0"), first, lambda _: None
-        )._log_isolation()
-    assert [line["event"] for line in said] == ["isolation of containers cannot be checked"]
+    monkeypatch.setattr(engine, "isolation", raising(EngineDown("away")))
+    with closing(bound("127.0.0.1:0")) as first_socket, capture_logs() as log:
+        container_listener(engine, "127.0.0.1:0", first_socket)._log_isolation()
+    assert [entry["event"] for entry in log] == ["isolation of containers cannot be checked"]
+
+
+def container_listener(engine, address: str, first_socket: socket.socket) -> ContainerListener:
+    return ContainerListener(engine, Listener(bind=address), first_socket, lambda _: None)
 
 
 def test_an_unusable_database_file_and_a_missing_library_are_named(tmp_path, monkeypatch):
@@ -235,15 +246,25 @@ def test_an_unusable_database_file_and_a_missing_library_are_named(tmp_path, mon
     with pytest.raises(Invalid, match=r"database\.url: cannot be used: ") as refused:
         parts.only_process(settings)
     assert refused.value.reason == "DATABASE_UNUSABLE"
+
     monkeypatch.setitem(sys.modules, "engines.kubernetes", None)
     with pytest.raises(Invalid, match=r"pip install 'bfia-gateway\[k8s\]'"):
         engine_parts._kubernetes(settings, settings, "i")
 
 
-def test_a_route_file_that_another_gateway_has_just_edited_is_waited_for(monkeypatch):
+def test_a_start_waits_for_a_route_file_that_another_gateway_edits(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    routes: Any = SimpleNamespace(rival="the other", problems=())
-    routes.reload = lambda: setattr(routes, "rival", "")
+
+    class EditedRoutes:
+        """A route file whose edit ends with the first reload."""
+
+        rival = "the other"
+        problems = ()
+
+        def reload(self) -> None:
+            self.rival = ""
+
+    routes: Any = EditedRoutes()
     check_route_file(routes)
     assert routes.rival == ""
 

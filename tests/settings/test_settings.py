@@ -1,4 +1,4 @@
-"""The configuration: what is refused, and that no refusal shows a secret."""
+"""The configuration: wrong values are refused, and no refusal shows a secret."""
 
 import os
 import sqlite3
@@ -33,23 +33,26 @@ from tests.inprocess import ME, Node, ask, running, settings
 SECRET = "hunter2-hunter2"
 
 
-def loaded(**over: Any) -> Settings:
-    return load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}} | over)
+def loaded(**changes: Any) -> Settings:
+    """Return the settings of a node that runs processes, with changed sections."""
+    return load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}} | changes)
 
 
-def refusal(**over: Any) -> str:
+def refusal(**changes: Any) -> str:
+    """Return the message that refuses changed sections."""
     with pytest.raises(Invalid) as caught:
-        loaded(**over)
+        loaded(**changes)
     return str(caught.value)
 
 
 TLS = {"certificate": "c.pem", "key": "k.pem"}
 HDFS: Any = {"url": "hdfs://h:1/a", "datanodes": ["h:9866"]}
-DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
+DOCKER = {"kind": "docker"}
+BIG = {"base_url": "tcp://h:1"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {
@@ -112,9 +115,9 @@ DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
         ({"engine": {"kind": "kubernetes"}}, "kubernetes needs listen.container.advertise"),
     ],
 )
-def test_settings_that_do_not_fit_each_other_are_refused(settings, said):
+def test_settings_that_do_not_fit_each_other_are_refused(settings, message):
     refused = refusal(**settings)
-    assert said in refused
+    assert message in refused
     assert SECRET not in refused
 
 
@@ -135,7 +138,8 @@ def test_revocation_lists_without_authorities_are_refused(tmp_path):
         key=tmp_path / "k.pem",
         revoked=lists,
     )
-    (problem,) = [one for one in problems(tls, datetime.now(UTC)) if one.path.endswith("revoked")]
+    all_problems = problems(tls, datetime.now(UTC))
+    (problem,) = [candidate for candidate in all_problems if candidate.path.endswith("revoked")]
     assert problem.rule == "needs client_ca, whose authorities sign revocation lists"
 
 
@@ -151,10 +155,10 @@ def test_revocation_lists_without_authorities_are_refused(tmp_path):
     ],
 )
 def test_an_address_of_no_database_is_refused_with_its_path(url):
-    said = refusal(database={"url": url})
-    assert said.startswith("database.url: ")
-    assert "sqlite:///path" in said
-    assert SECRET not in said
+    message = refusal(database={"url": url})
+    assert message.startswith("database.url: ")
+    assert "sqlite:///path" in message
+    assert SECRET not in message
 
 
 @pytest.mark.parametrize(
@@ -174,11 +178,11 @@ def test_an_address_of_no_database_is_refused_with_its_path(url):
     ],
 )
 def test_a_password_that_is_not_percent_encoded_is_refused_unseen(password):
-    said = refusal(database={"url": f"mysql+pymysql://gw:{password}@127.0.0.1:21393/gw"})
-    assert said.startswith(
+    message = refusal(database={"url": f"mysql+pymysql://gw:{password}@127.0.0.1:21393/gw"})
+    assert message.startswith(
         "database.url: must have its user and password percent-encoded: write %40 for @"
     )
-    assert said.endswith("(got 'mysql+pymysql://***@127.0.0.1:21393/gw')")
+    assert message.endswith("(got 'mysql+pymysql://***@127.0.0.1:21393/gw')")
     encoded = f"mysql+pymysql://gw:{quote(password, safe='')}@127.0.0.1:21393/gw"
     assert loaded(database={"url": encoded}).database.url == encoded
 
@@ -201,10 +205,10 @@ def test_addresses_that_worked_go_on_working(url):
     ["mysql+pymysql://gw:hexadec/gw", "mysql://gw:hex\uff20adec@host/gw", "gw:hexadec@host/gw"],
 )
 def test_an_address_with_parts_missing_shows_no_password(url):
-    said = refusal(database={"url": url})
-    assert "mysql+pymysql://user:password@host:port/database" in said
-    assert "hexadec" not in said
-    assert "adec" not in said
+    message = refusal(database={"url": url})
+    assert "mysql+pymysql://user:password@host:port/database" in message
+    assert "hexadec" not in message
+    assert "adec" not in message
 
 
 def test_a_wrong_section_does_not_show_its_secret():
@@ -235,9 +239,9 @@ def test_no_password_is_ever_shown(around):
 )
 def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch, name, path):
     monkeypatch.setenv(f"BFIA_GATEWAY__{name}", f"mysql+pymysql://me:{SECRET}@host/db")
-    said = refusal()
-    assert path in said
-    assert SECRET not in said
+    message = refusal()
+    assert path in message
+    assert SECRET not in message
 
 
 def test_the_example_token_is_refused():
@@ -246,13 +250,13 @@ def test_the_example_token_is_refused():
         for line in (ROOT / "compose" / ".env.example").read_text(encoding="utf-8").splitlines()
         if line.startswith("BANK_TOKEN=")
     )
-    said = refusal(auth={"mode": "on", "token": line.partition("=")[2]})
-    assert said.startswith("auth.token: ")
-    assert "openssl rand" in said
+    message = refusal(auth={"mode": "on", "token": line.partition("=")[2]})
+    assert message.startswith("auth.token: ")
+    assert "openssl rand" in message
     assert loaded(auth={"mode": "on", "token": "0123456789abcdef"}).auth.mode == "on"
 
 
-def test_paths_lie_beside_the_file_unless_told_otherwise(tmp_path):
+def test_paths_are_relative_to_the_configuration_file(tmp_path):
     file = tmp_path / "node.yml"
     tls = {
         "ca": "keys/ca.pem",
@@ -309,10 +313,10 @@ def test_a_database_that_cannot_be_used_is_refused_with_its_cause(tmp_path, url,
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
     with pytest.raises((Invalid, DatabaseAway)) as caught:
         open_database(url.format(home=tmp_path))
-    said = str(caught.value)
-    assert "database.url" in said
-    assert cause in said.lower()
-    assert SECRET not in said
+    message = str(caught.value)
+    assert "database.url" in message
+    assert cause in message.lower()
+    assert SECRET not in message
 
 
 @pytest.mark.mariadb
@@ -357,15 +361,15 @@ def test_requests_from_pages_of_other_sites_are_refused(gateway):
         listener: str = "operator",
     ) -> int:
         headers = {k: v for k, v in (("host", host), ("origin", origin)) if v is not None}
-        answer = ask(gateway, listener, "GET", "/docs", headers=headers)
-        if answer.status_code == 403:
-            assert answer.json()["code"] == 403
-            assert answer.json()["data"].keys() == {
+        response = ask(gateway, listener, "GET", "/docs", headers=headers)
+        if response.status_code == 403:
+            assert response.json()["code"] == 403
+            assert response.json()["data"].keys() == {
                 "reason",
                 "next_step",
             }
-            assert answer.json()["data"]["reason"] == "FOREIGN_ORIGIN"
-        return answer.status_code
+            assert response.json()["data"]["reason"] == "FOREIGN_ORIGIN"
+        return response.status_code
 
     assert status() == 200
     assert {host: status(host) for host in GOOD_HOSTS} == dict.fromkeys(GOOD_HOSTS, 200)
@@ -385,9 +389,9 @@ def test_requests_from_pages_of_other_sites_are_refused(gateway):
 
 def test_an_engine_that_is_none_of_ours_is_refused_by_name():
     for kind, name in (("eggroll", "Eggroll"), ("linkis_spark", "Linkis")):
-        said = refusal(engine={"kind": kind})
-        assert said.startswith("engine.kind: ")
-        assert name in said
+        message = refusal(engine={"kind": kind})
+        assert message.startswith("engine.kind: ")
+        assert name in message
 
 
 ADVERTISED = {
@@ -397,7 +401,7 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
 
 
 @pytest.mark.parametrize(
-    ("docker", "said"),
+    ("docker", "message"),
     [
         ({"base_url": "ssh://-oProxyCommand=x"}, "engine.docker.base_url"),
         ({"daemons": [BIG]}, "is not known here; known are"),
@@ -415,12 +419,12 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
         ({"allow": {"v": {"privileged": True}}}, "privileged"),
     ],
 )
-def test_what_makes_no_sense_for_containers_is_refused(docker, said):
-    assert said in refusal(engine=DOCKER | {"docker": docker})
+def test_what_makes_no_sense_for_containers_is_refused(docker, message):
+    assert message in refusal(engine=DOCKER | {"docker": docker})
 
 
 @pytest.mark.parametrize(
-    ("engine", "engines", "said"),
+    ("engine", "engines", "message"),
     [
         (DOCKER, {"Big One": BIG}, "engines.Big One"),
         (DOCKER, {"big": {"base_url": "h:1"}}, "engines.big.base_url"),
@@ -446,8 +450,8 @@ def test_what_makes_no_sense_for_containers_is_refused(docker, said):
         ({"kind": "kubernetes", "kubernetes": {"gpu": "gpu"}}, {}, "engine.kubernetes.gpu"),
     ],
 )
-def test_further_engines_that_make_no_sense_are_refused(engine, engines, said):
-    assert said in refusal(
+def test_further_engines_that_make_no_sense_are_refused(engine, engines, message):
+    assert message in refusal(
         engine=engine,
         engines=engines,
         **ADVERTISED,
@@ -455,10 +459,10 @@ def test_further_engines_that_make_no_sense_are_refused(engine, engines, said):
 
 
 def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device():
-    more = {"far": {"base_url": "tcp://h:1"}, "farm": {"kind": "swarm", "base_url": "tcp://h:2"}}
+    further = {"far": {"base_url": "tcp://h:1"}, "farm": {"kind": "swarm", "base_url": "tcp://h:2"}}
     docker = loaded(
         engine={"kind": "docker"},
-        engines=more,
+        engines=further,
         **ADVERTISED,
     )
     assert engines_by_place(docker) == {
@@ -473,7 +477,7 @@ def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device():
     shared = {"storage_source": {"bind": "/mnt/storage"}}
     swarm = loaded(
         engine={"kind": "swarm", "swarm": shared},
-        engines=more,
+        engines=further,
         **ADVERTISED,
     )
     assert engines_by_place(swarm)["swarm"] == ""
@@ -527,19 +531,19 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path, m
     assert origins["database.url"] == ("environment", "BFIA_GATEWAY__DATABASE__URL")
     assert origins["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
     assert origins["limits.cpu"] == origins["approval.mode"] == ("default", "")
-    shown = call("settings", "--file", "--config", str(file), "--changed")
-    assert shown.exit_code == 0
-    assert "node.yml:2" in shown.stdout
-    assert "limits.cpu" not in shown.stdout
-    assert SECRET not in shown.stdout
-    older = [
-        {key: of for key, of in entry.items() if key != "changed"} for entry in entries.values()
-    ]
+    output = call("settings", "--file", "--config", str(file), "--changed")
+    assert output.exit_code == 0
+    assert "node.yml:2" in output.stdout
+    assert "limits.cpu" not in output.stdout
+    assert SECRET not in output.stdout
+    older = []  # as an older gateway reports them
+    for entry in entries.values():
+        older.append({key: value for key, value in entry.items() if key != "changed"})
     monkeypatch.setattr("gateway.config.report.effective", lambda _: older)
-    shown = call("settings", "--file", "--config", str(file), "--changed")
-    assert shown.exit_code == 0
-    assert "node.yml:2" in shown.stdout
-    assert "limits.cpu" not in shown.stdout
+    output = call("settings", "--file", "--config", str(file), "--changed")
+    assert output.exit_code == 0
+    assert "node.yml:2" in output.stdout
+    assert "limits.cpu" not in output.stdout
     monkeypatch.undo()
     call("init", "--engine", "process", "--node", ME, "-o", str(tmp_path / "new/node.yml"))
     new = {e["path"]: e for e in effective(load(tmp_path / "new/node.yml"))}
@@ -579,7 +583,7 @@ def test_a_file_of_an_earlier_version_is_read_with_its_changes_named(tmp_path):
 
 
 def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path):
-    """Else what was added at the top of a file that `init` wrote would have no effect, without a word."""
+    """Else an addition at the top of a file that `init` wrote would silently have no effect."""
     file = tmp_path / "node.yml"
     file.write_text(
         "approval: {mode: person}\nnode: {id: A}\nengine: {kind: process}\napproval: {mode: 'off'}\n"
@@ -592,7 +596,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (b"node: {id: 2026-99-99}", "must be YAML: month must be in 1..12"),
         (b"node: {id: " + b"1" * 6000 + b"}", "must be YAML: Exceeds the limit"),
@@ -606,12 +610,12 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path):
         (b"- a", "must be a YAML mapping (name: value)"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path, text, says):
+def test_a_file_that_cannot_be_read_is_reported_in_one_line(tmp_path, text, message):
     file = tmp_path / "node.yml"
     file.write_bytes(text)
     with pytest.raises(Invalid) as caught:
         load(file)
-    assert [str(p) for p in caught.value.problems if says in str(p)]
+    assert [str(p) for p in caught.value.problems if message in str(p)]
     assert "\n" not in str(caught.value)
     file.unlink()
     with pytest.raises(Invalid, match="cannot be read"):
@@ -619,7 +623,7 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path, text, says):
 
 
 @pytest.mark.parametrize(
-    ("peer", "database", "here", "seen"),
+    ("peer", "database", "own_address", "address"),
     [
         ({}, "mysql+pymysql://u@127.0.0.1/d", "http://0.0.0.0:7380", "http://127.0.0.1:7380"),
         ({}, "mysql+pymysql://u@[::1]:3307/d", "https://[::]:7380", "https://[::1]:7380"),
@@ -633,7 +637,9 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path, text, says):
         ),
     ],
 )
-def test_where_the_other_gateways_of_a_node_reach_one(peer, database, here, seen):
-    """On all addresses is nowhere: a message that was handed on there stayed where it was."""
-    made = loaded(listen={"peer": {"bind": "0.0.0.0:7380", **peer}}, database={"url": database})
-    assert for_gateways(made, here) == seen
+def test_the_address_at_which_gateways_of_a_node_reach_each_other(
+    peer, database, own_address, address
+):
+    """A wildcard address leads nowhere: a message forwarded to it would stay at the sender."""
+    settings = loaded(listen={"peer": {"bind": "0.0.0.0:7380", **peer}}, database={"url": database})
+    assert for_gateways(settings, own_address) == address

@@ -1,4 +1,4 @@
-"""Samples of the trials; `make chaos` plays all."""
+"""A sample of the chaos trials; `make chaos` runs all."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The meter of readability: what it counts, and when it fails."""
+"""The meter of readability: its counts, and its limits."""
 
 import pytest
 
@@ -17,6 +17,7 @@ def first(jobs):
 
 
 def kinds(source: str) -> list[str]:
+    """Return the kinds of places that count against a source, in their order."""
     return [place.kind for place in sorted(measure_module(source).places)]
 
 

@@ -1,4 +1,4 @@
-"""A node and a link are measured."""
+"""`tools.bench.running_node` measures a node and a link."""
 
 import json
 import sys
