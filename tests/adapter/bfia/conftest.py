@@ -1,52 +1,61 @@
-"""A scripted peer, and clients that call it, for the tests of what is made of a peer's answers."""
+"""A scripted peer, clients that call it, and a node among such peers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, says, scripted
+from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, scripted
 from tests.adapter.bfia.site import Site, serving_site
 
-As = Callable[..., AbstractContextManager[Clients]]
+# Makes clients of the scripted peer, by profile and deadline.
+MakeClients = Callable[..., AbstractContextManager[Clients]]
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[ScriptedPeer, str]]:
-    with scripted() as pair:
-        yield pair
+    """A scripted peer and its address, for all tests of a module."""
+    with scripted() as peer_and_url:
+        yield peer_and_url
 
 
 @pytest.fixture
 def peer(served: tuple[ScriptedPeer, str]) -> ScriptedPeer:
-    served[0].asked.clear()
-    served[0].will(says())
-    return served[0]
+    """The scripted peer, which answers with successes at first."""
+    peer, _ = served
+    peer.reset()
+    return peer
 
 
 @pytest.fixture
-def calling(served: tuple[ScriptedPeer, str], tmp_path: Path) -> As:
-    """Return what makes clients of the scripted peer, by profile and deadline."""
-    return partial(clients, tmp_path, served[1])
+def calling(served: tuple[ScriptedPeer, str], tmp_path: Path) -> MakeClients:
+    """A function that makes clients of the scripted peer, by profile and deadline."""
+    _, url = served
+
+    def make_clients(*args: Any, **kwargs: Any) -> AbstractContextManager[Clients]:
+        return clients(tmp_path, url, *args, **kwargs)
+
+    return make_clients
 
 
 @pytest.fixture
-def spec_peer(calling: As) -> Iterator[Clients]:
-    with calling() as found:
-        yield found
+def spec_peer(calling: MakeClients) -> Iterator[Clients]:
+    """Clients of a peer that follows the standard."""
+    with calling() as spec_clients:
+        yield spec_clients
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A node among scripted peers, for all tests of a module."""
     with serving_site(tmp_path_factory.mktemp("node")) as site:
         yield site
 
 
 @pytest.fixture
-def site(shared: Site) -> Site:
-    """A node among scripted peers, one for all tests of a module."""
-    shared.peer.asked.clear()
-    shared.peer.will(says())
-    return shared
+def site(module_site: Site) -> Site:
+    """The module's node, whose peers answer with successes at first."""
+    module_site.peer.reset()
+    return module_site

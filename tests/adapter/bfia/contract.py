@@ -1,4 +1,7 @@
-"""What an endpoint's contract consists of, and the checks that every endpoint has to pass alike."""
+"""The contract of an endpoint as a value, and the checks that every endpoint has to pass.
+
+A *stage* is the object that a test module has prepared for its endpoints, such as a running job.
+"""
 
 import copy
 import functools
@@ -14,6 +17,7 @@ import httpx
 from gateway.bootstrap.node import Gateway
 from tests.inprocess import ask
 
+# The body of a success without data.
 DONE = {
     "code": 0,
     "msg": "success",
@@ -21,115 +25,15 @@ DONE = {
 }
 ENVELOPE = {"code", "msg", "data"}
 
-Made = Callable[[Any], dict[str, Any]]
-"""makes a value for a stage: what the module of the tests has prepared"""
+# Stands for a field that is absent from the body.
+ABSENT = object()
 
+# Makes a request body for a stage.
+MakeBody = Callable[[Any], dict[str, Any]]
+# Makes the expected response for a stage and a request body.
+MakeReply = Callable[[Any, dict[str, Any]], Any]
 
-class AtLeast(dict[str, Any]):
-    """Equal to every object that has these fields; what is ours may stand beside the standard's."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, dict) and all(
-            k in other and other[k] == v for k, v in self.items()
-        )
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One path: a good request, its exact reply, and what must be wrong when something in it is."""
-
-    path: str
-    body: Made
-    """a request that succeeds"""
-    reply: Callable[[Any, dict[str, Any]], Any] = lambda stage, body: DONE
-    """its whole reply; the second argument is the request"""
-    required: tuple[str, ...] = ()
-    """paths of fields without which it is refused"""
-    optional: tuple[str, ...] = ()
-    """texts that may be absent, null or empty"""
-    unknown: tuple[tuple[str, str, str], ...] = ()
-    """field, a value that names nothing here, and the reason of the refusal"""
-    methods: tuple[str, ...] = ("POST",)
-    in_query: bool = False
-    """whether its fields are taken from the query too"""
-    whole: tuple[str, ...] = ()
-    """fields that hold whole numbers"""
-    repeatable: bool = True
-    """whether its success changes nothing that the next one needs"""
-
-    def __str__(self) -> str:
-        return self.path
-
-
-def envelope(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
-    """Return an answer's body. Fails unless it is exactly the envelope, in JSON, with this HTTP status."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"].partition(";")[0] == "application/json"
-    body = answer.json()
-    assert set(body) == ENVELOPE, body
-    assert (
-        type(body["code"]) is int
-        and isinstance(body["msg"], str)
-        and isinstance(body["data"], dict)
-    ), body
-    return dict(body)
-
-
-def refused(
-    answer: httpx.Response,
-    code: int,
-    reason: str,
-    status: int = 200,
-) -> dict[str, Any]:
-    """Return the body of a refusal. Fails unless it has this code and reason, and says something after it."""
-    body = envelope(answer, status)
-    assert (body["code"], body["data"]["reason"]) == (code, reason), body
-    assert body["msg"].startswith(f"{reason}: ") and len(body["msg"]) > len(reason) + 5
-    return body
-
-
-def paths(answer: httpx.Response) -> set[str]:
-    """Return the paths of the problems in an answer that refuses a request as invalid."""
-    body = refused(answer, 400, "INVALID")
-    for problem in body["data"]["problems"]:
-        assert set(problem) - {"suggestion"} == {"path", "rule", "got"} and problem["rule"]
-    return {p["path"] for p in body["data"]["problems"]}
-
-
-def without(body: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the body without the field of this path."""
-    changed, target, last = _reached(body, path)
-    del target[last]
-    return changed
-
-
-def with_(
-    body: dict[str, Any],
-    path: str,
-    value: Any,
-) -> dict[str, Any]:
-    """Return the body with another value at this path."""
-    changed, target, last = _reached(body, path)
-    target[last] = value
-    return changed
-
-
-def _reached(body: dict[str, Any], path: str) -> tuple[dict[str, Any], Any, str | int]:
-    """Return a copy of the body, what holds the field of this path in it, and the field's name there."""
-    changed = copy.deepcopy(body)
-    *above, last = _steps(path)
-    return changed, functools.reduce(operator.getitem, above, changed), last
-
-
-def _steps(path: str) -> list[str | int]:
-    return [int(step) if step.isdecimal() else step for step in re.findall(r"[^.\[\]]+", path)]
-
-
+# Bodies that are no JSON object.
 WRONG_BODIES = (
     b"",
     b"{",
@@ -143,9 +47,77 @@ WRONG_BODIES = (
 )
 
 
+class AtLeast(dict[str, Any]):
+    """Equals every object that has these fields; the gateway may add fields to the standard's."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, dict):
+            return False
+        return all(name in value and value[name] == field for name, field in self.items())
+
+    def __ne__(self, value: object) -> bool:
+        return not self == value
+
+
+def always(body: dict[str, Any]) -> MakeBody:
+    """Return a function that makes the same request for every stage."""
+
+    def make_body(_: Any) -> dict[str, Any]:
+        return copy.deepcopy(body)
+
+    return make_body
+
+
+def success(**data: Any) -> MakeReply:
+    """Return a function that expects a success with this data for every request."""
+
+    def make_reply(_: Any, __: dict[str, Any]) -> Any:
+        return DONE | {"data": data}
+
+    return make_reply
+
+
+# The reply of most paths: a success without data.
+DEFAULT_REPLY = success()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One path: a good request, the exact response, and the fields that can be wrong."""
+
+    path: str
+    # makes a request that succeeds
+    body: MakeBody
+    # makes the complete response
+    reply: MakeReply = DEFAULT_REPLY
+    # paths of the fields without which a request is refused
+    required: tuple[str, ...] = ()
+    # text fields that may be absent, null or empty
+    optional: tuple[str, ...] = ()
+    # field, a value that names nothing at this node, and the reason of the refusal
+    unknown: tuple[tuple[str, str, str], ...] = ()
+    methods: tuple[str, ...] = ("POST",)
+    # whether the fields may also come in the query
+    in_query: bool = False
+    # fields that hold integers
+    integers: tuple[str, ...] = ()
+    # whether the request succeeds again after a success
+    repeatable: bool = True
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def method(self) -> str:
+        """The method that most checks use."""
+        return self.methods[0]
+
+
 @dataclass(frozen=True)
 class Caller:
-    """How a test asks: which listener, below which prefix, with which headers."""
+    """Sends requests to one listener of a node, below a prefix, with fixed headers."""
 
     node: Gateway
     listener: str
@@ -160,150 +132,280 @@ class Caller:
         headers: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> httpx.Response:
+        """Send a request; ``headers`` replace the fixed ones."""
+        if headers is None:
+            headers = self.headers
         if body is not None:
             kwargs["json"] = body
-        used = self.headers if headers is None else headers
-        return ask(self.node, self.listener, method, self.prefix + path, headers=used, **kwargs)
+        return ask(
+            self.node,
+            self.listener,
+            method,
+            self.prefix + path,
+            headers=headers,
+            **kwargs,
+        )
+
+
+# ---------------------------------------------------------------- reading responses
+
+
+def read_envelope(response: httpx.Response, status: int = 200) -> dict[str, Any]:
+    """Return the body of a response.
+
+    Fails unless the body is exactly the envelope, in JSON, with this HTTP status.
+    """
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"].partition(";")[0] == "application/json"
+    body = response.json()
+    assert set(body) == ENVELOPE, body
+    # `type`, as True is an int for `isinstance`
+    assert type(body["code"]) is int, body
+    assert isinstance(body["msg"], str), body
+    assert isinstance(body["data"], dict), body
+    return dict(body)
+
+
+def read_refusal(
+    response: httpx.Response,
+    code: int,
+    reason: str,
+    status: int = 200,
+) -> dict[str, Any]:
+    """Return the body of a refusal.
+
+    Fails unless the refusal has this code and reason, and a text that begins with the reason.
+    """
+    body = read_envelope(response, status)
+    assert body["code"] == code, body
+    assert body["data"]["reason"] == reason, body
+    assert body["msg"].startswith(f"{reason}: ")
+    # more than the reason and a word
+    assert len(body["msg"]) > len(reason) + 5
+    return body
+
+
+def problem_paths(response: httpx.Response) -> set[str]:
+    """Return the paths of the problems in a refusal of an invalid request."""
+    body = read_refusal(response, 400, "INVALID")
+    problems = body["data"]["problems"]
+    for problem in problems:
+        assert set(problem) - {"suggestion"} == {"path", "rule", "got"}
+        assert problem["rule"]
+    return {problem["path"] for problem in problems}
+
+
+# ---------------------------------------------------------------- changing requests
+
+
+def without_field(body: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return a copy of the body without the field at a path such as ``dag.components[0].name``."""
+    changed = copy.deepcopy(body)
+    *parents, name = _steps(path)
+    del _value_at(changed, parents)[name]
+    return changed
+
+
+def with_field(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return a copy of the body with another value at a path."""
+    changed = copy.deepcopy(body)
+    *parents, name = _steps(path)
+    _value_at(changed, parents)[name] = value
+    return changed
+
+
+def with_optional(body: dict[str, Any], field: str, value: Any) -> dict[str, Any]:
+    """Return a copy of the body with another value of a field, or without it for `ABSENT`."""
+    changed = dict(body)
+    changed.pop(field, None)
+    if value is not ABSENT:
+        changed[field] = value
+    return changed
+
+
+def _steps(path: str) -> list[str | int]:
+    """Return the keys and indices of a path."""
+    steps = re.findall(r"[^.\[\]]+", path)
+    return [int(step) if step.isdecimal() else step for step in steps]
+
+
+def _value_at(body: Any, steps: list[str | int]) -> Any:
+    return functools.reduce(operator.getitem, steps, body)
 
 
 # ---------------------------------------------------------------- checks
 
 
+def _no_state() -> None:
+    """Return the state of an endpoint that changes nothing."""
+
+
 def check(
     call: Caller,
-    one: Endpoint,
+    endpoint: Endpoint,
     stage: Any,
-    state: Callable[[], Any] = lambda: None,
+    read_state: Callable[[], Any] = _no_state,
 ) -> None:
-    """Check all of it; what is refused leaves ``state`` as it was."""
-    if one.repeatable:
-        check_success(call, one, stage)
-        check_deviations(call, one, stage)
-    before = state()
-    check_missing_and_wrong(call, one, stage)
-    check_no_json(call, one)
-    check_unknown(call, one, stage)
-    check_methods(call, one)
-    for listener in {"peer", "container", "operator"} - {call.listener}:
-        answer = ask(call.node, listener, "POST", call.prefix + one.path, json={})
-        refused(answer, 404, "PATH_UNKNOWN", 404)
-    assert state() == before
+    """Make every check of an endpoint; refused requests have to leave the state unchanged."""
+    if endpoint.repeatable:
+        check_success(call, endpoint, stage)
+        check_deviations(call, endpoint, stage)
+
+    before = read_state()
+    check_missing_and_wrong(call, endpoint, stage)
+    check_no_json(call, endpoint)
+    check_unknown(call, endpoint, stage)
+    check_methods(call, endpoint)
+    check_listeners(call, endpoint)
+    assert read_state() == before
 
 
-def check_success(
-    call: Caller,
-    one: Endpoint,
-    stage: Any,
-) -> None:
-    for method in one.methods:
-        body = one.body(stage)
-        answer = call(one.path, body, method)
-        assert envelope(answer) == one.reply(stage, body), method
+def check_success(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    """A good request succeeds by every method."""
+    for method in endpoint.methods:
+        _expect_reply(call, endpoint, stage, method=method)
 
 
-def check_deviations(
-    call: Caller,
-    one: Endpoint,
-    stage: Any,
-) -> None:
-    """Unknown fields, absent or null options, other spellings of headers and content types: all mean the same."""
-    for field_ in one.optional:
-        for value in (None, "", ...):
-            body = one.body(stage)
-            body = {k: v for k, v in body.items() if k != field_} | (
-                {} if value is ... else {field_: value}
-            )
-            assert envelope(call(one.path, body, one.methods[0])) == one.reply(stage, body), (
-                field_,
-                value,
-            )
-    body = one.body(stage) | {"x_unknown": {"deep": [None, 1.5]}, "中文": "值"}
-    assert envelope(call(one.path, body, one.methods[0])) == one.reply(stage, body)
-    for kind in ("application/json; charset=utf-8", "application/problem+json", ""):
-        body = one.body(stage)
-        headers = call.headers | ({"content-type": kind} if kind else {})
-        raw = json.dumps(body, ensure_ascii=False).encode()
-        answer = call(one.path, None, one.methods[0], headers=headers, content=raw)
-        assert envelope(answer) == one.reply(stage, body), kind
-    for stamp in ("1711017396", "1711017396244", "yesterday", ""):
-        body = one.body(stage)
+def check_deviations(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    """Requests that differ from the standard in form only have the same response."""
+    _check_optional_fields(call, endpoint, stage)
+    _check_unknown_fields(call, endpoint, stage)
+    _check_headers(call, endpoint, stage)
+    if endpoint.in_query:
+        _check_query(call, endpoint, stage)
+
+
+def _check_optional_fields(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    for field in endpoint.optional:
+        for value in (None, "", ABSENT):
+            body = with_optional(endpoint.body(stage), field, value)
+            _expect_reply(call, endpoint, stage, body)
+
+
+def _check_unknown_fields(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    body = endpoint.body(stage)
+    body["x_unknown"] = {"deep": [None, 1.5]}
+    body["中文"] = "值"
+    _expect_reply(call, endpoint, stage, body)
+
+
+def _check_headers(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    for content_type in ("application/json; charset=utf-8", "application/problem+json", ""):
+        body = endpoint.body(stage)
+        headers = dict(call.headers)
+        if content_type:
+            headers["content-type"] = content_type
+        content = json.dumps(body, ensure_ascii=False).encode()
+        response = call(endpoint.path, None, endpoint.method, headers=headers, content=content)
+        assert read_envelope(response) == endpoint.reply(stage, body), content_type
+
+    for timestamp in ("1711017396", "1711017396244", "yesterday", ""):
         headers = call.headers | {
-            "x-timestamp": stamp,
+            "x-timestamp": timestamp,
             "x_nonce": "",
             "x_auth_sign": "",
         }
-        assert envelope(call(one.path, body, one.methods[0], headers=headers)) == one.reply(
-            stage, body
-        ), stamp
-    if one.in_query:
-        body = one.body(stage)
-        for method in one.methods:
-            assert envelope(call(one.path, None, method, params=body)) == one.reply(stage, body), (
-                method
-            )
+        _expect_reply(call, endpoint, stage, headers=headers)
 
 
-def check_missing_and_wrong(
+def _check_query(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    body = endpoint.body(stage)
+    for method in endpoint.methods:
+        response = call(endpoint.path, None, method, params=body)
+        assert read_envelope(response) == endpoint.reply(stage, body), method
+
+
+def _expect_reply(
     call: Caller,
-    one: Endpoint,
+    endpoint: Endpoint,
     stage: Any,
+    body: dict[str, Any] | None = None,
+    method: str = "",
+    headers: dict[str, str] | None = None,
 ) -> None:
-    """What is missing or of another kind is named by its path, everything at once."""
-    method = one.methods[0]
-    for path in one.required:
-        for body in (without(one.body(stage), path), with_(one.body(stage), path, None)):
-            assert paths(call(one.path, body, method)) == {path}, path
-        for value in (5, True, [1], {"a": 1}):
-            kind = type(_at(one.body(stage), path))
-            if (isinstance(value, kind) and kind in (dict, list)) or (
-                path in one.whole and isinstance(value, int)
-            ):
-                continue
-            found = paths(call(one.path, with_(one.body(stage), path, value), method))
-            assert found and all(
-                p == path or p.startswith((f"{path}.", f"{path}[")) for p in found
-            ), (path, value)
-    top = {path for path in one.required if "." not in path and "[" not in path}
-    if top:
-        assert paths(call(one.path, {}, method)) == top
-    for path in one.optional:
-        assert paths(call(one.path, with_(one.body(stage), path, 5), method)) == {path}
+    """Send a request, by default a good one, and compare its response with the expected one."""
+    if body is None:
+        body = endpoint.body(stage)
+    response = call(endpoint.path, body, method or endpoint.method, headers=headers)
+    expected = endpoint.reply(stage, body)
+    assert read_envelope(response) == expected, (method, body, headers)
 
 
-def _at(body: Any, path: str) -> Any:
-    return functools.reduce(operator.getitem, _steps(path), body)
+def check_missing_and_wrong(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    """Missing fields and fields of a wrong type are named by their path, all in one refusal."""
+
+    def refused_paths(body: dict[str, Any]) -> set[str]:
+        return problem_paths(call(endpoint.path, body, endpoint.method))
+
+    for path in endpoint.required:
+        good = endpoint.body(stage)
+        assert refused_paths(without_field(good, path)) == {path}, path
+        assert refused_paths(with_field(good, path, None)) == {path}, path
+        for value in _wrong_values(endpoint, good, path):
+            problems = refused_paths(with_field(good, path, value))
+            assert problems, (path, value)
+            # an object of the wrong shape is reported by the fields in it
+            inside = (f"{path}.", f"{path}[")
+            outside = {p for p in problems if p != path and not p.startswith(inside)}
+            assert outside == set(), (path, value)
+
+    top_level = {path for path in endpoint.required if not re.search(r"[.\[]", path)}
+    if top_level:
+        assert refused_paths({}) == top_level
+    for path in endpoint.optional:
+        assert refused_paths(with_field(endpoint.body(stage), path, 5)) == {path}
 
 
-def check_no_json(call: Caller, one: Endpoint) -> None:
-    if not one.required:
+def _wrong_values(endpoint: Endpoint, good: dict[str, Any], path: str) -> list[Any]:
+    """Return values that are of a wrong type for the field at a path."""
+    good_value = _value_at(good, _steps(path))
+    wrong: list[Any] = []
+    for value in (5, True, [1], {"a": 1}):
+        is_integer = path in endpoint.integers and isinstance(value, int)
+        is_container = isinstance(good_value, (dict, list)) and isinstance(value, type(good_value))
+        if not is_integer and not is_container:
+            wrong.append(value)
+    return wrong
+
+
+def check_no_json(call: Caller, endpoint: Endpoint) -> None:
+    """A body that is no JSON object is invalid where a field is required."""
+    if not endpoint.required:
         return
-    for raw in WRONG_BODIES:
-        body = envelope(call(one.path, None, one.methods[0], content=raw))
-        assert (body["code"], body["data"]["reason"]) == (400, "INVALID"), raw[:10]
+    for content in WRONG_BODIES:
+        body = read_envelope(call(endpoint.path, None, endpoint.method, content=content))
+        assert body["code"] == 400, content[:10]
+        assert body["data"]["reason"] == "INVALID", content[:10]
 
 
-def check_unknown(
-    call: Caller,
-    one: Endpoint,
-    stage: Any,
-) -> None:
-    for field_, value, reason in one.unknown:
-        body = refused(
-            call(one.path, with_(one.body(stage), field_, value), one.methods[0]), 404, reason
-        )
-        assert value in body["msg"]
+def check_unknown(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+    """A refusal quotes the value that names nothing at this node."""
+    for field, value, reason in endpoint.unknown:
+        body = with_field(endpoint.body(stage), field, value)
+        response = call(endpoint.path, body, endpoint.method)
+        refusal = read_refusal(response, 404, reason)
+        assert value in refusal["msg"]
 
 
-def check_methods(call: Caller, one: Endpoint) -> None:
-    """Other methods and longer paths are answered in the envelope too."""
-    for method in {"GET", "POST", "PUT", "DELETE", "PATCH"} - set(one.methods):
-        answer = call(one.path, None, method)
-        refused(answer, 405, "METHOD_NOT_ALLOWED", 405)
-        assert answer.headers["allow"]
-    refused(call(one.path + "/", None, one.methods[0]), 404, "PATH_UNKNOWN", 404)
-    refused(call(one.path + "/more", None, one.methods[0]), 404, "PATH_UNKNOWN", 404)
+def check_methods(call: Caller, endpoint: Endpoint) -> None:
+    """Requests by other methods and with longer paths are refused in the envelope too."""
+    for method in {"GET", "POST", "PUT", "DELETE", "PATCH"} - set(endpoint.methods):
+        response = call(endpoint.path, None, method)
+        read_refusal(response, 405, "METHOD_NOT_ALLOWED", 405)
+        assert response.headers["allow"]
+    for suffix in ("/", "/more"):
+        response = call(endpoint.path + suffix, None, endpoint.method)
+        read_refusal(response, 404, "PATH_UNKNOWN", 404)
+
+
+def check_listeners(call: Caller, endpoint: Endpoint) -> None:
+    """The node's other listeners do not have the path."""
+    for listener in {"peer", "container", "operator"} - {call.listener}:
+        response = ask(call.node, listener, "POST", call.prefix + endpoint.path, json={})
+        read_refusal(response, 404, "PATH_UNKNOWN", 404)
 
 
 def check_size(call: Caller, path: str) -> None:
-    """An endless body is answered in the envelope too."""
-    refused(call(path, content=b" " * (33 << 20)), 413, "TOO_LARGE", 413)
+    """A body above the limit is refused in the envelope too."""
+    too_large = b" " * (33 << 20)
+    read_refusal(call(path, content=too_large), 413, "TOO_LARGE", 413)

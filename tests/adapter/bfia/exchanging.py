@@ -1,15 +1,18 @@
-"""Exchanges with peers of each dialect, as files: who asks, what goes over the wire, what it means.
+"""Example exchanges with peers of each dialect, from files: who calls, what is sent, what it means.
 
-In a file of ``exchanges/`` each entry has a ``source`` for the peer's side of it: ``observed`` where that form was
-seen on the wire of a running peer, ``read`` where its code or the standard says so, ``invented`` where nobody
-knows and something had to stand there. Ids, names and nonces are made up throughout. ``rows`` names the fields of
-`Profile` that the exchange shows; ``we`` says which side this gateway is on. Unless ``exact`` is false, nothing
-may stand beside what a reply shows.
+Each entry of a file in ``exchanges/`` has these fields:
+
+- ``we``: ``ask`` if this gateway sends the request, ``answer`` if it responds.
+- ``source``: how the peer's side is known. ``observed``: seen on the wire of a running peer;
+  ``read``: taken from the peer's code or the standard; ``invented``: unknown, and made up.
+- ``rows``: the fields of `Profile` that the exchange shows.
+- ``exact``: unless false, a reply has no fields beyond those in the file.
+
+All ids, names and nonces are made up.
 """
 
 import functools
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,11 +34,13 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, Problem
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
 from route_table.live import LiveRoutes
-from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says
+from tests.adapter.bfia.scripted import Received, ScriptedPeer, says
 from tests.builders import T0, a_spec
 from tests.inprocess import ME, PEER
 
 FOLDER = Path(__file__).with_name("exchanges")
+
+# The headers of the standard, and the gateway's own, that every request has to carry.
 HEADERS = (
     "x-auth-sign",
     "x-csrf-protection",
@@ -43,90 +48,138 @@ HEADERS = (
     "x-node-id",
     "x-target-node-id",
     "x-nonce",
+    "x-trace-id",
 )
-WHY = Failure("EXIT_1", "exit code 1", ME, "guest", "a", 1)
+
+# A timestamp may differ from the clock by an hour, in milliseconds; its unit is what matters.
+MAX_CLOCK_DIFFERENCE = 3_600_000
+
+FAILURE = Failure("EXIT_1", "exit code 1", ME, "guest", "a", 1)
+# How the job of a stop has ended, by the word that the files use.
 ENDINGS = {
     "": None,
-    "FAILED": Ending(Outcome.FAILED, T0, WHY, ME),
+    "FAILED": Ending(Outcome.FAILED, T0, FAILURE, ME),
     "SUCCEEDED": Ending(Outcome.SUCCEEDED, T0, None, ME),
 }
 
 
 def exchanges(profile: str) -> list[dict[str, Any]]:
+    """Return the exchanges with peers of a profile."""
     return list(json.loads((FOLDER / f"{profile}.json").read_text(encoding="utf-8")))
 
 
-# ---------------------------------------------------------------- we ask
+# ---------------------------------------------------------------- this gateway asks
 
 
-class PeerLike(Peer):
+class PeerOfProfile(Peer):
     """A peer of a given profile, whatever its route says."""
 
-    like: Profile
+    fixed_profile: Profile
 
     @property
     def profile(self) -> Profile:
-        return self.like
+        """The given profile."""
+        return self.fixed_profile
 
 
 def the_job() -> JobSpec:
-    params = {"common": {"a": {"x": 1}}, "guest": {"0": {"a": {"dataset_id": "space#mine"}}}}
-    roles = {"guest": (ME,), "host": (PEER,)}
+    """Return the job of all exchanges, in which this node is the guest and the peer the host."""
     return a_spec(
         "a",
-        roles,
+        {"guest": (ME,), "host": (PEER,)},
         job_id="job-1",
         flow_id="",
-        task_params=params,
+        task_params={
+            "common": {"a": {"x": 1}},
+            "guest": {"0": {"a": {"dataset_id": "space#mine"}}},
+        },
     )
 
 
-def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
-    """Return what can be asked of a peer, by the name that the files use."""
-    s, p = SchedulerClient(peer), ParticipantClient(peer)
-    return {
-        "create_job": lambda: p.create_job(the_job(), ME),
-        "submit_job": lambda: s.submit_job(the_job(), ME),
-        "start_job": lambda: p.start_job("job-1", ME),
-        "start_task": lambda: p.start_task("job-1", "task_a", "a", ME),
-        "poll_task": lambda role: p.poll_task("task_a", role, ME),
-        "stop_job": lambda outcome="": p.stop_job("job-1", "", ENDINGS[outcome], ME),
-        "stop_task": lambda job="job-1": p.stop_task(job, "task_a", "a", ME),
-        "stop_all": lambda task="": s.stop_job("job-1", task, ME),
-        "job_status": lambda: s.job_status("job-1", ME),
-        "report_task": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.SUCCESS), ME),
-        "report_failure": lambda: s.report_task(
-            TaskReport("task_a", "guest", TaskStatus.FAILED, WHY), ME
-        ),
-        "ask_first": lambda: p.ask_first(the_job(), ME),
-        "withdraw": lambda: p.withdraw("job-1", None, ME),
-        "approve": lambda: s.confirm_job("job-1", None, ME, "audit-7"),
-        "reject": lambda: s.confirm_job(
-            "job-1", Failure("APPROVAL_REJECTED", "no", ME), ME, "audit-7"
-        ),
-        "extension": lambda: peer.ask("/job/delete", {"job_id": "job-1"}),
-    }
+class Calls:
+    """The calls of a peer's interfaces that the files make, by the names that they use."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.scheduler = SchedulerClient(peer)
+        self.participant = ParticipantClient(peer)
+
+    def create_job(self) -> Any:
+        return self.participant.create_job(the_job(), ME)
+
+    def submit_job(self) -> Any:
+        return self.scheduler.submit_job(the_job(), ME)
+
+    def start_job(self) -> Any:
+        return self.participant.start_job("job-1", ME)
+
+    def start_task(self) -> Any:
+        return self.participant.start_task("job-1", "task_a", "a", ME)
+
+    def poll_task(self, role: str) -> Any:
+        return self.participant.poll_task("task_a", role, ME)
+
+    def stop_job(self, outcome: str = "") -> Any:
+        return self.participant.stop_job("job-1", "", ENDINGS[outcome], ME)
+
+    def stop_task(self, job_id: str = "job-1") -> Any:
+        return self.participant.stop_task(job_id, "task_a", "a", ME)
+
+    def stop_all(self, task: str = "") -> Any:
+        return self.scheduler.stop_job("job-1", task, ME)
+
+    def job_status(self) -> Any:
+        return self.scheduler.job_status("job-1", ME)
+
+    def report_task(self) -> Any:
+        report = TaskReport("task_a", "guest", TaskStatus.SUCCESS)
+        return self.scheduler.report_task(report, ME)
+
+    def report_failure(self) -> Any:
+        report = TaskReport("task_a", "guest", TaskStatus.FAILED, FAILURE)
+        return self.scheduler.report_task(report, ME)
+
+    def ask_first(self) -> Any:
+        return self.participant.ask_first(the_job(), ME)
+
+    def withdraw(self) -> Any:
+        return self.participant.withdraw("job-1", None, ME)
+
+    def approve(self) -> Any:
+        return self.scheduler.confirm_job("job-1", None, ME, "audit-7")
+
+    def reject(self) -> Any:
+        rejection = Failure("APPROVAL_REJECTED", "no", ME)
+        return self.scheduler.confirm_job("job-1", rejection, ME, "audit-7")
+
+    def extension(self) -> Any:
+        return self.peer.ask("/job/delete", {"job_id": "job-1"})
 
 
-def asked_by_us(
-    one: dict[str, Any],
+def send_ours(
+    exchange: dict[str, Any],
     profile: Profile,
     peer: ScriptedPeer,
     url: str,
     home: Path,
 ) -> dict[str, Any]:
-    """Make the call of an exchange; return what went out, and what the answer means to us."""
+    """Make the call of an exchange; return the request that was sent and its result.
+
+    The request is None if the call sends none.
+    """
     file = home / "routes.yml"
     file.write_text(f"{PEER}: {{url: '{url}'}}\n")
-    reply = one["reply"]
-    peer.will(says(reply["body"], reply["status"]) if reply else says())
-    peer.asked.clear()
+    peer.reset()
+    reply = exchange["reply"]
+    if reply:
+        peer.will(says(reply["body"], reply["status"]))
+
     connections = Connections()
-    found = PeerLike(ME, PEER, LiveRoutes(file).resolve, connections)
-    found.like = profile
-    name, *arguments = one["call"]
+    client = PeerOfProfile(ME, PEER, LiveRoutes(file).resolve, connections)
+    client.fixed_profile = profile
+    name, *arguments = exchange["call"]
     try:
-        means = _plain(calls(found)[name](*arguments))
+        means = _as_json(getattr(Calls(client), name)(*arguments))
     except GatewayError as error:
         means = {
             "error": type(error).__name__,
@@ -135,60 +188,75 @@ def asked_by_us(
         }
     finally:
         connections.close()
-    for asked in peer.asked:
-        _has_every_header(asked)
-        assert asked.raw == json.dumps(asked.body, ensure_ascii=False).encode()
-    about_jobs = [a for a in peer.asked if a.body != PROFILE_QUESTION]
-    sent = [
-        {
-            "method": a.method,
-            "target": a.target,
-            "body": a.body,
-        }
-        for a in about_jobs
-    ]
-    return {"request": sent[0] if sent else None, "means": means}
+
+    for request in peer.requests:
+        _check_headers(request)
+        assert request.raw == json.dumps(request.body, ensure_ascii=False).encode()
+    return {
+        "request": _first_about_a_job(peer.requests),
+        "means": means,
+    }
 
 
-def _has_every_header(asked: Asked) -> None:
-    headers = asked.headers
-    assert all(headers.get(name) for name in (*HEADERS, "x-trace-id")), headers
-    assert not any("_" in name for name in headers)
-    assert (headers["x-source-node-id"], headers["x-node-id"], headers["x-target-node-id"]) == (
-        ME,
-        ME,
-        PEER,
-    )
+def _first_about_a_job(requests: list[Received]) -> dict[str, Any] | None:
+    """Return the first request but the one by which the gateway learns a peer's profile."""
+    for request in requests:
+        if request.body != PROFILE_QUESTION:
+            return {
+                "method": request.method,
+                "target": request.target,
+                "body": request.body,
+            }
+    return None
+
+
+def _check_headers(request: Received) -> None:
+    headers = request.headers
+    missing = [name for name in HEADERS if not headers.get(name)]
+    assert missing == []
+    assert [name for name in headers if "_" in name] == []
+    assert headers["x-source-node-id"] == ME
+    assert headers["x-node-id"] == ME
+    assert headers["x-target-node-id"] == PEER
     assert headers["content-type"] == "application/json"
-    assert abs(int(headers["x-timestamp"]) - datetime.now(UTC).timestamp() * 1000) < 3_600_000
+    now = datetime.now(UTC).timestamp() * 1000
+    assert abs(int(headers["x-timestamp"]) - now) < MAX_CLOCK_DIFFERENCE
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, TaskNews):
-        return str(value.status)
-    if isinstance(value, JobView):
-        tasks = {t.task_id: str(t.status) for t in value.tasks}
-        outcome = str(value.outcome) if value.outcome else None
-        return {
-            "status": str(value.status),
-            "outcome": outcome,
-            "progress": value.progress,
-            "tasks": tasks,
-        }
-    if isinstance(value, Acceptance) and value.waits:
-        return "waits"
-    if value == the_job().job_id:
+def _as_json(value: Any) -> Any:
+    """Return the result of a call as the files write it."""
+    match value:
+        case TaskNews():
+            return str(value.status)
+        case JobView():
+            return _view_as_json(value)
+        case Acceptance() if value.waits:
+            return "waits"
+    if value is None or value == Acceptance() or value == the_job().job_id:
         return "done"
-    return "done" if value is None or value == Acceptance() else dict(value)
+    return dict(value)
 
 
-# ---------------------------------------------------------------- we are asked
+def _view_as_json(view: JobView) -> dict[str, Any]:
+    outcome = None
+    if view.outcome:
+        outcome = str(view.outcome)
+    return {
+        "status": str(view.status),
+        "outcome": outcome,
+        "progress": view.progress,
+        "tasks": {task.task_id: str(task.status) for task in view.tasks},
+    }
 
 
-class OneNode:
-    """Use cases of a node that schedules ``job-1``: task a runs and failed here, task b is about to start.
+# ---------------------------------------------------------------- this gateway answers
 
-    It was asked ``audit-7`` by the peer, and has asked about ``job-1`` itself.
+
+class OneJobNode:
+    """The use cases of a node that schedules ``job-1``.
+
+    Task a runs and has failed at this node; task b has not started. The peer asked this node about
+    the audit ``audit-7``, and this node asked the peer about ``job-1``.
     """
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
@@ -202,9 +270,8 @@ class OneNode:
         self.submit_job(spec, sender)
         for party in spec.parties_at(ME):
             if "namespace" in effective(spec.task_params, party, "a"):
-                raise Invalid(
-                    [Problem("config.task_params", "task a takes no namespace", party.label)]
-                )
+                problem = Problem("config.task_params", "task a takes no namespace", party.label)
+                raise Invalid([problem])
         return Acceptance()
 
     def start_job(self, job_id: str, *_: Any) -> None:
@@ -213,21 +280,11 @@ class OneNode:
 
     start_task = stop_job = start_job
 
-    def stop_task(
-        self,
-        job_id: str,
-        task_id: str,
-        *_: Any,
-    ) -> None:
+    def stop_task(self, job_id: str, task_id: str, *_: Any) -> None:
         if task_id not in ("task_a", "task_b"):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
 
-    def poll_task(
-        self,
-        task_id: str,
-        role: str,
-        sender: NodeId,
-    ) -> TaskNews:
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
         self.stop_task("", task_id)
         if task_id == "task_b":
             return TaskNews(TaskStatus.READY)
@@ -244,22 +301,15 @@ class OneNode:
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         self.stop_task("", report.task_id)
 
-    def apply(
-        self,
-        spec: JobSpec,
-        audit: Audit,
-        sender: NodeId,
-    ) -> None:
+    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
         if audit.id != "audit-7":
             raise Conflict(f"job {spec.job_id} is here already", reason="JOB_ID_CONFLICT")
 
-    def confirm(
-        self,
-        audit_id: str,
-        failure: Failure | None,
-        sender: NodeId,
-    ) -> None:
-        self.status(audit_id if audit_id != "audit-7" else "")
+    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+        # audit-7 is the peer's question, which the peer itself cannot answer
+        if audit_id == "audit-7":
+            audit_id = ""
+        self.status(audit_id)
 
     def terminate(self, audit_id: str, *_: Any) -> None:
         self.status(audit_id)
@@ -270,32 +320,47 @@ class OneNode:
         return "APPLIED"
 
 
-def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
-    """Answer the request of an exchange; return the reply."""
-    request = one["request"]
-    body = request.get("body")
-    content = None if body is None else json.dumps(body, ensure_ascii=False)
+def answer_theirs(exchange: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """Send the request of an exchange to a node whose peer has a profile; return the reply."""
+    request = exchange["request"]
+    content = None
+    if request.get("body") is not None:
+        content = json.dumps(request["body"], ensure_ascii=False)
     client = TestClient(_application(profile), raise_server_exceptions=False)
-    answer = client.request(
-        request["method"], request["target"], content=content, headers=request["headers"]
+    response = client.request(
+        request["method"],
+        request["target"],
+        content=content,
+        headers=request["headers"],
     )
-    return {"status": answer.status_code, "body": answer.json()}
+    return {"status": response.status_code, "body": response.json()}
 
 
 @functools.cache
 def _application(profile: Profile) -> FastAPI:
+    """Return the paths for peers of a node whose peer has a profile."""
+
     def profile_of(node: NodeId) -> Profile:
-        return profile if node == PEER else PROFILES["spec"]
+        if node == PEER:
+            return profile
+        return PROFILES["spec"]
 
     def as_200(request: Any) -> bool:
         return profile_of(requests.incoming(request).source).errors_as_200
 
+    def admits(node: NodeId) -> bool:
+        return node == PEER
+
+    def is_relay(node: NodeId) -> bool:
+        return False
+
+    def ignore(*_: Any) -> None:
+        pass
+
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
-    node: Any = OneNode()
+    node: Any = OneJobNode()
+    peers = Peers(admits, profile_of, limiters, is_relay, ignore)
     app = FastAPI()
-    peers = Peers(
-        lambda node: node == PEER, profile_of, limiters, lambda node: False, lambda *_: None
-    )
     app.include_router(interconn.router(ME, node, node, peers))
     app.include_router(interconn.audit_router(node, peers))
     envelope.install(app, as_200)

@@ -1,4 +1,4 @@
-"""A peer on loopback that answers as a test tells it to, and remembers what it was asked."""
+"""A peer on loopback that plays a script of responses and records the requests it receives."""
 
 import json
 import socket
@@ -20,70 +20,106 @@ from adapter.bfia.peer import Peer
 from route_table.live import LiveRoutes
 from tests.inprocess import ME, PEER
 
+# Writes the response to the request that a handler has read.
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request that arrived whole."""
+class Received:
+    """One request that the peer has read completely."""
 
     method: str
     target: str
+    # names in lower case
     headers: dict[str, str]
     raw: bytes
 
     @property
     def body(self) -> Any:
+        """The JSON value of the body."""
         return json.loads(self.raw)
 
 
 class ScriptedPeer:
-    """Answers each request with the next of its answers; the last one stays."""
+    """Plays each response of its script once and repeats the last one."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.answers: list[Answer] = [says()]
+        self.requests: list[Received] = []
+        self.script: list[Answer] = [says()]
+        # Set at the end of the test, which ends the responses that wait.
         self.over = threading.Event()
-        """set when the test is over, so that answers that wait can go home"""
         self._lock = threading.Lock()
 
-    def will(self, *answers: Answer) -> None:
-        self.answers = list(answers)
+    @property
+    def asked(self) -> list[Received]:
+        """The received requests, by the name that tests of other packages use."""
+        return self.requests
 
-    def take(self, asked: Asked) -> Answer:
+    def will(self, *script: Answer) -> None:
+        """Play a new script from the next request on."""
+        self.script = list(script)
+
+    def reset(self) -> None:
+        """Forget the received requests and answer with successes again."""
+        self.requests.clear()
+        self.will(says())
+
+    def take(self, request: Received) -> Answer:
+        """Record a request and return the response that the script has for it."""
         with self._lock:
-            self.asked.append(asked)
-            return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            self.requests.append(request)
+            if len(self.script) > 1:
+                return self.script.pop(0)
+            return self.script[0]
+
+
+class ScriptedHandler(BaseHTTPRequestHandler):
+    """Reads a request, records it at the server's peer, and plays the peer's response."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        """Serve one request."""
+        length = int(self.headers.get("content-length") or 0)
+        content = self.rfile.read(length)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        play = peer_of(self).take(Received(self.command, self.path, headers, content))
+        play(self)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """The server of a scripted peer."""
+
+    daemon_threads = True
+    # connections that wait to be accepted; tests open dozens in parallel
+    request_queue_size = 64
+
+    def __init__(self, peer: ScriptedPeer) -> None:
+        super().__init__(("127.0.0.1", 0), ScriptedHandler)
+        self.peer = peer
+
+    def handle_error(self, *_: Any) -> None:
+        """Ignore errors of connections: in some tests the client hangs up."""
+
+
+def peer_of(handler: BaseHTTPRequestHandler) -> ScriptedPeer:
+    """Return the scripted peer that a handler serves."""
+    assert isinstance(handler.server, ScriptedServer)
+    return handler.server.peer
 
 
 @contextmanager
 def scripted(secure: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedPeer, str]]:
-    """Run a scripted peer, over TLS where there is a context; yield it and its address."""
+    """Run a scripted peer, over TLS if a context is passed; yield the peer and its address."""
     peer = ScriptedPeer()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-            headers = {k.lower(): v for k, v in self.headers.items()}
-            peer.take(Asked(self.command, self.path, headers, raw))(self)
-
-        do_GET = do_POST = answer
-
-        def log_message(self, *_: Any) -> None: ...
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 64
-
-        def handle_error(self, *_: Any) -> None:
-            """A client that hangs up is what some tests are about."""
-
-    server = Server(("127.0.0.1", 0), Handler)
+    server = ScriptedServer(peer)
     if secure is not None:
         server.socket = secure.wrap_socket(server.socket, server_side=True)
-    server.peer = peer  # type: ignore[attr-defined]
     thread = threading.Thread(
         target=server.serve_forever,
         kwargs={"poll_interval": 0.02},
@@ -101,7 +137,7 @@ def scripted(secure: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedPee
 
 @dataclass(frozen=True)
 class Clients:
-    """Both interfaces of a peer, as this gateway's client offers them."""
+    """This gateway's clients for both interfaces of a peer."""
 
     peer: Peer
     scheduler: SchedulerClient
@@ -115,19 +151,14 @@ def clients(
     profile: str = "spec",
     deadline: float = 10,
 ) -> Iterator[Clients]:
-    """Yield clients whose route to `PEER` leads to an address."""
+    """Yield clients of the node `PEER` at an address; the deadline is in seconds."""
     file = home / f"routes-{profile}.yml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                PEER: {
-                    "url": url,
-                    "profile": profile,
-                    "deadline": deadline,
-                }
-            }
-        )
-    )
+    entry = {
+        "url": url,
+        "profile": profile,
+        "deadline": deadline,
+    }
+    file.write_text(yaml.safe_dump({PEER: entry}))
     connections = Connections()
     peer = Peer(ME, PEER, LiveRoutes(file).resolve, connections)
     try:
@@ -136,33 +167,35 @@ def clients(
         connections.close()
 
 
-# ---------------------------------------------------------------- answers
+# ---------------------------------------------------------------- responses of a script
 
 
-def says(
-    body: Any = None,
-    status: int = 200,
-    **fields: Any,
-) -> Answer:
-    """Answer with a JSON value; by default a success, with these fields in it."""
-    value = (
-        {
+def says(body: Any = None, status: int = 200, **fields: Any) -> Answer:
+    """Return a response with a JSON body; without a body, a success with these fields."""
+    if body is None:
+        success = {
             "code": 0,
             "msg": "success",
             "data": {},
         }
-        | fields
-        if body is None
-        else body
+        body = success | fields
+    return text(json.dumps(body).encode(), status, "application/json")
+
+
+def refuses(code: int, reason: str, msg: str = "no", **data: Any) -> Answer:
+    """Return a refusal as the gateway words it: HTTP 200 with code, text and reason."""
+    return says(
+        {
+            "code": code,
+            "msg": msg,
+            "data": {"reason": reason, **data},
+        }
     )
-    return text(json.dumps(value).encode(), status, "application/json")
 
 
-def text(
-    body: bytes,
-    status: int = 200,
-    kind: str = "text/html",
-) -> Answer:
+def text(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
+    """Return a response with these bytes as its body; ``kind`` is the content type."""
+
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
         handler.send_header("content-type", kind)
@@ -174,34 +207,51 @@ def text(
 
 
 def raw(octets: bytes, *, reset: bool = False) -> Answer:
-    """Write these octets and hang up; with ``reset`` as a process that dies does."""
+    """Return a response of exactly these bytes, after which the connection is closed.
+
+    With ``reset`` the connection is reset, as by a process that dies.
+    """
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(octets)
         handler.wfile.flush()
         handler.close_connection = True
         if reset:
-            handler.connection.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
-        handler.connection.shutdown(socket.SHUT_WR) if not reset else handler.connection.close()
+            # A linger time of 0 s makes close() send a reset.
+            no_linger = struct.pack("ii", 1, 0)
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+            handler.connection.close()
+        else:
+            handler.connection.shutdown(socket.SHUT_WR)
+
+    return answer
+
+
+def states(*words: str, code: int = 0) -> Answer:
+    """Return responses to polls: one task status each, and SUCCESS for ever after the last."""
+    remaining = iter(words)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        status = next(remaining, "SUCCESS")
+        says({"code": code, "data": {"status": status}})(handler)
 
     return answer
 
 
 def silence(handler: BaseHTTPRequestHandler) -> None:
-    """Never answer."""
-    handler.server.peer.over.wait(60)  # type: ignore[attr-defined]
+    """Send no response until the test is over."""
+    peer_of(handler).over.wait(60)
     handler.close_connection = True
 
 
 def trickle(handler: BaseHTTPRequestHandler) -> None:
-    """Answer so slowly that every single read succeeds and the answer never ends."""
+    """Respond so slowly that every single read succeeds and the body never ends."""
     handler.send_response(200)
     handler.send_header("content-type", "application/json")
     handler.send_header("content-length", "100000")
     handler.end_headers()
-    while not handler.server.peer.over.wait(0.05):  # type: ignore[attr-defined]
+    over = peer_of(handler).over
+    while not over.wait(0.05):
         handler.wfile.write(b" ")
         handler.wfile.flush()
     handler.close_connection = True

@@ -1,19 +1,18 @@
-"""What is made of a peer's answer: peers answer in every way seen in the wild, and in others.
+"""How a peer's answers are read: peers answer in every way seen in the wild, and in others.
 
-Which deviation belongs to whom: profiles ``fate`` (FATE-Flow) and ``kuscia``. Bodies marked "invented" were not
+The profile ``fate`` is FATE-Flow's, ``kuscia`` is Kuscia's. Bodies marked "invented" were not
 recorded from a peer.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapter.bfia import connections, interconn, translate
 from adapter.bfia.client import BfiaProtocol
-from adapter.bfia.connections import Client, NotConnected, Request
+from adapter.bfia.connections import Client, Connections, NotConnected, Request
 from adapter.bfia.peer import PROFILE_QUESTION
 from adapter.bfia.profiles import PROFILES
 from gateway.data.outputs import OutputQuery
@@ -24,12 +23,12 @@ from gateway.ports import JobView, TaskNews
 from gateway.runtime.context import traced
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity
-from tests.adapter.bfia.conftest import As
 from tests.adapter.bfia.scripted import (
+    Answer,
     Clients,
-    ScriptedPeer,
     clients,
     raw,
+    refuses,
     says,
     silence,
     text,
@@ -40,631 +39,615 @@ from tests.certificates import Authority
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, STRANGER
 
+# Kind and reason of the errors that answers can mean.
 REFUSED = ("Refused", "REFUSED")
 NO_ENVELOPE = ("Refused", "NO_ENVELOPE")
+UNREACHABLE = ("PeerUnreachable", "PEER_UNREACHABLE")
 STATUS_UNKNOWN = ("Invalid", "STATUS_UNKNOWN")
 TASK_UNKNOWN = ("NotFound", "TASK_UNKNOWN")
+JOB_UNKNOWN = ("NotFound", "JOB_UNKNOWN")
 
 
-def error_of(call: Callable[[], Any]) -> GatewayError:
+def error_of(call: Callable[..., Any], *args: Any) -> GatewayError:
+    """Return the error that a call raises."""
     with pytest.raises(GatewayError) as caught:
-        call()
+        call(*args)
     return caught.value
 
 
-def meaning(call: Callable[[], Any]) -> Any:
-    """Return what a call gives: a task's state, a job's with its tasks', or kind and reason of an error."""
+def meaning(call: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a call in plain values.
+
+    That is a task's status, a job's status with those of its tasks, or kind and reason of an error.
+    """
     try:
-        found = call()
+        result = call(*args)
     except GatewayError as error:
         return type(error).__name__, error.reason
-    if isinstance(found, JobView):
-        return str(found.status), {t.task_id: str(t.status) for t in found.tasks}
-    return str(found.status) if isinstance(found, TaskNews) else found
+    if isinstance(result, JobView):
+        tasks = {task.task_id: str(task.status) for task in result.tasks}
+        return str(result.status), tasks
+    if isinstance(result, TaskNews):
+        return str(result.status)
+    return result
+
+
+def start_job(peer: Clients) -> Any:
+    """Call a path for which only success or refusal matters."""
+    return peer.participant.start_job("job-1", ME)
 
 
 # ---------------------------------------------------------------- success and refusal
 
 
 @pytest.mark.parametrize("data", [{}, None, [], "", 5, "absent"], ids=str)
-def test_a_success_in_every_form(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    data: Any,
-):
+def test_a_success_in_every_form(peer, spec_peer, data):
     for code in (0, 200, "0", "200", 0.0):
-        peer.will(says({"code": code} | ({} if data == "absent" else {"data": data}), 201))
+        body = {"code": code}
+        if data != "absent":
+            body["data"] = data
+        peer.will(says(body, 201))
         assert spec_peer.peer.post("/job/start", {}) == {}
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        *(
-            (says({"code": code, "msg": "no"}), REFUSED)
-            for code in (1, -1, 6000, "1", "--5", "0x0", "²", "", None, True, 0.5, [], "9" * 5000)
-        ),
-        (says({"msg": "success"}), REFUSED),
-        *((says(status=status), REFUSED) for status in (300, 404, 409, 500, 501)),
-        *(
-            (text(body, status), NO_ENVELOPE)
-            for body in (b"", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000)
-            for status in (200, 404, 500)
-        ),
-        *(
-            (answer, ("PeerUnreachable", "PEER_UNREACHABLE"))
-            for answer in (
-                text(b"<html>", 502),
-                says(status=503),
-                says({"data": {"reason": "ODD"}}, 429),
-            )
-        ),
-        (says({"data": {"reason": "PARTNER_QUOTA"}}, 429), ("PeerUnreachable", "PARTNER_QUOTA")),
-        (
-            says(
-                {
-                    "code": 403,
-                    "msg": "R: why",
-                    "data": {"reason": "R"},
-                }
-            ),
-            ("NotAllowed", "R"),
-        ),
-        (
-            says(
-                {
-                    "code": 404,
-                    "msg": "R: why",
-                    "data": {"reason": "R"},
-                }
-            ),
-            ("NotFound", "R"),
-        ),
-        (
-            says(
-                {
-                    "code": 409,
-                    "msg": "R: why",
-                    "data": {"reason": "R"},
-                }
-            ),
-            ("Refused", "R"),
-        ),
-        *((says({"code": 404, "data": {"reason": odd}}), REFUSED) for odd in (None, 5, {}, "")),
-        (
-            says({"code": 400, "data": {"reason": "INVALID", "problems": [None]}}),
-            ("Refused", "INVALID"),
-        ),
-    ],
+    "code",
+    [1, -1, 6000, "1", "--5", "0x0", "²", "", None, True, 0.5, [], "9" * 5000],
 )
-def test_what_is_no_success(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    answer: Any,
-    error: tuple[str, str],
-):
-    peer.will(answer)
-    assert meaning(lambda: spec_peer.participant.start_job("job-1", ME)) == error
+def test_any_code_but_that_of_success_is_a_refusal(peer, spec_peer, code):
+    peer.will(says({"code": code, "msg": "no"}))
+    assert meaning(start_job, spec_peer) == REFUSED
 
 
-@pytest.mark.parametrize(
-    ("body", "shown"),
-    [
-        ({"code": 6000, "message": "/v1/x not found"}, "code 6000: /v1/x not found"),
-        (
-            {
-                "code": 1,
-                "msg": "原因",
-                "message": "other",
-            },
-            "code 1: 原因",
-        ),
-        ({"code": 1, "msg": "success"}, "code 1: success"),
-        ({"code": 1, "msg": None}, "code 1"),
-        ({"code": 1, "msg": {"a": 1}}, "code 1: {'a': 1}"),
-    ],
-)
-def test_a_peers_refusal_is_passed_on_with_path_and_code(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    body: Any,
-    shown: str,
-):
+@pytest.mark.parametrize("status", [300, 404, 409, 500, 501])
+def test_a_success_with_another_http_status_is_a_refusal(peer, spec_peer, status):
+    peer.will(says(status=status))
+    assert meaning(start_job, spec_peer) == REFUSED
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize("body", [b"", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000])
+def test_a_body_that_is_no_object_is_no_envelope(peer, spec_peer, body, status):
+    peer.will(text(body, status))
+    assert meaning(start_job, spec_peer) == NO_ENVELOPE
+
+
+# Answers, and the error that each of them means.
+FURTHER_REFUSALS: dict[str, tuple[Answer, tuple[str, str]]] = {
+    "no code": (says({"msg": "success"}), REFUSED),
+    "a proxy's page": (text(b"<html>", 502), UNREACHABLE),
+    "unavailable": (says(status=503), UNREACHABLE),
+    "too many requests": (says({"data": {"reason": "ODD"}}, 429), UNREACHABLE),
+    "a quota": (
+        says({"data": {"reason": "PARTNER_QUOTA"}}, 429),
+        ("PeerUnreachable", "PARTNER_QUOTA"),
+    ),
+    "forbidden": (refuses(403, "R", "R: why"), ("NotAllowed", "R")),
+    "not found": (refuses(404, "R", "R: why"), ("NotFound", "R")),
+    "conflict": (refuses(409, "R", "R: why"), ("Refused", "R")),
+    "reason null": (says({"code": 404, "data": {"reason": None}}), REFUSED),
+    "reason number": (says({"code": 404, "data": {"reason": 5}}), REFUSED),
+    "reason object": (says({"code": 404, "data": {"reason": {}}}), REFUSED),
+    "reason empty": (says({"code": 404, "data": {"reason": ""}}), REFUSED),
+    "no problem": (
+        says({"code": 400, "data": {"reason": "INVALID", "problems": [None]}}),
+        ("Refused", "INVALID"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("response", "error"), FURTHER_REFUSALS.values(), ids=FURTHER_REFUSALS)
+def test_an_answer_that_is_no_success(peer, spec_peer, response, error):
+    peer.will(response)
+    assert meaning(start_job, spec_peer) == error
+
+
+# Refusals of a peer, and how its code and text are passed on.
+QUOTED_REFUSALS = [
+    (
+        {"code": 6000, "message": "/v1/x not found"},
+        "code 6000: /v1/x not found",
+    ),
+    (
+        {"code": 1, "msg": "原因", "message": "other"},
+        "code 1: 原因",
+    ),
+    ({"code": 1, "msg": "success"}, "code 1: success"),
+    ({"code": 1, "msg": None}, "code 1"),
+    ({"code": 1, "msg": {"a": 1}}, "code 1: {'a': 1}"),
+]
+
+
+@pytest.mark.parametrize(("body", "quotation"), QUOTED_REFUSALS)
+def test_a_peers_refusal_is_passed_on_with_path_and_code(peer, spec_peer, body, quotation):
     peer.will(says(body))
-    assert (
-        error_of(lambda: spec_peer.participant.start_job("job-1", ME)).message
-        == f"{PEER} refuses /job/start with {shown}"
-    )
+    error = error_of(start_job, spec_peer)
+    assert error.message == f"{PEER} refuses /job/start with {quotation}"
 
 
 @pytest.mark.parametrize("name", ["msg", "message", "path", "rule", "got", "reason", "problems"])
-def test_a_refusal_of_megabytes_is_read_to_a_bound(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    name: str,
-):
-    endless = "w" * 2_000_000
-    problem = {
+@pytest.mark.parametrize(("code", "kind"), [(Invalid.code, Invalid), (1, Refused)])
+def test_a_refusal_of_megabytes_is_read_to_a_bound(peer, spec_peer, name, code, kind):
+    peer.will(says(huge_refusal(code, name)))
+
+    error = error_of(start_job, spec_peer)
+
+    assert type(error) is kind
+    assert len(error.message) + len(error.reason) < 10_000
+
+
+def huge_refusal(code: int, name: str) -> dict[str, Any]:
+    """Return a refusal in which the named field is 2 MB long, or has 10 000 problems."""
+    huge = "w" * 2_000_000
+    problem: dict[str, Any] = {
         "path": "p",
         "rule": "r",
         "got": 1,
-    } | ({name: endless} if name in ("path", "rule", "got") else {})
-    found = [problem] * (10_000 if name == "problems" else 1)
-    data = {"reason": endless if name == "reason" else "NO", "problems": found}
-    for code, kind in ((Invalid.code, Invalid), (1, Refused)):
-        peer.will(
-            says(
-                {
-                    "code": code,
-                    name: endless,
-                    "data": data,
-                }
-            )
-        )
-        error = error_of(lambda: spec_peer.participant.start_job("job-1", ME))
-        assert type(error) is kind and len(f"{error.message}{error.reason}") < 10_000
+    }
+    if name in problem:
+        problem[name] = huge
+    problems = [problem]
+    if name == "problems":
+        problems = [problem] * 10_000
+    reason = "NO"
+    if name == "reason":
+        reason = huge
+    return {
+        "code": code,
+        name: huge,
+        "data": {"reason": reason, "problems": problems},
+    }
 
 
-def test_problems_are_passed_on_one_by_one(peer: ScriptedPeer, spec_peer: Clients):
+def test_problems_are_passed_on_one_by_one(peer, spec_peer):
     problems = [
-        {
-            "path": "dag",
-            "rule": "must be",
-            "got": 5,
-        },
+        {"path": "dag", "rule": "must be", "got": 5},
         {"path": "x"},
         "no problem",
         None,
     ]
-    peer.will(
-        says(
-            {
-                "code": 400,
-                "msg": "INVALID: …",
-                "data": {"reason": "INVALID", "problems": problems},
-            }
-        )
-    )
-    error = error_of(lambda: spec_peer.participant.create_job(a_spec(), ME))
+    peer.will(refuses(400, "INVALID", "INVALID: …", problems=problems))
+
+    error = error_of(spec_peer.participant.create_job, a_spec(), ME)
+
     assert isinstance(error, Invalid)
-    assert [(p.path, p.rule, p.got) for p in error.problems] == [
+    assert [(problem.path, problem.rule, problem.got) for problem in error.problems] == [
         ("dag", "must be", 5),
         ("x", "", None),
     ]
 
 
-def test_a_peer_that_can_only_query_learns_that_the_job_has_ended(peer: ScriptedPeer, calling: As):
-    """Such a peer agreed to the job, which was never created there."""
-    no = says(
-        {
-            "code": 404,
-            "msg": "no such job",
-            "data": {"reason": "JOB_UNKNOWN"},
-        }
-    )
-    why = Failure("NO_ROOM", "there is no room", "JG3")
-    ending = Ending(Outcome.REJECTED, datetime.now(UTC), why)
-    with calling("audited") as one:
-        peer.will(no, says())
-        one.participant.stop_job("job-1", "", ending, ME)
-        stop, terminate = (asked.body for asked in peer.asked)
-        assert terminate == {
-            "audit_id": "audit_job-1",
-            "outcome": "REJECTED",
-            "failed_by": why.as_dict(),
-        }
-        assert stop == {
-            "job_id": "job-1",
-            "outcome": "REJECTED",
-            "failed_by": why.as_dict(),
-        }
-        peer.will(no, says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}))
-        assert (
-            error_of(lambda: one.participant.stop_job("job-1", "", ending, ME)).reason
-            == "JOB_UNKNOWN"
-        )
-        peer.will(no, raw(b""))
-        with pytest.raises(PeerUnreachable):  # it is to be told again
-            one.participant.stop_job("job-1", "", ending, ME)
+# A job that was rejected elsewhere, before the peer created it.
+FAILURE = Failure("NO_ROOM", "there is no room", "JG3")
+REJECTION = Ending(Outcome.REJECTED, datetime(2026, 1, 1, tzinfo=UTC), FAILURE)
+NO_JOB = refuses(404, "JOB_UNKNOWN", "no such job")
+
+
+def test_a_peer_with_an_agreed_but_unknown_job_learns_its_end(peer, calling):
+    """The peer agreed to the job in the audit, but never created it."""
+    ending = {"outcome": "REJECTED", "failed_by": FAILURE.as_dict()}
+    peer.will(NO_JOB, says())
+
+    with calling("audited") as audited_peer:
+        audited_peer.participant.stop_job("job-1", "", REJECTION, ME)
+
+    stop, terminate = peer.requests
+    assert stop.body == {"job_id": "job-1"} | ending
+    assert terminate.body == {"audit_id": "audit_job-1"} | ending
+
+
+def test_a_job_without_an_audit_is_unknown_to_an_audited_peer(peer, calling):
+    peer.will(NO_JOB, says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}))
+    with calling("audited") as audited_peer:
+        error = error_of(audited_peer.participant.stop_job, "job-1", "", REJECTION, ME)
+    assert error.reason == "JOB_UNKNOWN"
+
+
+def test_a_lost_end_of_an_audit_is_an_error_so_that_it_is_repeated(peer, calling):
+    peer.will(NO_JOB, raw(b""))
+    with calling("audited") as audited_peer, pytest.raises(PeerUnreachable):
+        audited_peer.participant.stop_job("job-1", "", REJECTION, ME)
 
 
 # ---------------------------------------------------------------- no answer
 
 
-def unreachable(found: Clients) -> PeerUnreachable:
-    error = error_of(lambda: found.participant.start_job("job-1", ME))
-    assert isinstance(error, PeerUnreachable) and PEER in error.message
+def unreachable_error(peer: Clients) -> PeerUnreachable:
+    """Return the error of a call whose peer cannot be reached; it has to name the peer."""
+    error = error_of(start_job, peer)
+    assert isinstance(error, PeerUnreachable)
+    assert PEER in error.message
     return error
 
 
-def test_a_port_without_a_listener(tmp_path: Path):
-    with clients(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}") as found:
-        assert unreachable(found).delivered is False
-        error = error_of(lambda: found.peer.invoke("/v1/interconn/chan/invoke", b"", {}))
-    assert isinstance(error, PeerUnreachable) and "no answer from http://" in error.message
+def test_a_port_without_a_listener(tmp_path):
+    [port] = free_ports(1)
+    with clients(tmp_path, f"http://127.0.0.1:{port}") as peer:
+        assert unreachable_error(peer).delivered is False
+
+        error = error_of(peer.peer.invoke, "/v1/interconn/chan/invoke", b"", {})
+        assert isinstance(error, PeerUnreachable)
+        assert "no answer from http://" in error.message
 
 
-@pytest.mark.parametrize("answer", [silence, trickle])
-def test_the_deadline_is_for_the_whole_call(
-    peer: ScriptedPeer,
-    calling: As,
-    answer: Any,
-):
-    peer.will(answer)
-    with calling(deadline=0.5) as found:
-        assert unreachable(found).delivered is True
+@pytest.mark.parametrize("response", [silence, trickle])
+def test_the_deadline_is_for_the_complete_call(peer, calling, response):
+    peer.will(response)
+    with calling(deadline=0.5) as slow_peer:
+        assert unreachable_error(slow_peer).delivered is True
+
+
+BROKEN_ANSWERS = {
+    "closed": raw(b""),
+    "reset": raw(b"", reset=True),
+    "half head": raw(b"HTTP/1.1 200 OK\r\ncontent-le"),
+    "reset in body": raw(
+        b'HTTP/1.1 200 OK\r\ncontent-length: 40\r\n\r\n{"code": 0}',
+        reset=True,
+    ),
+    "half chunks": raw(
+        b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nb\r\n{"code": 0}\r\n'
+    ),
+    "no HTTP": raw(b"this is not HTTP\r\n\r\n"),
+    "no body": raw(b"HTTP/1.0 200 OK\r\n\r\n"),
+    "broken gzip": raw(
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc"
+    ),
+}
+
+
+@pytest.mark.parametrize("response", BROKEN_ANSWERS.values(), ids=BROKEN_ANSWERS)
+def test_an_answer_that_breaks_off_may_have_had_its_effect(peer, spec_peer, response):
+    peer.will(response)
+    assert unreachable_error(spec_peer).delivered is True
+    # the client itself does not repeat the request
+    assert len(peer.requests) == 1
+
+    peer.will(says())
+    start_job(spec_peer)
+
+
+def test_a_node_without_a_route_is_refused_by_name(tmp_path):
+    with clients(tmp_path, "http://127.0.0.1:1") as peer:
+        # A client is made for one call, before which its route may disappear.
+        peer.peer.node = STRANGER
+        error = error_of(start_job, peer)
+    assert error.reason == "NODE_UNKNOWN"
+    assert STRANGER in error.message
+
+
+def test_requests_above_the_number_of_connections_are_not_sent(monkeypatch):
+    monkeypatch.setattr(connections, "MAX_REQUESTS", 0)
+    client = Client("http://127.0.0.1:9", None)  # type: ignore[arg-type]
+    with pytest.raises(NotConnected, match="0 requests are under way"):
+        client.send(Request("GET", "/", {}, b""), 0.01)
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        raw(b""),
-        raw(b"", reset=True),
-        raw(b"HTTP/1.1 200 OK\r\ncontent-le"),
-        raw(b'HTTP/1.1 200 OK\r\ncontent-length: 40\r\n\r\n{"code": 0}', reset=True),
-        raw(b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nb\r\n{"code": 0}\r\n'),
-        raw(b"this is not HTTP\r\n\r\n"),
-        raw(b"HTTP/1.0 200 OK\r\n\r\n"),
-        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc"),
-    ],
-    ids=[
-        "closed",
-        "reset",
-        "half head",
-        "reset in body",
-        "half chunks",
-        "no HTTP",
-        "no body",
-        "broken gzip",
-    ],
+    ("target", "header"),
+    [("/ok", "x\r\ny"), ("/a\r\nx: y", "x")],
+    ids=["header", "target"],
 )
-def test_an_answer_that_breaks_off_may_have_had_its_effect(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    answer: Any,
-):
-    peer.will(answer)
-    assert unreachable(spec_peer).delivered is True
-    assert len(peer.asked) == 1  # and is not sent again from here
-    peer.will(says())
-    spec_peer.participant.start_job("job-1", ME)
+def test_no_text_becomes_a_header_of_its_own(peer, served, target, header):
+    """Attack: texts that a node receives go into the node's own requests."""
+    _, url = served
+    open_connections = Connections()
+    client = open_connections.to(url)
 
-
-def test_a_node_without_a_route_is_refused_by_name(tmp_path: Path):
-    with clients(tmp_path, "http://127.0.0.1:1") as found:
-        found.peer.node = STRANGER  # a client lives as long as one call; its route may go before
-        error = error_of(lambda: found.participant.start_job("job-1", ME))
-    assert error.reason == "NODE_UNKNOWN" and STRANGER in error.message
-
-
-def test_more_requests_than_a_peer_has_connections_are_not_sent(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "MAX_REQUESTS", 0)
-    with pytest.raises(NotConnected, match="0 requests are under way"):
-        Client("http://127.0.0.1:9", None).send(Request("GET", "/", {}, b""), 0.01)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("target", "name"), [("/ok", "x\r\ny"), ("/a\r\nx: y", "x")])
-def test_no_text_becomes_a_header_of_its_own(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    target: str,
-    name: str,
-):
-    """Attack: what a node is given goes into its own requests."""
-    client = spec_peer.peer._connections.to(spec_peer.peer._route.url)
     with pytest.raises(ValueError, match="control characters"):
-        client.send(Request("GET", target, {name: "v"}, b""), 5.0)
-    assert peer.asked == []
+        client.send(Request("GET", target, {header: "v"}, b""), 5.0)
+
+    assert peer.requests == []
+    open_connections.close()
 
 
-def test_a_certificate_of_ones_own_goes_with_the_usual_authorities(tmp_path: Path):
-    own = Authority(tmp_path).sign("own")
-    made = connections.context(Identity(certificate=own.certificate, key=own.key))
-    assert len(made.get_ca_certs()) == len(connections.context(NO_IDENTITY).get_ca_certs()) > 10
+def test_a_certificate_of_ones_own_goes_with_the_usual_authorities(tmp_path):
+    certificate = Authority(tmp_path).sign("own")
+    identity = Identity(certificate=certificate.certificate, key=certificate.key)
+
+    authorities = connections.context(identity).get_ca_certs()
+
+    assert len(authorities) == len(connections.context(NO_IDENTITY).get_ca_certs())
+    assert len(authorities) > 10
 
 
-def test_what_is_gone_at_a_peer_is_deleted(peer: ScriptedPeer, spec_peer: Clients):
-    peer.will(
-        says(
-            {
-                "code": 404,
-                "msg": "no",
-                "data": {"reason": "JOB_UNKNOWN"},
-            }
-        )
-    )
+def test_the_deletion_of_a_job_that_the_peer_does_not_have_succeeds(peer, spec_peer):
+    peer.will(refuses(404, "JOB_UNKNOWN"))
     spec_peer.participant.delete_job("job-1", False, ME)
-    peer.will(
-        says(
-            {
-                "code": 404,
-                "msg": "no",
-                "data": {"reason": "NODE_UNKNOWN"},
-            }
-        )
-    )
-    assert (
-        error_of(lambda: spec_peer.participant.delete_job("job-1", False, ME)).reason
-        == "NODE_UNKNOWN"
-    )
+
+    peer.will(refuses(404, "NODE_UNKNOWN"))
+    error = error_of(spec_peer.participant.delete_job, "job-1", False, ME)
+    assert error.reason == "NODE_UNKNOWN"
 
 
-def test_a_description_of_outputs_that_is_none_is_named(peer: ScriptedPeer, spec_peer: Clients):
+def test_an_invalid_description_of_outputs_is_named(peer, spec_peer):
     peer.will(says(data={"outputs": [{"rows": "many"}]}))
-    error = error_of(
-        lambda: interconn.ask_output_metadata(
-            spec_peer.peer, OutputQuery("job-1", "a", "guest", "out")
-        )
-    )
-    assert (
-        error.reason == "NO_ENVELOPE"
-        and "description of its outputs is invalid: 0." in error.message
-    )
+    query = OutputQuery("job-1", "a", "guest", "out")
+
+    error = error_of(interconn.ask_output_metadata, spec_peer.peer, query)
+
+    assert error.reason == "NO_ENVELOPE"
+    assert "description of its outputs is invalid: 0." in error.message
 
 
 # ---------------------------------------------------------------- a task
 
 
-def unknown_task(code: int, **more: Any) -> Any:
-    return says({"code": code, "msg": "no such task"} | more)
+def poll(peer: Clients) -> Any:
+    """Poll a task."""
+    return peer.participant.poll_task("task-1", "guest", ME)
 
 
-@pytest.mark.parametrize(
-    ("profile", "answer", "means"),
-    [
-        *(("spec", says(data={"status": word}), word.upper()) for word in (*TaskStatus, "running")),
-        (
-            "fate",
-            says(
-                {
-                    "code": 0,
-                    "status": "RUNNING",
-                    "data": None,
-                }
-            ),
-            "RUNNING",
-        ),  # beside data
-        (
-            "spec",
-            says(
-                {
-                    "code": 0,
-                    "status": "RUNNING",
-                    "data": {"status": "SUCCESS"},
-                }
-            ),
-            "SUCCESS",
-        ),
-        (
-            "kuscia",
-            says(
-                {
-                    "code": 200,
-                    "msg": "",
-                    "data": {"status": ""},
-                }
-            ),
-            "PENDING",
-        ),  # a phase without a word
-        *(
-            ("spec", says(data={"status": word}), STATUS_UNKNOWN)
-            for word in ("DONE", "canceled", None, 5, [], {})
-        ),
-        *(("spec", says(body), STATUS_UNKNOWN) for body in ({"code": 0}, {"code": 0, "data": {}})),
-        ("fate", unknown_task(6000), TASK_UNKNOWN),  # invented
-        ("kuscia", unknown_task(400), TASK_UNKNOWN),
-        *(
-            (name, unknown_task(404, data={"reason": "TASK_UNKNOWN"}), TASK_UNKNOWN)
-            for name in PROFILES
-        ),
-        ("spec", unknown_task(400), REFUSED),
-        # starting a task a second time would harm one that runs
-        *(
-            (name, text(b"<html>Internal server error</html>", 500), NO_ENVELOPE)
-            for name in PROFILES
-        ),
-    ],
-)
-def test_what_a_poll_says(
-    peer: ScriptedPeer,
-    calling: As,
-    profile: str,
-    answer: Any,
-    means: Any,
-):
-    peer.will(answer)
-    with calling(profile) as found:
-        assert meaning(lambda: found.participant.poll_task("t", "guest", ME)) == means
+@pytest.mark.parametrize("word", [*TaskStatus, "running"])
+def test_a_poll_gives_the_status(peer, spec_peer, word):
+    peer.will(says(data={"status": word}))
+    assert meaning(poll, spec_peer) == word.upper()
 
 
-@pytest.mark.parametrize(
-    ("failed_by", "failure"),
-    [
-        (
-            {
-                "reason": "EXIT_1",
-                "message": "m",
-                "exit_code": 1,
-            },
-            Failure("EXIT_1", "m", exit_code=1),
-        ),
-        (
-            {
-                "reason": "X",
-                "message": None,
-                "node": None,
-            },
-            Failure("X"),
-        ),
-        (
-            dict.fromkeys(("reason", "message", "node", "role", "task"), "x" * 3000),
-            Failure("x" * 255, "x" * 2000, *["x" * 255] * 3),
-        ),
-        *((odd, None) for odd in ({"reason": ""}, {}, None, "out of memory", {"reason": 5})),
-        ({"reason": "X", "exit_code": "many"}, None),
-    ],
-)
-def test_why_a_task_failed(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    failed_by: Any,
-    failure: Any,
-):
+@pytest.mark.parametrize("word", ["DONE", "canceled", None, 5, [], {}], ids=str)
+def test_a_poll_with_another_status_is_an_error(peer, spec_peer, word):
+    peer.will(says(data={"status": word}))
+    assert meaning(poll, spec_peer) == STATUS_UNKNOWN
+
+
+UNKNOWN_TASK = {"msg": "no such task"}
+INTERNAL_ERROR_PAGE = text(b"<html>Internal server error</html>", 500)
+
+# Further answers to polls, by profile.
+POLLS: list[tuple[str, Answer, Any]] = [
+    # FATE-Flow writes the status outside of data; data wins.
+    ("fate", says({"code": 0, "status": "RUNNING", "data": None}), "RUNNING"),
+    ("spec", says({"code": 0, "status": "RUNNING", "data": {"status": "SUCCESS"}}), "SUCCESS"),
+    # a phase of Kuscia's without a word
+    ("kuscia", says({"code": 200, "msg": "", "data": {"status": ""}}), "PENDING"),
+    ("spec", says({"code": 0}), STATUS_UNKNOWN),
+    ("spec", says({"code": 0, "data": {}}), STATUS_UNKNOWN),
+    # invented
+    ("fate", says({"code": 6000} | UNKNOWN_TASK), TASK_UNKNOWN),
+    ("kuscia", says({"code": 400} | UNKNOWN_TASK), TASK_UNKNOWN),
+    ("spec", says({"code": 400} | UNKNOWN_TASK), REFUSED),
+    *((profile, refuses(404, "TASK_UNKNOWN"), TASK_UNKNOWN) for profile in PROFILES),
+    # Not "unknown": the gateway would start the task again, which harms one that runs.
+    *((profile, INTERNAL_ERROR_PAGE, NO_ENVELOPE) for profile in PROFILES),
+]
+
+
+@pytest.mark.parametrize(("profile", "response", "means"), POLLS)
+def test_an_answer_to_a_poll_by_profile(peer, calling, profile, response, means):
+    peer.will(response)
+    with calling(profile) as polled_peer:
+        assert meaning(poll, polled_peer) == means
+
+
+LONG = "x" * 3000
+
+# A peer's description of a failure, and the failure that is stored; None if there is none.
+TASK_FAILURES: list[tuple[Any, Failure | None]] = [
+    (
+        {"reason": "EXIT_1", "message": "m", "exit_code": 1},
+        Failure("EXIT_1", "m", exit_code=1),
+    ),
+    (
+        {"reason": "X", "message": None, "node": None},
+        Failure("X"),
+    ),
+    (
+        dict.fromkeys(("reason", "message", "node", "role", "task"), LONG),
+        Failure(LONG[:255], LONG[:2000], LONG[:255], LONG[:255], LONG[:255]),
+    ),
+    ({"reason": ""}, None),
+    ({}, None),
+    (None, None),
+    ("out of memory", None),
+    ({"reason": 5}, None),
+    ({"reason": "X", "exit_code": "many"}, None),
+]
+
+
+@pytest.mark.parametrize(("failed_by", "failure"), TASK_FAILURES)
+def test_the_cause_of_a_failed_task(peer, spec_peer, failed_by, failure):
     peer.will(says(data={"status": "FAILED", "failed_by": failed_by}))
-    assert spec_peer.participant.poll_task("t", "guest", ME) == TaskNews(TaskStatus.FAILED, failure)
+    assert poll(spec_peer) == TaskNews(TaskStatus.FAILED, failure)
 
 
 # ---------------------------------------------------------------- a job
 
 
-def of_job(status: str | None = None, **tasks: str) -> Any:
-    return says(data={"status": tasks} | ({"job_status": status} if status is not None else {}))
+def job_answer(status: str | None = None, **tasks: str) -> Answer:
+    """Return an answer with the statuses of a job and its tasks; None leaves out the job's."""
+    data: dict[str, Any] = {"status": tasks}
+    if status is not None:
+        data["job_status"] = status
+    return says(data=data)
+
+
+def query(peer: Clients) -> Any:
+    """Query a job."""
+    return peer.scheduler.job_status("job-1", ME)
+
+
+@pytest.mark.parametrize("word", [*JobStatus, "finished"])
+def test_a_query_gives_the_status_of_job_and_tasks(peer, spec_peer, word):
+    peer.will(job_answer(word, t="SUCCESS"))
+    assert meaning(query, spec_peer) == (word.upper(), {"t": "SUCCESS"})
+
+
+@pytest.mark.parametrize("word", ["SUCCESS", "FAILED"])
+def test_a_job_with_a_final_status_of_tasks_is_finished(peer, spec_peer, word):
+    peer.will(job_answer(word, t="SUCCESS"))
+    assert meaning(query, spec_peer) == ("FINISHED", {"t": "SUCCESS"})
+
+
+# The statuses of tasks, and the job's status that follows from them.
+DERIVED_STATUSES = [
+    ({"a": "PENDING"}, "PENDING"),
+    ({"a": "PENDING", "b": "READY"}, "RUNNING"),
+    ({"a": "SUCCESS", "b": "PENDING"}, "RUNNING"),
+    ({"a": "SUCCESS", "b": "SUCCESS"}, "FINISHED"),
+    ({"a": "SUCCESS", "b": "FAILED"}, "FINISHED"),
+]
+
+
+@pytest.mark.parametrize(("tasks", "status"), DERIVED_STATUSES)
+def test_without_a_status_of_the_job_that_of_its_tasks_counts(peer, spec_peer, tasks, status):
+    peer.will(job_answer(None, **tasks))
+    assert meaning(query, spec_peer) == (status, tasks)
+
+
+@pytest.mark.parametrize("word", ["", "Sleeping"])
+def test_an_unknown_status_of_the_job_counts_as_none(peer, spec_peer, word):
+    peer.will(job_answer(word, a="PENDING"))
+    assert meaning(query, spec_peer) == ("PENDING", {"a": "PENDING"})
+
+
+# Further answers to queries, and what they mean.
+QUERIES: dict[str, tuple[Answer, Any]] = {
+    "empty task status": (
+        job_answer(None, a="SUCCESS", b=""),
+        ("RUNNING", {"a": "SUCCESS", "b": "PENDING"}),
+    ),
+    "outside of data": (
+        says({"code": 0, "status": {"t": "RUNNING"}}),
+        ("RUNNING", {"t": "RUNNING"}),
+    ),
+    "no tasks": (says({"code": 200, "data": {"status": {}}}), ("PENDING", {})),
+    "null tasks": (says({"code": 200, "data": {"status": None}}), ("PENDING", {})),
+    "empty data": (says({"code": 0, "data": {}}), JOB_UNKNOWN),
+    # Not "unknown", upon which the containers of the job would be stopped here.
+    "no data": (says({"code": 0}), NO_ENVELOPE),
+    "null data": (says({"code": 0, "data": None}), NO_ENVELOPE),
+    "other data": (says({"code": 0, "data": {"hello": "there"}}), NO_ENVELOPE),
+    "text for tasks": (says({"code": 0, "data": {"status": "RUNNING"}}), NO_ENVELOPE),
+}
+
+
+@pytest.mark.parametrize(("response", "means"), QUERIES.values(), ids=QUERIES)
+def test_an_answer_to_a_query(peer, spec_peer, response, means):
+    peer.will(response)
+    assert meaning(query, spec_peer) == means
+
+
+# The answers to the first and the second method, their meaning, and the number of requests.
+METHOD_TRIES: dict[str, tuple[list[Answer], Any, int]] = {
+    "refused by code": (
+        [says({"code": 6000, "message": "405"}), job_answer("RUNNING")],
+        ("RUNNING", {}),
+        2,
+    ),
+    "refused by status": (
+        [text(b"<html>405</html>", 405), job_answer("RUNNING")],
+        ("RUNNING", {}),
+        2,
+    ),
+    "refused twice": (
+        # The first refusal counts.
+        [says({"code": 1, "msg": "own trouble"}), text(b"")],
+        REFUSED,
+        2,
+    ),
+    "unknown job": (
+        [says({"code": 404, "data": {"reason": "JOB_UNKNOWN"}})],
+        JOB_UNKNOWN,
+        1,
+    ),
+    "not allowed": (
+        [says({"code": 403, "data": {"reason": "NOT_AUTHORISED"}})],
+        ("NotAllowed", "NOT_AUTHORISED"),
+        1,
+    ),
+    "no answer": ([raw(b"")], UNREACHABLE, 1),
+}
 
 
 @pytest.mark.parametrize(
-    ("answer", "means"),
-    [
-        *(
-            (of_job(word, t="SUCCESS"), (word.upper(), {"t": "SUCCESS"}))
-            for word in (*JobStatus, "finished")
-        ),
-        *(
-            (of_job(word, t="SUCCESS"), ("FINISHED", {"t": "SUCCESS"}))
-            for word in ("SUCCESS", "FAILED")
-        ),
-        # where it does not say, the job's state follows from the tasks'
-        *(
-            (of_job(odd, a="PENDING"), ("PENDING", {"a": "PENDING"}))
-            for odd in (None, "", "Sleeping")
-        ),
-        (of_job(None, a="PENDING", b="READY"), ("RUNNING", {"a": "PENDING", "b": "READY"})),
-        (of_job(None, a="SUCCESS", b=""), ("RUNNING", {"a": "SUCCESS", "b": "PENDING"})),
-        (of_job(None, a="SUCCESS", b="SUCCESS"), ("FINISHED", {"a": "SUCCESS", "b": "SUCCESS"})),
-        (of_job(None, a="SUCCESS", b="FAILED"), ("FINISHED", {"a": "SUCCESS", "b": "FAILED"})),
-        (says({"code": 0, "status": {"t": "RUNNING"}}), ("RUNNING", {"t": "RUNNING"})),
-        *((says({"code": 200, "data": {"status": none}}), ("PENDING", {})) for none in ({}, None)),
-        (says({"code": 0, "data": {}}), ("NotFound", "JOB_UNKNOWN")),
-        # containers of a job that is unknown there would be stopped here
-        *(
-            (says({"code": 0} | more), NO_ENVELOPE)
-            for more in (
-                {},
-                {"data": None},
-                {"data": {"hello": "there"}},
-                {"data": {"status": "RUNNING"}},
-            )
-        ),
-    ],
+    ("profile", "methods"),
+    [("spec", ["POST", "GET"]), ("fate", ["GET", "POST"])],
+    ids=["spec", "fate"],
 )
-def test_what_a_job_is_said_to_be(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    answer: Any,
-    means: Any,
-):
-    peer.will(answer)
-    assert meaning(lambda: spec_peer.scheduler.job_status("job-1", ME)) == means
-
-
 @pytest.mark.parametrize(
-    ("answers", "means", "asked"),
-    [
-        ([says({"code": 6000, "message": "405"}), of_job("RUNNING")], ("RUNNING", {}), 2),
-        ([text(b"<html>405</html>", 405), of_job("RUNNING")], ("RUNNING", {}), 2),
-        (
-            [says({"code": 1, "msg": "own trouble"}), text(b"")],
-            REFUSED,
-            2,
-        ),  # its first refusal counts
-        ([says({"code": 404, "data": {"reason": "JOB_UNKNOWN"}})], ("NotFound", "JOB_UNKNOWN"), 1),
-        (
-            [says({"code": 403, "data": {"reason": "NOT_AUTHORISED"}})],
-            ("NotAllowed", "NOT_AUTHORISED"),
-            1,
-        ),
-        ([raw(b"")], ("PeerUnreachable", "PEER_UNREACHABLE"), 1),
-    ],
+    ("responses", "means", "request_count"),
+    METHOD_TRIES.values(),
+    ids=METHOD_TRIES,
 )
-@pytest.mark.parametrize("profile", ["spec", "fate"])
-def test_the_other_method_is_tried_once_after_a_refusal_without_a_reason(
-    peer: ScriptedPeer,
-    calling: As,
-    profile: str,
-    answers: list[Any],
-    means: Any,
-    asked: int,
+def test_a_refusal_without_a_reason_makes_it_try_the_second_method(
+    peer, calling, profile, methods, responses, means, request_count
 ):
-    peer.will(*answers)
-    with calling(profile) as found:
-        assert meaning(lambda: found.scheduler.job_status("job-1", ME)) == means
-    first, second = ("GET", "POST") if profile == "fate" else ("POST", "GET")
-    assert [a.method for a in peer.asked] == [first, second][:asked]
+    peer.will(*responses)
+    with calling(profile) as queried_peer:
+        assert meaning(query, queried_peer) == means
+    assert [request.method for request in peer.requests] == methods[:request_count]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        *({"progress": value} for value in ("half", [1], 1e400, True)),
-        *({"outcome": value} for value in ({}, ["SUCCEEDED"], "WON")),
-        *({"tasks": value} for value in (5, {"a": 1}, [1, None, {}])),
-        {
-            "failed_by": 5,
-            "scheduler": None,
-            "waiting": 5,
-            "parties": {},
-            "rerun_of": [],
-        },
-    ],
-    ids=str,
-)
-def test_odd_extras_do_no_harm(
-    peer: ScriptedPeer,
-    spec_peer: Clients,
-    odd: dict[str, Any],
-):
-    peer.will(says(data={"job_status": "RUNNING", "status": {"t": "RUNNING"}} | odd))
-    view = spec_peer.scheduler.job_status("job-1", ME)
-    assert (view.status, view.outcome, view.failure, view.progress) == (
-        JobStatus.RUNNING,
-        None,
-        None,
-        0,
-    )
-    assert [(t.task_id, t.status) for t in view.tasks] == [("t", TaskStatus.RUNNING)]
+ODD_EXTRAS = [
+    {"progress": "half"},
+    {"progress": [1]},
+    {"progress": 1e400},
+    {"progress": True},
+    {"outcome": {}},
+    {"outcome": ["SUCCEEDED"]},
+    {"outcome": "WON"},
+    {"tasks": 5},
+    {"tasks": {"a": 1}},
+    {"tasks": [1, None, {}]},
+    {
+        "failed_by": 5,
+        "scheduler": None,
+        "waiting": 5,
+        "parties": {},
+        "rerun_of": [],
+    },
+]
 
 
-def test_the_trace_follows_the_job(peer: ScriptedPeer, spec_peer: Clients):
+@pytest.mark.parametrize("extras", ODD_EXTRAS, ids=str)
+def test_odd_extras_do_no_harm(peer, spec_peer, extras):
+    peer.will(says(data={"job_status": "RUNNING", "status": {"t": "RUNNING"}} | extras))
+
+    view = query(spec_peer)
+
+    assert view.status is JobStatus.RUNNING
+    assert view.outcome is None
+    assert view.failure is None
+    assert view.progress == 0
+    assert [(task.task_id, task.status) for task in view.tasks] == [("t", TaskStatus.RUNNING)]
+
+
+def test_the_trace_follows_the_job(peer, spec_peer):
     spec_peer.scheduler.submit_job(a_spec(trace_id="trace-of-job"), ME)
     with traced("trace-of-call"):
-        spec_peer.participant.start_job("job-1", ME)
-    assert [a.headers["x-trace-id"] for a in peer.asked if a.body != PROFILE_QUESTION] == [
-        "trace-of-job",
-        "trace-of-call",
-    ]
+        start_job(spec_peer)
+
+    about_jobs = [request for request in peer.requests if request.body != PROFILE_QUESTION]
+    traces = [request.headers["x-trace-id"] for request in about_jobs]
+    assert traces == ["trace-of-job", "trace-of-call"]
 
 
-def test_a_node_is_reachable_where_its_route_has_a_listener(
-    served: tuple[ScriptedPeer, str], tmp_path: Path
-):
+def test_a_node_is_reachable_if_its_route_has_a_listener(served, tmp_path):
+    _, url = served
+    [unused_port] = free_ports(1)
     file = tmp_path / "routes.yml"
-    file.write_text(
-        f"A: {{url: '{served[1]}'}}\nB: {{url: 'http://127.0.0.1:{free_ports(1)[0]}'}}\n"
-    )
+    file.write_text(f"A: {{url: '{url}'}}\nB: {{url: 'http://127.0.0.1:{unused_port}'}}\n")
     protocol = BfiaProtocol(ME, LiveRoutes(file))
-    assert [protocol.reaches(node) for node in ("A", "B", STRANGER)] == [True, False, False]
+
+    assert protocol.reaches("A") is True
+    assert protocol.reaches("B") is False
+    assert protocol.reaches(STRANGER) is False
     protocol.close()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_indices_are_sent_one_by_one(profile: str):
-    """``"0|1"`` is read, but not every peer reads it."""
-    roles = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
-    common = {"common": {"sync_type": "poll"}}
+def test_indices_are_sent_one_by_one(profile):
+    """The gateway reads indices such as ``"0|1"``; some peers do not."""
     spec = a_spec(
         "a; b",
-        roles,
-        job_params=common
-        | {"host": {"0|1": {"resources": {"cpu": 1}}, "1": {"resources": {"memory": 2}}}},
+        {"guest": ("n1",), "host": ("n2", "n3", "n4")},
+        job_params={
+            "common": {"sync_type": "poll"},
+            "host": {
+                "0|1": {"resources": {"cpu": 1}},
+                "1": {"resources": {"memory": 2}},
+            },
+        },
         task_params={
             "host": {
                 "0|1|2": {"a": {"x": 1, "y": 1}},
@@ -673,15 +656,26 @@ def test_indices_are_sent_one_by_one(profile: str):
             }
         },
     )
-    sent = translate.create_body(spec, PROFILES[profile])["config"]
-    assert sent["job_params"] == common | {
-        "host": {"0": {"resources": {"cpu": 1}}, "1": {"resources": {"cpu": 1, "memory": 2}}}
+
+    config = translate.create_body(spec, PROFILES[profile])["config"]
+
+    assert config["job_params"] == {
+        "common": {"sync_type": "poll"},
+        "host": {
+            "0": {"resources": {"cpu": 1}},
+            "1": {"resources": {"cpu": 1, "memory": 2}},
+        },
     }
-    task_params = {
-        k: {t: v for t, v in e.items() if v} for k, e in sent["task_params"]["host"].items()
-    }
-    assert task_params == {
+    assert without_empty_tasks(config["task_params"]["host"]) == {
         "0": {"a": {"x": 1, "y": 1}},
         "1": {"a": {"x": 1, "y": 2}},
         "2": {"a": {"x": 1, "y": 1}, "b": {"z": 3}},
     }
+
+
+def without_empty_tasks(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of parties without the tasks that have none."""
+    parties = {}
+    for index, tasks in parameters.items():
+        parties[index] = {task: values for task, values in tasks.items() if values}
+    return parties
