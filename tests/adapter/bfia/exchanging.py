@@ -1,4 +1,4 @@
-"""Example exchanges with peers of each dialect, from files: who calls, what is sent, what it means.
+"""Example exchanges with peers of each dialect, from files: the caller, the messages, and their meaning.
 
 Each entry of a file in ``exchanges/`` has these fields:
 
@@ -6,7 +6,7 @@ Each entry of a file in ``exchanges/`` has these fields:
 - ``source``: how the peer's side is known. ``observed``: seen on the wire of a running peer;
   ``read``: taken from the peer's code or the standard; ``invented``: unknown, and made up.
 - ``rows``: the fields of `Profile` that the exchange shows.
-- ``exact``: unless false, a reply has no fields beyond those in the file.
+- ``exact``: unless false, a reply has exactly the fields of the file.
 
 All ids, names and nonces are made up.
 """

@@ -58,7 +58,7 @@ def error_of(call: Callable[..., Any], *args: Any) -> GatewayError:
 def meaning(call: Callable[..., Any], *args: Any) -> Any:
     """Return the result of a call in plain values.
 
-    That is a task's status, a job's status with those of its tasks, or kind and reason of an error.
+    A task gives its status, a job its status and its tasks' statuses, an error its kind and reason.
     """
     try:
         result = call(*args)
@@ -500,7 +500,7 @@ def test_an_unknown_status_of_the_job_counts_as_none(peer, spec_peer, word):
     assert meaning(query, spec_peer) == ("PENDING", {"a": "PENDING"})
 
 
-# Further answers to queries, and what they mean.
+# Further answers to queries, and their meaning.
 QUERIES: dict[str, tuple[Answer, Any]] = {
     "empty task status": (
         job_answer(None, a="SUCCESS", b=""),

@@ -33,7 +33,7 @@ from tests.inprocess import ME
 # The codes by which the dialects say success.
 SUCCESS_CODES = (0, 200)
 
-# The lengths to which a reported check is cut, and their number, are those of the last rows.
+# Checks as a peer reports them, and as they are shown: at most 20, cut to 40 and 300 characters.
 REPORTED_CHECKS = {
     "a text": (
         {"image": "vendor:1.0.0: ENGINE_DOWN"},
@@ -174,15 +174,19 @@ def test_containers_meet_in_the_session_of_the_peers_containers(site, scheduler)
     task_session = f"session_task-{spec.job_id}"
     job_session = f"session_{spec.job_id}"
     has_task_sessions = scheduler == KUSCIA
-    session = task_session if has_task_sessions else job_session
+    session = job_session
+    if has_task_sessions:
+        session = task_session
     sessions = site.node.sessions
     ended_sessions: list[str] = []
 
     environment = site.node.launching.environment(site.local_job(spec.job_id), run)
     assert environment["config.session_id"] == session
     assert sessions.is_open(job_session) is True
-    # None: no job has such a session
-    assert sessions.is_open(task_session) is (True if has_task_sessions else None)
+    if has_task_sessions:
+        assert sessions.is_open(task_session) is True
+    else:
+        assert sessions.is_open(task_session) is None, "no job has such a session"
 
     sessions.on_end(ended_sessions.append)
     site.node.participant.stop_job(spec.job_id, "", None, scheduler)
@@ -313,9 +317,9 @@ def test_the_own_node_needs_no_route(site):
 
 def answer_status(site: Site, data: dict[str, Any]) -> None:
     """Let the scheduler answer queries of a job's status with this data."""
-    answer = {
+    body = {
         "code": 0,
         "message": "success",
         "data": data,
     }
-    site.peer.will(by_path(job_status_all=says(answer)))
+    site.peer.will(by_path(job_status_all=says(body)))
