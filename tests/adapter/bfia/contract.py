@@ -14,7 +14,10 @@ from typing import Any
 
 import httpx
 
+from adapter.bfia import translate
+from adapter.bfia.profiles import PROFILES
 from gateway.bootstrap.node import Gateway
+from gateway.domain.spec import JobSpec
 from tests.inprocess import ask
 
 # The body of a success without data.
@@ -145,6 +148,33 @@ class Caller:
             headers=headers,
             **kwargs,
         )
+
+
+# ---------------------------------------------------------------- requests of several contracts
+
+# The required fields of a new job.
+JOB_FIELDS = (
+    "job_id",
+    "dag",
+    "dag.components",
+    "dag.components[0].name",
+    "dag.components[0].version",
+    "config",
+    "config.initiator",
+    "config.initiator.role",
+    "config.initiator.node_id",
+    "config.role",
+)
+
+# Values that name no job, task id or task name, for `Endpoint.unknown`.
+NO_JOB = ("job_id", "job-nowhere", "JOB_UNKNOWN")
+NO_TASK = ("task_id", "task_nowhere", "TASK_UNKNOWN")
+NO_NAME = ("task_name", "nothing", "TASK_UNKNOWN")
+
+
+def job_body(spec: JobSpec) -> dict[str, Any]:
+    """Return the request that creates a job, as the standard has it."""
+    return translate.create_body(spec, PROFILES["spec"])
 
 
 # ---------------------------------------------------------------- reading responses

@@ -1,4 +1,4 @@
-"""The contract of every path between nodes, case by case: control layer 3, and the one path of a single peer."""
+"""The contract of every path between nodes: control layer 3, and the job audit between peers."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,28 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.adapter.bfia import contract
-from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused
-from tests.adapter.bfia.scripted import says
+from tests.adapter.bfia.contract import (
+    DONE,
+    JOB_FIELDS,
+    NO_JOB,
+    NO_NAME,
+    NO_TASK,
+    AtLeast,
+    Caller,
+    Endpoint,
+    MakeBody,
+    always,
+    job_body,
+    read_envelope,
+    read_refusal,
+    success,
+)
+from tests.adapter.bfia.scripted import Received, says
 from tests.adapter.bfia.site import (
     CONTROL,
     FATE,
     KUSCIA,
+    PLATFORM,
     SPEC,
     Site,
     a_job_with,
@@ -30,173 +46,198 @@ from tests.adapter.bfia.site import (
     serving_site,
 )
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, STRANGER
+from tests.inprocess import STRANGER
 
-_numbers = count()
+# The id of the running task of the joined job.
 TASK = "task_taken_a"
-Unknown = tuple[tuple[str, str, str], ...]
+
+# Numbers for ids; all tests share one node.
+_numbers = count()
 
 
 @dataclass
 class Stage:
-    """A job that `SPEC` schedules and in which this node takes part, and one that this node schedules for it."""
+    """A job that this node has joined, and a job that this node schedules, both with `SPEC`."""
 
     site: Site
-    taken: JobSpec
-    own: JobSpec
-    own_task: str
+    joined: JobSpec
+    scheduled: JobSpec
+    # the id of the scheduled job's running task
+    scheduled_task: str
 
-    @property
-    def records(self) -> tuple[Job, LocalJob]:
-        store = self.site.node.store
-        return store.jobs.get(self.own.job_id), store.local_jobs.get(self.taken.job_id)
+    def scheduled_job(self) -> Job:
+        """Return the scheduled job as it is stored."""
+        return self.site.job(self.scheduled.job_id)
+
+    def caller(self, prefix: str) -> Caller:
+        """Return a caller that sends requests as the peer `SPEC`."""
+        return Caller(self.site.node, "peer", prefix, {"x-source-node-id": SPEC})
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with serving_site(tmp_path_factory.mktemp("node")) as site:
-        node = site.node
         site.peer.will(by_path(task_poll=says(data={"status": "RUNNING"})))
-        taken = a_job_with(SPEC, "a; b -> c; d", scheduler=SPEC)
-        node.participant.create_job(taken, SPEC)
-        node.participant.start_task(taken.job_id, TASK, "a", SPEC)
-        own = a_job_with(SPEC, "a -> b")
-        node.coordinator.submit_job(own, ME)
-        site.run(taken.job_id, "guest.0")
+        joined = a_job_with(SPEC, "a; b -> c; d", scheduler=SPEC)
+        site.node.participant.create_job(joined, SPEC)
+        site.node.participant.start_task(joined.job_id, TASK, "a", SPEC)
+        scheduled = a_job_with(SPEC, "a -> b")
+        site.submit(scheduled)
+        site.run(joined.job_id, "guest.0")
 
-        def up() -> bool:
-            return (
-                node.store.jobs.get(own.job_id).tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
-            )
+        def peer_runs() -> bool:
+            task = site.job(scheduled.job_id).tasks["a"]
+            return task.nodes[SPEC].status is TaskStatus.RUNNING
 
-        wait_for(up, 20, 0.02, "the peer's part runs")
-        yield Stage(site, taken, own, node.store.jobs.get(own.job_id).tasks["a"].task_id)
+        wait_for(peer_runs, 20, 0.02, "the peer's part runs")
+        task_id = site.job(scheduled.job_id).tasks["a"].task_id
+        yield Stage(site, joined, scheduled, task_id)
 
 
 @pytest.fixture
 def call(stage: Stage) -> Caller:
-    return Caller(stage.site.node, "peer", CONTROL, {"x-source-node-id": SPEC})
-
-
-def job_body(spec: JobSpec) -> dict[str, Any]:
-    return translate.create_body(spec, PROFILES["spec"])
+    return stage.caller(CONTROL)
 
 
 def new_job(_: Stage) -> dict[str, Any]:
-    return job_body(
-        replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-contract-{next(_numbers)}")
-    )
+    """Return the request that creates a new job."""
+    spec = a_job_with(SPEC, scheduler=SPEC)
+    return job_body(replace(spec, job_id=f"job-contract-{next(_numbers)}"))
 
 
-def own_state(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole answer about the job that this node schedules."""
-    job = stage.site.node.store.jobs.get(stage.own.job_id)
-    a, b = job.tasks["a"], job.tasks["b"]
-    assert a.nodes[SPEC].status is TaskStatus.RUNNING and b.status is TaskStatus.READY
-    said = Caller(stage.site.node, "operator", "/v1/platform/schedule", {})(
-        "/job/status_all", {"job_id": job.id}, "GET"
-    )
-    data = dict(envelope(said)["data"])
-    for one in (data, *data["tasks"]):
-        assert set(one.pop("waiting")) == {
-            "reason",
-            "message",
-            "since",
-            "next_check",
-        }  # which go on meanwhile
-    data["tasks"] = [AtLeast(task) for task in data["tasks"]]
+def job_id_of_request(_: Stage, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the response to a request that creates a job."""
+    return DONE | {"data": {"job_id": body["job_id"]}}
+
+
+def about_joined(**fields: str) -> MakeBody:
+    """Return a function that makes a request about the joined job."""
+
+    def make_body(stage: Stage) -> dict[str, Any]:
+        return {"job_id": stage.joined.job_id, **fields}
+
+    return make_body
+
+
+def about_scheduled(**fields: str) -> MakeBody:
+    """Return a function that makes a request about the scheduled job."""
+
+    def make_body(stage: Stage) -> dict[str, Any]:
+        return {"job_id": stage.scheduled.job_id, **fields}
+
+    return make_body
+
+
+def report_of_scheduled(stage: Stage) -> dict[str, Any]:
+    """Return the peer's report about its task of the scheduled job."""
     return {
-        "code": 0,
-        "msg": "success",
-        "data": AtLeast(data),
+        "task_id": stage.scheduled_task,
+        "status": "RUNNING",
+        "role": "host",
     }
 
 
-JOB_FIELDS = (
-    "job_id",
-    "dag",
-    "dag.components",
-    "dag.components[0].name",
-    "dag.components[0].version",
-    "config",
-    "config.initiator",
-    "config.initiator.role",
-    "config.initiator.node_id",
-    "config.role",
-)
+def state_of_scheduled(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
+    """Return the response to a query of the scheduled job: the data that its platform gets."""
+    tasks = stage.scheduled_job().tasks
+    assert tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
+    assert tasks["b"].status is TaskStatus.READY
 
-NO_JOB = ("job_id", "job-nowhere", "JOB_UNKNOWN")
-NO_TASK = ("task_id", "task_nowhere", "TASK_UNKNOWN")
-NO_NAME = ("task_name", "nothing", "TASK_UNKNOWN")
-
-
-def of_job(
-    path: str,
-    *required: str,
-    own: bool = False,
-    unknown: Unknown = (NO_JOB,),
-    **more: str,
-) -> Endpoint:
-    """Return a path about the job that this node schedules (``own``) or takes part in."""
-    return Endpoint(
-        path,
-        lambda s: {"job_id": (s.own if own else s.taken).job_id, **more},
-        required=("job_id", *required),
-        unknown=unknown,
-    )
+    platform = Caller(stage.site.node, "operator", PLATFORM, {})
+    response = platform("/job/status_all", {"job_id": stage.scheduled.job_id}, "GET")
+    data = dict(read_envelope(response)["data"])
+    for entry in (data, *data["tasks"]):
+        # its times pass between both queries
+        waiting = entry.pop("waiting")
+        assert set(waiting) == {"reason", "message", "since", "next_check"}
+    data["tasks"] = [AtLeast(task) for task in data["tasks"]]
+    return DONE | {"data": AtLeast(data)}
 
 
 ENDPOINTS = (
-    *(
-        Endpoint(
-            path,
-            new_job,
-            lambda _, body: DONE | {"data": {"job_id": body["job_id"]}},
-            JOB_FIELDS,
-            ("flow_id",),
-        )
-        for path in ("/job/create_all", "/job/create")
+    Endpoint(
+        "/job/create_all",
+        new_job,
+        job_id_of_request,
+        required=JOB_FIELDS,
+        optional=("flow_id",),
     ),
-    of_job("/job/start"),
-    of_job("/task/start", "task_id", "task_name", task_id=TASK, task_name="a"),
-    of_job(
+    Endpoint(
+        "/job/create",
+        new_job,
+        job_id_of_request,
+        required=JOB_FIELDS,
+        optional=("flow_id",),
+    ),
+    Endpoint(
+        "/job/start",
+        about_joined(),
+        required=("job_id",),
+        unknown=(NO_JOB,),
+    ),
+    Endpoint(
+        "/task/start",
+        about_joined(task_id=TASK, task_name="a"),
+        required=("job_id", "task_id", "task_name"),
+        unknown=(NO_JOB,),
+    ),
+    Endpoint(
         "/job/stop_all",
-        own=True,
+        about_scheduled(task_name="b"),
+        required=("job_id",),
         unknown=(NO_JOB, NO_NAME),
-        task_name="b",
     ),
-    of_job("/job/stop", unknown=(NO_JOB, NO_NAME), task_name="d"),
-    replace(
-        of_job("/job/status_all", own=True),
-        reply=own_state,
+    Endpoint(
+        "/job/stop",
+        about_joined(task_name="d"),
+        required=("job_id",),
+        unknown=(NO_JOB, NO_NAME),
+    ),
+    Endpoint(
+        "/job/status_all",
+        about_scheduled(),
+        state_of_scheduled,
+        required=("job_id",),
+        unknown=(NO_JOB,),
         methods=("POST", "GET"),
         in_query=True,
     ),
-    of_job("/job/suspend", own=True),
-    of_job("/job/resume", own=True),
-    of_job("/job/audit_confirm", "status", own=True, status="READY"),
+    Endpoint(
+        "/job/suspend",
+        about_scheduled(),
+        required=("job_id",),
+        unknown=(NO_JOB,),
+    ),
+    Endpoint(
+        "/job/resume",
+        about_scheduled(),
+        required=("job_id",),
+        unknown=(NO_JOB,),
+    ),
+    Endpoint(
+        "/job/audit_confirm",
+        about_scheduled(status="READY"),
+        required=("job_id", "status"),
+        unknown=(NO_JOB,),
+    ),
     Endpoint(
         "/task/poll",
-        lambda _: {"task_id": TASK, "role": "guest"},
-        lambda *_: DONE | {"data": {"status": "RUNNING"}},
+        always({"task_id": TASK, "role": "guest"}),
+        success(status="RUNNING"),
         required=("task_id",),
         optional=("role",),
         unknown=(NO_TASK, ("role", "arbiter", "ROLE_UNKNOWN")),
     ),
     Endpoint(
         "/task/callback",
-        lambda s: {
-            "task_id": s.own_task,
-            "status": "RUNNING",
-            "role": "host",
-        },
+        report_of_scheduled,
         required=("task_id", "status"),
         optional=("role",),
         unknown=(NO_TASK,),
     ),
     Endpoint(
         "/task/stop",
-        lambda _: {"task_id": TASK},
+        always({"task_id": TASK}),
         repeatable=False,
         required=("task_id",),
         unknown=(NO_TASK,),
@@ -204,100 +245,127 @@ ENDPOINTS = (
 )
 
 
-@pytest.mark.parametrize("one", ENDPOINTS, ids=str)
-def test_the_contract_of_a_path(
-    stage: Stage,
-    call: Caller,
-    one: Endpoint,
-):
-    contract.check(call, one, stage, lambda: _visible(*stage.records))
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
+def test_the_contract_of_a_path(stage, call, endpoint):
+    def read_state() -> Any:
+        local = stage.site.local_job(stage.joined.job_id)
+        return visible_job(stage.scheduled_job()), visible_part(local)
+
+    contract.check(call, endpoint, stage, read_state)
 
 
-def _visible(job: Job, local: LocalJob) -> Any:
-    """Return what others can see of both records; the job goes on asking its peer all the while."""
-    tasks = {
-        n: (t.status, t.ending, {p: dict(part.roles) for p, part in t.nodes.items()})
-        for n, t in job.tasks.items()
-    }
-    runs = [(r.task_id, r.party, r.status, r.stop_at) for r in local.runs]
-    return job.status, job.ending, tasks, local.status, local.ending, runs
+def visible_job(job: Job) -> Any:
+    """Return the part of a job that partners can see, without the times of the polls."""
+    tasks = {}
+    for name, task in job.tasks.items():
+        roles = {node: dict(part.roles) for node, part in task.nodes.items()}
+        tasks[name] = (task.status, task.ending, roles)
+    return job.status, job.ending, tasks
 
 
-def test_only_a_party_may_query_this_nodes_part(call: Caller, stage: Stage):
-    job = {"job_id": stage.taken.job_id}
-    data = envelope(call("/job/status_all", job))["data"]
-    assert TASK in data["status"] and data["scheduler"] == SPEC and not data["warnings"]
-    refused(call("/job/status_all", job, headers={"x-source-node-id": FATE}), 404, "JOB_UNKNOWN")
+def visible_part(local: LocalJob) -> Any:
+    """Return this node's part of a job as partners can see it."""
+    runs = [(run.task_id, run.party, run.status, run.stop_at) for run in local.runs]
+    return local.status, local.ending, runs
 
 
-def test_a_null_role_counts_as_absent_and_the_same_id_elsewhere_conflicts(
-    call: Caller, stage: Stage
-):
-    body = contract.with_(new_job(stage), "config.role.arbiter", None)
-    assert envelope(call("/job/create", body))["code"] == 0
-    said = refused(
-        call("/job/create", body, headers={"x-source-node-id": FATE}), 409, "JOB_ID_CONFLICT"
-    )
-    assert said["msg"].endswith("is here already, from another node")
+def test_only_a_party_may_query_this_nodes_part(call, stage):
+    body = {"job_id": stage.joined.job_id}
+
+    data = read_envelope(call("/job/status_all", body))["data"]
+    assert TASK in data["status"]
+    assert data["scheduler"] == SPEC
+    assert not data["warnings"]
+
+    by_outsider = call("/job/status_all", body, headers={"x-source-node-id": FATE})
+    read_refusal(by_outsider, 404, "JOB_UNKNOWN")
 
 
-def test_every_path_for_peers_is_in_the_table(stage: Stage):
-    """Extensions have their contracts where they are tested, and so has the confirmation of an approval."""
-    call = Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC})
-    contract.check_size(call, f"{CONTROL}/job/create")
-    described = call("/openapi.json", None, "GET").json()["paths"]
-    mine = {p.removeprefix(CONTROL) for p in described if p.startswith(CONTROL)}
-    assert mine - (set(OPTIONAL) - {"/job/suspend", "/job/resume"}) == {e.path for e in ENDPOINTS}
-    assert {p.removeprefix(JOB_AUDIT) for p in described if p.startswith(JOB_AUDIT)} == {
-        e.path for e in AUDITS
-    }
+def test_a_null_role_is_absent_and_another_nodes_job_id_conflicts(call, stage):
+    body = contract.with_field(new_job(stage), "config.role.arbiter", None)
+    assert read_envelope(call("/job/create", body))["code"] == 0
+
+    again = call("/job/create", body, headers={"x-source-node-id": FATE})
+    refusal = read_refusal(again, 409, "JOB_ID_CONFLICT")
+    assert refusal["msg"].endswith("is here already, from another node")
+
+
+def test_every_path_for_peers_is_in_the_table(stage):
+    """Extensions have their contracts in their own tests, as has the confirmation of an audit."""
+    described = stage.caller("")("/openapi.json", None, "GET").json()["paths"]
+
+    control = {path.removeprefix(CONTROL) for path in described if path.startswith(CONTROL)}
+    extensions = set(OPTIONAL) - {"/job/suspend", "/job/resume"}
+    assert control - extensions == {endpoint.path for endpoint in ENDPOINTS}
+
+    audit = {path.removeprefix(JOB_AUDIT) for path in described if path.startswith(JOB_AUDIT)}
+    assert audit == {endpoint.path for endpoint in AUDIT_ENDPOINTS}
+
+
+def test_an_endless_job_is_refused(call):
+    contract.check_size(call, "/job/create")
 
 
 @pytest.mark.parametrize("path", sorted(OF_IDS | {f"{CONTROL}/job/status_all"}))
-def test_a_path_that_takes_ids_takes_no_large_body(stage: Stage, path: str):
-    call = Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC})
-    body = json.dumps({"job_id": [1] * IDS_BYTES}).encode()
-    refused(call(path, content=body), 413, "TOO_LARGE", 413)
-    with_most_ids = {
+def test_a_path_that_takes_ids_takes_no_large_body(stage, path):
+    call = stage.caller("")
+    too_large = json.dumps({"job_id": [1] * IDS_BYTES}).encode()
+    read_refusal(call(path, content=too_large), 413, "TOO_LARGE", 413)
+
+    # as large as ids may be
+    largest = {
         "job_id": "j",
         "task_id": "t",
         "task_name": "a",
         "amendments": ["i" * 100] * 1000,
     }
-    answer = call(path, content=json.dumps(with_most_ids).encode())
-    assert answer.status_code != 413
+    response = call(path, content=json.dumps(largest).encode())
+    assert response.status_code != 413
 
 
 # ---------------------------------------------------------------- the job audit: management layer 8
 
+# The fields of an audit that a request for the job itself does not have.
+AUDIT_FIELDS = ("audit_id", "name", "project_id")
+
 
 @pytest.fixture
 def audits(stage: Stage) -> Caller:
-    return Caller(stage.site.node, "peer", JOB_AUDIT, {"x-source-node-id": SPEC})
+    return stage.caller(JOB_AUDIT)
 
 
-def question(_: Stage) -> dict[str, Any]:
-    """Return a question about a new job, with ``config`` where the standard prints ``conf``."""
+def new_audit(_: Any) -> dict[str, Any]:
+    """Return an application for a new job; ``config`` replaces the ``conf`` that the standard prints."""
     spec = replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-audit-{next(_numbers)}")
     body = translate.audit_body(spec, PROFILES["spec"])
-    return {"config" if k == "conf" else k: v for k, v in body.items()} | {
-        "audit_id": f"q-{spec.job_id}"
-    }
+    if "conf" in body:
+        body["config"] = body.pop("conf")
+    body["audit_id"] = f"q-{spec.job_id}"
+    return body
 
 
-def asked(stage: Stage) -> dict[str, Any]:
-    """Ask about a new job; return what names the question."""
-    body = question(stage)
-    said = Caller(stage.site.node, "peer", JOB_AUDIT, {"x-source-node-id": SPEC})("/apply", body)
-    assert envelope(said) == DONE
+def job_of(audit: dict[str, Any]) -> dict[str, Any]:
+    """Return the request that creates the job of an application."""
+    return {name: value for name, value in audit.items() if name not in AUDIT_FIELDS}
+
+
+def id_of_new_audit(stage: Stage) -> dict[str, Any]:
+    """Apply for a new job; return a request that names the audit."""
+    body = new_audit(stage)
+    assert read_envelope(stage.caller(JOB_AUDIT)("/apply", body)) == DONE
     return {"audit_id": body["audit_id"]}
 
 
-NOBODY = (("audit_id", "audit-nowhere", "AUDIT_UNKNOWN"),)
-AUDITS = (
+def approval_of_scheduled(stage: Stage) -> dict[str, Any]:
+    """Return the peer's approval of the scheduled job."""
+    return {"audit_id": f"audit_{stage.scheduled.job_id}", "status": "APPROVED"}
+
+
+NO_AUDIT = (("audit_id", "audit-nowhere", "AUDIT_UNKNOWN"),)
+AUDIT_ENDPOINTS = (
     Endpoint(
         "/apply",
-        question,
+        new_audit,
         required=(
             "audit_id",
             "job_id",
@@ -311,115 +379,148 @@ AUDITS = (
     ),
     Endpoint(
         "/confirm",
-        lambda s: {"audit_id": f"audit_{s.own.job_id}", "status": "APPROVED"},
+        approval_of_scheduled,
         required=("audit_id", "status"),
-        unknown=NOBODY,
+        unknown=NO_AUDIT,
     ),
-    Endpoint("/terminate", asked, required=("audit_id",), unknown=NOBODY),
+    Endpoint(
+        "/terminate",
+        id_of_new_audit,
+        required=("audit_id",),
+        unknown=NO_AUDIT,
+    ),
     Endpoint(
         "/query",
-        asked,
-        lambda *_: DONE | {"data": {"status": "APPROVED"}},
-        unknown=NOBODY,
+        id_of_new_audit,
+        success(status="APPROVED"),
+        unknown=NO_AUDIT,
         methods=("GET",),
         in_query=True,
     ),
 )
 
 
-@pytest.mark.parametrize("one", AUDITS, ids=str)
-def test_the_contract_of_a_path_of_the_job_audit(
-    stage: Stage,
-    audits: Caller,
-    one: Endpoint,
-):
-    contract.check(audits, one, stage)
-    method, body = one.methods[0], one.body(stage)
-    for headers in ({}, {"x-source-node-id": STRANGER}):
-        refused(audits(one.path, body, method, headers=headers), 403, "NOT_AUTHORISED")
-    if one.path in ("/terminate", "/query"):  # what another node asked is not known to this one
-        refused(
-            audits(one.path, body, method, headers={"x-source-node-id": FATE}), 404, "AUDIT_UNKNOWN"
-        )
+@pytest.mark.parametrize("endpoint", AUDIT_ENDPOINTS, ids=str)
+def test_the_contract_of_a_path_of_the_job_audit(stage, audits, endpoint):
+    contract.check(audits, endpoint, stage)
 
 
-def test_a_question_that_cannot_be_taken(audits: Caller, stage: Stage):
-    first = question(stage)
-    assert envelope(audits("/apply", first)) == DONE
-    other = question(stage) | {"audit_id": first["audit_id"]}
-    refused(audits("/apply", other), 409, "AUDIT_ID_CONFLICT")
-    refused(audits("/apply", first | {"audit_id": "another"}), 409, "JOB_ID_CONFLICT")
-    refused(audits("/apply", contract.with_(first, "dag.version", "9")), 409, "JOB_ID_CONFLICT")
-    missing = contract.with_(question(stage), "dag.components[0].componentName", "Nothing")
-    said = refused(audits("/apply", missing), 400, "INVALID")
-    assert said["data"]["problems"][0]["path"].startswith("dag.components[0]")
-    assert envelope(audits("/terminate", {"audit_id": first["audit_id"]})) == DONE
-    assert envelope(audits("/query", {"audit_id": first["audit_id"]}, "GET"))["data"] == {
-        "status": "TERMINATED"
-    }
-    create = {k: v for k, v in first.items() if k not in ("audit_id", "name", "project_id")}
-    said = Caller(stage.site.node, "peer", CONTROL, audits.headers)("/job/create", create)
-    refused(said, 409, "AUDIT_WITHDRAWN")
+@pytest.mark.parametrize("headers", [{}, {"x-source-node-id": STRANGER}], ids=["none", "stranger"])
+@pytest.mark.parametrize("endpoint", AUDIT_ENDPOINTS, ids=str)
+def test_the_job_audit_is_for_known_nodes_only(stage, audits, endpoint, headers):
+    body = endpoint.body(stage)
+    response = audits(endpoint.path, body, endpoint.method, headers=headers)
+    read_refusal(response, 403, "NOT_AUTHORISED")
 
 
-def test_who_takes_a_question_back_may_say_why(audits: Caller, stage: Stage):
-    asked = question(stage)
-    assert envelope(audits("/apply", asked)) == DONE
-    why = {
-        "reason": "NO_ROOM",
-        "message": "there is no room",
-        "node": KUSCIA,
-    }
-    body = {
-        "audit_id": asked["audit_id"],
+@pytest.mark.parametrize(("path", "method"), [("/terminate", "POST"), ("/query", "GET")])
+def test_an_audit_is_unknown_to_third_nodes(stage, audits, path, method):
+    body = id_of_new_audit(stage)
+    response = audits(path, body, method, headers={"x-source-node-id": FATE})
+    read_refusal(response, 404, "AUDIT_UNKNOWN")
+
+
+def test_an_application_that_contradicts_another_is_refused(audits, stage):
+    first = new_audit(stage)
+    assert read_envelope(audits("/apply", first)) == DONE
+
+    same_audit = new_audit(stage) | {"audit_id": first["audit_id"]}
+    read_refusal(audits("/apply", same_audit), 409, "AUDIT_ID_CONFLICT")
+    same_job = first | {"audit_id": "another"}
+    read_refusal(audits("/apply", same_job), 409, "JOB_ID_CONFLICT")
+    changed_job = contract.with_field(first, "dag.version", "9")
+    read_refusal(audits("/apply", changed_job), 409, "JOB_ID_CONFLICT")
+
+
+def test_an_application_with_an_unknown_component_is_refused(audits, stage):
+    body = contract.with_field(new_audit(stage), "dag.components[0].componentName", "Nothing")
+    refusal = read_refusal(audits("/apply", body), 400, "INVALID")
+    assert refusal["data"]["problems"][0]["path"].startswith("dag.components[0]")
+
+
+def test_the_job_of_a_withdrawn_application_cannot_be_created(audits, stage, call):
+    audit = new_audit(stage)
+    audit_id = {"audit_id": audit["audit_id"]}
+    assert read_envelope(audits("/apply", audit)) == DONE
+
+    assert read_envelope(audits("/terminate", audit_id)) == DONE
+
+    query = audits("/query", audit_id, "GET")
+    assert read_envelope(query)["data"] == {"status": "TERMINATED"}
+    read_refusal(call("/job/create", job_of(audit)), 409, "AUDIT_WITHDRAWN")
+
+
+def test_a_withdrawal_of_an_application_may_give_its_cause(audits, stage):
+    audit = new_audit(stage)
+    assert read_envelope(audits("/apply", audit)) == DONE
+    withdrawal = {
+        "audit_id": audit["audit_id"],
         "outcome": "REJECTED",
-        "failed_by": why,
+        "failed_by": {
+            "reason": "NO_ROOM",
+            "message": "there is no room",
+            "node": KUSCIA,
+        },
     }
-    assert envelope(audits("/terminate", body)) == DONE
-    ending = stage.site.node.store.local_jobs.get(asked["job_id"]).ending
-    assert (ending.outcome, ending.failure) == (
-        Outcome.REJECTED,
-        Failure("NO_ROOM", "there is no room", KUSCIA),
-    )
+
+    assert read_envelope(audits("/terminate", withdrawal)) == DONE
+
+    ending = stage.site.local_job(audit["job_id"]).ending
+    assert ending.outcome is Outcome.REJECTED
+    assert ending.failure == Failure("NO_ROOM", "there is no room", KUSCIA)
 
 
-def test_answers_that_cannot_be_taken(audits: Caller, stage: Stage):
-    mine = {"audit_id": f"audit_{stage.own.job_id}"}
-    for word in ("APPLIED", "TERMINATED", "yes", ""):
-        said = refused(audits("/confirm", mine | {"status": word}), 400, "STATUS_UNKNOWN")
-        assert [p["path"] for p in said["data"]["problems"]] == ["status"]
-    refused(audits("/confirm", mine | {"status": "REJECTED"}), 409, "ALREADY_DECIDED")  # it runs
+@pytest.mark.parametrize("word", ["APPLIED", "TERMINATED", "yes", ""])
+def test_a_confirmation_with_another_word_is_refused(audits, stage, word):
+    body = approval_of_scheduled(stage) | {"status": word}
+    refusal = read_refusal(audits("/confirm", body), 400, "STATUS_UNKNOWN")
+    assert [problem["path"] for problem in refusal["data"]["problems"]] == ["status"]
+
+
+def test_a_confirmation_by_an_outsider_or_too_late_changes_nothing(audits, stage):
+    approval = approval_of_scheduled(stage)
     outsider = {"x-source-node-id": KUSCIA}
-    refused(audits("/confirm", mine | {"status": "APPROVED"}, headers=outsider), 404, "JOB_UNKNOWN")
-    refused(audits("/terminate", mine, headers=outsider), 404, "JOB_UNKNOWN")
-    assert stage.site.node.store.jobs.get(stage.own.job_id).status is JobStatus.RUNNING
+
+    read_refusal(audits("/confirm", approval, headers=outsider), 404, "JOB_UNKNOWN")
+    read_refusal(audits("/terminate", approval, headers=outsider), 404, "JOB_UNKNOWN")
+    # the job runs already
+    rejection = approval | {"status": "REJECTED"}
+    read_refusal(audits("/confirm", rejection), 409, "ALREADY_DECIDED")
+    assert stage.scheduled_job().status is JobStatus.RUNNING
 
 
-def test_a_job_that_was_created_first_is_answered_all_the_same(audits: Caller, stage: Stage):
-    body = question(stage)
-    create = {k: v for k, v in body.items() if k not in ("audit_id", "name", "project_id")}
-    control = Caller(stage.site.node, "peer", CONTROL, audits.headers)
-    assert envelope(control("/job/create", create))["code"] == 0
-    assert envelope(audits("/apply", body)) == DONE
-    told = wait_for(
-        lambda: next(
-            (a for a in stage.site.peer.asked if a.body.get("audit_id") == body["audit_id"]), None
-        ),
-        20,
-        0.02,
-    )
-    assert (told.target, told.body["status"]) == (f"{JOB_AUDIT}/confirm", "APPROVED")
-    assert envelope(control("/job/start", {"job_id": body["job_id"]})) == DONE
-    refused(audits("/terminate", {"audit_id": body["audit_id"]}), 409, "JOB_STARTED")
-    refused(audits("/apply", question(stage) | {"job_id": body["job_id"]}), 409, "JOB_ID_CONFLICT")
-    assert envelope(control("/job/stop", {"job_id": body["job_id"]})) == DONE
+def test_an_application_for_a_created_job_is_answered_too(audits, stage, call):
+    audit = new_audit(stage)
+    job_id = audit["job_id"]
+    assert read_envelope(call("/job/create", job_of(audit)))["code"] == 0
+
+    assert read_envelope(audits("/apply", audit)) == DONE
+
+    def confirmation() -> Received | None:
+        for request in stage.site.peer.requests:
+            if request.body.get("audit_id") == audit["audit_id"]:
+                return request
+        return None
+
+    request = wait_for(confirmation, 20, 0.02)
+    assert request.target == f"{JOB_AUDIT}/confirm"
+    assert request.body["status"] == "APPROVED"
+
+    assert read_envelope(call("/job/start", {"job_id": job_id})) == DONE
+    withdrawal = {"audit_id": audit["audit_id"]}
+    read_refusal(audits("/terminate", withdrawal), 409, "JOB_STARTED")
+    second_audit = new_audit(stage) | {"job_id": job_id}
+    read_refusal(audits("/apply", second_audit), 409, "JOB_ID_CONFLICT")
+    assert read_envelope(call("/job/stop", {"job_id": job_id})) == DONE
 
 
-def test_an_approval_may_be_withdrawn_and_the_job_is_stopped(audits: Caller, stage: Stage):
-    own = a_job_with(SPEC)
-    stage.site.node.coordinator.submit_job(own, ME)
+def test_an_approval_may_be_withdrawn_and_the_job_is_stopped(audits, stage):
+    spec = a_job_with(SPEC)
+    stage.site.submit(spec)
+    withdrawal = {"audit_id": f"audit_{spec.job_id}"}
+
     for _ in range(2):
-        assert envelope(audits("/terminate", {"audit_id": f"audit_{own.job_id}"})) == DONE
-    jobs = stage.site.node.store.jobs
-    wait_for(lambda: jobs.get(own.job_id).ended_at is not None, 20, 0.02, "it is stopped")
-    assert envelope(audits("/terminate", {"audit_id": f"audit_{own.job_id}"})) == DONE
+        assert read_envelope(audits("/terminate", withdrawal)) == DONE
+    stage.site.wait_for_end(spec.job_id)
+
+    assert read_envelope(audits("/terminate", withdrawal)) == DONE
