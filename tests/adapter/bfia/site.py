@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from gateway.bootstrap.parts import Pace
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId
@@ -181,7 +182,7 @@ def _names(request: Received, ids: set[str]) -> bool:
 
 
 @contextmanager
-def serving_site(home: Path) -> Iterator[Site]:
+def serving_site(home: Path, pace: Pace = Pace()) -> Iterator[Site]:
     """Serve a node whose routes lead, in each dialect, to one scripted peer."""
     with scripted() as (peer, url), World(home) as world:
         routes = {}
@@ -191,6 +192,7 @@ def serving_site(home: Path) -> Iterator[Site]:
             routes=routes,
             scripts={IMAGE: Script(code=None)},
             providers=[registration()],
+            pace=pace,
         )
         yield Site(node, peer)
 

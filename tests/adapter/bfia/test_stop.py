@@ -1,28 +1,23 @@
-"""A platform stops a task over the wire: what ends, what goes on, and what every party says of it."""
+"""A platform stops a task over the wire: its effects, and the job as every party then shows it."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import pytest
 
 from gateway.bootstrap.node import Gateway
+from gateway.domain.job import Job
+from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from tests.adapter.bfia.contract import DONE, Caller, envelope
+from tests.adapter.bfia.contract import DONE, Caller, read_envelope
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER
 
-PLATFORM, V2 = "/v1/platform/schedule", "/v2/schedule"
-READY, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.SUCCESS, TaskStatus.FAILED
-BY_THIRD = {
-    "scheduler": THIRD,
-    "initiator": THIRD,
-    "initiator_role": "host",
-}
-
-_numbers = count()
+# Both prefixes of the paths for a platform.
+PLATFORM = "/v1/platform/schedule"
+PLATFORM_V2 = "/v2/schedule"
 
 
 @pytest.fixture(scope="module")
@@ -31,93 +26,128 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def stop(
-    node: Gateway,
-    job_id: str,
-    task: str = "",
-    path: str = "/job/stop_task",
-    prefix: str = PLATFORM,
-) -> Any:
-    body = {"job_id": job_id} | ({"task_name": task} if task else {})
-    return envelope(Caller(node, "operator", prefix, {})(path, body))
+def stop_task(node: Gateway, job_id: str, task: str, prefix: str = PLATFORM) -> Any:
+    """Stop one task of a job; return the response's body."""
+    body = {"job_id": job_id, "task_name": task}
+    return read_envelope(Caller(node, "operator", prefix, {})("/job/stop_task", body))
 
 
-def stopped(world: World, job_id: str) -> dict[str, Any]:
-    """Wait for the end of the job and of all it left; return what every party says of it."""
-    job = world.wait_status(job_id, JobStatus.FINISHED)
-    shown = []
-    for node, local in zip(
-        *[(world.me, world.peer), world.closed(job_id, world.me, world.peer)], strict=True
-    ):
-        assert local.ending is not None and job.ending is not None
-        assert (local.ending.outcome, local.ending.failure) == (Outcome.STOPPED, job.ending.failure)
-        assert {r.task_name: r.status.name for r in local.runs}.items() <= {
-            name: task.status.name for name, task in job.tasks.items()
-        }.items()
-        assert not {found.name for found in world.engine(node).list()} & {
-            run.name for run in local.runs
-        }
-        view = Caller(node, "operator", PLATFORM, {})(
-            "/job/status_all", method="GET", params={"job_id": job_id}
-        )
-        shown.append(envelope(view)["data"])
-    assert shown[0] == shown[1]
-    return dict(shown[0])
+def stop_all(node: Gateway, job_id: str, task: str = "", prefix: str = PLATFORM) -> Any:
+    """Stop a job, or one task of it, by the path for jobs; return the response's body."""
+    body = {"job_id": job_id}
+    if task:
+        body["task_name"] = task
+    return read_envelope(Caller(node, "operator", prefix, {})("/job/stop_all", body))
 
 
-@pytest.mark.parametrize(("prefix", "where"), [(PLATFORM, PEER), (V2, ME)])
+@pytest.mark.parametrize(
+    ("prefix", "stopping_node"),
+    [(PLATFORM, PEER), (PLATFORM_V2, ME)],
+    ids=["partner", "scheduler"],
+)
 def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
-    world: World,
-    prefix: str,
-    where: str,
+    world, prefix, stopping_node
 ):
-    spec = a_spec(
-        "a -> b; c -> d", {"guest": (ME,), "host": (PEER,)}, job_id=f"job-stop-{next(_numbers)}"
-    )
-    job_id, node = spec.job_id, world.me if where == ME else world.peer
+    roles = {"guest": (ME,), "host": (PEER,)}
+    spec = a_spec("a -> b; c -> d", roles, job_id=f"job-stop-by-{stopping_node}")
+    job_id = spec.job_id
+    node = world.me if stopping_node == ME else world.peer
+    parties = {"guest.0": world.me, "host.0": world.peer}
     world.me.coordinator.submit_job(spec, "")
 
-    def is_(task: str, status: TaskStatus) -> None:
-        wait_for(
-            lambda: world.job(job_id).tasks[task].status is status, 20, 0.01, f"{task} is {status}"
-        )
+    # b follows a and stops with it
+    for label, party_node in parties.items():
+        world.run(job_id, "a", label, party_node)
+    assert stop_task(node, job_id, "a", prefix) == DONE
+    assert stop_all(node, job_id, "a", prefix) == DONE
+    wait_for_task(world, job_id, "a", TaskStatus.FAILED)
 
-    parties = (("guest.0", world.me), ("host.0", world.peer))
-    for party, at in parties:
-        world.run(job_id, "a", party, at)
-    for path in ("/job/stop_task", "/job/stop_all"):
-        assert stop(node, job_id, "a", path, prefix) == DONE
-    is_("a", FAILED)
-    for party, at in parties:
-        table = at.storage.path(world.run(job_id, "c", party, at).outputs["out"])
-        table.parent.mkdir(parents=True, exist_ok=True)
-        table.write_text("id,x\n1,2\n")
+    # c goes on; a stop after its end has no effect
+    for label, party_node in parties.items():
+        write_output(party_node, world.run(job_id, "c", label, party_node))
     world.end_all(spec, "c")
-    is_("c", SUCCESS)
-    assert stop(node, job_id, "c") == DONE, "it is over already"
-    is_("d", TaskStatus.RUNNING)
-    assert (
-        stop(node, job_id, "d", "/job/stop_task", prefix) == DONE
-    )  # the last one, which takes the job with it
-    said = stopped(world, job_id)
-    assert [(t["task_name"], t["status"]) for t in said["tasks"]] == list(
-        zip("abcd", ("FAILED", "READY", "SUCCESS", "FAILED"), strict=True)
-    )
-    assert (said["outcome"], said["progress"], said["failed_by"]["reason"]) == (
-        "STOPPED",
-        25,
-        "STOPPED",
-    )
-    assert stop(node, job_id, "", "/job/stop_all") == stop(node, job_id, "a") == DONE
+    wait_for_task(world, job_id, "c", TaskStatus.SUCCESS)
+    assert stop_task(node, job_id, "c") == DONE
+
+    # d is the last task, with which the job ends
+    wait_for_task(world, job_id, "d", TaskStatus.RUNNING)
+    assert stop_task(node, job_id, "d", prefix) == DONE
+    view = stopped_view(world, job_id)
+    assert {task["task_name"]: task["status"] for task in view["tasks"]} == {
+        "a": "FAILED",
+        "b": "READY",
+        "c": "SUCCESS",
+        "d": "FAILED",
+    }
+    assert view["outcome"] == "STOPPED"
+    assert view["progress"] == 25
+    assert view["failed_by"]["reason"] == "STOPPED"
+
+    assert stop_all(node, job_id) == DONE
+    assert stop_task(node, job_id, "a") == DONE
 
 
-def test_a_silent_scheduling_node_is_named_when_a_task_should_stop(world: World):
-    spec = a_spec("a", {"guest": (ME,), "host": (THIRD,)}, job_id="job-stop-away", **BY_THIRD)
+def wait_for_task(world: World, job_id: str, task: str, status: TaskStatus) -> None:
+    """Wait until a task of the job has a status."""
+
+    def has_status() -> bool:
+        return world.job(job_id).tasks[task].status is status
+
+    wait_for(has_status, 20, 0.01, f"{task} is {status}")
+
+
+def write_output(node: Any, run: Any) -> None:
+    """Write a table as the output of a run, which a success needs."""
+    table = node.storage.path(run.outputs["out"])
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text("id,x\n1,2\n")
+
+
+def stopped_view(world: World, job_id: str) -> dict[str, Any]:
+    """Wait until both nodes have released a stopped job; return the view that both show."""
+    job = world.wait_status(job_id, JobStatus.FINISHED)
+    nodes = (world.me, world.peer)
+    views = []
+    for node, local in zip(nodes, world.closed(job_id, *nodes), strict=True):
+        check_stopped_part(job, local)
+        containers = {container.name for container in world.engine(node).list()}
+        assert containers.isdisjoint(run.name for run in local.runs)
+        call = Caller(node, "operator", PLATFORM, {})
+        response = call("/job/status_all", method="GET", params={"job_id": job_id})
+        views.append(read_envelope(response)["data"])
+
+    by_me, by_peer = views
+    assert by_me == by_peer
+    return dict(by_me)
+
+
+def check_stopped_part(job: Job, local: LocalJob) -> None:
+    """Fail unless a node's part of a stopped job agrees with the job."""
+    assert job.ending is not None
+    assert local.ending is not None
+    assert local.ending.outcome is Outcome.STOPPED
+    assert local.ending.failure == job.ending.failure
+    for run in local.runs:
+        assert run.status.name == job.tasks[run.task_name].status.name
+
+
+def test_a_silent_scheduling_node_is_named_when_a_task_should_stop(world):
+    spec = a_spec(
+        "a",
+        {"guest": (ME,), "host": (THIRD,)},
+        job_id="job-stop-away",
+        scheduler=THIRD,
+        initiator=THIRD,
+        initiator_role="host",
+    )
     world.me.participant.create_job(spec, THIRD)
-    answer = stop(world.me, spec.job_id, "a")
-    assert answer["data"]["reason"] == "PEER_UNREACHABLE" and THIRD in answer["msg"]
+
+    refusal = stop_task(world.me, spec.job_id, "a")
+
+    assert refusal["data"]["reason"] == "PEER_UNREACHABLE"
+    assert THIRD in refusal["msg"]
     assert world.local(spec.job_id).status is JobStatus.READY
+
     world.me.participant.stop_job(spec.job_id, "", None, THIRD)
-    assert stop(world.me, spec.job_id, "", "/job/stop_all") == DONE, (
-        "it has ended here: no node is asked"
-    )
+    # the job has ended at this node, which now needs no other node to stop it
+    assert stop_all(world.me, spec.job_id) == DONE
