@@ -51,6 +51,8 @@ class Pace:
     # Seconds after which the scheduling node repeats a call without a response: a claim may wait
     # 1 s in its lane, a connection 1 s for a place and 3 s to come up.
     lost_call: float = LONGEST_CALL + 6.0
+    first_retry: float = Timing.retry_first  # seconds before a failed call is repeated
+    longest_retry: float = Timing.retry_max  # seconds up to which that pause doubles
 
 
 def call_timing(settings: Settings, pace: Pace = Pace()) -> Timing:
@@ -58,6 +60,8 @@ def call_timing(settings: Settings, pace: Pace = Pace()) -> Timing:
     limits = settings.limits
     return Timing(
         call_deadline=pace.lost_call,
+        retry_first=pace.first_retry,
+        retry_max=pace.longest_retry,
         unreachable_limit=limits.unreachable_seconds,
         jitter=JITTER,
         hold_first=limits.schedule_pause_seconds,

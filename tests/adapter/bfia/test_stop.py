@@ -51,7 +51,7 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
     roles = {"guest": (ME,), "host": (PEER,)}
     spec = a_spec("a -> b; c -> d", roles, job_id=f"job-stop-by-{stopping_node}")
     job_id = spec.job_id
-    node = world.me if stopping_node == ME else world.peer
+    node = {ME: world.me, PEER: world.peer}[stopping_node]
     parties = {"guest.0": world.me, "host.0": world.peer}
     world.me.coordinator.submit_job(spec, "")
 
