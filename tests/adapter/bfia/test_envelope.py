@@ -1,11 +1,11 @@
-"""Every response of a path is in the envelope, whatever the request and whatever happens to it."""
+"""Every response of a path is in the envelope, whatever the request and its fate."""
 
 from typing import Annotated, Any
 
 import httpx
 import pytest
 from fastapi import APIRouter, Depends, Query, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from adapter.bfia import envelope
@@ -19,12 +19,14 @@ from gateway.errors import Conflict, Invalid, NotAllowed, TooLarge
 from gateway.http.app import Mounted, create_app
 
 pytestmark = pytest.mark.anyio
-MOST = 100
+
+# The largest body, in bytes.
+MAX_BODY = 100
 
 
 @pytest.fixture
-def node() -> ASGIApp:
-    """Return an application with some paths."""
+def app() -> ASGIApp:
+    """An application with some paths."""
     router = APIRouter(route_class=Route)
 
     @router.post("/job")
@@ -54,12 +56,13 @@ def node() -> ASGIApp:
         if request.headers.get("x-source-node-id") == "unknown":
             raise NotAllowed("not you")
 
-    app = create_app("test", [Mounted(router, MOST)], first=[check])
+    app = create_app("test", [Mounted(router, MAX_BODY)], first=[check])
     envelope.install(app)
     return envelope.too_large_in_envelope(app)
 
 
-async def ask(app: ASGIApp, **changes: Any) -> httpx.Response:
+async def send(app: ASGIApp, **changes: Any) -> httpx.Response:
+    """Send a good request to an application, with changes of its parts."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     request = {
         "method": "POST",
@@ -70,72 +73,70 @@ async def ask(app: ASGIApp, **changes: Any) -> httpx.Response:
         return await client.request(**(request | changes))
 
 
-async def test_a_path_gets_body_sender_and_query(node: ASGIApp):
-    response = await ask(node, json={"job_id": "job-1"}, params={"by": "ann"})
+async def test_a_path_gets_body_sender_and_query(app):
+    response = await send(app, json={"job_id": "job-1"}, params={"by": "ann"})
     assert response.json()["code"] == 0
     assert response.json()["data"] == {"job_id": "job-1 of n1 by ann"}
 
 
-@pytest.mark.parametrize(
-    ("request_parts", "status", "code"),
-    [
-        ({"json": {"job_id": "job-taken"}}, 200, Conflict.code),
-        ({"json": {"job_id": "job-bug"}}, 500, 500),
-        (
-            {"json": {"job_id": "job-1"}, "headers": {"x-source-node-id": "unknown"}},
-            200,
-            NotAllowed.code,
-        ),
-        ({"json": {"job_id": ""}}, 200, Invalid.code),
-        ({"json": {}}, 200, Invalid.code),
-        ({"content": b""}, 200, Invalid.code),
-        ({"content": b"{"}, 200, Invalid.code),
-        (
-            {"content": b'{"job_id": "job-1"}', "headers": {"content-type": "text/plain"}},
-            200,
-            Invalid.code,
-        ),
-        ({"json": {"job_id": "job-1", "more": "x" * MOST}}, 413, 413),
-        (
-            {
-                "content": b'{"job_id": "job-1"}'.ljust(300),
-                "headers": {"content-length": "000000000300"},
-            },
-            413,
-            413,
-        ),
-        ({"method": "GET"}, 405, 405),
-        ({"url": "/none"}, 404, 404),
-        ({"url": "/closed", "json": {"job_id": "job-1"}}, 200, NotAllowed.code),
-        (
-            {
-                "method": "GET",
-                "url": "/page",
-                "params": {"number": "x"},
-            },
-            200,
-            Invalid.code,
-        ),
-    ],
-)
-async def test_a_refusal_is_in_the_envelope(
-    node: ASGIApp,
-    request_parts: dict[str, Any],
-    status: int,
-    code: int,
-):
-    response = await ask(node, **request_parts)
-    assert (response.status_code, response.json()["code"]) == (status, code)
+JOB = {"job_id": "job-1"}
+
+# Requests that differ from a good one, and the HTTP status and the code of their refusal.
+REFUSALS = {
+    "conflict": ({"json": {"job_id": "job-taken"}}, 200, Conflict.code),
+    "bug": ({"json": {"job_id": "job-bug"}}, 500, 500),
+    "denied sender": (
+        {"json": JOB, "headers": {"x-source-node-id": "unknown"}},
+        200,
+        NotAllowed.code,
+    ),
+    "empty id": ({"json": {"job_id": ""}}, 200, Invalid.code),
+    "empty object": ({"json": {}}, 200, Invalid.code),
+    "empty body": ({"content": b""}, 200, Invalid.code),
+    "broken body": ({"content": b"{"}, 200, Invalid.code),
+    "plain text": (
+        {"content": b'{"job_id": "job-1"}', "headers": {"content-type": "text/plain"}},
+        200,
+        Invalid.code,
+    ),
+    "large body": ({"json": JOB | {"more": "x" * MAX_BODY}}, 413, 413),
+    "large length": (
+        {
+            "content": b'{"job_id": "job-1"}'.ljust(300),
+            "headers": {"content-length": "000000000300"},
+        },
+        413,
+        413,
+    ),
+    "method": ({"method": "GET"}, 405, 405),
+    "path": ({"url": "/none"}, 404, 404),
+    "denied path": ({"url": "/closed", "json": JOB}, 200, NotAllowed.code),
+    "query": (
+        {"method": "GET", "url": "/page", "params": {"number": "x"}},
+        200,
+        Invalid.code,
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_parts", "status", "code"), REFUSALS.values(), ids=REFUSALS)
+async def test_a_refusal_is_in_the_envelope(app, request_parts, status, code):
+    response = await send(app, **request_parts)
+    assert response.status_code == status
+    assert response.json()["code"] == code
 
 
 async def test_the_frameworks_413_gets_the_envelope():
-    response = await ask(envelope.too_large_in_envelope(PlainTextResponse("no", 413)))
-    assert (response.status_code, response.json()["code"]) == (413, 413)
+    app = envelope.too_large_in_envelope(PlainTextResponse("no", 413))
+    response = await send(app)
+    assert response.status_code == 413
+    assert response.json()["code"] == 413
 
 
 @pytest.mark.parametrize("form", Form)
-async def test_the_channels_413_keeps_its_form(form: Form):
-    refusal: Response = responses.refusal(TooLarge("too large"), form)
-    response = await ask(envelope.too_large_in_envelope(refusal))
-    answer = decode_answer(response.content, response.headers["content-type"])
-    assert (response.status_code, answer.code) == (413, "E0000000413")
+async def test_the_channels_413_keeps_its_form(form):
+    refusal = responses.refusal(TooLarge("too large"), form)
+    response = await send(envelope.too_large_in_envelope(refusal))
+    body = decode_answer(response.content, response.headers["content-type"])
+    assert response.status_code == 413
+    assert body.code == "E0000000413"

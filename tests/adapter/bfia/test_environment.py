@@ -1,8 +1,12 @@
-"""What a container is told: the user's own job to the byte, and the rules for values, roles and addresses."""
+"""A container's environment: a user's own job to the byte, and the rules for its values.
+
+The rules concern values, roles and addresses.
+"""
 
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,248 +20,272 @@ from hypothesis import strategies as st
 from adapter.bfia import translate, wire
 from adapter.bfia.environment import QUERY, container_status, encode_parameter, environment
 from engines.base import LaunchSpec
-from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
-from tests.adapter.bfia import scripted as peers
-from tests.adapter.bfia.scripted import says, scripted
+from tests.adapter.bfia.scripted import says, scripted, text
 from tests.builders import a_local_job, a_run, a_spec
-from tests.contracts.apis import serving
 from tests.e2e.nodes import ROOT, example, wait_for
-from tests.inprocess import ME, Node, ask, settings
+from tests.inprocess import ME, Node, serving, settings
 from tests.memory_engine import MemoryEngine, Script
 
+# The ids of the user's job, its trace and its tasks.
 JOB = "job-00112233445566778899aabbccddeeff"
 TRACE = "trace_0123456789abcdef0123456789abcdef"
-PSI, TREES = "intersect_rsa_1", "hetero_secureboost_1"
+PSI = "intersect_rsa_1"
+TREES = "hetero_secureboost_1"
 TASKS = {
     PSI: "task_11111111111111111111111111111111",
     TREES: "task_22222222222222222222222222222222",
 }
 ROLES = ("guest", "host")
 
-INJECTED = "<the run's token>"
-"""stands in the golden files for the one value that is random in every run"""
+# In place of the token in the golden files, the one value that is random in every run.
+TOKEN_MARK = "<the run's token>"
+
+INPUT = "runtime.component.input."
+OUTPUT = "runtime.component.output."
+PARAMETER = "runtime.component.parameter."
 
 
 @dataclass(frozen=True)
-class Launched:
-    """What the engine was handed for one run, and the run's record."""
+class Launch:
+    """A run as the engine was asked to launch it, and the run as it is stored."""
 
     spec: LaunchSpec
     run: Run
 
-    @property
     def environment(self) -> dict[str, str]:
-        """What the container gets, with the token taken out of the two places where it belongs."""
-        found = dict(self.spec.environment)
-        token, secret = found["config.token"], found["system.callback"].partition("?run=")[2]
-        for text, id_ in ((token, self.run.token), (secret, self.run.run_id)):
-            assert id_ and text.startswith(id_) and len(text) == len(id_) + 32
+        """Return the container's variables; `TOKEN_MARK` replaces both copies of the token.
+
+        Fails if the token does not begin with the run's ids, or is in any other variable.
+        """
+        variables = dict(self.spec.environment)
+        token = variables["config.token"]
+        callback, _, callback_token = variables["system.callback"].partition("?run=")
+        assert is_signed(token, self.run.token)
+        assert is_signed(callback_token, self.run.run_id)
         assert self.run.run_id not in token
-        found["system.callback"] = found["system.callback"].replace(secret, token)
-        for name in ("config.token", "system.callback"):
-            found[name] = found[name].replace(token, INJECTED)
-        assert token not in "".join(found.values())
-        return found
+
+        variables["config.token"] = TOKEN_MARK
+        variables["system.callback"] = f"{callback}?run={TOKEN_MARK}"
+        assert token not in "".join(variables.values())
+        return variables
 
 
-# ---------------------------------------------------------------- the user's job
+def is_signed(token: str, name: str) -> bool:
+    """Return whether a token is a name and 32 characters of signature."""
+    return name != "" and token.startswith(name) and len(token) == len(name) + 32
+
+
+def named(variables: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the variables of a prefix, without the prefix."""
+    values = {}
+    for name, value in variables.items():
+        if name.startswith(prefix):
+            values[name.removeprefix(prefix)] = value
+    return values
+
+
+# ---------------------------------------------------------------- a user's job
+
+
+@contextmanager
+def serving_node(configuration: Any) -> Iterator[Node]:
+    """Serve a node whose containers run until a test ends them."""
+    engine = MemoryEngine.making({"unionpay:2.0.0": Script(code=None)})
+    with serving(Node(configuration, engine=engine)) as node:
+        yield node
 
 
 @pytest.fixture(scope="module")
-def launched(
+def launches(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Mapping[tuple[str, str], Launched]]:
-    """Run the user's job, with ids, trace and addresses injected, up to what the engine is handed."""
-    free = "127.0.0.1:0"
-    listen = {
-        "peer": {"bind": free},
-        "container": {"bind": free, "advertise": "http://10.0.0.5:7381"},
-        "operator": {"bind": free},
-    }
-    made = settings(tmp_path_factory.mktemp("node"), listen=listen, engine={"kind": "docker"})
-    node = made.node.model_copy(update={"institution": "JG0100001100000000"})
-    with serving(Node(made.model_copy(update={"node": node}), engine=_engine)) as gateway:
-        yield _launched(gateway)
-
-
-def _engine(settings: Any, installation: str) -> MemoryEngine:
-    return MemoryEngine(
-        node=settings.node.id,
-        installation=installation,
-        images={"unionpay:2.0.0": Script(code=None)},
+) -> Iterator[Mapping[tuple[str, str], Launch]]:
+    """The launches of the user's job, by task and role; its ids and addresses are fixed."""
+    free_port = {"bind": "127.0.0.1:0"}
+    configuration = settings(
+        tmp_path_factory.mktemp("node"),
+        listen={
+            "peer": free_port,
+            "container": free_port | {"advertise": "http://10.0.0.5:7381"},
+            "operator": free_port,
+        },
+        engine={"kind": "docker"},
     )
+    with_institution = configuration.node.model_copy(update={"institution": "JG0100001100000000"})
+    configuration = configuration.model_copy(update={"node": with_institution})
+    with serving_node(configuration) as node:
+        yield run_users_job(node, example("register_unionpay.json"))
 
 
-def _launched(gateway: Gateway, body: Any = None) -> dict[tuple[str, str], Launched]:
-    provider = body or example("register_unionpay.json")
-    registered = ask(gateway, "operator", "POST", "/v2/provider/register", json=provider)
-    assert registered.json() == {"code": 0, "message": "create success"}
-    for role in ROLES:
-        _upload(gateway, role)
+def run_users_job(node: Node, provider: dict[str, Any]) -> dict[tuple[str, str], Launch]:
+    """Run the user's job with a provider to its success; return the launches by task and role."""
+    registration = node.post("/v2/provider/register", provider)
+    assert registration.json() == {"code": 0, "message": "create success"}
+    upload_table(node, "guest", {"label_name": "y"})
+    upload_table(node, "host", {})
     job = wire.CreateAll.model_validate(example("create_all_psi_sbt.json"))
-    gateway.participant.create_job(translate.job_spec(job, JOB, ME, TRACE), ME)
-    gateway.participant.start_job(JOB, ME)
-    found = {}
+    node.participant.create_job(translate.job_spec(job, JOB, ME, TRACE), ME)
+    node.participant.start_job(JOB, ME)
+
+    launches = {}
     for task, task_id in TASKS.items():
-        gateway.participant.start_task(JOB, task_id, task, ME)
+        node.participant.start_task(JOB, task_id, task, ME)
         for role in ROLES:
-            found[task, role] = _up(gateway, task, role)
-            _succeed(gateway, found[task, role])
-    gateway.participant.stop_job(JOB, "", Ending(Outcome.SUCCEEDED, datetime.now(UTC)), ME)
-    return found
+            launch = wait_for_launch(node, task, role)
+            finish(node, launch)
+            launches[task, role] = launch
+
+    ending = Ending(Outcome.SUCCEEDED, datetime.now(UTC))
+    node.participant.stop_job(JOB, "", ending, ME)
+    return launches
 
 
-def _upload(gateway: Gateway, role: str) -> None:
-    meta = {"delimiter": ",", "match_id_name": "id"} | (
-        {"label_name": "y"} if role == "guest" else {}
-    )
+def upload_table(node: Node, role: str, extra_meta: dict[str, str]) -> None:
+    """Upload a role's table of the examples."""
+    meta = {"delimiter": ",", "match_id_name": "id", **extra_meta}
     form = {
         "namespace": "testspace",
         "name": f"test_{role}",
         "head": "true",
         "partitions": "1",
+        "meta": json.dumps(meta),
     }
     path = ROOT / "examples" / "data" / f"breast_hetero_{role}.csv"
-    with path.open("rb") as file:
-        answer = ask(
-            gateway,
-            "operator",
-            "POST",
-            "/v2/component/upload/file",
-            data=form | {"meta": json.dumps(meta)},
-            files={"file": (path.name, file, "text/csv")},
-        )
-    assert answer.json()["code"] == 0, answer.text
+    files = {"file": (path.name, path.read_bytes(), "text/csv")}
+    response = node.post("/v2/component/upload/file", data=form, files=files)
+    assert response.json()["code"] == 0, response.text
 
 
-def _up(
-    gateway: Gateway,
-    task: str,
-    role: str,
-) -> Launched:
-    def find() -> Run | None:
-        runs = gateway.store.local_jobs.get(JOB).runs
-        return next(
-            (r for r in runs if (r.task_name, r.party.role) == (task, role) and r.started_at), None
-        )
+def wait_for_launch(node: Node, task: str, role: str) -> Launch:
+    """Wait until a role's container of a task has started."""
 
-    run: Run = wait_for(find, 20, 0.01, f"{role} of {task} is up")
-    assert isinstance(gateway.engine, MemoryEngine)
-    (spec,) = (spec for spec in gateway.engine.launches if spec.name == run.name)
-    return Launched(spec, run)
+    def started_run() -> Run | None:
+        for run in node.store.local_jobs.get(JOB).runs:
+            if run.task_name == task and run.party.role == role and run.started_at:
+                return run
+        return None
+
+    run: Run = wait_for(started_run, 20, 0.01, f"{role} of {task} has started")
+    [spec] = [spec for spec in engine_of(node).launches if spec.name == run.name]
+    return Launch(spec, run)
 
 
-def _succeed(gateway: Gateway, one: Launched) -> None:
-    """Do what the container would: write every output where it was told to, report, end."""
-    for mount in one.spec.mounts:
-        if mount.target.startswith("/bfia/storage/") and not mount.read_only:
+def finish(node: Node, launch: Launch) -> None:
+    """Act as a successful container: write every output, report, and exit."""
+    for mount in launch.spec.mounts:
+        is_output = mount.target.startswith("/bfia/storage/") and not mount.read_only
+        if is_output:
             (mount.source / "data_0").write_text("{}")
-    gateway.participant.callback(Callback(TaskStatus.SUCCESS, run_id=one.run.run_id))
-    assert isinstance(gateway.engine, MemoryEngine)
-    gateway.engine.finish(one.spec.name, 0)
-    wait_for(
-        lambda: (
-            next(
-                r for r in gateway.store.local_jobs.get(JOB).runs if r.run_id == one.run.run_id
-            ).over
-        ),
-        20,
-        0.01,
-    )
+    node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=launch.run.run_id))
+    engine_of(node).finish(launch.spec.name, 0)
+
+    def is_over() -> bool:
+        runs = node.store.local_jobs.get(JOB).runs
+        [run] = [run for run in runs if run.run_id == launch.run.run_id]
+        return run.over
+
+    wait_for(is_over, 20, 0.01)
 
 
-def golden(name: str, value: Any) -> None:
-    """Assert that a JSON value is what a golden file holds; with REGENERATE_GOLDEN, write that anew."""
+def engine_of(node: Node) -> MemoryEngine:
+    """Return a node's engine."""
+    assert isinstance(node.engine, MemoryEngine)
+    return node.engine
+
+
+def assert_golden(name: str, value: Any) -> None:
+    """Fail unless a JSON value is that of a golden file.
+
+    With REGENERATE_GOLDEN in the environment the file is written, and the test fails.
+    """
     path = Path(__file__).with_name("golden") / f"{name}.json"
-    said = (
-        json.dumps(
-            value,
-            indent=2,
-            ensure_ascii=False,
-            sort_keys=True,
-        )
-        + "\n"
-    )
+    content = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     if os.environ.get("REGENERATE_GOLDEN"):
-        path.write_text(said, encoding="utf-8")
-        raise AssertionError(f"{path.name} is written anew; look at what has changed")
-    assert said == path.read_text(encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
+        raise AssertionError(f"{path.name} was written; check the changes")
+    assert content == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("task", TASKS)
-def test_the_users_job_gives_these_environments(
-    launched: Mapping[tuple[str, str], Launched],
-    task: str,
-    role: str,
-):
-    golden(f"{task}-{role}", launched[task, role].environment)
+def test_the_users_job_gives_these_environments(launches, task, role):
+    assert_golden(f"{task}-{role}", launches[task, role].environment())
 
 
-def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
-    launched: Mapping[tuple[str, str], Launched],
-):
-    for (task, role), one in launched.items():
-        seen = {m.target: m.read_only for m in one.spec.mounts}
-        addresses = {
-            k: "/bfia/storage/{namespace}/{name}".format(**json.loads(v))
-            for k, v in one.environment.items()
-            if k.startswith(("runtime.component.input.", "runtime.component.output."))
-        }
-        assert seen == {
-            **{path: k.startswith("runtime.component.input.") for k, path in addresses.items()},
-            "/bfia/log": False,
-        }
-        own = "/bfia/storage/testspace/test_" if task == PSI else f"/bfia/storage/{JOB}-"
-        assert addresses["runtime.component.input.train_data"].startswith(own + role)
-
-
-# ---------------------------------------------------------------- the rules
-
-
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("as it is", "as it is"),
-        ("", ""),
-        ('"quoted"', '"quoted"'),
-        (True, "True"),
-        (False, "False"),
-        (1.0, "1"),
-        (-3.0, "-3"),
-        (
-            {
-                "max_depth": 5,
-                "need": False,
-                "no": None,
-            },
-            '{"max_depth": 5, "need": false, "no": null}',
-        ),
-        ({"名": "值"}, '{"名": "值"}'),
-    ],
+    ("task", "input_folder"),
+    [(PSI, "/bfia/storage/testspace/test_"), (TREES, f"/bfia/storage/{JOB}-")],
+    ids=[PSI, TREES],
 )
-def test_how_a_value_is_written(value: Any, text: str):
-    assert encode_parameter(value) == text
+def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
+    launches, task, input_folder, role
+):
+    launch = launches[task, role]
+    inputs = mount_paths(launch, INPUT)
+    outputs = mount_paths(launch, OUTPUT)
+
+    read_only = {mount.target: mount.read_only for mount in launch.spec.mounts}
+
+    expected = {"/bfia/log": False}
+    expected |= dict.fromkeys(outputs.values(), False)
+    expected |= dict.fromkeys(inputs.values(), True)
+    assert read_only == expected
+    assert inputs["train_data"].startswith(input_folder + role)
 
 
-JSON_VALUES = st.recursive(
+def mount_paths(launch: Launch, prefix: str) -> dict[str, str]:
+    """Return the paths of a container's inputs or outputs."""
+    paths = {}
+    for name, value in named(launch.environment(), prefix).items():
+        address = json.loads(value)
+        paths[name] = f"/bfia/storage/{address['namespace']}/{address['name']}"
+    return paths
+
+
+# ---------------------------------------------------------------- values
+
+WRITTEN_VALUES = [
+    ("as it is", "as it is"),
+    ("", ""),
+    ('"quoted"', '"quoted"'),
+    (True, "True"),
+    (False, "False"),
+    (1.0, "1"),
+    (-3.0, "-3"),
+    (
+        {"max_depth": 5, "need": False, "no": None},
+        '{"max_depth": 5, "need": false, "no": null}',
+    ),
+    ({"名": "值"}, '{"名": "值"}'),
+]
+
+
+@pytest.mark.parametrize(("value", "written"), WRITTEN_VALUES)
+def test_the_text_of_a_value(value, written):
+    assert encode_parameter(value) == written
+
+
+SCALARS = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=10,
+    | st.text()
 )
 
 
+def lists_and_objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return lists and objects of values."""
+    return st.lists(values, max_size=4) | st.dictionaries(st.text(), values, max_size=4)
+
+
 @settings_of(max_examples=50)
-@given(st.lists(JSON_VALUES, max_size=4) | st.dictionaries(st.text(), JSON_VALUES, max_size=4))
-def test_lists_and_objects_come_back_from_their_text(value: Any):
+@given(lists_and_objects(st.recursive(SCALARS, lists_and_objects, max_leaves=10)))
+def test_lists_and_objects_are_read_back_from_their_text(value):
     assert json.loads(encode_parameter(value)) == value
 
 
@@ -265,170 +293,161 @@ def test_lists_and_objects_come_back_from_their_text(value: Any):
     st.floats(allow_nan=False, allow_infinity=False)
     | st.integers(min_value=-(10**40), max_value=10**40)
 )
-def test_numbers_come_back_from_their_text(value: float):
+def test_numbers_are_read_back_from_their_text(value):
     assert float(encode_parameter(value)) == float(value)
 
+
+# ---------------------------------------------------------------- variables
 
 SITE = Site("file:///s", "http://c/cb?run=r", "10.0.0.5:7381", "/log", {"n1": "i1"})
 
 
-def variables(run: Run, **spec: Any) -> dict[str, str]:
-    local = a_local_job(run)
-    return environment(replace(local, spec=a_spec(**spec)) if spec else local, run, SITE)
-
-
 def test_a_null_is_left_out_and_an_empty_text_is_set():
-    found = variables(
-        a_run(
-            parameters={
-                "nothing": None,
-                "empty": "",
-                "zero": 0,
-            }
-        )
-    )
-    prefix = "runtime.component.parameter."
-    assert {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)} == {
-        "empty": "",
-        "zero": "0",
-    }
+    run = a_run(parameters={"nothing": None, "empty": "", "zero": 0})
+    variables = environment(a_local_job(run), run, SITE)
+    assert named(variables, PARAMETER) == {"empty": "", "zero": "0"}
 
 
-def test_the_folder_for_checkpoints_is_named_where_there_is_one():
+def test_a_run_without_checkpoints_has_no_folder_for_them():
     run = a_run()
-    assert "system.checkpoint" not in variables(run)
-    found = environment(a_local_job(run), run, replace(SITE, checkpoint="/bfia/checkpoint"))
-    assert (
-        found["system.checkpoint"] == "/bfia/checkpoint"
-        and "system.checkpoint.address" not in found
-    )
-    found = environment(
-        a_local_job(run), run, replace(SITE, checkpoint_at=Address("job-guest-0", "a", "lake"))
-    )
-    assert json.loads(found["system.checkpoint.address"]) == {
-        "namespace": "job-guest-0",
-        "name": "a",
-    }
+    assert "system.checkpoint" not in environment(a_local_job(run), run, SITE)
 
 
-@pytest.mark.parametrize("profile", ["fate", "yacl"])
-def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
-    lake = "s3://10.0.0.5:9000?username=key&password=secret&bucket=joint"
-    addresses = {
-        "inputs": {"data": Address("bank", "customers")},
-        "outputs": {"out": Address("job-guest-0", "t")},
-    }
-    plain = a_run(**addresses)
-    site = replace(SITE, storage_url=lake)
-    found = environment(a_local_job(plain), replace(plain, image_profile=profile), site)
-    golden(f"older-{profile}", found)
-    changed = dict(found.items() ^ environment(a_local_job(plain), plain, site).items())
-    assert (
-        set(changed)
-        == {
-            "fate": {"runtime.component.input.data", "runtime.component.output.out"},
-            "yacl": {"system.storage.host.url"},
-        }[profile]
-    )
+def test_the_folder_for_checkpoints_is_named():
+    run = a_run()
+    site = replace(SITE, checkpoint="/bfia/checkpoint")
+    variables = environment(a_local_job(run), run, site)
+    assert variables["system.checkpoint"] == "/bfia/checkpoint"
+    assert "system.checkpoint.address" not in variables
 
 
-def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path: Path):
-    """But for what the admin sets of its provider, which goes before the registration."""
-    body = example("register_unionpay.json")
-    body["metadata"] |= {
-        "profile": "yacl",
-        "control_port": 10086,
-        "n_threads": 4,
-        "chunk_size": 4096,
-    }
-    tuned = {"system.control_port": "10086", "config.chunk_size": "4096"}
-    tuned |= {"system.compute": "spark://10.0.0.9:7077", "config.n_threads": "2"}
-    allow = {"unionpay": {"compute": "spark://10.0.0.9:7077", "n_threads": 2}}
-    engine = {"kind": "docker", "docker": {"allow": allow}}
-    with serving(Node(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
-        for one in _launched(gateway, body).values():
-            assert (
-                one.spec.environment["system.storage.host.url"]
-                == one.spec.environment["system.storage"]
-            )
-            assert tuned.items() <= one.spec.environment.items()
-        body["metadata"] |= {
-            "profile": "older",
-            "control_port": 65536,
-            "n_threads": "4",
-            "chunk_size": 0,
-        }
-        refused = ask(gateway, "operator", "POST", "/v2/provider/register", json=body).json()
-        assert refused["code"] != 0 and "must be fate or yacl" in str(refused)
-        assert all(
-            f"metadata.{name}" in str(refused)
-            for name in ("control_port", "n_threads", "chunk_size")
-        )
+def test_the_address_for_checkpoints_is_named():
+    run = a_run()
+    site = replace(SITE, checkpoint_at=Address("job-guest-0", "a", "lake"))
+    variables = environment(a_local_job(run), run, site)
+    address = json.loads(variables["system.checkpoint.address"])
+    assert address == {"namespace": "job-guest-0", "name": "a"}
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("profile", "differing"),
     [
-        (
-            {
-                "code": 0,
-                "status": "SUCCESS",
-                "role": "guest",
-            },
-            TaskStatus.SUCCESS,
-        ),
-        (
-            {
-                "code": 0,
-                "status": "failed",
-                "role": "guest",
-            },
-            TaskStatus.FAILED,
-        ),
-        ({"code": 0, "status": "RUNNING"}, None),
-        ({"code": 1, "status": "SUCCESS"}, None),
-        ({"code": 0, "status": "DONE"}, None),
-        ({"code": 0, "data": {"status": "SUCCESS"}}, None),
-        (["SUCCESS"], None),
-        (b"[" * 20_000, None),
-        (
-            {
-                "code": 0,
-                "status": "SUCCESS",
-                "more": "x" * 65_536,
-            },
-            None,
-        ),
+        ("fate", {"runtime.component.input.data", "runtime.component.output.out"}),
+        ("yacl", {"system.storage.host.url"}),
     ],
-    ids=str,
+    ids=["fate", "yacl"],
 )
-def test_a_container_says_at_its_control_port_how_its_task_ended(
-    said: Any, status: TaskStatus | None
-):
-    with scripted() as (container, url):
-        container.will(peers.text(said) if isinstance(said, bytes) else says(said))
-        run = a_run(declared={"control_port": int(url.rpartition(":")[2])})
-        assert container_status(run, "127.0.0.1") is status
-        (asked,) = container.asked
-        assert (asked.method, asked.target, asked.body) == ("POST", QUERY, {"task_id": run.task_id})
-    assert container_status(run, "127.0.0.1") is None, "nothing listens there any more"
+def test_an_image_of_an_older_form_gets_its_environment_in_it(profile, differing):
+    run = a_run(
+        inputs={"data": Address("bank", "customers")},
+        outputs={"out": Address("job-guest-0", "t")},
+    )
+    lake = "s3://10.0.0.5:9000?username=key&password=secret&bucket=joint"
+    site = replace(SITE, storage_url=lake)
+
+    current = environment(a_local_job(run), run, site)
+    older = environment(a_local_job(run), replace(run, image_profile=profile), site)
+
+    assert_golden(f"older-{profile}", older)
+    changes = older.items() ^ current.items()
+    assert {name for name, _ in changes} == differing
+
+
+# The registration of an image of an older form, with settings for its containers.
+TUNING = {
+    "profile": "yacl",
+    "control_port": 10086,
+    "n_threads": 4,
+    "chunk_size": 4096,
+}
+WRONG_TUNING = {
+    "profile": "older",
+    "control_port": 65536,
+    "n_threads": "4",
+    "chunk_size": 0,
+}
+COMPUTE = "spark://10.0.0.9:7077"
+
+
+def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path):
+    """The admin's settings for a provider precede its registration."""
+    provider = example("register_unionpay.json")
+    provider["metadata"] |= TUNING
+    admin_settings = {"unionpay": {"compute": COMPUTE, "n_threads": 2}}
+    engine = {"kind": "docker", "docker": {"allow": admin_settings}}
+
+    with serving_node(settings(tmp_path, engine=engine)) as node:
+        launches = run_users_job(node, provider)
+
+    for launch in launches.values():
+        variables = launch.spec.environment
+        assert variables["system.storage.host.url"] == variables["system.storage"]
+        assert variables["system.control_port"] == "10086"
+        assert variables["config.chunk_size"] == "4096"
+        assert variables["system.compute"] == COMPUTE
+        assert variables["config.n_threads"] == "2"
+
+
+def test_wrong_settings_of_an_image_are_refused_by_name(tmp_path):
+    provider = example("register_unionpay.json")
+    provider["metadata"] |= WRONG_TUNING
+
+    with serving_node(settings(tmp_path)) as node:
+        refusal = node.post("/v2/provider/register", provider).json()
+
+    assert refusal["code"] != 0
+    assert "must be fate or yacl" in str(refusal)
+    for name in ("control_port", "n_threads", "chunk_size"):
+        assert f"metadata.{name}" in str(refusal)
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
-    roles = {
-        "guest": ["n1"],
-        "host": ["n2", "n3"],
-        "arbiter": ["n4"],
-    }
-    found = variables(a_run(roles=("guest", "host"), party=Party("host", 1, "n3")), roles=roles)
-    nodes, institutions = (
-        {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
-        for prefix in ("config.node_id.", "config.inst_id.")
-    )
-    assert nodes == {
-        "guest.0": "n1",
-        "host.0": "n2",
-        "host.1": "n3",
-    }
-    assert institutions == nodes | {"guest.0": "i1"}  # one that is not known is the node's id
-    assert found["config.self_role"] == "host.1"
+    run = a_run(roles=("guest", "host"), party=Party("host", 1, "n3"))
+    spec = a_spec(roles={"guest": ["n1"], "host": ["n2", "n3"], "arbiter": ["n4"]})
+    local = replace(a_local_job(run), spec=spec)
+
+    variables = environment(local, run, SITE)
+
+    nodes = {"guest.0": "n1", "host.0": "n2", "host.1": "n3"}
+    assert named(variables, "config.node_id.") == nodes
+    # the institution of an unknown node is its own id
+    assert named(variables, "config.inst_id.") == nodes | {"guest.0": "i1"}
+    assert variables["config.self_role"] == "host.1"
+
+
+# ---------------------------------------------------------------- the control port
+
+# A container's answer at its control port, and the status of the task that it reports.
+CONTROL_ANSWERS = {
+    "success": (
+        says({"code": 0, "status": "SUCCESS", "role": "guest"}),
+        TaskStatus.SUCCESS,
+    ),
+    "failure": (
+        says({"code": 0, "status": "failed", "role": "guest"}),
+        TaskStatus.FAILED,
+    ),
+    "running": (says({"code": 0, "status": "RUNNING"}), None),
+    "refusal": (says({"code": 1, "status": "SUCCESS"}), None),
+    "another word": (says({"code": 0, "status": "DONE"}), None),
+    "in data": (says({"code": 0, "data": {"status": "SUCCESS"}}), None),
+    "list": (says(["SUCCESS"]), None),
+    "deep": (text(b"[" * 20_000), None),
+    "large": (says({"code": 0, "status": "SUCCESS", "more": "x" * 65_536}), None),
+}
+
+
+@pytest.mark.parametrize(("response", "status"), CONTROL_ANSWERS.values(), ids=CONTROL_ANSWERS)
+def test_a_container_says_at_its_control_port_how_its_task_ended(response, status):
+    with scripted() as (container, url):
+        container.will(response)
+        port = int(url.rpartition(":")[2])
+        run = a_run(declared={"control_port": port})
+
+        assert container_status(run, "127.0.0.1") is status
+
+        [request] = container.requests
+        assert request.method == "POST"
+        assert request.target == QUERY
+        assert request.body == {"task_id": run.task_id}
+    assert container_status(run, "127.0.0.1") is None, "the port has no listener any more"
