@@ -1,3 +1,5 @@
+"""The channel's bodies and headers, in every spelling and form, well-formed and hostile."""
+
 import base64
 import json
 
@@ -22,6 +24,7 @@ from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.body import MOST_FIELDS, MOST_NUMBERS, read_json
 from gateway.errors import Invalid
 
+# Properties with the same examples in every run.
 steady = settings(
     derandomize=True,
     deadline=None,
@@ -29,26 +32,45 @@ steady = settings(
 )
 
 
+def as_json(**fields):
+    """Return a JSON object with these fields."""
+    return json.dumps(fields).encode()
+
+
+# ---------------------------------------------------------------- Base64
+
+
 @steady
 @given(st.binary(max_size=400), st.sampled_from([1, 7001]))
-def test_every_spelling_of_bytes_is_read_back(some, times):
-    payload = some * times
-    standard = base64.b64encode(payload).decode()
-    spellings = [
-        standard,
-        standard.rstrip("="),
-        base64.urlsafe_b64encode(payload).decode(),
-        base64.urlsafe_b64encode(payload).decode().rstrip("="),
-        "\n".join(standard[i : i + 76] for i in range(0, len(standard), 76)) + "\n",
-    ]
-    if times == 1:
-        spellings += [list(payload), [b - 256 if b > 127 else b for b in payload]]
+def test_every_spelling_of_bytes_is_read_back(chunk, repeats):
+    payload = chunk * repeats
+    spellings = base64_spellings(payload)
+    # lists of bytes, unsigned and signed; not of megabytes, which is slow
+    if repeats == 1:
+        spellings.append(list(payload))
+        spellings.append([int.from_bytes([byte], signed=True) for byte in payload])
     for spelling in spellings:
         for name in ("payload", "content"):
-            body = json.dumps({"topic": "t", name: spelling}).encode()
-            assert b"".join(read_push([body], Form.JSON)[1]) == payload
+            body = as_json(**{"topic": "t", name: spelling})
+            _, content = read_push([body], Form.JSON)
+            assert b"".join(content) == payload
 
 
+def base64_spellings(payload):
+    """Return the payload in both alphabets, with and without padding, and in lines."""
+    standard = base64.b64encode(payload).decode()
+    url_safe = base64.urlsafe_b64encode(payload).decode()
+    lines = [standard[start : start + 76] for start in range(0, len(standard), 76)]
+    return [
+        standard,
+        standard.rstrip("="),
+        url_safe,
+        url_safe.rstrip("="),
+        "\n".join(lines) + "\n",
+    ]
+
+
+# Around the size of the slices in which long payloads are encoded: 786 432 bytes.
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 786431, 786432, 786433, 1572864, 1572865])
 def test_large_bytes_are_sliced_without_a_seam(size):
     payload = bytes(i * 31 % 251 for i in range(size))
@@ -58,47 +80,196 @@ def test_large_bytes_are_sliced_without_a_seam(size):
 
 
 @pytest.mark.parametrize(
-    "text", ["A", "AAAA=AAA", "QQ==QU", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)]
+    "text",
+    ["A", "AAAA=AAA", "QQ==QU", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)],
+    ids=["one", "padding inside", "rest", "zero byte", "padding after", "padding only"],
 )
-def test_what_is_no_base64_is_refused_at_any_length(text):
+def test_text_that_is_no_base64_is_refused_at_any_length(text):
     with pytest.raises(ValueError):
         decode_base64(text)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "found"), [((b"QQ=", b"=", b"\n", b" "), b"A"), ((b"QQ==", b"\n", b"QUJD"), None)]
-)
-def test_after_its_padding_base64_has_white_space_alone_in_any_pieces(pieces, found):
-    if found is not None:
-        assert b"".join(decode_pieces(pieces)) == found
-        return
+def test_white_space_may_follow_the_padding_in_any_pieces():
+    pieces = (b"QQ=", b"=", b"\n", b" ")
+    assert b"".join(decode_pieces(pieces)) == b"A"
+
+
+def test_content_may_not_follow_the_padding_in_a_later_piece():
+    pieces = (b"QQ==", b"\n", b"QUJD")
     with pytest.raises(ValueError, match="padding before the end"):
         list(decode_pieces(pieces))
 
 
+# ---------------------------------------------------------------- hostile bodies
+
+
+def decode_push(body):
+    """Read the body of a push."""
+    return read_push([body], Form.JSON)
+
+
+def with_payload_start(content):
+    """Return a body that begins like a payload."""
+    return b'{"payload": ' + content
+
+
+RANDOM_BODIES = st.binary(max_size=300) | st.builds(with_payload_start, st.binary(max_size=300))
+
+
 @steady
-@given(
-    st.binary(max_size=300) | st.builds(lambda b: b'{"payload": ' + b, st.binary(max_size=300)),
-    st.booleans(),
-)
-def test_no_body_is_more_than_refused(body, padded):
-    body = body + b" " * 70_000 if padded else body
-    for decode in (lambda body: read_push([body], Form.JSON), decode_ask, decode_answer):
-        try:
-            decode(body)
-        except Invalid as error:
-            assert error.problems
+@given(RANDOM_BODIES, st.sampled_from([b"", b" " * 70_000]))
+@pytest.mark.parametrize("decode", [decode_push, decode_ask, decode_answer])
+def test_no_body_is_more_than_refused(decode, body, padding):
+    try:
+        decode(body + padding)
+    except Invalid as error:
+        assert error.problems
 
 
-def test_hostile_long_bodies_end_soon():
-    for body in (
-        b'"' * 3_000_000,
-        b'{"a":"' + b"\\" * 3_000_000,
-        b'{"a":' * 300_000,
-        b'["",' * 700_000,
-    ):
-        with pytest.raises(Invalid):
-            read_push([body], Form.JSON)
+LONG_HOSTILE_BODIES = {
+    "quotes": b'"' * 3_000_000,
+    "backslashes": b'{"a":"' + b"\\" * 3_000_000,
+    "objects": b'{"a":' * 300_000,
+    "lists": b'["",' * 700_000,
+}
+
+
+@pytest.mark.parametrize("body", LONG_HOSTILE_BODIES.values(), ids=LONG_HOSTILE_BODIES)
+def test_hostile_long_bodies_end_soon(body):
+    with pytest.raises(Invalid):
+        decode_push(body)
+
+
+# How a body begins, its repeated part, and the number of parts that is just allowed.
+MANY_VALUES = {
+    "fields": (b"{", b'"%d":0,', MOST_FIELDS),
+    "fields with spaces": (b"{", b'"%d"         :0,', MOST_FIELDS),
+    "names that end in a backslash": (b"{", b'"%d\\\\":0,', MOST_FIELDS),
+    "lists": (b'{"x":[', b"[],", MOST_FIELDS),
+    "objects": (b'{"x":[', b"{},", MOST_FIELDS),
+    "nested lists": (b"", b"[", MOST_FIELDS),
+    "numbers": (b"[", b"0,", MOST_NUMBERS),
+    "texts of a bracket": (b"[", b'"]",', MOST_NUMBERS),
+}
+
+
+@pytest.mark.parametrize(("begin", "part", "limit"), MANY_VALUES.values(), ids=MANY_VALUES)
+def test_a_body_of_very_many_values_is_refused_before_they_are_read(begin, part, limit):
+    parts = [part] * (limit + 1)
+    if b"%" in part:
+        parts = [part % number for number in range(limit + 1)]
+    refusal = f"more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers"
+    with pytest.raises(Invalid, match=refusal):
+        read_json(begin + b"".join(parts))
+
+
+def test_brackets_and_colons_in_a_text_are_no_fields_of_a_body():
+    texts = ["07:00:00 " * MOST_FIELDS, '"a": [{0}],\\' * MOST_NUMBERS]
+    assert read_json(json.dumps(texts).encode()) == texts
+
+
+def test_utf_8_with_a_byte_order_mark_and_surrogate_pairs_are_read():
+    assert read_json(b'\xef\xbb\xbf{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
+
+
+# ---------------------------------------------------------------- extracted payloads
+
+PAYLOAD = bytes(range(256))
+TEXT = base64.b64encode(PAYLOAD).decode()
+OCTETS = TEXT.encode()
+
+JSON_OBJECTS = [
+    as_json(topic="t", payload=TEXT, metadata={"sequence": "1"}),
+    as_json(payload=TEXT, topic="after"),
+    as_json(content=TEXT, topic="t"),
+    as_json(content=TEXT, payload=None),
+    as_json(content=TEXT, payload="aGk="),
+    as_json(content="aGk=", payload=TEXT),
+    as_json(content=TEXT, payload=TEXT),
+    as_json(payload=TEXT[:-1], metadata={"a": TEXT}),
+    as_json(payload="aGk=", metadata={"payload": TEXT}),
+    as_json(payload="aGk=", topic=TEXT),
+    as_json(payload=TEXT[:-3]),
+    as_json(payload=TEXT + "\n\n", topic="line feeds"),
+    as_json(payload=TEXT[:90] + "!" + TEXT[90:]),
+    as_json(payload=TEXT[:90] + "=" + TEXT[90:]),
+    as_json(payload=list(PAYLOAD)),
+    as_json(topic='a "quoted" one', payload=TEXT),
+    as_json(topic=5, payload=TEXT),
+    as_json(payload={"payload": TEXT}),
+    as_json(topic=TEXT),
+]
+ODD_JSON = [
+    b'{"payload": "aGk=", "payload": "%s"}' % OCTETS,
+    b'{"payload": "%s", "payload": "aGk="}' % OCTETS,
+    b'{"payload": "%s"}' % OCTETS.replace(b"/", b"\\/"),
+    b'{"payload": "%s"}' % OCTETS.replace(b"A", b"\\u0041"),
+    b'{"pay\\u006coad": "%s"}' % OCTETS,
+    b'{"payload": "%s' % OCTETS,
+    b'{"payload": "%s"' % OCTETS,
+    b'{"payload": "%s"}}' % OCTETS,
+    b'["payload", "%s"]' % OCTETS,
+    b'"%s"' % OCTETS,
+    b'{"payload": "\\"%s"}' % OCTETS,
+    b'{"payload": "%s\\"}' % OCTETS,
+    b'{"payload"%s: "aGk="}' % (b" " * 400),
+    b" " * 400,
+]
+MESSAGE = PushInbound(payload=PAYLOAD).SerializeToString()
+MESSAGE_WITH_METADATA = PushInbound(topic="t", payload=PAYLOAD, metadata={"a": "b"})
+PROTOBUF = [
+    MESSAGE_WITH_METADATA.SerializeToString(),
+    # a field twice, in two messages one after the other
+    PushInbound(payload=b"x").SerializeToString()
+    + PushInbound(payload=PAYLOAD, topic="t").SerializeToString(),
+    MESSAGE[:-1],
+    # a topic that is no UTF-8
+    MESSAGE + b"\x0a\x02\xff\xfe",
+    PushInbound(topic=TEXT).SerializeToString(),
+    # an unknown field, after and before
+    MESSAGE + b"\x7a\x02hi",
+    b"\x7a\x02hi" + MESSAGE,
+    # in a group
+    b"\x0b" + MESSAGE + b"\x0c",
+    # the payload's tag in two bytes
+    b"\x92\x00\x05hello" + PushInbound(topic="t").SerializeToString(),
+    # lengths that are too large
+    b"\x12\xff\xff\xff\xff\x7f" + PAYLOAD,
+    b"\x12" + b"\xff" * 300,
+]
+BODIES = [
+    *((Form.JSON, body) for body in JSON_OBJECTS),
+    *((Form.JSON, body) for body in ODD_JSON),
+    *((Form.PROTOBUF, body) for body in PROTOBUF),
+]
+
+
+@pytest.mark.parametrize("size", [5, 1000])
+@pytest.mark.parametrize(("form", "body"), BODIES)
+def test_an_extracted_payload_equals_that_of_a_full_parser(monkeypatch, form, body, size):
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+
+    # 0: every payload is long and so extracted; 1 MiB: none of these is
+    monkeypatch.setattr(codec, "LONG_PAYLOAD", 0)
+    extracted = read_result(pieces, form)
+    monkeypatch.setattr(codec, "LONG_PAYLOAD", 1 << 20)
+    parsed = read_result(pieces, form)
+
+    assert extracted == parsed
+
+
+def read_result(pieces, form):
+    """Read a push; return its values, or the problems of an invalid one."""
+    try:
+        push, payload = read_push(list(pieces), form)
+    except Invalid as error:
+        return error.problems
+    parts = [b"".join(part) for part in payload.parts(100)]
+    assert b"".join(payload) == b"".join(parts)
+    return push.topic, push.metadata, payload.size, payload.checksum, b"".join(payload.consume())
+
+
+# ---------------------------------------------------------------- responses
 
 
 @steady
@@ -107,266 +278,150 @@ def test_hostile_long_bodies_end_soon():
     st.text(),
     st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
 )
-def test_an_answer_is_json_with_the_bytes_under_both_names(
-    content,
-    message,
-    metadata,
-):
+def test_a_json_response_has_the_bytes_under_both_names(content, message, metadata):
+    encoded = base64.b64encode(content)
     pieces = frame(SUCCESS, message, len(content), metadata, Form.JSON)
-    said = json.loads(
-        b"".join(base64.b64encode(content) if piece is None else piece for piece in pieces)
-    )
-    assert set(said) == {"code", "message", "metadata", "content", "payload"}
-    assert {base64.b64decode(said[field]) for field in ("content", "payload")} == {content}
-    assert (said["code"], said["message"], said["metadata"]) == (SUCCESS, message, metadata)
-    assert decode_answer(json.dumps(said).encode()).content == content
+    # None is the place of the content
+    body = b"".join(encoded if piece is None else piece for piece in pieces)
+
+    assert json.loads(body) == {
+        "code": SUCCESS,
+        "message": message,
+        "metadata": metadata,
+        "content": encoded.decode(),
+        "payload": encoded.decode(),
+    }
+    assert decode_answer(body).content == content
 
 
-LONG = bytes(range(256))
-TEXT = base64.b64encode(LONG).decode()
+# Responses of other transports, with their code, message, content and success.
+RESPONSES = {
+    "content": (
+        {"code": "E0000000000", "message": "ok", "content": "aGk="},
+        ("E0000000000", "ok", b"hi", True),
+    ),
+    "msg and payload": (
+        {"code": "E0000000000", "msg": "ok", "payload": "aGk="},
+        ("E0000000000", "ok", b"hi", True),
+    ),
+    "number and null": (
+        {"code": 0, "payload": None},
+        ("0", "", b"", True),
+    ),
+    "null message": (
+        {"code": "0", "message": None},
+        ("0", "", b"", True),
+    ),
+    "timeout": (
+        {"code": "E0000000601", "message": "timeout"},
+        ("E0000000601", "timeout", b"", False),
+    ),
+}
 
 
-def as_json(**fields):
-    return json.dumps(fields).encode()
+@pytest.mark.parametrize(("body", "expected"), RESPONSES.values(), ids=RESPONSES)
+def test_responses_of_other_transports_are_understood(body, expected):
+    response = decode_answer(json.dumps(body).encode())
+
+    code, message, content, succeeded = expected
+    assert response.code == code
+    assert response.message == message
+    assert response.content == content
+    assert response.succeeded is succeeded
 
 
-BODIES = [
-    *((Form.JSON, as_json(**fields)) for fields in (
-        {"topic": "t", "payload": TEXT, "metadata": {"sequence": "1"},},
-        {"payload": TEXT, "topic": "after"},
-        {"content": TEXT, "topic": "t"},
-        {"content": TEXT, "payload": None},
-        {"content": TEXT, "payload": "aGk="},
-        {"content": "aGk=", "payload": TEXT},
-        {"content": TEXT, "payload": TEXT},
-        {"payload": TEXT[:-1], "metadata": {"a": TEXT}},
-        {"payload": "aGk=", "metadata": {"payload": TEXT}},
-        {"payload": "aGk=", "topic": TEXT},
-        {"payload": TEXT[:-3]},
-        {"payload": TEXT + "\n\n", "topic": "line feeds"},
-        {"payload": TEXT[:90] + "!" + TEXT[90:]},
-        {"payload": TEXT[:90] + "=" + TEXT[90:]},
-        {"payload": list(LONG)},
-        {"topic": 'a "quoted" one', "payload": TEXT},
-        {"topic": 5, "payload": TEXT},
-        {"payload": {"payload": TEXT}},
-        {"topic": TEXT},
-    )),
-    *((Form.JSON, body) for body in (
-        b'{"payload": "aGk=", "payload": "%s"}' % TEXT.encode(),
-        b'{"payload": "%s", "payload": "aGk="}' % TEXT.encode(),
-        b'{"payload": "%s"}' % TEXT.replace("/", "\\/").encode(),
-        b'{"payload": "%s"}' % TEXT.replace("A", "\\u0041").encode(),
-        b'{"pay\\u006coad": "%s"}' % TEXT.encode(),
-        b'{"payload": "%s' % TEXT.encode(),
-        b'{"payload": "%s"' % TEXT.encode(),
-        b'{"payload": "%s"}}' % TEXT.encode(),
-        b'["payload", "%s"]' % TEXT.encode(),
-        b'"%s"' % TEXT.encode(),
-        b'{"payload": "\\"%s"}' % TEXT.encode(),
-        b'{"payload": "%s\\"}' % TEXT.encode(),
-        b'{"payload"%s: "aGk="}' % (b" " * 400),
-        b" " * 400,
-    )),
-    *((Form.PROTOBUF, body) for body in (
-        PushInbound(topic="t", payload=LONG, metadata={"a": "b"},).SerializeToString(),
-        PushInbound(payload=b"x").SerializeToString() + PushInbound(payload=LONG, topic="t").SerializeToString(),
-        PushInbound(payload=LONG).SerializeToString()[:-1],
-        PushInbound(payload=LONG).SerializeToString() + b"\x0a\x02\xff\xfe",
-        PushInbound(topic=TEXT).SerializeToString(),
-        PushInbound(payload=LONG).SerializeToString() + b"\x7a\x02hi",
-        b"\x7a\x02hi" + PushInbound(payload=LONG).SerializeToString(),
-        b"\x0b" + PushInbound(payload=LONG).SerializeToString() + b"\x0c",
-        b"\x92\x00\x05hello" + PushInbound(topic="t").SerializeToString(),
-        b"\x12\xff\xff\xff\xff\x7f" + LONG,
-        b"\x12" + b"\xff" * 300,
-    )),
-]  # fmt: skip
+# ---------------------------------------------------------------- timeouts and headers
+
+# The timeout in the header (ms), in the body and in the query, and the seconds that result.
+TIMEOUTS = [
+    ("", None, None, 120),
+    ("", 0, "0", 120),
+    ("", 5, None, 5),
+    ("", 999, None, 999),
+    # from 1000 on a body has milliseconds
+    ("", 1000, None, 1),
+    ("", 30000, None, 30),
+    ("2500", 30000, "7", 2.5),
+    ("0", None, "7", 7),
+    ("", None, "5000", 5000),
+]
 
 
-@pytest.mark.parametrize("size", [5, 1000])
-@pytest.mark.parametrize(("form", "body"), BODIES)
-def test_an_extracted_payload_equals_that_of_a_full_parser(
-    monkeypatch,
-    form,
-    body,
-    size,
-):
-    def found(longer_than):
-        monkeypatch.setattr(codec, "LONG_PAYLOAD", longer_than)
-        try:
-            push, payload = read_push(
-                [body[at : at + size] for at in range(0, len(body), size)], form
-            )
-        except Invalid as error:
-            return error.problems
-        assert b"".join(payload) == b"".join(piece for part in payload.parts(100) for piece in part)
-        return (
-            push.topic,
-            push.metadata,
-            payload.size,
-            payload.checksum,
-            b"".join(payload.consume()),
-        )
-
-    assert found(0) == found(1 << 20)
-
-
-@pytest.mark.parametrize(
-    ("body", "code", "message", "content", "good"),
-    [
-        (
-            {
-                "code": "E0000000000",
-                "message": "ok",
-                "content": "aGk=",
-            },
-            "E0000000000",
-            "ok",
-            b"hi",
-            True,
-        ),
-        (
-            {
-                "code": "E0000000000",
-                "msg": "ok",
-                "payload": "aGk=",
-            },
-            "E0000000000",
-            "ok",
-            b"hi",
-            True,
-        ),
-        ({"code": 0, "payload": None}, "0", "", b"", True),
-        ({"code": "0", "message": None}, "0", "", b"", True),
-        ({"code": "E0000000601", "message": "timeout"}, "E0000000601", "timeout", b"", False),
-    ],
-)
-def test_answers_of_other_transports_are_understood(
-    body,
-    code,
-    message,
-    content,
-    good,
-):
-    found = decode_answer(json.dumps(body).encode())
-    assert (found.code, found.message, found.content, found.succeeded) == (
-        code,
-        message,
-        content,
-        good,
-    )
-
-
-@pytest.mark.parametrize(
-    ("header", "body", "query", "seconds"),
-    [
-        ("", None, None, 120),
-        ("", 0, "0", 120),
-        ("", 5, None, 5),
-        ("", 999, None, 999),
-        ("", 1000, None, 1),
-        ("", 30000, None, 30),
-        ("2500", 30000, "7", 2.5),
-        ("0", None, "7", 7),
-        ("", None, "5000", 5000),
-        ("", float("inf"), None, float("inf")),
-    ],
-)
-def test_a_timeout_in_every_form(
-    header,
-    body,
-    query,
-    seconds,
-):
+@pytest.mark.parametrize(("header", "body", "query", "seconds"), TIMEOUTS)
+def test_a_timeout_in_every_form(header, body, query, seconds):
     assert wait_seconds(header, body, query, 120) == seconds
-    if body is not None and body < 1e300:
-        asked = decode_ask(json.dumps({"timeout": str(body)}).encode())
-        assert wait_seconds(header, asked.timeout, query, 120) == seconds
+    if body is not None:
+        as_text = decode_ask(as_json(timeout=str(body)))
+        assert wait_seconds(header, as_text.timeout, query, 120) == seconds
+
+
+def test_an_infinite_timeout_is_infinite():
+    assert wait_seconds("", float("inf"), None, 120) == float("inf")
+
+
+HEADERS = [
+    (b"x_ptp_token", b"underscore"),
+    (b"x-ptp-token", b"hyphen"),
+    (b"x-ptp-from-node-id", b"old"),
+]
 
 
 def test_an_exact_header_beats_another_spelling_and_the_body():
-    said = [
-        (b"x_ptp_token", b"underscore"),
-        (b"x-ptp-token", b"hyphen"),
-        (b"x-ptp-from-node-id", b"old"),
-    ]
-    ptp = read_ptp(
-        said,
-        {
-            "x-ptp-session-id": "s",
-            "x-ptp-token": "inside",
-            "other": "ignored",
-        },
-    )
-    assert (ptp.session, ptp.token, ptp.source) == ("s", "hyphen", "old")
-    ptp = read_ptp([(b"x-ptp-source-node-id", b"new"), *said, (b"x_ptp_session_id", b" s ")])
-    assert (ptp.session, ptp.source) == ("s", "new")
+    in_body = {
+        "x-ptp-session-id": "s",
+        "x-ptp-token": "inside",
+        "other": "ignored",
+    }
+    ptp = read_ptp(HEADERS, in_body)
+    assert ptp.session == "s"
+    assert ptp.token == "hyphen"
+    assert ptp.source == "old"
+
+
+def test_the_current_name_of_a_header_beats_the_old_one():
+    ptp = read_ptp([(b"x-ptp-source-node-id", b"new"), *HEADERS, (b"x_ptp_session_id", b" s ")])
+    assert ptp.session == "s"
+    assert ptp.source == "new"
+
+
+def test_the_provider_has_a_header_of_its_own():
     ptp = read_ptp([(b"x-ptp-tecn-provider-code", b"acme"), (b"x-ptp-session-id", b"s")])
     assert ptp.provider == "acme"
 
 
 def test_a_header_with_two_values_is_refused_unless_they_are_equal():
-    """Else a relay, and the node behind it, might go by different ones."""
-    said = [
+    """A relay and the node behind it might read different ones of two values."""
+    twice = [
         (b"x-ptp-session-id", b"s"),
         (b"x-ptp-target-node-id", b"a"),
         (b"X-Ptp-Target-Node-Id", b"a"),
     ]
-    assert read_ptp(said).target == "a" and read_ends(said) == ("", "a")
-    more = [
+    assert read_ptp(twice).target == "a"
+    assert read_ends(twice) == ("", "a")
+
+    contradicting = [
+        *twice,
         (b"x-ptp-target-node-id", b"b"),
         (b"x_ptp_token", b"1"),
         (b"x-ptp_token", b"2"),
         (b"x-other", b"1"),
     ]
-    with pytest.raises(Invalid) as caught:
-        read_ptp([*said, *more])
-    assert {problem.path for problem in caught.value.problems} == {
-        "x-ptp-target-node-id",
-        "x-ptp-token",
-    }
-    assert read_ends([*said, *more]) is None
+    with pytest.raises(Invalid) as refused:
+        read_ptp(contradicting)
+    paths = {problem.path for problem in refused.value.problems}
+    assert paths == {"x-ptp-target-node-id", "x-ptp-token"}
+    assert read_ends(contradicting) is None
 
 
-def test_what_is_empty_is_not_said_but_for_a_topic():
-    said = [(b"x-ptp-session-id", b""), (b"x_ptp_session_id", b"s"), (b"x-ptp-source-node-id", b"")]
-    ptp = read_ptp([*said, (b"x_ptp_source_node_id", b"a"), (b"x-ptp-topic", b"")])
-    assert (ptp.session, ptp.source, ptp.topic) == ("s", "a", "")
-    assert read_ends([*said, (b"x_ptp_source_node_id", b"a")]) == ("a", "")
-
-
-def test_utf_8_with_a_byte_order_mark_and_whole_surrogate_pairs_are_read():
-    assert read_json(b'\xef\xbb\xbf{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
-
-
-@pytest.mark.parametrize(
-    ("begin", "piece", "count"),
-    [
-        (b"{", b'"%d":0,', MOST_FIELDS),
-        (b"{", b'"%d"         :0,', MOST_FIELDS),
-        (b"{", b'"%d\\\\":0,', MOST_FIELDS),  # each name ends in a backslash
-        (b'{"x":[', b"[],", MOST_FIELDS),
-        (b'{"x":[', b"{},", MOST_FIELDS),
-        (b"", b"[", MOST_FIELDS),
-        (b"[", b"0,", MOST_NUMBERS),
-        (b"[", b'"]",', MOST_NUMBERS),
-    ],
-)
-def test_a_body_of_very_many_values_is_refused_before_they_are_read(
-    begin: bytes,
-    piece: bytes,
-    count: int,
-):
-    with pytest.raises(
-        Invalid, match=f"more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers"
-    ):
-        read_json(
-            begin
-            + b"".join(piece % number if b"%" in piece else piece for number in range(count + 1))
-        )
-
-
-def test_what_stands_in_a_text_is_no_field_of_a_body():
-    said = "07:00:00 " * MOST_FIELDS, '"a": [{0}],\\' * MOST_NUMBERS
-    assert read_json(json.dumps(said).encode()) == list(said)
+def test_an_empty_header_counts_as_absent_except_the_topic():
+    headers = [
+        (b"x-ptp-session-id", b""),
+        (b"x_ptp_session_id", b"s"),
+        (b"x-ptp-source-node-id", b""),
+        (b"x_ptp_source_node_id", b"a"),
+    ]
+    ptp = read_ptp([*headers, (b"x-ptp-topic", b"")])
+    assert ptp.session == "s"
+    assert ptp.source == "a"
+    assert ptp.topic == ""
+    assert read_ends(headers) == ("a", "")

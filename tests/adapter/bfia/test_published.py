@@ -367,7 +367,7 @@ FATE_1_SUBMISSION = {
     "job_runtime_conf": {"dsl_version": 2},
 }
 
-# A job of another platform, and parts of the text that says where it belongs.
+# A job of another platform, and parts of the refusal.
 FOREIGN_JOBS = {
     "FATE 1.x configuration": (
         published("fate1_conf.json"),

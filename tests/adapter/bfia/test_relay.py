@@ -1,13 +1,13 @@
-"""A → X → B: what is addressed to another node is passed on where both routes allow it, else refused by name."""
+"""A → X → B: X passes on a request for another node if both routes allow it, or refuses by name."""
 
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -25,483 +25,617 @@ from adapter.bfia.peer import RELAY_NOT_ALLOWED as NOT_ALLOWED
 from adapter.bfia.peer import TARGET_UNREACHABLE as UNREACHABLE
 from adapter.bfia.peer import WITHIN
 from adapter.bfia.relay import MOST_HOPS, Relay, RelayRefused, judge
-from gateway.bootstrap.node import Gateway
 from gateway.errors import GatewayError, NotFound, PeerUnreachable
 from gateway.identity.keys import Keyring
-from route_table.document import parse
+from route_table.document import RouteTable, parse
 from route_table.model import Identity
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, Node
+from tests.world import World
 
-A, B, X = ME, PEER, "JG0100003300000030"
+# The ids of the nodes in the tests with real nodes; A's requests go through X to B.
+A = ME
+B = PEER
+X = "JG0100003300000030"
+
 HELLO = "/v1/interconn/schedule/node/hello"
+POLL = "/v1/interconn/schedule/task/poll"
 INVOKE = "/v1/interconn/chan/invoke"
-NO_ROUTE, TOO_FAR = "RELAY_NO_ROUTE", "RELAY_TOO_FAR"
+PART = "/v1/interconn/chan/part"
+
+# Reasons that only the relay's own code knows.
+NO_ROUTE = "RELAY_NO_ROUTE"
+TOO_FAR = "RELAY_TOO_FAR"
+
+# An address that refuses connections.
+NOWHERE = "http://127.0.0.1:1"
+
+# ---------------------------------------------------------------- the decision
+
 TABLE = (
     "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC: {url: 'http://c'}\n"
 )
+B_DISABLED = TABLE.replace("'http://b'", "'http://b', enabled: no")
+B_VIA_A = TABLE.replace("url: 'http://b'", "via: A")
+B_VIA_C = TABLE.replace("url: 'http://b'", "via: C")
+DEFAULT = TABLE + "default: {via: C}\n"
+DEFAULT_RELAY = TABLE + "default: {via: C, relay: true}\n"
+LONGEST_PATH = tuple(f"Y{i}" for i in range(MOST_HOPS))
+
+# The table of X, source and target of a request, the nodes it has passed, and the reason.
+REFUSED = {
+    "X was passed": (TABLE, "A", "B", ("Y", "X"), LOOP),
+    "from X": (TABLE, "X", "B", (), LOOP),
+    "too many nodes": (TABLE, "A", "B", LONGEST_PATH, TOO_FAR),
+    "no source": (TABLE, "", "B", (), NOT_ALLOWED),
+    "unknown source": (TABLE, "Z", "B", (), NOT_ALLOWED),
+    "source without relay": (TABLE, "C", "B", (), NOT_ALLOWED),
+    "target without relay": (TABLE, "A", "C", (), NOT_ALLOWED),
+    "unknown target": (TABLE, "A", "Z", (), NO_ROUTE),
+    "disabled target": (B_DISABLED, "A", "B", (), NO_ROUTE),
+    "back to the source": (B_VIA_A, "A", "B", (), LOOP),
+    "back to a passed node": (B_VIA_C, "A", "B", ("C",), LOOP),
+    "default without relay": (DEFAULT, "A", "Z", (), NOT_ALLOWED),
+    "source by default": (DEFAULT_RELAY, "Z", "A", (), NOT_ALLOWED),
+}
+ALLOWED = {
+    "target was passed": (TABLE, "A", "B", ("B",)),
+    "by another relay": (B_VIA_C, "A", "B", ("Y",)),
+    "by default": (DEFAULT_RELAY, "A", "Z", ()),
+}
 
 
 @pytest.mark.parametrize(
-    ("table", "source", "target", "way", "reason"),
-    [
-        (TABLE, "A", "B", ("Y", "X"), LOOP),
-        (TABLE, "X", "B", (), LOOP),
-        (TABLE, "A", "B", ("B",), None),
-        (TABLE, "A", "B", tuple(f"Y{i}" for i in range(MOST_HOPS)), TOO_FAR),
-        (TABLE, "", "B", (), NOT_ALLOWED),
-        (TABLE, "Z", "B", (), NOT_ALLOWED),
-        (TABLE, "C", "B", (), NOT_ALLOWED),
-        (TABLE, "A", "C", (), NOT_ALLOWED),
-        (TABLE, "A", "Z", (), NO_ROUTE),
-        (TABLE.replace("'http://b'", "'http://b', enabled: no"), "A", "B", (), NO_ROUTE),
-        (TABLE.replace("url: 'http://b'", "via: A"), "A", "B", (), LOOP),
-        (TABLE.replace("url: 'http://b'", "via: C"), "A", "B", ("C",), LOOP),
-        (TABLE.replace("url: 'http://b'", "via: C"), "A", "B", ("Y",), None),
-        (TABLE + "default: {via: C}\n", "A", "Z", (), NOT_ALLOWED),
-        (TABLE + "default: {via: C, relay: true}\n", "A", "Z", (), None),
-        (TABLE + "default: {via: C, relay: true}\n", "Z", "A", (), NOT_ALLOWED),
-    ],
+    ("table", "source", "target", "passed", "reason"),
+    REFUSED.values(),
+    ids=REFUSED,
 )
-def test_relaying_needs_the_routes_of_both_ends(
-    table: str,
-    source: str,
-    target: str,
-    way: tuple[str, ...],
-    reason: str | None,
-):
-    if reason is None:
-        assert judge(parse(table), "X", source, target, way).node == target
-        return
+def test_relaying_is_refused_unless_both_routes_allow_it(table, source, target, passed, reason):
     with pytest.raises(RelayRefused) as refused:
-        judge(parse(table), "X", source, target, way)
+        judge(parse(table), "X", source, target, passed)
     assert refused.value.reason == reason
 
 
+@pytest.mark.parametrize(("table", "source", "target", "passed"), ALLOWED.values(), ids=ALLOWED)
+def test_relaying_is_allowed_by_the_routes_of_both_ends(table, source, target, passed):
+    assert judge(parse(table), "X", source, target, passed).node == target
+
+
+def test_the_documents_have_every_reason_of_a_relay_with_its_code():
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    for name in ("routes.md", "routes.zh-CN.md"):
+        page = (docs / name).read_text(encoding="utf-8")
+        for reason, (_, code) in CODES.items():
+            assert f"| `{reason}` | {code} |" in page
+
+
+# ---------------------------------------------------------------- three nodes
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Nodes A and B, which have routes to each other only via X."""
+
+    a: Node
+    b: Node
+    x: Node
+
+    def allow(self) -> None:
+        """Let X pass on requests between A and B."""
+        set_route(self.x, A, {"url": self.a.addresses()["peer"], "relay": True})
+        set_route(self.x, B, {"url": self.b.addresses()["peer"], "relay": True})
+
+    def forbid(self) -> None:
+        """Let X reach A and B, but pass on no requests."""
+        set_route(self.x, A, {"url": self.a.addresses()["peer"]})
+        set_route(self.x, B, {"url": self.b.addresses()["peer"]})
+
+
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A and B know no address of each other, only that of X."""
-    home: Path = tmp_path_factory.mktemp("relay")
-    with running(home / "x", X) as x, running(home / "a", A) as a, running(home / "b", B) as b:
-        nodes = SimpleNamespace(
-            a=a,
-            b=b,
-            x=x,
-        )
-        hop = {"url": x.addresses()["peer"]}
-        route(a, X, hop)
-        route(b, X, hop)
-        route(a, B, {"via": X})
-        route(b, A, {"via": X})
-        yield nodes
+def chain(shared_world: World) -> Chain:
+    chain = Chain(
+        a=shared_world.node(node_id=A),
+        b=shared_world.node(node_id=B),
+        x=shared_world.node(node_id=X),
+    )
+    next_hop = {"url": chain.x.addresses()["peer"]}
+    set_route(chain.a, X, next_hop)
+    set_route(chain.b, X, next_hop)
+    set_route(chain.a, B, {"via": X})
+    set_route(chain.b, A, {"via": X})
+    return chain
 
 
 @pytest.fixture
-def allowed(three: SimpleNamespace) -> SimpleNamespace:
-    for node, gateway in ((A, three.a), (B, three.b)):
-        route(three.x, node, {"url": gateway.addresses()["peer"], "relay": True})
-    return three
+def allowed(chain: Chain) -> Chain:
+    """The nodes; X passes on requests between A and B."""
+    chain.allow()
+    return chain
 
 
-def route(
-    gateway: Gateway,
-    node: str,
-    entry: dict[str, Any],
-) -> None:
-    if node != "default" and "keys" not in entry:
+def set_route(node: Node, partner: str, entry: dict[str, Any]) -> None:
+    """Set a node's route; without keys signatures are not required."""
+    if partner != "default" and "keys" not in entry:
         entry = {"signing": "accepted"} | entry
-    answer = ask(gateway, "operator", "PUT", f"/api/v1/routes/{node}", json={"route": entry})
-    assert answer.status_code == 200, answer.text
+    response = node.request("PUT", f"/api/v1/routes/{partner}", json={"route": entry})
+    assert response.status_code == 200, response.text
 
 
-def steps(gateway: Gateway, node: str) -> dict[str, dict[str, Any]]:
-    found = ask(gateway, "operator", "POST", f"/api/v1/routes/{node}/test").json()["steps"]
-    return {step["name"]: step for step in found}
+def route_test(node: Node, partner: str) -> dict[str, dict[str, Any]]:
+    """Test a node's route; return its steps by name."""
+    steps = node.post(f"/api/v1/routes/{partner}/test").json()["steps"]
+    return {step["name"]: step for step in steps}
 
 
-def failed(found: dict[str, dict[str, Any]]) -> list[str]:
-    return [name for name, step in found.items() if step["result"] == "failed"]
+def failed_steps(steps: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the names of the failed steps."""
+    return [name for name, step in steps.items() if step["result"] == "failed"]
 
 
-def hello(gateway: Gateway, node: str) -> Any:
-    return gateway.protocol.peer(node).post("/node/hello", {"node_id": A})
+def say_hello(node: Node, partner: str) -> Any:
+    """Say hello to a node as A; return the greeting."""
+    return node.protocol.peer(partner).post("/node/hello", {"node_id": A})
 
 
-def push(
-    gateway: Gateway,
-    path: str = INVOKE,
-    **headers: str,
-) -> dict[str, Any]:
-    said = {
+def push(node: Node, path: str = INVOKE, **headers: str) -> dict[str, Any]:
+    """Send a message of A's for B to the channel of a node; return the response."""
+    all_headers = {
         "x-ptp-session-id": "s1",
         "x-ptp-target-node-id": B,
         "x-ptp-source-node-id": A,
         "x-ptp-version": "1",
         "x-ptp-topic": "t",
-    } | {name.replace("_", "-"): value for name, value in headers.items()}
+    }
+    for name, value in headers.items():
+        all_headers[name.replace("_", "-")] = value
     body = {"topic": "t", "payload": base64.b64encode(b"hi").decode()}
-    return dict(ask(gateway, "peer", "POST", path, json=body, headers=said).json())
+    return dict(node.post(path, body, listener="peer", headers=all_headers).json())
 
 
-def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
-    assert hello(allowed.a, B)["node_id"] == B and allowed.a.protocol.reaches(B)
-    found = steps(allowed.a, B)
-    assert failed(found) == [] and found["relay"]["result"] == "ok", found
-    assert f"passed on by {X}" in found["route"]["found"]
+def send_for_b(node: Node, path: str, body: Any, relay_path: str = "") -> dict[str, Any]:
+    """Send a control request of A's for B to a node; return the response."""
+    headers = {"x-source-node-id": A, "x-target-node-id": B}
+    if relay_path:
+        headers["x-relay-path"] = relay_path
+    return dict(node.post(path, body, listener="peer", headers=headers).json())
+
+
+def test_requests_and_messages_pass_a_node_that_allows_it(allowed):
+    assert say_hello(allowed.a, B)["node_id"] == B
+    assert allowed.a.protocol.reaches(B)
+
+    steps = route_test(allowed.a, B)
+    assert failed_steps(steps) == []
+    assert steps["relay"]["result"] == "ok"
+    assert f"passed on by {X}" in steps["route"]["found"]
+
     assert push(allowed.x)["code"] == "E0000000000"
     assert allowed.b.broker.holds("s1")
-    assert (
-        "of no job here"
-        in push(allowed.x, INVOKE.replace("invoke", "part"), x_ptp_message_id="m")["message"]
-    )
+    part_of_message = push(allowed.x, PART, x_ptp_message_id="m")
+    assert "of no job here" in part_of_message["message"]
 
 
-def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):
-    of_a, of_b = (
-        Keyring(node.settings.state_dir).make("ed25519").public for node in (allowed.a, allowed.b)
-    )
-    route(allowed.b, A, {"via": X, "keys": of_a})
-    route(allowed.a, B, {"via": X, "keys": of_b})
-    try:
-        assert hello(allowed.a, B)["node_id"] == B
-        with pytest.raises(NotFound):
-            allowed.a.protocol.scheduler(B).job_status("job-none", A)
-        about = {"x-source-node-id": A, "x-target-node-id": B}
-        path = "/v1/interconn/schedule/task/poll"
-        said = ask(
-            allowed.x, "peer", "POST", path, json={"task_id": "t", "role": "guest"}, headers=about
-        ).json()
-        assert said["data"]["reason"] == "SIGNATURE_REFUSED"
-        route(allowed.x, B, {"url": allowed.b.addresses()["peer"]})
-        with pytest.raises(PeerUnreachable) as unproven:
-            hello(allowed.a, B)
-        assert (
-            unproven.value.reason == NOT_ALLOWED and "passes on nothing" in unproven.value.message
-        )
-        assert failed(steps(allowed.a, B)) == ["relay"]
-    finally:
-        route(allowed.b, A, {"via": X})
-        route(allowed.a, B, {"via": X})
-        route(allowed.x, B, {"url": allowed.b.addresses()["peer"], "relay": True})
+@pytest.fixture
+def signed(allowed: Chain) -> Chain:
+    """The nodes; during the test A and B have each other's keys."""
+
+    def keys_of(node: Node) -> str:
+        return Keyring(node.settings.state_dir).make("ed25519").public
+
+    set_route(allowed.b, A, {"via": X, "keys": keys_of(allowed.a)})
+    set_route(allowed.a, B, {"via": X, "keys": keys_of(allowed.b)})
+    yield allowed
+    set_route(allowed.b, A, {"via": X})
+    set_route(allowed.a, B, {"via": X})
 
 
-def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):
-    for node, gateway in ((A, three.a), (B, three.b)):
-        route(three.x, node, {"url": gateway.addresses()["peer"]})
+def test_signatures_hold_through_a_relay(signed):
+    assert say_hello(signed.a, B)["node_id"] == B
+    with pytest.raises(NotFound):
+        signed.a.protocol.scheduler(B).job_status("job-none", A)
+
+    unsigned = send_for_b(signed.x, POLL, {"task_id": "t", "role": "guest"})
+    assert unsigned["data"]["reason"] == "SIGNATURE_REFUSED"
+
+
+def test_a_relays_unproven_refusal_leaves_its_target_unreachable(signed):
+    set_route(signed.x, B, {"url": signed.b.addresses()["peer"]})
+
+    with pytest.raises(PeerUnreachable) as refused:
+        say_hello(signed.a, B)
+
+    assert refused.value.reason == NOT_ALLOWED
+    assert "passes on nothing" in refused.value.message
+    assert failed_steps(route_test(signed.a, B)) == ["relay"]
+
+
+def test_a_relay_refuses_by_name_and_records_it(chain):
+    chain.forbid()
+
     with pytest.raises(GatewayError) as refused:
-        hello(three.a, B)
+        say_hello(chain.a, B)
     assert refused.value.reason == NOT_ALLOWED
     assert f"{X}, which answers in the place of {B}" in refused.value.message
-    assert failed(steps(three.a, B)) == ["relay"]
-    answer = push(three.x)
-    assert answer["code"] == "E0000000403" and answer["message"].startswith(
-        f"relay {X}: {NOT_ALLOWED}"
-    )
-    entries = ask(three.x, "operator", "GET", "/api/v1/audit", params={"who": f"node {A}"}).json()[
-        "audit"
-    ]
-    assert [(e["action"], e["detail"]["reason"], e["detail"]["target"]) for e in entries] == [
-        ("relay", NOT_ALLOWED, B)
-    ]  # once, however often it is asked
+    assert failed_steps(route_test(chain.a, B)) == ["relay"]
+
+    response = push(chain.x)
+    assert response["code"] == "E0000000403"
+    assert response["message"].startswith(f"relay {X}: {NOT_ALLOWED}")
+
+    # one entry for all refusals
+    [entry] = chain.x.get("/api/v1/audit", params={"who": f"node {A}"}).json()["audit"]
+    assert entry["action"] == "relay"
+    assert entry["detail"]["reason"] == NOT_ALLOWED
+    assert entry["detail"]["target"] == B
 
 
-def test_what_comes_back_or_goes_too_far_is_refused(allowed: SimpleNamespace):
-    route(allowed.x, B, {"via": A, "relay": True})
+def test_what_comes_back_or_goes_too_far_is_refused(allowed):
+    set_route(allowed.x, B, {"via": A, "relay": True})
     with pytest.raises(GatewayError) as refused:
-        hello(allowed.a, B)
+        say_hello(allowed.a, B)
     assert refused.value.reason == LOOP
-    headers = {
-        "x-source-node-id": A,
-        "x-target-node-id": B,
-        "x-relay-path": f"Y,{X}",
-    }
-    answer = ask(allowed.x, "peer", "POST", HELLO, json={}, headers=headers).json()
-    assert (
-        answer["data"] == {"reason": LOOP, "relay": X}
-        and f"{A} via Y via {X} via {X}" in answer["msg"]
-    )
+
+    looping = send_for_b(allowed.x, HELLO, {}, relay_path=f"Y,{X}")
+    assert looping["data"] == {"reason": LOOP, "relay": X}
+    assert f"{A} via Y via {X} via {X}" in looping["msg"]
     assert push(allowed.x, x_relay_path=f"Y,{X}")["code"] == "E0000000503"
-    headers["x-relay-path"] = ",".join(f"Y{i}" for i in range(MOST_HOPS))
-    answer = ask(allowed.x, "peer", "POST", HELLO, json={}, headers=headers).json()
-    assert answer["data"]["reason"] == TOO_FAR
+
+    too_far = send_for_b(allowed.x, HELLO, {}, relay_path=",".join(LONGEST_PATH))
+    assert too_far["data"]["reason"] == TOO_FAR
 
 
-def test_a_silent_target_is_distinguished_from_a_silent_relay(allowed: SimpleNamespace):
-    route(allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True})
+def test_a_silent_target_is_named_by_the_relay(allowed):
+    set_route(allowed.x, B, {"url": NOWHERE, "relay": True})
+
     with pytest.raises(PeerUnreachable) as silent:
-        hello(allowed.a, B)
-    assert silent.value.reason == "TARGET_UNREACHABLE" and silent.value.delivered is False
-    assert silent.value.message.startswith(
-        f"next hop {X}: TARGET_UNREACHABLE: node {B} cannot be connected to"
-    )
-    assert failed(steps(allowed.a, B)) == ["answer"]
+        say_hello(allowed.a, B)
+
+    assert silent.value.reason == "TARGET_UNREACHABLE"
+    assert silent.value.delivered is False
+    cause = f"next hop {X}: TARGET_UNREACHABLE: node {B} cannot be connected to"
+    assert silent.value.message.startswith(cause)
+    assert failed_steps(route_test(allowed.a, B)) == ["answer"]
     assert not allowed.a.protocol.reaches(B)
-    route(allowed.a, X, {"url": "http://127.0.0.1:1"})
+
+
+def test_a_silent_relay_is_distinguished_from_a_silent_target(allowed):
+    set_route(allowed.a, X, {"url": NOWHERE})
+
     with pytest.raises(PeerUnreachable) as silent:
-        hello(allowed.a, B)
-    assert silent.value.reason == "NEXT_HOP_UNREACHABLE" and silent.value.delivered is False
-    assert failed(steps(allowed.a, B)) == ["tcp"]
-    route(allowed.a, X, {"url": allowed.x.addresses()["peer"]})
+        say_hello(allowed.a, B)
+
+    assert silent.value.reason == "NEXT_HOP_UNREACHABLE"
+    assert silent.value.delivered is False
+    assert failed_steps(route_test(allowed.a, B)) == ["tcp"]
+    set_route(allowed.a, X, {"url": allowed.x.addresses()["peer"]})
 
 
-def test_bodies_over_the_limit_are_not_passed_on(allowed: SimpleNamespace):
-    headers = {
-        "x-source-node-id": A,
-        "x-target-node-id": B,
-        "content-length": str(1 << 40),
-    }
-    caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
-    caller.request("POST", HELLO, headers=headers)  # and no body
-    assert caller.getresponse().status == 413
-    caller.close()
+def raw_request(node: Node, method: str, path: str, **headers: str) -> tuple[int, bytes]:
+    """Send a request of A's for B as it is, without a body; return status and body."""
+    address = node.addresses()["peer"].removeprefix("http://")
+    connection = HTTPConnection(address, timeout=30)
+    ends = {"x-source-node-id": A, "x-target-node-id": B}
+    connection.request(method, path, headers=ends | headers)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, content
+
+
+def test_bodies_over_the_limit_are_not_passed_on(allowed):
+    # The announced length is enough for the refusal.
+    status, _ = raw_request(allowed.x, "POST", HELLO, **{"content-length": str(1 << 40)})
+    assert status == 413
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/interconn/../../api/v1/jobs", "/v1/interconn/%2e%2e/x", "/api/v1/jobs"]
+    "path",
+    ["/v1/interconn/../../api/v1/jobs", "/v1/interconn/%2e%2e/x", "/api/v1/jobs"],
 )
-def test_paths_that_lead_elsewhere_are_not_passed_on(allowed: SimpleNamespace, path: str):
-    route(
-        allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True}
-    )  # so that passing on would fail
-    caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
-    caller.request("GET", path, headers={"x-source-node-id": A, "x-target-node-id": B})
-    answer = caller.getresponse()
-    said = json.loads(answer.read())
-    caller.close()
-    assert answer.status == 404 and said["data"]["reason"] == "PATH_UNKNOWN"
+def test_paths_that_lead_elsewhere_are_not_passed_on(allowed, path):
+    # With this route passing on would fail, with another reason.
+    set_route(allowed.x, B, {"url": NOWHERE, "relay": True})
+
+    status, content = raw_request(allowed.x, "GET", path)
+
+    assert status == 404
+    assert json.loads(content)["data"]["reason"] == "PATH_UNKNOWN"
 
 
-def test_the_default_route_sends_but_admits_no_node(allowed: SimpleNamespace):
-    route(allowed.a, "default", {"via": X})
-    ask(allowed.a, "operator", "DELETE", f"/api/v1/routes/{B}")
-    assert hello(allowed.a, B)["node_id"] == B
-    assert not allowed.a.peer_table.knows(B) and not allowed.a.peer_table.knows("JG404")
-    found = steps(allowed.a, B)
-    assert found["route"]["result"] == "warning" and failed(found) == []
-    route(allowed.a, B, {"via": X})
-    assert yaml.safe_load(allowed.a.routes.history()[0].text)["default"] == {"via": X}
+def test_the_default_route_sends_but_admits_no_node(allowed):
+    set_route(allowed.a, "default", {"via": X})
+    allowed.a.request("DELETE", f"/api/v1/routes/{B}")
+
+    assert say_hello(allowed.a, B)["node_id"] == B
+    assert not allowed.a.peer_table.knows(B)
+    assert not allowed.a.peer_table.knows("JG404")
+    steps = route_test(allowed.a, B)
+    assert steps["route"]["result"] == "warning"
+    assert failed_steps(steps) == []
+
+    set_route(allowed.a, B, {"via": X})
+    previous_table = yaml.safe_load(allowed.a.routes.history()[0].text)
+    assert previous_table["default"] == {"via": X}
 
 
-def test_the_documents_have_every_reason_of_a_relay_with_its_code():
-    for name in ("routes.md", "routes.zh-CN.md"):
-        text = (Path(__file__).resolve().parents[3] / "docs" / name).read_text(encoding="utf-8")
-        for reason, (_, code) in CODES.items():
-            assert f"| `{reason}` | {code} |" in text
+# ---------------------------------------------------------------- a relay alone
+
+# A message of an ASGI server or application.
+Message = dict[str, Any]
+# Answers the request of a relay as its next hop.
+NextHop = Callable[[httpx.Request], Any]
 
 
-def by_relay(
-    handler: Callable[..., Any],
-    *messages: dict[str, Any],
-    unusable: bool = False,
+class HopCourier(Courier):
+    """A courier whose next hop is a function; without one, no client can be made."""
+
+    def __init__(self, next_hop: NextHop | None) -> None:
+        super().__init__()
+        self._next_hop = next_hop
+
+    def client(self, identity: Identity) -> httpx.AsyncClient:
+        """Return a client of the function. Raises PeerUnreachable without one."""
+        if self._next_hop is None:
+            raise PeerUnreachable("no certificate")
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._next_hop))
+
+
+def a_relay(next_hop: NextHop | None, largest_body: int = 10) -> Relay:
+    """Return the relay of X, which passes on requests between A and B."""
+
+    def table() -> RouteTable:
+        return parse(TABLE)
+
+    def ignore(*_: Any) -> None:
+        pass
+
+    limits = (largest_body, largest_body)
+    return Relay(None, "X", table, HopCourier(next_hop), limits, ignore)  # type: ignore[arg-type]
+
+
+async def relayed(
+    relay: Relay,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+    source: str = "A",
+    target: str = "B",
     **headers: str,
-) -> httpx.Response:
-    """Return the response of a relay alone, whose next hop is a function; the request is ``messages``."""
-
-    class Hop(Courier):
-        def client(self, identity: Identity) -> httpx.AsyncClient:
-            if unusable:
-                raise PeerUnreachable("no certificate")
-            return httpx.AsyncClient(transport=httpx.MockTransport(handler))
-
-    coming, sent = iter(messages), list[Any]()
-    named = {
-        "x-source-node-id": "A",
-        "x-target-node-id": "B",
-        "transfer-encoding": "chunked",
+) -> None:
+    """Let a relay serve a control request between two nodes."""
+    all_headers = {
+        "x-source-node-id": source,
+        "x-target-node-id": target,
         **headers,
     }
-    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in named.items()]
     scope = {
         "type": "http",
         "method": "POST",
         "path": HELLO,
         "http_version": "1.1",
-        "headers": raw,
+        "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
+        "query_string": b"",
+        "server": None,
     }
-
-    async def receive() -> Any:
-        return next(coming)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def served() -> None:
-        relay = Relay(send, "X", lambda: parse(TABLE), Hop(), (10, 10), lambda *_: None)  # type: ignore[arg-type]
-        await relay(
-            {
-                **scope,
-                "query_string": b"",
-                "server": None,
-            },
-            receive,
-            send,
-        )
-
-    asyncio.run(served())
-    return httpx.Response(sent[0]["status"], content=sent[1]["body"])
+    await relay(scope, receive, send)
 
 
-@pytest.mark.parametrize("trickling", [False, True])
-def test_bodies_that_do_not_end_keep_no_other_request_out(
-    monkeypatch: pytest.MonkeyPatch, trickling: bool
-):
-    monkeypatch.setitem(AT_ONCE, "relayed", 3)
-    monkeypatch.setitem(AT_ONCE, "relayed of one node", 2)
-    if trickling:
-        now = count()
-        monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
-
-    class Hop(Courier):
-        def client(self, identity: Identity) -> httpx.AsyncClient:
-            return httpx.AsyncClient(
-                transport=httpx.MockTransport(lambda _: httpx.Response(200, json={}))
-            )
-
-    relay, ended = Relay(None, "X", lambda: parse(TABLE), Hop(), (999, 999), print), list[int]()  # type: ignore
-
-    async def never() -> Any:
-        await (anyio.lowlevel.checkpoint() if trickling else anyio.sleep_forever())
-        return part(b" ", more=True)
-
-    async def whole() -> Any:
-        return part(b"{}")
-
-    async def ask(
-        source: str,
-        target: str,
-        receive: Any,
-    ) -> None:
-        named = {
-            b"x-source-node-id": source.encode(),
-            b"x-target-node-id": target.encode(),
-            b"content-length": b"9",
-        }
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": HELLO,
-            "http_version": "1.1",
-            "headers": [*named.items()],
-        }
-
-        async def send(message: Any) -> None:
-            ended.append(message.get("status", 0))
-
-        await relay(
-            {
-                **scope,
-                "query_string": b"",
-                "server": None,
-            },
-            receive,
-            send,
-        )
-
-    async def main() -> None:
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                for _ in range(3):
-                    group.start_soon(ask, "A", "B", never)
-                await anyio.lowlevel.checkpoint()
-                await (ask("A", "B", whole) if trickling else ask("B", "A", whole))
-                group.cancel_scope.cancel()
-
-    asyncio.run(main())
-    assert ended[-2:] == [200, 0] and set(ended[:-2]) <= {408, 0}
-
-
-def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
+def body_part(content: bytes, *, is_last: bool = True) -> Message:
+    """Return a part of a request's body."""
     return {
         "type": "http.request",
-        "body": body,
-        "more_body": more,
+        "body": content,
+        "more_body": not is_last,
     }
 
 
-async def late(_: httpx.Request) -> httpx.Response:
+def response_of_relay(
+    next_hop: NextHop | None,
+    messages: Iterable[Message],
+    **headers: str,
+) -> httpx.Response:
+    """Send a request, whose body is ``messages``, through a relay; return the response."""
+    to_receive = iter(messages)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return next(to_receive)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def serve() -> None:
+        chunked = {"transfer-encoding": "chunked"}
+        await relayed(a_relay(next_hop), receive, send, **chunked, **headers)
+
+    asyncio.run(serve())
+    start, body = sent
+    return httpx.Response(start["status"], content=body["body"])
+
+
+async def never_respond(_: httpx.Request) -> httpx.Response:
     await asyncio.sleep(60)
     raise AssertionError
 
 
-async def broken(_: httpx.Request) -> httpx.Response:
+async def reset_connection(_: httpx.Request) -> httpx.Response:
     raise httpx.ReadError("reset")
 
 
-PACKED = {"content-encoding": "gzip"}
-
-
-class Zeros(httpx.AsyncByteStream):
-    """What unpacks to much more; the relay must not even read it."""
+class UnreadStream(httpx.AsyncByteStream):
+    """A packed body, which might unpack to much more; the relay must not even read it."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         raise AssertionError
-        yield b""
+        yield b""  # makes the function a generator
+
+
+def respond(status: int, **content: Any) -> NextHop:
+    """Return a next hop with one response; ``content`` is as for `httpx.Response`."""
+
+    def next_hop(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, **content)
+
+    return next_hop
+
+
+# The next hop, a part of the refusal's text, and whether the target may have got the request.
+SILENT_TARGETS: dict[str, tuple[NextHop | None, str, bool]] = {
+    "late": (never_respond, "gave no answer within", True),
+    "reset": (reset_connection, "gave no answer: ReadError reset", True),
+    "large": (respond(200, content=b"x" * 11), "answers with more than 10 bytes", True),
+    "packed": (
+        respond(200, stream=UnreadStream(), headers={"content-encoding": "gzip"}),
+        "in the content-encoding gzip",
+        True,
+    ),
+    "page": (respond(502, content=b"<html>"), "answers HTTP 502", True),
+    "list": (respond(502, content=b"[1]"), "answers HTTP 502", True),
+    "object": (respond(502, content=b"{}"), "answers HTTP 502", True),
+    "no client": (None, "is not called: no certificate", False),
+}
 
 
 @pytest.mark.parametrize(
-    ("hop", "said", "delivered"),
-    [
-        (late, "gave no answer within", True),
-        (broken, "gave no answer: ReadError reset", True),
-        (lambda _: httpx.Response(200, content=b"x" * 11), "answers with more than 10 bytes", True),
-        (
-            lambda _: httpx.Response(200, stream=Zeros(), headers=PACKED),
-            "in the content-encoding gzip",
-            True,
-        ),
-        *(
-            (lambda _, body=body: httpx.Response(502, content=body), "answers HTTP 502", True)
-            for body in (b"<html>", b"[1]", b"{}")
-        ),
-        (None, "is not called: no certificate", False),
-    ],
+    ("next_hop", "cause", "delivered"),
+    SILENT_TARGETS.values(),
+    ids=SILENT_TARGETS,
 )
-def test_the_silence_of_a_target_is_told_by_the_relay(
-    monkeypatch: pytest.MonkeyPatch,
-    hop: Any,
-    said: str,
-    delivered: bool,
-):
+def test_the_relay_reports_the_silence_of_a_target(monkeypatch, next_hop, cause, delivered):
     monkeypatch.setattr(relay, "LARGEST_RESPONSE", 10)
-    answer = by_relay(hop, part(b"{}"), unusable=hop is None, **{WITHIN: "60"})
-    told = answer.json()
-    assert answer.status_code == 503 and said in told["msg"]
-    assert told["data"] == {
+
+    response = response_of_relay(next_hop, [body_part(b"{}")], **{WITHIN: "60"})
+
+    assert response.status_code == 503
+    body = response.json()
+    assert cause in body["msg"]
+    assert body["data"] == {
         "reason": UNREACHABLE,
         "relay": "X",
         "delivered": delivered,
     }
 
 
-def test_what_a_relay_behind_says_is_passed_on():
-    told = {
+def refusal_of_relay(name: str) -> dict[str, Any]:
+    """Return the refusal of a relay whose target is silent."""
+    return {
         "code": 1,
         "msg": "x",
         "data": {
             "reason": UNREACHABLE,
-            "relay": "Y",
+            "relay": name,
             "delivered": False,
         },
     }
-    answer = by_relay(lambda _: httpx.Response(503, json=told), part(b""))
-    assert (answer.status_code, answer.json()) == (503, told)
-    odd = {**told, "data": {**told["data"], "relay": "not\na node"}}
-    assert (
-        by_relay(lambda _: httpx.Response(503, json=odd), part(b"")).json()["data"]["relay"] == "X"
-    )
+
+
+def test_the_refusal_of_a_further_relay_is_passed_on():
+    refusal = refusal_of_relay("Y")
+    response = response_of_relay(respond(503, json=refusal), [body_part(b"")])
+    assert response.status_code == 503
+    assert response.json() == refusal
+
+
+def test_a_refusal_that_names_no_node_becomes_the_relays_own():
+    refusal = refusal_of_relay("not\na node")
+    response = response_of_relay(respond(503, json=refusal), [body_part(b"")])
+    assert response.json()["data"]["relay"] == "X"
+
+
+UNANNOUNCED_BODIES = {
+    "too large": ([body_part(b"x" * 6, is_last=False), body_part(b"x" * 6)], 413),
+    "breaks off": ([body_part(b"x", is_last=False), {"type": "http.disconnect"}], 400),
+}
 
 
 @pytest.mark.parametrize(
     ("messages", "status"),
-    [
-        ([part(b"x" * 6, more=True), part(b"x" * 6)], 413),
-        ([part(b"x", more=True), {"type": "http.disconnect"}], 400),
-    ],
+    UNANNOUNCED_BODIES.values(),
+    ids=UNANNOUNCED_BODIES,
 )
-def test_a_body_of_no_announced_length_is_passed_on_to_a_bound(
-    messages: list[dict[str, Any]], status: int
-):
-    async def whole(request: httpx.Request) -> httpx.Response:
+def test_a_body_without_a_length_is_passed_on_to_a_bound(messages, status):
+    async def read_all(request: httpx.Request) -> httpx.Response:
         await request.aread()
-        raise AssertionError
+        raise AssertionError("the body is complete")
 
-    assert by_relay(whole, *messages).status_code == status
+    assert response_of_relay(read_all, messages).status_code == status
+
+
+# ---------------------------------------------------------------- endless bodies
+
+
+async def hang() -> Message:
+    """Receive no part of a body."""
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+async def trickle() -> Message:
+    """Receive a body without end, byte by byte."""
+    await anyio.lowlevel.checkpoint()
+    return body_part(b" ", is_last=False)
+
+
+async def receive_complete() -> Message:
+    """Receive a complete body."""
+    return body_part(b"{}")
+
+
+def statuses_among_endless_bodies(
+    receive_endless: Callable[[], Awaitable[Message]],
+    source: str,
+    target: str,
+) -> list[int]:
+    """Relay one request after three from A to B whose bodies do not end.
+
+    Returns the statuses of the responses in their order, and 0 for each part of a body.
+    """
+    relay = a_relay(respond(200, json={}), largest_body=999)
+    statuses: list[int] = []
+
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status", 0))
+
+    async def relay_endless() -> None:
+        await relayed(relay, receive_endless, send, **{"content-length": "9"})
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(relay_endless)
+                # lets the three begin
+                await anyio.lowlevel.checkpoint()
+                length = {"content-length": "9"}
+                await relayed(relay, receive_complete, send, source, target, **length)
+                group.cancel_scope.cancel()
+
+    asyncio.run(main())
+    return statuses
+
+
+@pytest.fixture
+def few_places(monkeypatch):
+    """A relay with places for three requests, two of them for requests of one node."""
+    monkeypatch.setitem(AT_ONCE, "relayed", 3)
+    monkeypatch.setitem(AT_ONCE, "relayed of one node", 2)
+
+
+def test_bodies_that_hang_keep_no_request_of_another_node_out(few_places):
+    *earlier, status, body = statuses_among_endless_bodies(hang, "B", "A")
+    assert status == 200
+    assert body == 0
+    assert set(earlier) <= {408, 0}
+
+
+def test_bodies_that_trickle_keep_no_request_of_the_same_node_out(few_places, monkeypatch):
+    # Each look at the clock takes a second; a slow body is refused after some seconds.
+    seconds = count()
+
+    def current_time() -> float:
+        return float(next(seconds))
+
+    monkeypatch.setattr(anyio, "current_time", current_time)
+
+    *earlier, status, body = statuses_among_endless_bodies(trickle, "A", "B")
+    assert status == 200
+    assert body == 0
+    assert set(earlier) <= {408, 0}
