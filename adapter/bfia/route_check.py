@@ -331,7 +331,7 @@ class _RouteTest:
     def _tls(self) -> Step:
         if self._url.scheme != "https":
             return trials.skipped("the route is plain http")
-        return _tls(self._url.hostname or "", self._port, self._route.identity)
+        return try_tls(self._url.hostname or "", self._port, self._route.identity)
 
     def _relay(self) -> Step:
         """Test whether the next hop forwards requests, whatever the node behind it responds."""
@@ -624,8 +624,11 @@ class _RouteTest:
         return trials.failed(text, remedy)
 
 
-def _tls(host: str, port: int, identity: Identity) -> Step:
-    """Shake hands and request a page: in TLS 1.3 a peer rejects this node's certificate only after the handshake."""
+def try_tls(host: str, port: int, identity: Identity) -> Step:
+    """Shake hands and request a page; return the outcome.
+
+    In TLS 1.3 a peer rejects this node's certificate only after the handshake.
+    """
     name = identity.server_name or host
     version = ""
     try:

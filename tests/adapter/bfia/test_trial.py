@@ -1,4 +1,4 @@
-"""A route is tried: whatever is wrong is named by the step that it belongs to, and by no other."""
+"""Tests of a route: every fault is named by its own step, and by no other."""
 
 import socket
 import ssl
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -20,10 +21,9 @@ from adapter.bfia.channel import calls
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.connections import Connections, NotConnected
 from adapter.bfia.peer import Peer
-from adapter.bfia.route_check import BODY, STEPS, try_route
-from gateway.bootstrap.node import Gateway
+from adapter.bfia.route_check import BODY, HELLO, STEPS, call_back, hello, try_route, try_tls
 from gateway.config.tls import Tls
-from gateway.errors import GatewayError, PeerUnreachable, Refused
+from gateway.errors import PeerUnreachable, Refused
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step, good
@@ -31,676 +31,848 @@ from route_table.live import LiveRoutes
 from route_table.model import Identity
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
 from tests.certificates import Authority, Files
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, Node
+from tests.world import NodeSetup
+
+# A node with free ports only.
+NODE = NodeSetup()
+
+HELLO_PATH = f"/v1/interconn/schedule{HELLO}"
 
 
-def greeting(**over: Any) -> dict[str, Any]:
-    """Return what a healthy peer says."""
-    said = {
-        "node_id": PEER,
-        "institution": "JG2",
-        "gateway": "1",
-        "protocol": "1.2.0",
-        "knows_you": True,
-    }
-    return said | {"time_ms": int(time.time() * 1000), "back": {"ok": True, "ms": 1.0}} | over
+# ---------------------------------------------------------------- peers
 
 
-def healthy(handler: BaseHTTPRequestHandler) -> None:
-    says(data=greeting())(handler)
+def greeting(**fields: Any) -> Answer:
+    """Return the answer of a healthy peer to hello; ``fields`` replace fields of its data."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        data = {
+            "node_id": PEER,
+            "institution": "JG2",
+            "gateway": "1",
+            "protocol": "1.2.0",
+            "knows_you": True,
+            # the present when the request arrives
+            "time_ms": int(time.time() * 1000),
+            "back": {"ok": True, "ms": 1.0},
+        }
+        says(data=data | fields)(handler)
+
+    return answer
 
 
 @contextmanager
-def a_peer(answer: Answer = healthy, secure: ssl.SSLContext | None = None) -> Iterator[int]:
-    with scripted(secure) as (peer, url):
-        peer.will(answer)
-        yield int(url.rpartition(":")[2])
+def serving_peer(
+    response: Answer | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[int]:
+    """Serve a peer, by default a healthy one; yield its port."""
+    with scripted(tls) as (peer, url):
+        peer.will(response or greeting())
+        yield port_of(url)
 
 
-def tried(
-    tmp_path: Path,
+def port_of(url: str) -> int:
+    """Return the port of an address."""
+    return int(url.rpartition(":")[2])
+
+
+def refusal(code: int, reason: str, status: int = 200, msg: str = "no", **data: Any) -> Answer:
+    """Return a refusal with a reason."""
+    body = {
+        "code": code,
+        "msg": msg,
+        "data": {"reason": reason, **data},
+    }
+    return says(body, status)
+
+
+# ---------------------------------------------------------------- routes under test
+
+
+def local(port: int, **fields: Any) -> dict[str, Any]:
+    """Return the entry of a route to a port of this machine."""
+    return {"host": "127.0.0.1", "port": port, **fields}
+
+
+def by_tls(port: int, **fields: Any) -> dict[str, Any]:
+    """Return the entry of a route by TLS to a port of this machine."""
+    return {"url": f"https://127.0.0.1:{port}", **fields}
+
+
+def run_trial(
+    home: Path,
     entry: dict[str, Any] | None,
-    **more: Any,
+    **routes: dict[str, Any],
 ) -> dict[str, Step]:
-    """Try the route to the peer with this entry, and others."""
-    file = tmp_path / "routes.yml"
-    file.write_text(yaml.safe_dump(({} if entry is None else {PEER: entry}) | more))
-    routes = LiveRoutes(file)
+    """Test the route to the peer; return the steps by name.
+
+    Without an entry there is no such route; ``routes`` are further ones.
+    """
+    file = home / "routes.yml"
+    if entry is not None:
+        routes[PEER] = entry
+    file.write_text(yaml.safe_dump(routes))
+    live_routes = LiveRoutes(file)
     connections = Connections()
     try:
-        steps = try_route(Peer(ME, PEER, routes.resolve, connections), routes.table, PEER, ME)
+        peer = Peer(ME, PEER, live_routes.resolve, connections)
+        steps = try_route(peer, live_routes.table, PEER, ME)
     finally:
         connections.close()
     assert [step.name for step in steps] == list(STEPS)
     return {step.name: step for step in steps}
 
 
-def wrong(steps: dict[str, Step]) -> list[str]:
+def failed_steps(steps: dict[str, Step]) -> list[str]:
+    """Return the failed steps. Fails if a fault has no cause or no remedy.
+
+    A peer of another product makes the step ``answer`` a warning without either.
+    """
     for step in steps.values():
-        if step.result in (Result.FAILED, Result.WARNING) and step.name != "answer":
-            assert step.cause and step.remedy, step
+        is_fault = step.result in (Result.FAILED, Result.WARNING)
+        if is_fault and step.name != "answer":
+            assert step.cause, step
+            assert step.remedy, step
     return [step.name for step in steps.values() if step.result is Result.FAILED]
 
 
-def test_a_healthy_route_is_good_at_every_step(tmp_path: Path):
-    with a_peer() as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
-    assert wrong(steps) == [] and good(list(steps.values()))
-    assert {n for n, s in steps.items() if s.result is Result.SKIPPED} == {"tls", "relay"}
-    assert all(step.found for step in steps.values())
+def test_a_healthy_route_is_good_at_every_step(tmp_path):
+    with serving_peer() as port:
+        steps = run_trial(tmp_path, local(port))
+
+    assert failed_steps(steps) == []
+    assert good(list(steps.values()))
+    skipped = {name for name, step in steps.items() if step.result is Result.SKIPPED}
+    assert skipped == {"tls", "relay"}
+    for step in steps.values():
+        assert step.found, step
 
 
-def no_large_body(handler: BaseHTTPRequestHandler) -> None:
-    large = int(handler.headers["content-length"]) >= BODY
-    (text(b"<html>too large</html>", 413) if large else says(data=greeting()))(handler)
+# ---------------------------------------------------------------- faults of the peer
 
 
-RELAYED = {
-    "code": 1,
-    "msg": "no",
-    "data": {"reason": "RELAY_NOT_ALLOWED", "relay": "HOP"},
-}
-QUOTA = {
-    "code": 429,
-    "msg": "PARTNER_QUOTA: JG1 sends more",
-    "data": {"reason": "PARTNER_QUOTA"},
-}
-FAULTS: dict[str, tuple[Answer | dict[str, Any], str, str]] = {
-    "the proxy's gateway is down": (text(b"bad gateway", 502), "answer", ""),
-    "it is a web page": (text(b"<html>hello</html>"), "answer", ""),
-    "it refuses us": (
-        says(
-            {
-                "code": 401,
-                "msg": "sign",
-                "data": {"reason": "NO_SIGN"},
-            }
-        ),
+def refuse_large_bodies(handler: BaseHTTPRequestHandler) -> None:
+    """Answer like a healthy peer behind a proxy with a limit for bodies."""
+    respond = greeting()
+    if int(handler.headers["content-length"]) >= BODY:
+        respond = text(b"<html>too large</html>", 413)
+    respond(handler)
+
+
+RELAY_REFUSAL = refusal(1, "RELAY_NOT_ALLOWED", relay="HOP")
+
+# The peer's answer, the failed step, and a text of its cause or remedy.
+FAULTS: dict[str, tuple[Answer, str, str]] = {
+    "the gateway behind the proxy is down": (text(b"bad gateway", 502), "answer", ""),
+    "a web page": (text(b"<html>hello</html>"), "answer", ""),
+    "a refusal": (refusal(401, "NO_SIGN", msg="sign"), "answer", ""),
+    "too many requests": (
+        refusal(429, "PARTNER_QUOTA", 429, "PARTNER_QUOTA: JG1 sends more"),
+        "answer",
+        "raise limits.partner_requests_per_minute",
+    ),
+    "no paths between nodes": (
+        says({"code": 404, "msg": "no", "data": {}}, 404),
         "answer",
         "",
     ),
-    "we ask too often": (says(QUOTA, 429), "answer", "raise limits.partner_requests_per_minute"),
-    "it has nothing between nodes": (
-        says(
-            {
-                "code": 404,
-                "msg": "no",
-                "data": {},
-            },
-            404,
-        ),
-        "answer",
-        "",
-    ),
-    "a relay lives there": (says(RELAYED), "identity", "it is HOP"),
-    "another node lives there": ({"node_id": "JG0000000000000099"}, "identity", ""),
-    "its clock is fast": ({"time_ms": 4_000_000_000_000}, "clock", ""),
-    "its clock is slow": ({"time_ms": 1_000_000_000_000}, "clock", ""),
-    "large bodies do not pass": (no_large_body, "body", ""),
-    "it does not know us": ({"knows_you": False}, "way back", ""),
-    "it does not trust us": (
-        {"back": {"ok": False, "step": "tls"}},
+    "a relay": (RELAY_REFUSAL, "identity", "it is HOP"),
+    "another node": (greeting(node_id="JG0000000000000099"), "identity", ""),
+    "a fast clock": (greeting(time_ms=4_000_000_000_000), "clock", ""),
+    "a slow clock": (greeting(time_ms=1_000_000_000_000), "clock", ""),
+    "large bodies do not pass": (refuse_large_bodies, "body", ""),
+    "this node is unknown": (greeting(knows_you=False), "way back", ""),
+    "this node is not trusted": (
+        greeting(back={"ok": False, "step": "tls"}),
         "way back",
         f"set ca, certificate and key in the route to {ME}",
     ),
-    "it is older and does not reach us": (
-        {"back": {"ok": False, "reason": "AWAY"}},
+    "an older node does not reach this one": (
+        greeting(back={"ok": False, "reason": "AWAY"}),
         "way back",
         "there: AWAY",
     ),
-    "it says nothing of the way back": ({"back": None}, "way back", ""),
+    "no answer about the way back": (greeting(back=None), "way back", ""),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_the_peer_is_named_by_its_step_and_no_other(tmp_path: Path, fault: str):
-    answer, step, remedy = FAULTS[fault]
-    with a_peer(says(data=greeting(**answer)) if isinstance(answer, dict) else answer) as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
-    assert wrong(steps) == [step] and remedy in f"{steps[step].cause} {steps[step].remedy}"
+@pytest.mark.parametrize(("response", "step", "hint"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_the_peer_is_named_by_its_step_and_no_other(tmp_path, response, step, hint):
+    with serving_peer(response) as port:
+        steps = run_trial(tmp_path, local(port))
+    assert failed_steps(steps) == [step]
+    assert hint in f"{steps[step].cause} {steps[step].remedy}"
 
 
-@pytest.mark.parametrize(
-    ("entry", "step"),
-    [
-        (None, "route"),
-        (
-            {
-                "host": "127.0.0.1",
-                "port": 1,
-                "enabled": False,
-            },
-            "route",
-        ),
-        ({"host": "no-such-host.invalid", "port": 1}, "dns"),
-        ({"host": "127.0.0.1", "port": 1}, "tcp"),
-    ],
-)
-def test_what_ends_before_the_peer_is_named_and_the_rest_is_skipped(
-    tmp_path: Path,
-    entry: dict[str, Any] | None,
-    step: str,
-):
-    steps = tried(tmp_path, entry)
-    assert wrong(steps) == [step]
-    assert entry is not None or f"bfia-gateway route add {PEER} --to" in steps[step].remedy
-    after = list(STEPS)[list(STEPS).index(step) + 1 :]
-    assert {steps[name].result for name in after} == {Result.SKIPPED}
+# Routes that end before the peer, and the failed step.
+ENDING_ROUTES = {
+    "no route": (None, "route"),
+    "disabled": (local(1, enabled=False), "route"),
+    "unknown host": ({"host": "no-such-host.invalid", "port": 1}, "dns"),
+    "closed port": (local(1), "tcp"),
+}
 
 
-def no_hello_and_then_nothing(handler: BaseHTTPRequestHandler) -> None:
-    known = handler.path.endswith(route_check.HELLO)
-    (says({"code": 404, "msg": "no"}, 404) if known else text(b"", 503))(handler)
+@pytest.mark.parametrize(("entry", "step"), ENDING_ROUTES.values(), ids=ENDING_ROUTES)
+def test_a_fault_before_the_peer_is_named_and_the_rest_is_skipped(tmp_path, entry, step):
+    steps = run_trial(tmp_path, entry)
+
+    assert failed_steps(steps) == [step]
+    names = list(STEPS)
+    later_steps = names[names.index(step) + 1 :]
+    assert {steps[name].result for name in later_steps} == {Result.SKIPPED}
 
 
-def test_a_peer_that_falls_silent_while_it_is_tried_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with a_peer(no_hello_and_then_nothing) as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
-    assert wrong(steps) == ["answer"]
-    assert (
-        "HTTP 503" in steps["answer"].cause and steps["answer"].remedy == route_check._AGAIN_REMEDY
-    )
+def test_the_remedy_for_a_missing_route_is_the_command_that_adds_it(tmp_path):
+    steps = run_trial(tmp_path, None)
+    assert f"bfia-gateway route add {PEER} --to" in steps["route"].remedy
 
-    real = route_check.hello
 
-    def hello(*said: Any, call_back: bool = False) -> Any:
+def test_a_peer_that_falls_silent_after_the_first_answer_is_named(tmp_path):
+    def without_hello(handler: BaseHTTPRequestHandler) -> None:
+        respond = text(b"", 503)
+        if handler.path.endswith(HELLO):
+            respond = says({"code": 404, "msg": "no"}, 404)
+        respond(handler)
+
+    with serving_peer(without_hello) as port:
+        steps = run_trial(tmp_path, local(port))
+
+    assert failed_steps(steps) == ["answer"]
+    assert "HTTP 503" in steps["answer"].cause
+    assert steps["answer"].remedy == "try again, then look at the peer"
+
+
+def test_a_peer_that_falls_silent_before_the_way_back_is_named(tmp_path, monkeypatch):
+    def hello_until_call_back(*args: Any, call_back: bool = False) -> Any:
         if call_back:
             raise PeerUnreachable("it is gone")
-        return real(*said)
+        return hello(*args)
 
-    monkeypatch.setattr(route_check, "hello", hello)
-    with a_peer() as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
-    assert wrong(steps) == ["way back"] and steps["way back"].cause == "it is gone"
+    monkeypatch.setattr(route_check, "hello", hello_until_call_back)
+    with serving_peer() as port:
+        steps = run_trial(tmp_path, local(port))
+
+    assert failed_steps(steps) == ["way back"]
+    assert steps["way back"].cause == "it is gone"
 
 
-def test_a_peer_that_says_no_time_and_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(route_check.statistics, "median", lambda _: 6.0)
-    with a_peer(says(data=greeting(time_ms="late"))) as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+def test_a_peer_without_a_time_that_is_slow(tmp_path, monkeypatch):
+    def six_seconds(_: Any) -> float:
+        return 6.0
+
+    monkeypatch.setattr(route_check.statistics, "median", six_seconds)
+    with serving_peer(greeting(time_ms="late")) as port:
+        steps = run_trial(tmp_path, local(port))
+
     assert steps["clock"].result is Result.SKIPPED
-    assert (
-        wrong(steps) == ["latency"]
-        and "half of the route's deadline of 10 s" in steps["latency"].cause
-    )
+    assert failed_steps(steps) == ["latency"]
+    assert "half of the route's deadline of 10 s" in steps["latency"].cause
 
 
-def test_a_peer_that_no_packet_reaches_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def unreachable(*_: Any) -> Any:
+def test_a_peer_that_no_packet_reaches_is_named(tmp_path, monkeypatch):
+    def fail(*_: Any) -> Any:
         raise OSError(113, "No route to host")
 
-    monkeypatch.setattr(route_check.socket, "create_connection", unreachable)
-    steps = tried(tmp_path, {"host": "127.0.0.1", "port": 9})
-    assert wrong(steps) == ["tcp"] and "No route to host" in steps["tcp"].cause
+    monkeypatch.setattr(route_check.socket, "create_connection", fail)
+    steps = run_trial(tmp_path, local(9))
+
+    assert failed_steps(steps) == ["tcp"]
+    assert "No route to host" in steps["tcp"].cause
 
 
-@pytest.mark.parametrize(
-    ("answer", "cause", "remedy"),
-    [
-        (text(b"", 503), "HTTP 503", "look at the gateway of HOP"),
-        (says(data=greeting(node_id="HOP")), "HOP responds itself", "bring its gateway up to date"),
-        (says(RELAYED), "HOP, which answers in the place of", "relay: true"),
-    ],
-)
-def test_a_next_hop_that_does_not_pass_on_is_named(
-    tmp_path: Path,
-    answer: Answer,
-    cause: str,
-    remedy: str,
-):
-    with a_peer(answer) as port:
-        steps = tried(tmp_path, {"via": "HOP"}, HOP={"host": "127.0.0.1", "port": port})
-    assert wrong(steps) == ["relay"] and cause in steps["relay"].cause
+# The answer of a next hop, the cause and a part of the remedy.
+NEXT_HOPS = {
+    "down": (text(b"", 503), "HTTP 503", "look at the gateway of HOP"),
+    "responds itself": (
+        greeting(node_id="HOP"),
+        "HOP responds itself",
+        "bring its gateway up to date",
+    ),
+    "refuses": (RELAY_REFUSAL, "HOP, which answers in the place of", "relay: true"),
+}
+
+
+@pytest.mark.parametrize(("response", "cause", "remedy"), NEXT_HOPS.values(), ids=NEXT_HOPS)
+def test_a_next_hop_that_does_not_pass_on_is_named(tmp_path, response, cause, remedy):
+    with serving_peer(response) as port:
+        steps = run_trial(tmp_path, {"via": "HOP"}, HOP=local(port))
+    assert failed_steps(steps) == ["relay"]
+    assert cause in steps["relay"].cause
     assert remedy in steps["relay"].remedy
 
 
-def test_files_of_a_route_that_are_gone_are_named(tmp_path: Path, authority: Authority):
-    with a_peer(secure=served(authority.sign("here"))) as port:
-        step = route_check._tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
-    assert step.result is Result.FAILED and "certificates that the route names" in step.cause
-    assert "correct ca, certificate and key" in step.remedy
+# ---------------------------------------------------------------- signatures
 
 
-def test_an_own_certificate_that_expired_after_loading_is_named(
-    authority: Authority,
-):
-    old = authority.sign("expired", days=-1)
-    with a_peer(secure=served(authority.sign("there"), authority.file)) as port:
-        step = route_check._tls(
-            "127.0.0.1", port, Identity(authority.file, old.certificate, old.key)
-        )
-    assert (
-        f"this node's certificate in {old.certificate} has expired on" in step.cause
-        and "renew" in step.remedy
-    )
+def partner_keys(home: Path) -> str:
+    """Return the public keys of a partner."""
+    return Keyring(home / "theirs").make("ed25519").public
 
 
-@pytest.mark.parametrize(
-    ("found", "step"),
-    [
-        ({"node_id": "OTHER"}, "identity"),
-        (Refused("JG9: NOT_THERE: the ledger of ann", reason="OF_AN_INTERNAL_SERVICE"), "answer"),
-        (
-            PeerUnreachable("no answer from http://127.0.0.1:25002: the response is not HTTP"),
-            "answer",
-        ),
-        (NotConnected("[Errno 111] Connection refused"), "tcp"),
-        (socket.gaierror("Name or service not known"), "dns"),
-        (ssl.SSLError("WRONG_VERSION_NUMBER"), "tls"),
-    ],
-)
-def test_a_node_that_is_called_back_in_vain_learns_the_step_and_no_text(found: Any, step: str):
-    class Other:
-        def ask(self, path: str, body: Any) -> Any:
-            if not isinstance(found, Exception):
-                return found
-            if isinstance(found, GatewayError):
-                raise found
-            try:
-                raise NotConnected(str(found)) from found
-            except NotConnected as error:
-                raise PeerUnreachable(f"cannot connect: {found}", delivered=False) from error
-
-    other: Any = Other()
-    assert route_check.call_back(lambda _: other, ME, PEER) == {"ok": False, "step": step}
-
-
-def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
-    with a_peer() as port:
-        keys = Keyring(tmp_path / "theirs").make("ed25519").public
-        steps = tried(
-            tmp_path,
-            {
-                "host": "127.0.0.1",
-                "port": port,
-                "keys": keys,
-                "signing": "required",
-            },
-        )
-    assert wrong(steps) == ["answer"]
+def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path):
+    with serving_peer() as port:
+        entry = local(port, keys=partner_keys(tmp_path), signing="required")
+        steps = run_trial(tmp_path, entry)
+    assert failed_steps(steps) == ["answer"]
     assert "accept this node's invitation" in steps["answer"].remedy
 
 
-@pytest.mark.parametrize("ahead", [1200, 0])
-def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(tmp_path: Path, ahead: int):
-    refusal = {
-        "code": 401,
-        "msg": "SIGNATURE_REFUSED: no",
-        "data": {"reason": "SIGNATURE_REFUSED"},
-    }
+def refuse_signature(seconds_ahead: int) -> Answer:
+    """Return the answer of a peer that refuses a signature; its clock is ahead by some seconds."""
 
-    def dated(handler: BaseHTTPRequestHandler) -> None:
-        handler.date_time_string = lambda *_: formatdate(time.time() + ahead, usegmt=True)  # type: ignore[method-assign]
-        says(refusal, 401)(handler)
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        def peers_date(timestamp: float | None = None) -> str:
+            return formatdate(time.time() + seconds_ahead, usegmt=True)
 
-    with a_peer(dated) as port:
-        keys = Keyring(tmp_path / "theirs").make("ed25519").public
-        steps = tried(
-            tmp_path,
-            {
-                "host": "127.0.0.1",
-                "port": port,
-                "keys": keys,
-            },
-        )
-    assert wrong(steps) == (["answer", "clock"] if ahead else ["answer"])
-    cause = steps["answer"].cause
-    assert "this node" not in cause and "says, unproven: SIGNATURE_REFUSED" in cause
-    assert "ask the partner for its audit line" in steps["answer"].remedy
-    assert translate(steps["answer"].remedy, "zh").startswith("时钟（见“时钟”一步）或密钥")
-    if ahead:
+        # the method that makes the header Date
+        handler.date_time_string = peers_date  # type: ignore[method-assign]
+        refusal(401, "SIGNATURE_REFUSED", 401, "SIGNATURE_REFUSED: no")(handler)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("seconds_ahead", "failed"),
+    [(1200, ["answer", "clock"]), (0, ["answer"])],
+    ids=["ahead", "equal"],
+)
+def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(
+    tmp_path, seconds_ahead, failed
+):
+    with serving_peer(refuse_signature(seconds_ahead)) as port:
+        steps = run_trial(tmp_path, local(port, keys=partner_keys(tmp_path)))
+
+    assert failed_steps(steps) == failed
+    answer_step = steps["answer"]
+    assert "this node" not in answer_step.cause
+    assert "says, unproven: SIGNATURE_REFUSED" in answer_step.cause
+    assert "ask the partner for its audit line" in answer_step.remedy
+    assert translate(answer_step.remedy, "zh").startswith("时钟（见“时钟”一步）或密钥")
+    if seconds_ahead:
         assert "s ahead of this node's" in steps["clock"].cause
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("pki"))
+# ---------------------------------------------------------------- TLS
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """An authority, an untrusted one, and their certificates by name."""
+
+    authority: Authority
+    stranger: Authority
+    files: dict[str, Files]
+
+    def context(self, name: str, *, demands_client: bool = False) -> ssl.SSLContext:
+        """Return the TLS of a server that shows a certificate."""
+        files = self.files[name]
+        client_ca = None
+        if demands_client:
+            client_ca = self.authority.file
+        return Tls(files.certificate, files.key, client_ca).context()
+
+    def own(self, name: str) -> dict[str, str]:
+        """Return the keys of a route's entry with which this node shows a certificate."""
+        files = self.files[name]
+        return {"certificate": files.certificate, "key": files.key}
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"), "another authority")
-
-
-def served(files: Files, client_ca: str | None = None) -> ssl.SSLContext:
-    return Tls(files.certificate, files.key, client_ca).context()
-
-
-@pytest.mark.parametrize("tls13", [True, False], ids=["TLS 1.3", "TLS 1.2"])
-def test_what_is_wrong_with_tls_is_named_with_its_cause(
-    tmp_path: Path,
-    authority: Authority,
-    stranger: Authority,
-    tls13: bool,
-):
-    good, named = authority.sign("good"), authority.sign("named", "gateway.example")
-    mine, theirs = authority.sign("mine"), stranger.sign("theirs")
-    with_mine = {"certificate": mine.certificate, "key": mine.key}
-    with_theirs = {"certificate": theirs.certificate, "key": theirs.key}
-    faults: list[tuple[ssl.SSLContext | None, dict[str, Any], str, str]] = [
-        (None, {}, "no TLS there", "scheme http"),
-        (served(good), {"ca": stranger.file}, "not trusted", "does not have its authority"),
-        (served(good), {}, "not trusted", "set ca in the entry"),
-        (served(named), {"ca": authority.file}, "another name than 127.0.0.1", "server_name"),
-        (
-            served(good),
-            {"ca": authority.file, "server_name": "gateway.example"},
-            "another name",
-            "server_name",
-        ),
-        (served(authority.sign("old", days=-1)), {"ca": authority.file}, "has expired", "renew"),
-        (
-            served(good, authority.file),
-            {"ca": authority.file},
-            "wants a certificate",
-            "certificate and key",
-        ),
-        (
-            served(good, authority.file),
-            {"ca": authority.file, **with_theirs},
-            "does not accept",
-            "admin",
-        ),
-    ]
-    for context, entry, cause, remedy in faults:
-        if context is not None and not tls13:
-            context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with a_peer(secure=context) as port:
-            steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}", **entry})
-        assert wrong(steps) == ["tls"], (entry, steps["tls"])
-        assert cause in steps["tls"].cause and remedy in steps["tls"].remedy, steps["tls"]
-    context = served(named, authority.file)
-    with a_peer(secure=context) as port:
-        entry = {
-            "url": f"https://127.0.0.1:{port}",
-            "ca": authority.file,
-            "server_name": "gateway.example",
-        }
-        steps = tried(tmp_path, entry | with_mine)
-    assert wrong(steps) == [] and steps["tls"].result is Result.OK, steps
-
-
-def test_a_gateway_that_demands_tls_differs_from_one_that_is_down(
-    authority: Authority,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-):
-    """Its listener ends such connections without an alert, and logs one a minute."""
-    good = authority.sign("gateway")
-    tls = {
-        "certificate": good.certificate,
-        "key": good.key,
-        "client_ca": authority.file,
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    authority = Authority(tmp_path_factory.mktemp("pki"))
+    stranger = Authority(tmp_path_factory.mktemp("stranger"), "another authority")
+    files = {
+        "good": authority.sign("good"),
+        "named": authority.sign("named", "gateway.example"),
+        "old": authority.sign("old", days=-1),
+        "soon": authority.sign("soon", days=5),
+        "mine": authority.sign("mine"),
+        "strangers": stranger.sign("theirs"),
     }
-    free = {"bind": "127.0.0.1:0"}
-    listen = {
-        "peer": {**free, "tls": tls},
-        "container": free,
-        "operator": free,
-    }
-    with running(tmp_path / "peer", PEER, listen=listen) as peer:
-        url = peer.addresses()["peer"]
-        steps = tried(tmp_path, {"url": url.replace("https:", "http:")})
-        assert (
-            wrong(steps) == ["answer"]
-            and steps["answer"].remedy == "begin the entry's url with https"
-        )
-        steps = tried(tmp_path, {"url": url, "ca": authority.file})
-        assert wrong(steps) == ["tls"] and "wants a certificate of this node" in steps["tls"].cause
-        tried(tmp_path, {"url": url, "ca": authority.file})
-        refused = [
-            r
-            for r in caplog.records
-            if r.levelname == "WARNING" and r.msg == "a connection was not made"
-        ]
-        assert [r.address for r in refused] == ["127.0.0.1"]  # type: ignore[attr-defined]
-        other = authority.sign("other", "gateway.example")
-        own = {"certificate": other.certificate, "key": other.key}
-        steps = tried(
-            tmp_path,
-            {
-                "url": url,
-                "ca": authority.file,
-                **own,
-            },
-        )
-        assert (
-            wrong(steps) == ["answer"] and steps["answer"].cause.count("CERTIFICATE_MISMATCH") == 1
-        )
-        assert "peer_certificate" in steps["answer"].remedy
+    return Certificates(authority, stranger, files)
 
 
-def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path, authority: Authority):
-    soon, long = authority.sign("soon", days=5), authority.sign("long")
-    with a_peer(secure=served(soon)) as port:
-        steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}", "ca": authority.file})
-    assert steps["tls"].result is Result.WARNING and "expires in 4 days" in steps["tls"].cause
-    with a_peer(secure=served(long)) as port:
-        own = {"certificate": soon.certificate, "key": soon.key}
-        steps = tried(
-            tmp_path,
-            {
-                "url": f"https://127.0.0.1:{port}",
-                "ca": authority.file,
-                **own,
-            },
+@dataclass(frozen=True)
+class TlsFault:
+    """A server and a route that do not fit, with the cause and a part of the remedy."""
+
+    # the server's certificate; None: it has no TLS
+    server: str | None
+    cause: str
+    remedy: str
+    # the authority that the route names: "authority", "stranger", or none
+    ca: str = ""
+    # the name that the route expects in the server's certificate
+    server_name: str = ""
+    # the certificate that this node shows
+    own_certificate: str = ""
+    demands_client: bool = False
+
+    def entry(self, port: int, certificates: Certificates) -> dict[str, Any]:
+        """Return the entry of the route to a port."""
+        entry = by_tls(port)
+        if self.ca:
+            entry["ca"] = getattr(certificates, self.ca).file
+        if self.server_name:
+            entry["server_name"] = self.server_name
+        if self.own_certificate:
+            entry |= certificates.own(self.own_certificate)
+        return entry
+
+
+TLS_FAULTS = {
+    "no TLS": TlsFault(None, "no TLS there", "scheme http"),
+    "another authority": TlsFault(
+        "good", "not trusted", "does not have its authority", ca="stranger"
+    ),
+    "no authority": TlsFault("good", "not trusted", "set ca in the entry"),
+    "another name": TlsFault("named", "another name than 127.0.0.1", "server_name", ca="authority"),
+    "another expected name": TlsFault(
+        "good", "another name", "server_name", ca="authority", server_name="gateway.example"
+    ),
+    "expired": TlsFault("old", "has expired", "renew", ca="authority"),
+    "no own certificate": TlsFault(
+        "good",
+        "wants a certificate",
+        "certificate and key",
+        ca="authority",
+        demands_client=True,
+    ),
+    "untrusted own certificate": TlsFault(
+        "good",
+        "does not accept",
+        "admin",
+        ca="authority",
+        own_certificate="strangers",
+        demands_client=True,
+    ),
+}
+TLS_VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.mark.parametrize("version", TLS_VERSIONS)
+@pytest.mark.parametrize("fault", TLS_FAULTS.values(), ids=TLS_FAULTS)
+def test_a_fault_of_tls_is_named_with_its_cause(tmp_path, certificates, fault, version):
+    context = None
+    if fault.server:
+        context = certificates.context(fault.server, demands_client=fault.demands_client)
+        context.maximum_version = version
+
+    with serving_peer(tls=context) as port:
+        steps = run_trial(tmp_path, fault.entry(port, certificates))
+
+    assert failed_steps(steps) == ["tls"]
+    assert fault.cause in steps["tls"].cause
+    assert fault.remedy in steps["tls"].remedy
+
+
+@pytest.mark.parametrize("version", TLS_VERSIONS)
+def test_certificates_of_both_nodes_that_fit_are_good(tmp_path, certificates, version):
+    context = certificates.context("named", demands_client=True)
+    context.maximum_version = version
+    with serving_peer(tls=context) as port:
+        entry = by_tls(
+            port,
+            ca=certificates.authority.file,
+            server_name="gateway.example",
+            **certificates.own("mine"),
         )
-    assert steps["tls"].result is Result.WARNING and "certificate in" in steps["tls"].cause
+        steps = run_trial(tmp_path, entry)
+    assert failed_steps(steps) == []
+    assert steps["tls"].result is Result.OK
 
 
-def test_a_renewed_file_is_used_without_restart_a_missing_one_named(
-    tmp_path: Path,
-    authority: Authority,
-    stranger: Authority,
-):
-    ca, routes_file = tmp_path / "ca.pem", tmp_path / "routes.yml"
-    ca.write_text(Path(stranger.file).read_text())
+def test_files_of_a_route_that_have_disappeared_are_named(tmp_path, certificates):
+    with serving_peer(tls=certificates.context("good")) as port:
+        step = try_tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
+    assert step.result is Result.FAILED
+    assert "certificates that the route names" in step.cause
+    assert "correct ca, certificate and key" in step.remedy
+
+
+def test_an_own_certificate_that_expired_after_loading_is_named(certificates):
+    expired = certificates.files["old"]
+    identity = Identity(certificates.authority.file, expired.certificate, expired.key)
+    with serving_peer(tls=certificates.context("good", demands_client=True)) as port:
+        step = try_tls("127.0.0.1", port, identity)
+    assert f"this node's certificate in {expired.certificate} has expired on" in step.cause
+    assert "renew" in step.remedy
+
+
+def test_a_peers_certificate_that_ends_soon_is_a_warning(tmp_path, certificates):
+    with serving_peer(tls=certificates.context("soon")) as port:
+        step = run_trial(tmp_path, by_tls(port, ca=certificates.authority.file))["tls"]
+    assert step.result is Result.WARNING
+    assert "expires in 4 days" in step.cause
+
+
+def test_an_own_certificate_that_ends_soon_is_a_warning(tmp_path, certificates):
+    with serving_peer(tls=certificates.context("good")) as port:
+        entry = by_tls(port, ca=certificates.authority.file, **certificates.own("soon"))
+        step = run_trial(tmp_path, entry)["tls"]
+    assert step.result is Result.WARNING
+    assert "certificate in" in step.cause
+
+
+def test_a_renewed_file_is_used_without_restart_a_missing_one_named(tmp_path, certificates):
+    ca = tmp_path / "ca.pem"
+    ca.write_text(Path(certificates.stranger.file).read_text())
+    routes_file = tmp_path / "routes.yml"
     connections = Connections()
-    with a_peer(secure=served(authority.sign("server"))) as port:
-        routes_file.write_text(
-            yaml.safe_dump({PEER: {"url": f"https://127.0.0.1:{port}", "ca": str(ca)}})
-        )
+    with serving_peer(tls=certificates.context("good")) as port:
+        routes_file.write_text(yaml.safe_dump({PEER: by_tls(port, ca=str(ca))}))
         peer = Peer(ME, PEER, LiveRoutes(routes_file).resolve, connections)
         with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
-            route_check.hello(peer, ME)
-        ca.write_text(Path(authority.file).read_text() + "\n")
-        assert route_check.hello(peer, ME)["node_id"] == PEER
+            hello(peer, ME)
+
+        # another size, by which the change is noticed even within a second
+        ca.write_text(Path(certificates.authority.file).read_text() + "\n")
+        assert hello(peer, ME)["node_id"] == PEER
+
         ca.unlink()
         with pytest.raises(PeerUnreachable, match="certificates that the route names") as refused:
-            route_check.hello(peer, ME)
+            hello(peer, ME)
         assert refused.value.delivered is False
     connections.close()
 
 
-def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
-    with a_peer() as port:
-        steps = tried(
-            tmp_path,
-            {
-                "host": "127.0.0.1",
-                "port": port,
-                "profile": "kuscia",
-            },
-        )
-    assert wrong(steps) == ["profile"]
-
-    def another_product(status: int, code: int) -> Answer:
-        """Return the answers of a peer that has the standard's paths and not ours."""
-
-        def answer(handler: BaseHTTPRequestHandler) -> None:
-            known = handler.path.endswith(("/task/poll", "/task/collect"))
-            (says({"code": 100, "msg": "no task_id"}) if known else says({"code": code}, status))(
-                handler
-            )
-
-        return answer
-
-    with a_peer(another_product(200, 6000)) as port:
-        steps = tried(
-            tmp_path,
-            {
-                "host": "127.0.0.1",
-                "port": port,
-                "profile": "fate",
-            },
-        )
-        assert wrong(steps) == [] and steps["profile"].result is Result.OK
-        assert steps["answer"].result is Result.WARNING
-    for answer, result in (
-        (another_product(200, 6000), Result.OK),
-        (says({"code": 404}, 404), Result.FAILED),
-    ):
-        with a_peer(answer) as port:
-            step = tried(
-                tmp_path,
-                {
-                    "host": "127.0.0.1",
-                    "port": port,
-                    "profile": "fate-partner",
-                },
-            )["profile"]
-        assert step.result is result and (
-            step.found == "fate-partner" or "fate.enabled" in step.remedy
-        )
-    with a_peer(another_product(404, 404)) as port:
-        steps = tried(
-            tmp_path,
-            {
-                "host": "127.0.0.1",
-                "port": port,
-                "profile": "fate",
-            },
-        )
-        assert (
-            steps["profile"].result is Result.WARNING
-            and "set profile: spec" in steps["profile"].remedy
-        )
+# ---------------------------------------------------------------- a gateway that demands TLS
 
 
-@pytest.mark.parametrize(
-    ("profile", "forms"),
-    [("spec", ["json", "protobuf"]), ("fate", ["json", "protobuf"]), ("kuscia", ["raw"])],
-)
-def test_the_channel_is_tried_at_its_address_in_each_form(
-    tmp_path: Path,
-    profile: str,
-    forms: list[str],
+@pytest.fixture
+def tls_url(world, certificates):
+    """The address of a gateway that demands certificates of its peers."""
+    files = certificates.files["good"]
+    free_port = {"bind": "127.0.0.1:0"}
+    tls = {
+        "certificate": files.certificate,
+        "key": files.key,
+        "client_ca": certificates.authority.file,
+    }
+    listen = {
+        "peer": free_port | {"tls": tls},
+        "container": free_port,
+        "operator": free_port,
+    }
+    return world.node(node_id=PEER, settings={"listen": listen}).addresses()["peer"]
+
+
+def test_a_gateway_that_demands_tls_differs_from_one_that_is_down(tmp_path, tls_url):
+    steps = run_trial(tmp_path, {"url": tls_url.replace("https:", "http:")})
+    assert failed_steps(steps) == ["answer"]
+    assert steps["answer"].remedy == "begin the entry's url with https"
+
+
+def test_a_gateway_without_this_nodes_certificate_logs_once_a_minute(
+    tmp_path, tls_url, certificates, caplog
 ):
-    answers = [{"code": "E0000000404"}, {"code": "E0000000616", "message": "what is that"}]
-    with a_peer() as port, scripted() as (transport, url):
-        entry = {
-            "host": "127.0.0.1",
-            "port": port,
-            "profile": profile,
-            "transport": url,
-        }
-        transport.will(says({"code": "E0000000000"}))
-        step = tried(tmp_path, entry)["channel"]
-        assert (step.result, step.found) == (Result.OK, ", ".join(forms))
-        assert {asked.target for asked in transport.asked} == {"/v1/interconn/chan/invoke"}
-        assert ("x-ptp-version" in transport.asked[0].headers) is (profile != "fate")
-        transport.will(*map(says, answers))
-        step = tried(tmp_path, entry)["channel"]
-        assert step.result is (Result.WARNING if len(forms) == 2 else Result.OK), step
-        assert len(forms) == 1 or step.cause == "protobuf: E0000000616 what is that"
-        transport.will(text(b"<html>no</html>", 404))
-        step = tried(tmp_path, entry)["channel"]
-        assert step.result is Result.FAILED and "set transport in the entry" in step.remedy
-        assert step.cause.startswith(f"{forms[0]}: HTTP 404 without a transport's answer")
+    """Its listener ends such connections without an alert."""
+    entry = {"url": tls_url, "ca": certificates.authority.file}
+
+    for _ in range(2):
+        steps = run_trial(tmp_path, entry)
+        assert failed_steps(steps) == ["tls"]
+        assert "wants a certificate of this node" in steps["tls"].cause
+
+    [warning] = [
+        record
+        for record in caplog.records
+        if record.levelname == "WARNING" and record.msg == "a connection was not made"
+    ]
+    assert warning.address == "127.0.0.1"
+
+
+def test_a_certificate_of_another_node_is_named(tmp_path, tls_url, certificates):
+    entry = {"url": tls_url, "ca": certificates.authority.file} | certificates.own("named")
+    steps = run_trial(tmp_path, entry)
+    assert failed_steps(steps) == ["answer"]
+    assert steps["answer"].cause.count("CERTIFICATE_MISMATCH") == 1
+    assert "peer_certificate" in steps["answer"].remedy
+
+
+# ---------------------------------------------------------------- profiles
+
+
+def standard_paths_only(status: int, code: int) -> Answer:
+    """Return the answers of a peer that has the standard's paths and not the gateway's.
+
+    Unknown paths get an HTTP status and a code.
+    """
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        respond = says({"code": code}, status)
+        if handler.path.endswith(("/task/poll", "/task/collect")):
+            respond = says({"code": 100, "msg": "no task_id"})
+        respond(handler)
+
+    return answer
+
+
+FATE_FLOW = standard_paths_only(200, 6000)
+
+
+def test_a_profile_of_another_product_for_a_gateway_is_named(tmp_path):
+    with serving_peer() as port:
+        steps = run_trial(tmp_path, local(port, profile="kuscia"))
+    assert failed_steps(steps) == ["profile"]
+
+
+def test_fate_flow_fits_the_profile_fate(tmp_path):
+    with serving_peer(FATE_FLOW) as port:
+        steps = run_trial(tmp_path, local(port, profile="fate"))
+    assert failed_steps(steps) == []
+    assert steps["profile"].result is Result.OK
+    assert steps["answer"].result is Result.WARNING
+
+
+def test_fates_paths_between_sites_fit_the_profile_fate_partner(tmp_path):
+    with serving_peer(FATE_FLOW) as port:
+        step = run_trial(tmp_path, local(port, profile="fate-partner"))["profile"]
+    assert step.result is Result.OK
+    assert step.found == "fate-partner"
+
+
+def test_a_peer_without_fates_paths_does_not_fit_fate_partner(tmp_path):
+    with serving_peer(says({"code": 404}, 404)) as port:
+        step = run_trial(tmp_path, local(port, profile="fate-partner"))["profile"]
+    assert step.result is Result.FAILED
+    assert "fate.enabled" in step.remedy
+
+
+def test_a_peer_that_looks_like_the_standard_is_no_fate(tmp_path):
+    with serving_peer(standard_paths_only(404, 404)) as port:
+        step = run_trial(tmp_path, local(port, profile="fate"))["profile"]
+    assert step.result is Result.WARNING
+    assert "set profile: spec" in step.remedy
+
+
+# ---------------------------------------------------------------- the channel
+
+# The forms in which the channel is tested, by profile.
+FORMS = {
+    "spec": ["json", "protobuf"],
+    "fate": ["json", "protobuf"],
+    "kuscia": ["raw"],
+}
+
+
+@pytest.fixture
+def transport():
+    """A scripted transport and its address."""
+    with scripted() as peer_and_url:
+        yield peer_and_url
+
+
+def channel_step(home: Path, profile: str, url: str) -> Step:
+    """Test a route with a transport; return the step of its channel."""
+    with serving_peer() as port:
+        return run_trial(home, local(port, profile=profile, transport=url))["channel"]
+
+
+@pytest.mark.parametrize(("profile", "forms"), FORMS.items(), ids=FORMS)
+def test_the_channel_is_tried_at_its_address_in_each_form(tmp_path, transport, profile, forms):
+    peer, url = transport
+    peer.will(says({"code": "E0000000000"}))
+
+    step = channel_step(tmp_path, profile, url)
+
+    assert step.result is Result.OK
+    assert step.found == ", ".join(forms)
+    assert {request.target for request in peer.requests} == {"/v1/interconn/chan/invoke"}
+    has_version = "x-ptp-version" in peer.requests[0].headers
+    assert has_version is (profile != "fate")
 
 
 @pytest.mark.parametrize("profile", ["spec", "fate"])
-def test_a_channel_by_grpc_is_tried_so(
-    me: Gateway,
-    tmp_path: Path,
-    profile: str,
-):
-    asked: list[bytes] = []
+def test_a_form_that_the_channel_does_not_read_is_a_warning(tmp_path, transport, profile):
+    peer, url = transport
+    no_message = says({"code": "E0000000404"})
+    refused_form = says({"code": "E0000000616", "message": "what is that"})
+    peer.will(no_message, refused_form)
 
-    def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
-        asked.append(message)
+    step = channel_step(tmp_path, profile, url)
+
+    assert step.result is Result.WARNING
+    assert step.cause == "protobuf: E0000000616 what is that"
+
+
+def test_an_empty_channel_of_the_only_form_is_good(tmp_path, transport):
+    peer, url = transport
+    peer.will(says({"code": "E0000000404"}))
+    assert channel_step(tmp_path, "kuscia", url).result is Result.OK
+
+
+@pytest.mark.parametrize(("profile", "forms"), FORMS.items(), ids=FORMS)
+def test_an_address_without_a_channel_is_named(tmp_path, transport, profile, forms):
+    peer, url = transport
+    peer.will(text(b"<html>no</html>", 404))
+
+    step = channel_step(tmp_path, profile, url)
+
+    assert step.result is Result.FAILED
+    assert "set transport in the entry" in step.remedy
+    assert step.cause.startswith(f"{forms[0]}: HTTP 404 without a transport's answer")
+
+
+@contextmanager
+def grpc_transport(messages: list[bytes]) -> Iterator[str]:
+    """Serve a transport by gRPC that has no message; collect the received messages; yield the address."""
+
+    def invoke(message: bytes, context: grpc.ServicerContext) -> bytes:
+        messages.append(message)
         return bytes(TransportOutbound(code="E0000000404").SerializeToString())
 
-    methods = {"invoke": grpc.unary_unary_rpc_method_handler(answer)}
-    with a_peer() as port, ThreadPoolExecutor(1) as pool:
-        entry = {
-            "host": "127.0.0.1",
-            "port": port,
-            "profile": profile,
-        }
+    methods = {"invoke": grpc.unary_unary_rpc_method_handler(invoke)}
+    with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool)
-        server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(calls.SERVICE, methods)]
-        )
-        transport = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        handler = grpc.method_handlers_generic_handler(calls.SERVICE, methods)
+        server.add_generic_rpc_handlers([handler])
+        port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        step = tried(tmp_path, entry | {"transport": transport})["channel"]
-        server.stop(0).wait()
-        assert (step.result, step.found) == (Result.OK, "grpc")
-        inside = asked[0] if profile == "spec" else Inbound.FromString(asked[0]).payload
-        assert PopInbound.FromString(inside).topic == "route-test"
-        step = tried(tmp_path, entry | {"transport": transport})["channel"]
-        assert step.result is Result.FAILED and "grpc: no answer from grpc://" in step.cause
-        ours = me.addresses()["peer"].replace("http", "grpc")  # which tells its own id
-        step = tried(tmp_path, entry | {"transport": ours})["channel"]
-        assert step.result is Result.FAILED and "grpc: E0000000403" in step.cause
+        try:
+            yield f"grpc://127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
 
 
-@pytest.fixture(scope="module")
-def me(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("me"), ME) as node:
-        yield node
+@pytest.mark.parametrize("profile", ["spec", "fate"])
+def test_a_channel_by_grpc_is_tried_by_grpc(tmp_path, profile):
+    messages: list[bytes] = []
+    with grpc_transport(messages) as url:
+        step = channel_step(tmp_path, profile, url)
+    assert step.result is Result.OK
+    assert step.found == "grpc"
+
+    message = messages[0]
+    if profile == "fate":
+        # FATE encapsulates messages
+        message = Inbound.FromString(message).payload
+    assert PopInbound.FromString(message).topic == "route-test"
 
 
-def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Path):
-    with running(tmp_path / "b", PEER) as two:
-        path = f"/api/v1/routes/{PEER}/test"
-        address = {"route": {"url": two.addresses()["peer"], "signing": "off"}}
-        assert ask(me, "operator", "PUT", f"/api/v1/routes/{PEER}", json=address).status_code == 200
-        found = ask(me, "operator", "POST", path).json()
-        assert not found["good"]
-        failed = [s for s in found["steps"] if s["result"] == "failed"]
-        assert [s["name"] for s in failed] == ["way back"] and ME in failed[0]["remedy"]
-        wrong_way = {"route": {"url": "http://127.0.0.1:1", "signing": "off"}}
-        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json=wrong_way)
-        found = ask(me, "operator", "POST", path).json()
-        assert [s["name"] for s in found["steps"] if s["result"] == "failed"] == ["way back"]
-        assert "that fails there: tcp" in next(
-            s["cause"] for s in found["steps"] if s["name"] == "way back"
-        )
-        for_operators = {"route": {"url": me.addresses()["operator"]}}
-        ask(two, "operator", "PATCH", f"/api/v1/routes/{ME}", json=for_operators)
-        found = ask(me, "operator", "POST", path).json()
-        assert "that fails there: answer" in next(
-            s["cause"] for s in found["steps"] if s["name"] == "way back"
-        )
-        ask(
-            two,
-            "operator",
-            "PATCH",
-            f"/api/v1/routes/{ME}",
-            json={"route": {"url": me.addresses()["peer"]}},
-        )
-        found = ask(me, "operator", "POST", path).json()
-        assert found["good"], found
-        nobody = ask(me, "operator", "POST", "/api/v1/routes/JG404/test").json()
-        assert [s["name"] for s in nobody["steps"] if s["result"] == "failed"] == ["route"]
+@pytest.mark.parametrize("profile", ["spec", "fate"])
+def test_a_silent_channel_by_grpc_is_named(tmp_path, profile):
+    with grpc_transport([]) as url:
+        pass
+    step = channel_step(tmp_path, profile, url)
+    assert step.result is Result.FAILED
+    assert "grpc: no answer from grpc://" in step.cause
 
 
-def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
-    steps = tried(tmp_path, {"url": me.addresses()["peer"]})
-    assert wrong(steps) == ["answer"]
-    assert (
-        "this address is this node itself" in steps["answer"].cause
-        and PEER in steps["answer"].remedy
-    )
+@pytest.mark.parametrize("profile", ["spec", "fate"])
+def test_a_refusal_by_grpc_is_named(node, tmp_path, profile):
+    """This node refuses its own id."""
+    url = node.addresses()["peer"].replace("http", "grpc")
+    step = channel_step(tmp_path, profile, url)
+    assert step.result is Result.FAILED
+    assert "grpc: E0000000403" in step.cause
 
 
-def test_an_unknown_node_cannot_make_this_node_call_others(me: Gateway):
-    path, headers = f"/v1/interconn/schedule{route_check.HELLO}", {"x-source-node-id": "JG9"}
-    answer = ask(me, "peer", "POST", path, json={"call_back": True}, headers=headers)
-    assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
-    told = ask(me, "peer", "POST", path, json={}, headers=headers).json()["data"]
-    assert told["knows_you"] is False and told["node_id"] == ME
+# ---------------------------------------------------------------- two nodes
+
+
+def set_route(node: Node, method: str, partner: str, **entry: Any) -> None:
+    """Set (PUT) or change (PATCH) a node's route."""
+    node.request(method, f"/api/v1/routes/{partner}", json={"route": entry})
+
+
+def failures(node: Node, partner: str) -> dict[str, Any]:
+    """Test a node's route; return the failed steps by name."""
+    trial = node.post(f"/api/v1/routes/{partner}/test").json()
+    failed = {step["name"]: step for step in trial["steps"] if step["result"] == "failed"}
+    assert trial["good"] is (failed == {})
+    return failed
+
+
+def test_two_nodes_try_their_routes_in_both_directions(world):
+    me = world.node()
+    peer = world.node(node_id=PEER)
+    set_route(me, "PUT", PEER, url=peer.addresses()["peer"], signing="off")
+
+    # the peer has no route to this node
+    failed = failures(me, PEER)
+    assert list(failed) == ["way back"]
+    assert ME in failed["way back"]["remedy"]
+
+    # the peer's route leads to a closed port
+    set_route(peer, "PUT", ME, url="http://127.0.0.1:1", signing="off")
+    failed = failures(me, PEER)
+    assert list(failed) == ["way back"]
+    assert "that fails there: tcp" in failed["way back"]["cause"]
+
+    # the peer's route leads to the operators' listener
+    set_route(peer, "PATCH", ME, url=me.addresses()["operator"])
+    failed = failures(me, PEER)
+    assert "that fails there: answer" in failed["way back"]["cause"]
+
+    set_route(peer, "PATCH", ME, url=me.addresses()["peer"])
+    assert failures(me, PEER) == {}
+
+
+def test_a_route_that_does_not_exist_fails_at_its_first_step(node):
+    assert list(failures(node, "JG404")) == ["route"]
+
+
+def test_a_route_that_leads_back_to_this_node_is_named(node, tmp_path):
+    steps = run_trial(tmp_path, {"url": node.addresses()["peer"]})
+    assert failed_steps(steps) == ["answer"]
+    assert "this address is this node itself" in steps["answer"].cause
+    assert PEER in steps["answer"].remedy
+
+
+# ---------------------------------------------------------------- calling back
+
+
+def unreachable(cause: Exception) -> PeerUnreachable:
+    """Return the error of a client that could not connect because of a cause."""
+    not_connected = NotConnected(str(cause))
+    not_connected.__cause__ = cause
+    error = PeerUnreachable(f"cannot connect: {cause}", delivered=False)
+    error.__cause__ = not_connected
+    return error
+
+
+# What a call back meets, and the step that the calling node learns.
+CALL_BACKS = {
+    "another node": ({"node_id": "OTHER"}, "identity"),
+    "a refusal": (
+        Refused("JG9: NOT_THERE: the ledger of ann", reason="OF_AN_INTERNAL_SERVICE"),
+        "answer",
+    ),
+    "no HTTP": (
+        PeerUnreachable("no answer from http://127.0.0.1:25002: the response is not HTTP"),
+        "answer",
+    ),
+    "a closed port": (unreachable(NotConnected("[Errno 111] Connection refused")), "tcp"),
+    "an unknown host": (unreachable(socket.gaierror("Name or service not known")), "dns"),
+    "no TLS": (unreachable(ssl.SSLError("WRONG_VERSION_NUMBER")), "tls"),
+}
+
+
+@pytest.mark.parametrize(("outcome", "step"), CALL_BACKS.values(), ids=CALL_BACKS)
+def test_a_node_that_cannot_be_called_back_learns_the_step_and_no_text(outcome, step):
+    class CalledPeer:
+        def ask(self, path: str, body: Any) -> Any:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    def peer_of(node: str) -> Any:
+        return CalledPeer()
+
+    assert call_back(peer_of, ME, PEER) == {"ok": False, "step": step}
+
+
+def test_an_unknown_node_cannot_make_this_node_call_others(node):
+    headers = {"x-source-node-id": "JG9"}
+
+    response = node.post(HELLO_PATH, {"call_back": True}, listener="peer", headers=headers)
+    assert response.json()["data"]["reason"] == "NOT_AUTHORISED"
+
+    response = node.post(HELLO_PATH, {}, listener="peer", headers=headers)
+    data = response.json()["data"]
+    assert data["knows_you"] is False
+    assert data["node_id"] == ME
