@@ -1,4 +1,4 @@
-"""Example exchanges with peers of each dialect, from files: the caller, the messages, and their meaning.
+"""Example exchanges with peers of each dialect, from files: messages and their meaning.
 
 Each entry of a file in ``exchanges/`` has these fields:
 

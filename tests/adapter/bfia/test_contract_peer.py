@@ -335,7 +335,7 @@ def audits(stage: Stage) -> Caller:
 
 
 def new_audit(_: Any) -> dict[str, Any]:
-    """Return an application for a new job; ``config`` replaces the ``conf`` that the standard prints."""
+    """Return an application for a new job, with ``config`` in place of the standard's ``conf``."""
     spec = replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-audit-{next(_numbers)}")
     body = translate.audit_body(spec, PROFILES["spec"])
     if "conf" in body:

@@ -1,4 +1,7 @@
-"""Tests of a route: every fault is named by its own step, and by no other."""
+"""Tests of a route: every fault is named by its own step, and by no other.
+
+Faults of TLS are in test_trial_tls.py.
+"""
 
 import socket
 import ssl
@@ -6,7 +9,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -14,23 +16,18 @@ from typing import Any
 
 import grpc
 import pytest
-import yaml
 
 from adapter.bfia import route_check
 from adapter.bfia.channel import calls
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
-from adapter.bfia.connections import Connections, NotConnected
-from adapter.bfia.peer import Peer
-from adapter.bfia.route_check import BODY, HELLO, STEPS, call_back, hello, try_route, try_tls
-from gateway.config.tls import Tls
+from adapter.bfia.connections import NotConnected
+from adapter.bfia.route_check import BODY, HELLO, STEPS, call_back, hello
 from gateway.errors import PeerUnreachable, Refused
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step, good
-from route_table.live import LiveRoutes
-from route_table.model import Identity
+from tests.adapter.bfia.route_trials import failed_steps, greeting, local, run_trial, serving_peer
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
-from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, Node
 from tests.world import NodeSetup
 
@@ -38,44 +35,6 @@ from tests.world import NodeSetup
 NODE = NodeSetup()
 
 HELLO_PATH = f"/v1/interconn/schedule{HELLO}"
-
-
-# ---------------------------------------------------------------- peers
-
-
-def greeting(**fields: Any) -> Answer:
-    """Return the answer of a healthy peer to hello; ``fields`` replace fields of its data."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        data = {
-            "node_id": PEER,
-            "institution": "JG2",
-            "gateway": "1",
-            "protocol": "1.2.0",
-            "knows_you": True,
-            # the present when the request arrives
-            "time_ms": int(time.time() * 1000),
-            "back": {"ok": True, "ms": 1.0},
-        }
-        says(data=data | fields)(handler)
-
-    return answer
-
-
-@contextmanager
-def serving_peer(
-    response: Answer | None = None,
-    tls: ssl.SSLContext | None = None,
-) -> Iterator[int]:
-    """Serve a peer, by default a healthy one; yield its port."""
-    with scripted(tls) as (peer, url):
-        peer.will(response or greeting())
-        yield port_of(url)
-
-
-def port_of(url: str) -> int:
-    """Return the port of an address."""
-    return int(url.rpartition(":")[2])
 
 
 def refusal(code: int, reason: str, status: int = 200, msg: str = "no", **data: Any) -> Answer:
@@ -86,56 +45,6 @@ def refusal(code: int, reason: str, status: int = 200, msg: str = "no", **data: 
         "data": {"reason": reason, **data},
     }
     return says(body, status)
-
-
-# ---------------------------------------------------------------- routes under test
-
-
-def local(port: int, **fields: Any) -> dict[str, Any]:
-    """Return the entry of a route to a port of this machine."""
-    return {"host": "127.0.0.1", "port": port, **fields}
-
-
-def by_tls(port: int, **fields: Any) -> dict[str, Any]:
-    """Return the entry of a route by TLS to a port of this machine."""
-    return {"url": f"https://127.0.0.1:{port}", **fields}
-
-
-def run_trial(
-    home: Path,
-    entry: dict[str, Any] | None,
-    **routes: dict[str, Any],
-) -> dict[str, Step]:
-    """Test the route to the peer; return the steps by name.
-
-    Without an entry there is no such route; ``routes`` are further ones.
-    """
-    file = home / "routes.yml"
-    if entry is not None:
-        routes[PEER] = entry
-    file.write_text(yaml.safe_dump(routes))
-    live_routes = LiveRoutes(file)
-    connections = Connections()
-    try:
-        peer = Peer(ME, PEER, live_routes.resolve, connections)
-        steps = try_route(peer, live_routes.table, PEER, ME)
-    finally:
-        connections.close()
-    assert [step.name for step in steps] == list(STEPS)
-    return {step.name: step for step in steps}
-
-
-def failed_steps(steps: dict[str, Step]) -> list[str]:
-    """Return the failed steps. Fails if a fault has no cause or no remedy.
-
-    A peer of another product makes the step ``answer`` a warning without either.
-    """
-    for step in steps.values():
-        is_fault = step.result in (Result.FAILED, Result.WARNING)
-        if is_fault and step.name != "answer":
-            assert step.cause, step
-            assert step.remedy, step
-    return [step.name for step in steps.values() if step.result is Result.FAILED]
 
 
 def test_a_healthy_route_is_good_at_every_step(tmp_path):
@@ -355,244 +264,6 @@ def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(
         assert "s ahead of this node's" in steps["clock"].cause
 
 
-# ---------------------------------------------------------------- TLS
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """An authority, an untrusted one, and their certificates by name."""
-
-    authority: Authority
-    stranger: Authority
-    files: dict[str, Files]
-
-    def context(self, name: str, *, demands_client: bool = False) -> ssl.SSLContext:
-        """Return the TLS of a server that shows a certificate."""
-        files = self.files[name]
-        client_ca = None
-        if demands_client:
-            client_ca = self.authority.file
-        return Tls(files.certificate, files.key, client_ca).context()
-
-    def own(self, name: str) -> dict[str, str]:
-        """Return the keys of a route's entry with which this node shows a certificate."""
-        files = self.files[name]
-        return {"certificate": files.certificate, "key": files.key}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    authority = Authority(tmp_path_factory.mktemp("pki"))
-    stranger = Authority(tmp_path_factory.mktemp("stranger"), "another authority")
-    files = {
-        "good": authority.sign("good"),
-        "named": authority.sign("named", "gateway.example"),
-        "old": authority.sign("old", days=-1),
-        "soon": authority.sign("soon", days=5),
-        "mine": authority.sign("mine"),
-        "strangers": stranger.sign("theirs"),
-    }
-    return Certificates(authority, stranger, files)
-
-
-@dataclass(frozen=True)
-class TlsFault:
-    """A server and a route that do not fit, with the cause and a part of the remedy."""
-
-    # the server's certificate; None: it has no TLS
-    server: str | None
-    cause: str
-    remedy: str
-    # the authority that the route names: "authority", "stranger", or none
-    ca: str = ""
-    # the name that the route expects in the server's certificate
-    server_name: str = ""
-    # the certificate that this node shows
-    own_certificate: str = ""
-    demands_client: bool = False
-
-    def entry(self, port: int, certificates: Certificates) -> dict[str, Any]:
-        """Return the entry of the route to a port."""
-        entry = by_tls(port)
-        if self.ca:
-            entry["ca"] = getattr(certificates, self.ca).file
-        if self.server_name:
-            entry["server_name"] = self.server_name
-        if self.own_certificate:
-            entry |= certificates.own(self.own_certificate)
-        return entry
-
-
-TLS_FAULTS = {
-    "no TLS": TlsFault(None, "no TLS there", "scheme http"),
-    "another authority": TlsFault(
-        "good", "not trusted", "does not have its authority", ca="stranger"
-    ),
-    "no authority": TlsFault("good", "not trusted", "set ca in the entry"),
-    "another name": TlsFault("named", "another name than 127.0.0.1", "server_name", ca="authority"),
-    "another expected name": TlsFault(
-        "good", "another name", "server_name", ca="authority", server_name="gateway.example"
-    ),
-    "expired": TlsFault("old", "has expired", "renew", ca="authority"),
-    "no own certificate": TlsFault(
-        "good",
-        "wants a certificate",
-        "certificate and key",
-        ca="authority",
-        demands_client=True,
-    ),
-    "untrusted own certificate": TlsFault(
-        "good",
-        "does not accept",
-        "admin",
-        ca="authority",
-        own_certificate="strangers",
-        demands_client=True,
-    ),
-}
-TLS_VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
-
-
-@pytest.mark.parametrize("version", TLS_VERSIONS)
-@pytest.mark.parametrize("fault", TLS_FAULTS.values(), ids=TLS_FAULTS)
-def test_a_fault_of_tls_is_named_with_its_cause(tmp_path, certificates, fault, version):
-    context = None
-    if fault.server:
-        context = certificates.context(fault.server, demands_client=fault.demands_client)
-        context.maximum_version = version
-
-    with serving_peer(tls=context) as port:
-        steps = run_trial(tmp_path, fault.entry(port, certificates))
-
-    assert failed_steps(steps) == ["tls"]
-    assert fault.cause in steps["tls"].cause
-    assert fault.remedy in steps["tls"].remedy
-
-
-@pytest.mark.parametrize("version", TLS_VERSIONS)
-def test_certificates_of_both_nodes_that_fit_are_good(tmp_path, certificates, version):
-    context = certificates.context("named", demands_client=True)
-    context.maximum_version = version
-    with serving_peer(tls=context) as port:
-        entry = by_tls(
-            port,
-            ca=certificates.authority.file,
-            server_name="gateway.example",
-            **certificates.own("mine"),
-        )
-        steps = run_trial(tmp_path, entry)
-    assert failed_steps(steps) == []
-    assert steps["tls"].result is Result.OK
-
-
-def test_files_of_a_route_that_have_disappeared_are_named(tmp_path, certificates):
-    with serving_peer(tls=certificates.context("good")) as port:
-        step = try_tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
-    assert step.result is Result.FAILED
-    assert "certificates that the route names" in step.cause
-    assert "correct ca, certificate and key" in step.remedy
-
-
-def test_an_own_certificate_that_expired_after_loading_is_named(certificates):
-    expired = certificates.files["old"]
-    identity = Identity(certificates.authority.file, expired.certificate, expired.key)
-    with serving_peer(tls=certificates.context("good", demands_client=True)) as port:
-        step = try_tls("127.0.0.1", port, identity)
-    assert f"this node's certificate in {expired.certificate} has expired on" in step.cause
-    assert "renew" in step.remedy
-
-
-def test_a_peers_certificate_that_ends_soon_is_a_warning(tmp_path, certificates):
-    with serving_peer(tls=certificates.context("soon")) as port:
-        step = run_trial(tmp_path, by_tls(port, ca=certificates.authority.file))["tls"]
-    assert step.result is Result.WARNING
-    assert "expires in 4 days" in step.cause
-
-
-def test_an_own_certificate_that_ends_soon_is_a_warning(tmp_path, certificates):
-    with serving_peer(tls=certificates.context("good")) as port:
-        entry = by_tls(port, ca=certificates.authority.file, **certificates.own("soon"))
-        step = run_trial(tmp_path, entry)["tls"]
-    assert step.result is Result.WARNING
-    assert "certificate in" in step.cause
-
-
-def test_a_renewed_file_is_used_without_restart_a_missing_one_named(tmp_path, certificates):
-    ca = tmp_path / "ca.pem"
-    ca.write_text(Path(certificates.stranger.file).read_text())
-    routes_file = tmp_path / "routes.yml"
-    connections = Connections()
-    with serving_peer(tls=certificates.context("good")) as port:
-        routes_file.write_text(yaml.safe_dump({PEER: by_tls(port, ca=str(ca))}))
-        peer = Peer(ME, PEER, LiveRoutes(routes_file).resolve, connections)
-        with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
-            hello(peer, ME)
-
-        # another size, by which the change is noticed even within a second
-        ca.write_text(Path(certificates.authority.file).read_text() + "\n")
-        assert hello(peer, ME)["node_id"] == PEER
-
-        ca.unlink()
-        with pytest.raises(PeerUnreachable, match="certificates that the route names") as refused:
-            hello(peer, ME)
-        assert refused.value.delivered is False
-    connections.close()
-
-
-# ---------------------------------------------------------------- a gateway that demands TLS
-
-
-@pytest.fixture
-def tls_url(world, certificates):
-    """The address of a gateway that demands certificates of its peers."""
-    files = certificates.files["good"]
-    free_port = {"bind": "127.0.0.1:0"}
-    tls = {
-        "certificate": files.certificate,
-        "key": files.key,
-        "client_ca": certificates.authority.file,
-    }
-    listen = {
-        "peer": free_port | {"tls": tls},
-        "container": free_port,
-        "operator": free_port,
-    }
-    return world.node(node_id=PEER, settings={"listen": listen}).addresses()["peer"]
-
-
-def test_a_gateway_that_demands_tls_differs_from_one_that_is_down(tmp_path, tls_url):
-    steps = run_trial(tmp_path, {"url": tls_url.replace("https:", "http:")})
-    assert failed_steps(steps) == ["answer"]
-    assert steps["answer"].remedy == "begin the entry's url with https"
-
-
-def test_a_gateway_without_this_nodes_certificate_logs_once_a_minute(
-    tmp_path, tls_url, certificates, caplog
-):
-    """Its listener ends such connections without an alert."""
-    entry = {"url": tls_url, "ca": certificates.authority.file}
-
-    for _ in range(2):
-        steps = run_trial(tmp_path, entry)
-        assert failed_steps(steps) == ["tls"]
-        assert "wants a certificate of this node" in steps["tls"].cause
-
-    [warning] = [
-        record
-        for record in caplog.records
-        if record.levelname == "WARNING" and record.msg == "a connection was not made"
-    ]
-    assert warning.address == "127.0.0.1"
-
-
-def test_a_certificate_of_another_node_is_named(tmp_path, tls_url, certificates):
-    entry = {"url": tls_url, "ca": certificates.authority.file} | certificates.own("named")
-    steps = run_trial(tmp_path, entry)
-    assert failed_steps(steps) == ["answer"]
-    assert steps["answer"].cause.count("CERTIFICATE_MISMATCH") == 1
-    assert "peer_certificate" in steps["answer"].remedy
-
-
 # ---------------------------------------------------------------- profiles
 
 
@@ -719,7 +390,10 @@ def test_an_address_without_a_channel_is_named(tmp_path, transport, profile, for
 
 @contextmanager
 def grpc_transport(messages: list[bytes]) -> Iterator[str]:
-    """Serve a transport by gRPC that has no message; collect the received messages; yield the address."""
+    """Serve a transport by gRPC that has no message; yield its address.
+
+    ``messages`` collects the received ones.
+    """
 
     def invoke(message: bytes, context: grpc.ServicerContext) -> bytes:
         messages.append(message)
