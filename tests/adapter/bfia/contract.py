@@ -373,17 +373,21 @@ def check_missing_and_wrong(call: Caller, endpoint: Endpoint, stage: Any) -> Non
         assert refused_paths(with_field(good, path, None)) == {path}, path
         for value in _wrong_values(endpoint, good, path):
             problems = refused_paths(with_field(good, path, value))
-            assert problems, (path, value)
-            # an object of the wrong shape is reported by the fields in it
-            inside = (f"{path}.", f"{path}[")
-            outside = {p for p in problems if p != path and not p.startswith(inside)}
-            assert outside == set(), (path, value)
+            assert _are_at(problems, path), (path, value, problems)
+
+    for path in endpoint.optional:
+        assert refused_paths(with_field(endpoint.body(stage), path, 5)) == {path}
 
     top_level = {path for path in endpoint.required if not re.search(r"[.\[]", path)}
     if top_level:
         assert refused_paths({}) == top_level
-    for path in endpoint.optional:
-        assert refused_paths(with_field(endpoint.body(stage), path, 5)) == {path}
+
+
+def _are_at(problems: set[str], path: str) -> bool:
+    """Return whether there are problems, and all concern the field at a path or fields in it."""
+    inside = (f"{path}.", f"{path}[")
+    outside = {problem for problem in problems - {path} if not problem.startswith(inside)}
+    return bool(problems) and not outside
 
 
 def _wrong_values(endpoint: Endpoint, good: dict[str, Any], path: str) -> list[Any]:

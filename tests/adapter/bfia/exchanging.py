@@ -225,14 +225,13 @@ def _check_headers(request: Received) -> None:
 
 def _as_json(value: Any) -> Any:
     """Return the result of a call as the files write it."""
-    match value:
-        case TaskNews():
-            return str(value.status)
-        case JobView():
-            return _view_as_json(value)
-        case Acceptance() if value.waits:
-            return "waits"
-    if value is None or value == Acceptance() or value == the_job().job_id:
+    if isinstance(value, TaskNews):
+        return str(value.status)
+    if isinstance(value, JobView):
+        return _view_as_json(value)
+    if isinstance(value, Acceptance) and value.waits:
+        return "waits"
+    if value in (None, Acceptance(), the_job().job_id):
         return "done"
     return dict(value)
 

@@ -48,12 +48,8 @@ def serving_peer(
     """Serve a peer, by default a healthy one; yield its port."""
     with scripted(tls) as (peer, url):
         peer.will(response or greeting())
-        yield port_of(url)
-
-
-def port_of(url: str) -> int:
-    """Return the port of an address."""
-    return int(url.rpartition(":")[2])
+        _, _, port = url.rpartition(":")
+        yield int(port)
 
 
 # ---------------------------------------------------------------- routes under test

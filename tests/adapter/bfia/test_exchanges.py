@@ -40,13 +40,10 @@ def test_an_exchange(name, exchange, served, tmp_path):
 
 def deviations(name: str) -> list[str]:
     """Return the fields in which a profile differs from the standard and that exchanges show."""
-    differing = []
-    for field in fields(Profile):
-        if field.name == "name" or field.name in NOT_IN_EXCHANGES:
-            continue
-        if getattr(PROFILES[name], field.name) != getattr(STANDARD, field.name):
-            differing.append(field.name)
-    return differing
+    profile = vars(PROFILES[name])
+    standard = vars(STANDARD)
+    differing = {field for field, value in profile.items() if value != standard[field]}
+    return sorted(differing - NOT_IN_EXCHANGES - {"name"})
 
 
 @pytest.mark.parametrize(
@@ -116,8 +113,10 @@ def profile_table() -> str:
 
 def cell(value: Any) -> str:
     """Return a field's value as the table shows it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if value is None or value == "":
         return "–"
+    if value is True:
+        return "yes"
+    if value is False:
+        return "no"
     return str(value)
