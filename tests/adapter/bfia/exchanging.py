@@ -332,7 +332,10 @@ def answer_theirs(exchange: dict[str, Any], profile: Profile) -> dict[str, Any]:
         content=content,
         headers=request["headers"],
     )
-    return {"status": response.status_code, "body": response.json()}
+    return {
+        "status": response.status_code,
+        "body": response.json(),
+    }
 
 
 @functools.cache

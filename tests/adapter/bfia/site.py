@@ -187,7 +187,10 @@ def serving_site(home: Path, pace: Pace = Pace()) -> Iterator[Site]:
     with scripted() as (peer, url), World(home) as world:
         routes = {}
         for node_id, profile in PROFILES.items():
-            routes[node_id] = {"url": url, "profile": profile}
+            routes[node_id] = {
+                "url": url,
+                "profile": profile,
+            }
         node = world.node(
             routes=routes,
             scripts={IMAGE: Script(code=None)},

@@ -149,7 +149,11 @@ QUOTED_REFUSALS = [
         "code 6000: /v1/x not found",
     ),
     (
-        {"code": 1, "msg": "原因", "message": "other"},
+        {
+            "code": 1,
+            "msg": "原因",
+            "message": "other",
+        },
         "code 1: 原因",
     ),
     ({"code": 1, "msg": "success"}, "code 1: success"),
@@ -201,7 +205,11 @@ def huge_refusal(code: int, name: str) -> dict[str, Any]:
 
 def test_problems_are_passed_on_one_by_one(peer, spec_peer):
     problems = [
-        {"path": "dag", "rule": "must be", "got": 5},
+        {
+            "path": "dag",
+            "rule": "must be",
+            "got": 5,
+        },
         {"path": "x"},
         "no problem",
         None,
@@ -225,7 +233,10 @@ NO_JOB = refuses(404, "JOB_UNKNOWN", "no such job")
 
 def test_a_peer_with_an_agreed_but_unknown_job_learns_its_end(peer, calling):
     """The peer agreed to the job in the audit, but never created it."""
-    ending = {"outcome": "REJECTED", "failed_by": FAILURE.as_dict()}
+    ending = {
+        "outcome": "REJECTED",
+        "failed_by": FAILURE.as_dict(),
+    }
     peer.will(NO_JOB, says())
 
     with calling("audited") as audited_peer:
@@ -396,10 +407,40 @@ INTERNAL_ERROR_PAGE = text(b"<html>Internal server error</html>", 500)
 # Further answers to polls, by profile.
 POLLS: list[tuple[str, Answer, Any]] = [
     # FATE-Flow writes the status outside of data; data wins.
-    ("fate", says({"code": 0, "status": "RUNNING", "data": None}), "RUNNING"),
-    ("spec", says({"code": 0, "status": "RUNNING", "data": {"status": "SUCCESS"}}), "SUCCESS"),
+    (
+        "fate",
+        says(
+            {
+                "code": 0,
+                "status": "RUNNING",
+                "data": None,
+            }
+        ),
+        "RUNNING",
+    ),
+    (
+        "spec",
+        says(
+            {
+                "code": 0,
+                "status": "RUNNING",
+                "data": {"status": "SUCCESS"},
+            }
+        ),
+        "SUCCESS",
+    ),
     # a phase of Kuscia's without a word
-    ("kuscia", says({"code": 200, "msg": "", "data": {"status": ""}}), "PENDING"),
+    (
+        "kuscia",
+        says(
+            {
+                "code": 200,
+                "msg": "",
+                "data": {"status": ""},
+            }
+        ),
+        "PENDING",
+    ),
     ("spec", says({"code": 0}), STATUS_UNKNOWN),
     ("spec", says({"code": 0, "data": {}}), STATUS_UNKNOWN),
     # invented
@@ -424,11 +465,19 @@ LONG = "x" * 3000
 # A peer's description of a failure, and the failure that is stored; None if there is none.
 TASK_FAILURES: list[tuple[Any, Failure | None]] = [
     (
-        {"reason": "EXIT_1", "message": "m", "exit_code": 1},
+        {
+            "reason": "EXIT_1",
+            "message": "m",
+            "exit_code": 1,
+        },
         Failure("EXIT_1", "m", exit_code=1),
     ),
     (
-        {"reason": "X", "message": None, "node": None},
+        {
+            "reason": "X",
+            "message": None,
+            "node": None,
+        },
         Failure("X"),
     ),
     (

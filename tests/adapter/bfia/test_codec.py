@@ -297,11 +297,19 @@ def test_a_json_response_has_the_bytes_under_both_names(content, message, metada
 # Responses of other transports, with their code, message, content and success.
 RESPONSES = {
     "content": (
-        {"code": "E0000000000", "message": "ok", "content": "aGk="},
+        {
+            "code": "E0000000000",
+            "message": "ok",
+            "content": "aGk=",
+        },
         ("E0000000000", "ok", b"hi", True),
     ),
     "msg and payload": (
-        {"code": "E0000000000", "msg": "ok", "payload": "aGk="},
+        {
+            "code": "E0000000000",
+            "msg": "ok",
+            "payload": "aGk=",
+        },
         ("E0000000000", "ok", b"hi", True),
     ),
     "number and null": (

@@ -147,7 +147,10 @@ def test_missing_and_wrong_fields_are_named_and_change_nothing(stage, call):
 
 def test_a_container_is_identified_by_address_task_and_role(stage, call):
     _, guest, host = stage.start_job()
-    report = {"task_id": guest.task_id, "status": "RUNNING"}
+    report = {
+        "task_id": guest.task_id,
+        "status": "RUNNING",
+    }
     stage.site.engine.addresses |= {guest.name: "127.0.0.1", host.name: "127.0.0.1"}
 
     for role in ("guest", "guest.0", "host", "host.0"):
@@ -157,7 +160,11 @@ def test_a_container_is_identified_by_address_task_and_role(stage, call):
     for role in ("arbiter", "guest.1", "guest.x"):
         body = read_envelope(call(CALLBACK, report | {"role": role}))
         assert body["code"] in (403, 404)
-    unknown_task = {"task_id": "task_nowhere", "status": "RUNNING", "role": "guest"}
+    unknown_task = {
+        "task_id": "task_nowhere",
+        "status": "RUNNING",
+        "role": "guest",
+    }
     read_refusal(call(CALLBACK, unknown_task), 404, "TASK_UNKNOWN")
 
 

@@ -33,7 +33,10 @@ from tests.inprocess import ME
 # The second prefix under which a node serves its platform.
 PLATFORM_V2 = "/v2/schedule"
 
-BOTH_PARTIES = {"guest": (ME,), "host": (ME,)}
+BOTH_PARTIES = {
+    "guest": (ME,),
+    "host": (ME,),
+}
 
 
 @dataclass
@@ -69,7 +72,10 @@ class Stage:
 
 def task_view(name: str, task_id: str, status: str, status_of_parties: str) -> dict[str, Any]:
     """Return the state of a task that the platform has to get."""
-    roles = {"guest": status_of_parties, "host": status_of_parties}
+    roles = {
+        "guest": status_of_parties,
+        "host": status_of_parties,
+    }
     return AtLeast(
         task_id=task_id,
         task_name=name,
@@ -115,12 +121,18 @@ def about_job(stage: Stage) -> dict[str, Any]:
 
 def about_next_task(stage: Stage) -> dict[str, Any]:
     """Return a request about the task that waits."""
-    return {"job_id": stage.job_id, "task_name": "b"}
+    return {
+        "job_id": stage.job_id,
+        "task_name": "b",
+    }
 
 
 def about_log(stage: Stage) -> dict[str, Any]:
     """Return a request about the log of the running task."""
-    return {"task_id": stage.task, "log_level": "info"}
+    return {
+        "task_id": stage.task,
+        "log_level": "info",
+    }
 
 
 def about_log_from_start(stage: Stage) -> dict[str, Any]:
@@ -265,7 +277,15 @@ def test_a_submitted_job_is_listed_and_stopped(stage, prefix):
 def test_a_refusal_names_the_partner_and_quotes_it(stage):
     body = job_body()
     body["config"]["role"]["host"] = [SPEC]
-    stage.site.peer.will(says({"code": 4711, "msg": "数据不可用", "data": {}}))
+    stage.site.peer.will(
+        says(
+            {
+                "code": 4711,
+                "msg": "数据不可用",
+                "data": {},
+            }
+        )
+    )
 
     response = stage.caller()("/job/create_all", body)
 

@@ -358,7 +358,10 @@ def id_of_new_audit(stage: Stage) -> dict[str, Any]:
 
 def approval_of_scheduled(stage: Stage) -> dict[str, Any]:
     """Return the peer's approval of the scheduled job."""
-    return {"audit_id": f"audit_{stage.scheduled.job_id}", "status": "APPROVED"}
+    return {
+        "audit_id": f"audit_{stage.scheduled.job_id}",
+        "status": "APPROVED",
+    }
 
 
 NO_AUDIT = (("audit_id", "audit-nowhere", "AUDIT_UNKNOWN"),)

@@ -35,7 +35,10 @@ USERS_UPLOAD = json.loads((ROOT / "examples/upload_breast_hetero_guest.json").re
 
 # A table of 40 rows, and the dataset as which tests upload it.
 TABLE = "id,y,x0\n" + "".join(f"u{i},{i % 2},{i / 8}\n" for i in range(40))
-DATASET = {"namespace": "testspace", "name": "test_guest"}
+DATASET = {
+    "namespace": "testspace",
+    "name": "test_guest",
+}
 DATASET_ID = "testspace#test_guest"
 
 
@@ -161,7 +164,10 @@ def test_a_file_that_is_sent_is_stored_like_one_from_the_server(site):
 
     assert from_server["code"] == 0
     assert sent["code"] == 0
-    without_name = {"name": "", "dataset_id": ""}
+    without_name = {
+        "name": "",
+        "dataset_id": "",
+    }
     assert from_server["data"] | without_name == sent["data"] | without_name
     stored = site.datasets.get("testspace#b")
     assert dict(stored.meta) == meta | {"delimiter": ",", "encoding": "utf-8"}

@@ -119,7 +119,10 @@ def test_a_job_succeeded_if_its_scheduler_stops_it_after_the_last_task(site, sch
     site.succeed(job_id)
     site.wait_for_run_end(job_id)
 
-    task_stop = {"job_id": job_id, "task_name": "a"}
+    task_stop = {
+        "job_id": job_id,
+        "task_name": "a",
+    }
     assert site.send_as(scheduler, "/job/stop", task_stop)["code"] in SUCCESS_CODES
     assert site.local_job(job_id).status is JobStatus.RUNNING
 
@@ -242,10 +245,19 @@ def test_states_are_resolved_by_id_and_by_name(site):
     for name, task_id in task_ids.items():
         site.node.participant.start_task(spec.job_id, task_id, name, FATE)
 
-    by_name = {"a": "a", "b": "b"}
-    mixed = {"a": task_ids["a"], "b": "b"}
+    by_name = {
+        "a": "a",
+        "b": "b",
+    }
+    mixed = {
+        "a": task_ids["a"],
+        "b": "b",
+    }
     for key in (task_ids, by_name, mixed):
-        task_states = {key["a"]: "SUCCESS", key["b"]: "RUNNING"}
+        task_states = {
+            key["a"]: "SUCCESS",
+            key["b"]: "RUNNING",
+        }
         answer_status(site, {"job_status": "RUNNING", "status": task_states})
         data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
         assert data["status"] == {task_ids["a"]: "SUCCESS", task_ids["b"]: "RUNNING"}
@@ -285,7 +297,10 @@ def test_the_scheduler_decides_an_outcome_if_local_runs_were_only_stopped(site):
     answer_status(site, {"job_status": "FINISHED", "status": {"a": "FAILED"}})
 
     # FATE-Flow stops a failed task before it stops the job.
-    task_stop = {"job_id": spec.job_id, "task_name": "a"}
+    task_stop = {
+        "job_id": spec.job_id,
+        "task_name": "a",
+    }
     assert site.send_as(FATE, "/job/stop", task_stop)["code"] == 0
     assert site.send_as(FATE, "/job/stop", {"job_id": spec.job_id})["code"] == 0
     site.wait_until_closed(spec.job_id)

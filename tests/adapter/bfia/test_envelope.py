@@ -112,7 +112,11 @@ REFUSALS = {
     "path": ({"url": "/none"}, 404, 404),
     "denied path": ({"url": "/closed", "json": JOB}, 200, NotAllowed.code),
     "query": (
-        {"method": "GET", "url": "/page", "params": {"number": "x"}},
+        {
+            "method": "GET",
+            "url": "/page",
+            "params": {"number": "x"},
+        },
         200,
         Invalid.code,
     ),

@@ -257,7 +257,11 @@ WRITTEN_VALUES = [
     (1.0, "1"),
     (-3.0, "-3"),
     (
-        {"max_depth": 5, "need": False, "no": None},
+        {
+            "max_depth": 5,
+            "need": False,
+            "no": None,
+        },
         '{"max_depth": 5, "need": false, "no": null}',
     ),
     ({"名": "值"}, '{"名": "值"}'),
@@ -303,7 +307,13 @@ SITE = Site("file:///s", "http://c/cb?run=r", "10.0.0.5:7381", "/log", {"n1": "i
 
 
 def test_a_null_is_left_out_and_an_empty_text_is_set():
-    run = a_run(parameters={"nothing": None, "empty": "", "zero": 0})
+    run = a_run(
+        parameters={
+            "nothing": None,
+            "empty": "",
+            "zero": 0,
+        }
+    )
     variables = environment(a_local_job(run), run, SITE)
     assert named(variables, PARAMETER) == {"empty": "", "zero": "0"}
 
@@ -374,7 +384,10 @@ def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path):
     provider = example("register_unionpay.json")
     provider["metadata"] |= TUNING
     admin_settings = {"unionpay": {"compute": COMPUTE, "n_threads": 2}}
-    engine = {"kind": "docker", "docker": {"allow": admin_settings}}
+    engine = {
+        "kind": "docker",
+        "docker": {"allow": admin_settings},
+    }
 
     with serving_node(settings(tmp_path, engine=engine)) as node:
         launches = run_users_job(node, provider)
@@ -403,12 +416,22 @@ def test_wrong_settings_of_an_image_are_refused_by_name(tmp_path):
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
     run = a_run(roles=("guest", "host"), party=Party("host", 1, "n3"))
-    spec = a_spec(roles={"guest": ["n1"], "host": ["n2", "n3"], "arbiter": ["n4"]})
+    spec = a_spec(
+        roles={
+            "guest": ["n1"],
+            "host": ["n2", "n3"],
+            "arbiter": ["n4"],
+        }
+    )
     local = replace(a_local_job(run), spec=spec)
 
     variables = environment(local, run, SITE)
 
-    nodes = {"guest.0": "n1", "host.0": "n2", "host.1": "n3"}
+    nodes = {
+        "guest.0": "n1",
+        "host.0": "n2",
+        "host.1": "n3",
+    }
     assert named(variables, "config.node_id.") == nodes
     # the institution of an unknown node is its own id
     assert named(variables, "config.inst_id.") == nodes | {"guest.0": "i1"}
@@ -420,11 +443,23 @@ def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
 # A container's answer at its control port, and the status of the task that it reports.
 CONTROL_ANSWERS = {
     "success": (
-        says({"code": 0, "status": "SUCCESS", "role": "guest"}),
+        says(
+            {
+                "code": 0,
+                "status": "SUCCESS",
+                "role": "guest",
+            }
+        ),
         TaskStatus.SUCCESS,
     ),
     "failure": (
-        says({"code": 0, "status": "failed", "role": "guest"}),
+        says(
+            {
+                "code": 0,
+                "status": "failed",
+                "role": "guest",
+            }
+        ),
         TaskStatus.FAILED,
     ),
     "running": (says({"code": 0, "status": "RUNNING"}), None),
@@ -433,7 +468,16 @@ CONTROL_ANSWERS = {
     "in data": (says({"code": 0, "data": {"status": "SUCCESS"}}), None),
     "list": (says(["SUCCESS"]), None),
     "deep": (text(b"[" * 20_000), None),
-    "large": (says({"code": 0, "status": "SUCCESS", "more": "x" * 65_536}), None),
+    "large": (
+        says(
+            {
+                "code": 0,
+                "status": "SUCCESS",
+                "more": "x" * 65_536,
+            }
+        ),
+        None,
+    ),
 }
 
 

@@ -105,7 +105,13 @@ def prepare(node: Node) -> None:
 
 # A node whose containers all succeed, with a route to a Kuscia node.
 NODE = NodeSetup(
-    routes={"alice": {"host": "127.0.0.1", "port": 1, "profile": "kuscia"}},
+    routes={
+        "alice": {
+            "host": "127.0.0.1",
+            "port": 1,
+            "profile": "kuscia",
+        }
+    },
     scripts=dict.fromkeys(IMAGES, Script(body=succeed)),
     settings={"fate": {"enabled": True}},
     prepare=prepare,
@@ -301,7 +307,10 @@ def test_a_component_may_have_parameters_called_namespace_and_name(node):
         "input": [],
         "output": [{"type": "dataset", "key": "dataframe_output"}],
     }
-    table = {"namespace": "testspace", "name": "test_guest"}
+    table = {
+        "namespace": "testspace",
+        "name": "test_guest",
+    }
     body = published("fate_psi_lr.json")
     body["dag"]["components"] = [component]
     body["config"]["role"] = {"guest": [ME]}
@@ -417,7 +426,10 @@ def test_node_ids_that_are_numbers_are_refused_at_each_place(node):
 
 def in_component_info(component: Any) -> Any:
     """Return the standard's registration with a description of a component."""
-    return {"imageUrl": "psi:1.0.0", "component_info": component}
+    return {
+        "imageUrl": "psi:1.0.0",
+        "component_info": component,
+    }
 
 
 def in_registration(component: Any) -> Any:

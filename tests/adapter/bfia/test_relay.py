@@ -187,13 +187,19 @@ def push(node: Node, path: str = INVOKE, **headers: str) -> dict[str, Any]:
     }
     for name, value in headers.items():
         all_headers[name.replace("_", "-")] = value
-    body = {"topic": "t", "payload": base64.b64encode(b"hi").decode()}
+    body = {
+        "topic": "t",
+        "payload": base64.b64encode(b"hi").decode(),
+    }
     return dict(node.post(path, body, listener="peer", headers=all_headers).json())
 
 
 def send_for_b(node: Node, path: str, body: Any, relay_path: str = "") -> dict[str, Any]:
     """Send a control request of A's for B to a node; return the response."""
-    headers = {"x-source-node-id": A, "x-target-node-id": B}
+    headers = {
+        "x-source-node-id": A,
+        "x-target-node-id": B,
+    }
     if relay_path:
         headers["x-relay-path"] = relay_path
     return dict(node.post(path, body, listener="peer", headers=headers).json())
@@ -313,7 +319,10 @@ def raw_request(node: Node, method: str, path: str, **headers: str) -> tuple[int
     """Send a request of A's for B as it is, without a body; return status and body."""
     address = node.addresses()["peer"].removeprefix("http://")
     connection = HTTPConnection(address, timeout=30)
-    ends = {"x-source-node-id": A, "x-target-node-id": B}
+    ends = {
+        "x-source-node-id": A,
+        "x-target-node-id": B,
+    }
     connection.request(method, path, headers=ends | headers)
     response = connection.getresponse()
     content = response.read()

@@ -137,7 +137,10 @@ def test_a_stopped_job_is_stopped_and_says_by_whom(site, is_running, stopped_by,
     assert local.ending.outcome is Outcome.STOPPED
     assert local.ending.by == stopped_by
     assert assert_shown(site, spec, "STOPPED")["message"] == message
-    query = {"outcome": "STOPPED", "limit": 1000}
+    query = {
+        "outcome": "STOPPED",
+        "limit": 1000,
+    }
     stopped_jobs = site.node.get("/api/v1/jobs", params=query).json()["jobs"]
     assert spec.job_id in [job["job_id"] for job in stopped_jobs]
 

@@ -28,7 +28,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def stop_task(node: Gateway, job_id: str, task: str, prefix: str = PLATFORM) -> Any:
     """Stop one task of a job; return the response's body."""
-    body = {"job_id": job_id, "task_name": task}
+    body = {
+        "job_id": job_id,
+        "task_name": task,
+    }
     return read_envelope(Caller(node, "operator", prefix, {})("/job/stop_task", body))
 
 
@@ -48,11 +51,17 @@ def stop_all(node: Gateway, job_id: str, task: str = "", prefix: str = PLATFORM)
 def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
     world, prefix, stopping_node
 ):
-    roles = {"guest": (ME,), "host": (PEER,)}
+    roles = {
+        "guest": (ME,),
+        "host": (PEER,),
+    }
     spec = a_spec("a -> b; c -> d", roles, job_id=f"job-stop-by-{stopping_node}")
     job_id = spec.job_id
     node = {ME: world.me, PEER: world.peer}[stopping_node]
-    parties = {"guest.0": world.me, "host.0": world.peer}
+    parties = {
+        "guest.0": world.me,
+        "host.0": world.peer,
+    }
     world.me.coordinator.submit_job(spec, "")
 
     # b follows a and stops with it

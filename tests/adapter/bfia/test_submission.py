@@ -101,7 +101,10 @@ def test_a_strict_job_is_refused_with_every_unknown_parameter(node):
     assert "echo_1.unheard" in refusal["msg"]
     assert "echo_1.of" in refusal["msg"]
 
-    body["config"]["task_params"] = {"common": {"nobody": {}}, "guest": {"7": {}}}
+    body["config"]["task_params"] = {
+        "common": {"nobody": {}},
+        "guest": {"7": {}},
+    }
     assert len(problem_paths(submit(node, body))) == 2
 
 
@@ -115,7 +118,10 @@ def test_syntax_and_semantic_errors_are_reported_together(node):
     component = body["dag"]["components"][0]
     component["input"] = [{"type": "dataset", "key": "nobody.out"}]
     body["config"]["task_params"] = 7
-    body["config"]["initiator"] = {"role": "arbiter", "node_id": ME}
+    body["config"]["initiator"] = {
+        "role": "arbiter",
+        "node_id": ME,
+    }
     body["config"]["role"]["host"] = [5]
 
     problems = read_refusal(submit(node, body), 400, "INVALID")["data"]["problems"]

@@ -83,7 +83,14 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
         "raise limits.partner_requests_per_minute",
     ),
     "no paths between nodes": (
-        says({"code": 404, "msg": "no", "data": {}}, 404),
+        says(
+            {
+                "code": 404,
+                "msg": "no",
+                "data": {},
+            },
+            404,
+        ),
         "answer",
         "",
     ),

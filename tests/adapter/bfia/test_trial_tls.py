@@ -40,7 +40,10 @@ class Certificates:
     def own(self, name: str) -> dict[str, str]:
         """Return the keys of a route's entry with which this node shows a certificate."""
         files = self.files[name]
-        return {"certificate": files.certificate, "key": files.key}
+        return {
+            "certificate": files.certificate,
+            "key": files.key,
+        }
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +236,10 @@ def test_a_gateway_without_this_nodes_certificate_logs_once_a_minute(
     tmp_path, tls_url, certificates, caplog
 ):
     """Its listener ends such connections without an alert."""
-    entry = {"url": tls_url, "ca": certificates.authority.file}
+    entry = {
+        "url": tls_url,
+        "ca": certificates.authority.file,
+    }
 
     for _ in range(2):
         steps = run_trial(tmp_path, entry)
