@@ -1,10 +1,31 @@
-"""Short names for the requests of scripts: create, start, stop, start of the tasks a and b, poll of a."""
+"""Short names for the scheduling node's requests in test scripts.
+
+A letter for the request (Create, Start, stop = X, start of Task a or b), then the number of the node.
+"""
 
 from gateway.domain.scheduling.messages import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 
-C1, C2, C3, C4 = (CreateAt(f"n{i}") for i in range(1, 5))
-S1, S2, S3, S4 = (StartAt(f"n{i}") for i in range(1, 5))
-X1, X2, X3, X4 = (StopAt(f"n{i}") for i in range(1, 5))
-A1, A2, A3 = (StartTaskAt(f"n{i}", "a") for i in range(1, 4))
-B1, B2 = (StartTaskAt(f"n{i}", "b") for i in range(1, 3))
-POLL, POLL_2 = PollTaskAt("n1", "a", ("guest",)), PollTaskAt("n2", "a", ("host",))
+C1 = CreateAt("n1")
+C2 = CreateAt("n2")
+C3 = CreateAt("n3")
+C4 = CreateAt("n4")
+
+S1 = StartAt("n1")
+S2 = StartAt("n2")
+S3 = StartAt("n3")
+S4 = StartAt("n4")
+
+X1 = StopAt("n1")
+X2 = StopAt("n2")
+X3 = StopAt("n3")
+X4 = StopAt("n4")
+
+A1 = StartTaskAt("n1", "a")
+A2 = StartTaskAt("n2", "a")
+A3 = StartTaskAt("n3", "a")
+
+B1 = StartTaskAt("n1", "b")
+B2 = StartTaskAt("n2", "b")
+
+POLL_1 = PollTaskAt("n1", "a", ("guest",))
+POLL_2 = PollTaskAt("n2", "a", ("host",))

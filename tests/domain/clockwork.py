@@ -1,7 +1,7 @@
-"""Virtual time for the simulated worlds.
+"""Virtual time for the simulations.
 
-A process is a generator that yields how many seconds it pauses. It may belong to a `Life`, which stands for a
-process of the operating system: when that dies, everything that belongs to it stops where it pauses.
+An activity is a generator that yields the seconds for which it pauses. It may belong to an `OsProcess`: when
+that process dies, its activities stop where they pause.
 """
 
 import heapq
@@ -9,186 +9,240 @@ import itertools
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from datetime import datetime
-from functools import reduce
 from random import Random
 from typing import Any, Generic, TypeVar
 
 from tests.builders import T0, at
 
-Process = Generator[float, None, None]
-R = TypeVar("R")
+Activity = Generator[float, None, None]
+Record = TypeVar("Record")
+
+# Steps after which a simulation counts as endless.
+MAX_STEPS = 100_000
 
 
 class Broken(AssertionError):
-    """Something happened that must never happen."""
+    """A rule that holds in every simulation was broken."""
 
 
-class Life:
-    """What dies at once: at pause number ``dies_at``, or at any before ``safe_from`` with the chance ``crash``."""
+class OsProcess:
+    """A process of the operating system that may die whenever one of its activities pauses.
+
+    It dies at pause number ``dies_at`` for certain, and until ``crashes_until`` (seconds) at each pause with
+    the probability ``crash_chance``. ``on_death`` is called with the dead process.
+    """
 
     def __init__(
         self,
         name: str,
-        crash: float = 0.0,
-        safe_from: float = 0.0,
+        on_death: Callable[["OsProcess"], None],
+        crash_chance: float = 0.0,
+        crashes_until: float = 0.0,
         dies_at: int | None = None,
     ) -> None:
         self.name = name
-        self.crash = crash
-        self.safe_from = safe_from
+        self.on_death = on_death
+        self.crash_chance = crash_chance
+        self.crashes_until = crashes_until
         self.dies_at = dies_at
         self.pauses = 0
         self.alive = True
-        self.on_death: Callable[[], None] = lambda: None
 
 
 class Clockwork:
-    """Runs processes in virtual time and writes down what they say."""
+    """Runs activities in virtual time and keeps a log of the simulation."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.now = 0.0
-        self.story: list[str] = []
-        self._count = itertools.count()
-        self._queue: list[tuple[float, int, Process, Life | None]] = []
+        self.now = 0.0  # seconds since `T0`
+        self.log_lines: list[str] = []
+        # Activities due at the same moment run in the order in which they were added.
+        self._sequence = itertools.count()
+        self._queue: list[tuple[float, int, Activity, OsProcess | None]] = []
 
-    def clock(self) -> datetime:
+    def time(self) -> datetime:
         return at(self.now)
 
-    def say(self, text: str) -> None:
-        self.story.append(f"{self.now:9.3f} {text}")
+    def log(self, text: str) -> None:
+        self.log_lines.append(f"{self.now:9.3f} {text}")
 
-    def pause(self, most: float = 0.1) -> float:
-        """Return a short random time, quite often none at all."""
-        return self.random.choice((0.0, self.random.uniform(0.0, most)))
+    def log_text(self) -> str:
+        return "\n".join(self.log_lines)
 
-    def chance(self, share: float) -> bool:
-        return self.random.random() < share
+    def logged_at(self, text: str) -> list[float]:
+        """Return the seconds at which lines with the text were logged."""
+        return [float(line.split()[0]) for line in self.log_lines if text in line]
+
+    def random_pause(self, longest: float = 0.1) -> float:
+        """Return a short random time, which is 0 in half of the cases."""
+        return self.random.choice((0.0, self.random.uniform(0.0, longest)))
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
 
     def spawn(
         self,
-        process: Process,
-        life: Life | None = None,
-        after: float = 0.0,
+        activity: Activity,
+        process: OsProcess | None = None,
+        delay: float = 0.0,
     ) -> None:
-        heapq.heappush(self._queue, (self.now + after, next(self._count), process, life))
+        """Run an activity after a delay in seconds, as long as its process lives."""
+        entry = (self.now + delay, next(self._sequence), activity, process)
+        heapq.heappush(self._queue, entry)
 
-    def call(self, function: Callable[[], object], after: float) -> None:
-        """Call the function once, later; nobody's death prevents it."""
+    def call_later(
+        self,
+        delay: float,
+        function: Callable[..., object],
+        *arguments: Any,
+    ) -> None:
+        """Call a function once after a delay in seconds; no death of a process prevents the call."""
+        self.spawn(_single_call(function, arguments), delay=delay)
 
-        def once() -> Process:
-            function()
-            yield from ()
+    def run(self, seconds: float) -> None:
+        """Run every activity to its end.
 
-        self.spawn(once(), after=after)
-
-    def run(self, seconds: float, most: int = 100_000) -> None:
-        """Run until nothing is left to happen. Raises `Broken` when that takes longer than allowed."""
-        for _ in range(most):
+        Raises `Broken` if an activity is still due after the given seconds, or after `MAX_STEPS` steps.
+        """
+        for _ in range(MAX_STEPS):
             if not self._queue:
                 return
-            self.now, _, process, life = heapq.heappop(self._queue)
+            self.now, _, activity, process = heapq.heappop(self._queue)
             if self.now > seconds:
-                raise Broken(f"things still happen after {seconds:g} s")
-            self._resume(process, life)
-        raise Broken(f"more than {most} things happen")
+                raise Broken(f"the simulation still runs after {seconds:g} s")
+            self._resume(activity, process)
+        raise Broken(f"the simulation takes more than {MAX_STEPS} steps")
 
-    def _resume(self, process: Process, life: Life | None) -> None:
-        if life is not None and not life.alive:
-            return
-        if life is not None and self._strikes(life):
-            self.say(f"{life.name} dies")
-            life.alive = False
-            life.on_death()
-            return
+    def _resume(self, activity: Activity, process: OsProcess | None) -> None:
+        """Run an activity up to its next pause, unless its process is dead or dies now."""
+        if process is not None:
+            if not process.alive:
+                return
+            if self._dies_now(process):
+                self.log(f"{process.name} dies")
+                process.alive = False
+                process.on_death(process)
+                return
         try:
-            pause = next(process)
+            pause = next(activity)
         except StopIteration:
             return
-        self.spawn(process, life, pause)
+        self.spawn(activity, process, pause)
 
-    def _strikes(self, life: Life) -> bool:
-        life.pauses += 1
-        return life.pauses == life.dies_at or (
-            self.now < life.safe_from and self.chance(life.crash)
-        )
+    def _dies_now(self, process: OsProcess) -> bool:
+        process.pauses += 1
+        if process.pauses == process.dies_at:
+            return True
+        return self.now < process.crashes_until and self.chance(process.crash_chance)
 
 
-class Stored(Generic[R]):
-    """One record with a version; a write says which version it was computed from."""
+def _single_call(function: Callable[..., object], arguments: tuple[Any, ...]) -> Activity:
+    function(*arguments)
+    yield from ()
 
-    def __init__(self, value: R, check: Callable[[R, R], None]) -> None:
-        self.value = value
+
+def set_moment(events: Iterable[Any], moment: datetime) -> list[Any]:
+    """Return the events as of the moment at which their receiver gets them."""
+    return [replace(event, at=moment) for event in events]
+
+
+class VersionedStore(Generic[Record]):
+    """One record with a version; a write names the version from which it was computed.
+
+    ``check`` gets the old and the new record of each write.
+    """
+
+    def __init__(self, record: Record, check: Callable[[Record, Record], None]) -> None:
+        self.record = record
         self.version = 0
         self._check = check
 
-    def load(self) -> tuple[R, int]:
-        return self.value, self.version
+    def load(self) -> tuple[Record, int]:
+        return self.record, self.version
 
-    def save(self, value: R, seen: int) -> bool:
-        """Write unless someone else has written meanwhile."""
-        if seen != self.version:
+    def save(self, record: Record, version: int) -> bool:
+        """Write the record; return False if the store has a newer version than the given one."""
+        if version != self.version:
             return False
-        self._check(self.value, value)
-        self.value = value
+        self._check(self.record, record)
+        self.record = record
         self.version += 1
         return True
 
 
-class Shell(Generic[R]):
-    """Processes that do with a record as the gateway's shell does; ``rules`` is the machine that decides."""
+class SimulatedShell(Generic[Record]):
+    """Processes that treat a record as the gateway's shell does: load, decide, store, act.
+
+    ``rules`` is the state machine that decides: `gateway.domain.scheduling.machine` or
+    `gateway.domain.execution.machine`.
+    """
 
     def __init__(
         self,
         rules: Any,
-        record: R,
+        record: Record,
         timing: Any,
         seed: int,
     ) -> None:
         self.rules = rules
         self.timing = timing
-        self.works = Clockwork(seed)
-        self.store = Stored(record, self._check_move)
-        self.alive: list[Life] = []
-        self._next_tick: dict[Life, float] = {}
+        self.clockwork = Clockwork(seed)
+        self.store = VersionedStore(record, self._check_move)
+        self.processes: list[OsProcess] = []  # those alive
+        self._next_wakeup: dict[OsProcess, float] = {}
 
-    def wake(self) -> None:
-        """Have every process that lives look at the record when something is due."""
-        due = self.rules.next_due(self.store.value, self.timing)
-        if due is None:
+    def schedule_wakeups(self) -> None:
+        """Have every living process look at the record at the moment when a command is due."""
+        due_at = self.rules.next_due(self.store.record, self.timing)
+        if due_at is None:
             return
-        at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
-        for life in self.alive:
-            if self._next_tick.get(life, float("inf")) > at:
-                self._next_tick[life] = at
-                self.works.spawn(self._tick(life, at), life, at - self.works.now)
+        now = self.clockwork.now
+        # The rules say "immediately" with a moment in the year 1.
+        is_immediate = due_at.year == 1
+        seconds = now if is_immediate else max((due_at - T0).total_seconds(), now)
+        for process in self.processes:
+            if self._next_wakeup.get(process, float("inf")) > seconds:
+                self._next_wakeup[process] = seconds
+                self.clockwork.spawn(self._wake_up(process, seconds), process, seconds - now)
 
-    def _tick(self, life: Life, at: float) -> Process:
-        if self._next_tick.get(life) == at:
-            del self._next_tick[life]
-            yield self.works.pause(0.05)
-            yield from self._record(life, [])
-            self.wake()
+    def _wake_up(self, process: OsProcess, seconds: float) -> Activity:
+        is_superseded = self._next_wakeup.get(process) != seconds
+        if is_superseded:
+            return
+        del self._next_wakeup[process]
+        yield self.clockwork.random_pause(0.05)
+        yield from self._record(process, [])
+        self.schedule_wakeups()
 
-    def stored(
-        self, changes: Iterable[Callable[[R], R]]
-    ) -> Generator[float, None, tuple[R, R, list[Any]]]:
-        """Take in news, decide, store both in one write; return the record before and after, and what is to do."""
-        now = self.works.clock()
+    def decide(
+        self, events: Iterable[Any]
+    ) -> Generator[float, None, tuple[Record, Record, list[Any]]]:
+        """Apply events and claim the due commands, in one write that is repeated after a conflict.
+
+        Return the record before and after the write, and the claimed commands.
+        """
+        now = self.clockwork.time()
         while True:
             old, version = self.store.load()
-            yield self.works.pause(0.02)
-            record, commands = self.rules.step(
-                reduce(lambda r, change: change(r), changes, old), now, self.timing
-            )
+            yield self.clockwork.random_pause(0.02)
+            updated = old
+            for event in events:
+                updated = self._apply(updated, event)
+            record, commands = self.rules.step(updated, now, self.timing)
             if record is old or self.store.save(replace(record, notes=()), version):
                 break
-        if again := set(commands) & set(self.rules.plan(record, now, self.timing)):
-            raise Broken(f"still planned right after they were claimed: {again}")
+        still_due = set(commands) & set(self.rules.plan(record, now, self.timing))
+        if still_due:
+            raise Broken(f"still planned right after they were claimed: {still_due}")
         return old, record, commands
 
-    def _record(self, life: Life, changes: Iterable[Callable[[R], R]]) -> Process:
+    def _apply(self, record: Record, event: Any) -> Record:
         raise NotImplementedError
 
-    def _check_move(self, old: R, new: R) -> None:
+    def _record(self, process: OsProcess, events: Iterable[Any]) -> Activity:
+        """Store events and decisions, then act on the decisions."""
+        raise NotImplementedError
+
+    def _check_move(self, old: Record, new: Record) -> None:
+        """Check a write to the store; raises `Broken`."""
         raise NotImplementedError

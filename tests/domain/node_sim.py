@@ -1,299 +1,361 @@
-"""A node as the world plays it: stricter than real ones, no second start of a task is forgiven."""
+"""A participating node of a simulated world.
+
+It is stricter than a real node: a second start of the same attempt of a task breaks the simulation.
+"""
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
-from gateway.domain.job import Acceptance, Job
-from gateway.domain.scheduling import machine, messages
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.job import Acceptance
+from gateway.domain.scheduling import messages
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from tests.builders import T0
-from tests.domain.clockwork import Broken, Process
-from tests.domain.plot import Fate
+from tests.domain.clockwork import Activity, Broken
 
 if TYPE_CHECKING:
     from tests.domain.world import World
 
-DECIDES_WITHIN = 50.0
-"""seconds after which a node counts silence as a refusal"""
+# Seconds after which a node without a person's decision refuses the job.
+DECISION_DEADLINE = 50.0
 
-Change = Callable[[Job], Job]
+# Seconds after which a node repeats a decision that the scheduling node does not have yet.
+DECISION_REPEAT = 3.0
 
-Tried = tuple[str, int]
-"""a task and the number of its attempt"""
+# Seconds that a container takes at most to lose its record, or to end after a stop.
+SLOWEST_CONTAINER = 5.0
 
-Answer = Callable[[datetime], list[Change]]
-"""What a planner does with an answer; the argument is when it has it."""
+JOB_STARTERS = (
+    messages.ReserveAt,
+    messages.ReleaseAt,
+    messages.StartAt,
+    messages.StartTaskAt,
+)
 
 
-class NodeSim:
-    """A participating node: answers requests, and lives through the fates of its tasks."""
+class Attempt(NamedTuple):
+    """One of the attempts of a task, counted from 0."""
+
+    task: str
+    number: int
+
+
+@dataclass(frozen=True)
+class NoRole:
+    """The node does not start the task because it plays no role in it."""
+
+    request: messages.StartTaskAt
+    at: datetime
+
+
+# The events in a node's answer to a request. They bear the moment `T0` until the answer arrives.
+Answer = list[messages.Event | NoRole]
+
+
+class SimulatedNode:
+    """Answers requests as the plot says and lives through the fates of its tasks."""
 
     def __init__(self, world: "World", node: NodeId) -> None:
         self.world = world
         self.plot = world.plot
+        self.clockwork = world.clockwork
         self.node = node
+
+        self.create_requests = 0
         self.created = False
-        self.ended = False
-        self.runs: dict[Tried, dict[str, TaskStatus]] = {}
-        self.broken: dict[tuple[str, int, str], Failure] = {}
-        self.starts: Counter[Tried] = Counter()
-        self.forgot: Counter[Tried] = Counter()
-        self.creates = 0
-        self.holds = False
         self.started = False
-        self.agreed: bool | None = None
-        """what somebody here has decided, where somebody is asked"""
-        self.stopping: set[Tried] = set()
-        """attempts whose containers are being ended: what these say counts no more"""
+        self.ended = False
+        self.holds_resources = False
+        self.approved: bool | None = None  # the decision of a person; None: there is none yet
+
+        self.statuses: dict[Attempt, dict[str, TaskStatus]] = {}  # by role
+        self.attempt_failures: dict[tuple[Attempt, str], Failure] = {}  # by attempt and role
+        self.starts: Counter[Attempt] = Counter()
+        self.forgotten: Counter[Attempt] = Counter()
+        self.stopping: set[Attempt] = set()  # only the end of their containers counts now
 
     @property
     def tasks(self) -> dict[str, dict[str, TaskStatus]]:
-        """The newest attempt of each task."""
-        return {name: self.runs[name, attempt] for name, attempt in sorted(self.runs)}
+        """The states by role of the newest attempt of each task."""
+        return {attempt.task: self.statuses[attempt] for attempt in sorted(self.statuses)}
 
     @property
     def failures(self) -> dict[str, Failure]:
-        """Why which role of a task failed in its newest attempt."""
+        """The failures of the newest attempts by ``task.role``."""
         return {
-            f"{name}.{role}": self.broken[name, n, role] for name, n, role in sorted(self.broken)
+            f"{attempt.task}.{role}": self.attempt_failures[attempt, role]
+            for attempt, role in sorted(self.attempt_failures)
         }
 
-    def newest(self, name: str) -> int:
-        return max((attempt for task, attempt in self.runs if task == name), default=-1)
+    def newest_attempt(self, task: str) -> int:
+        """Return the number of the newest attempt; -1 without any."""
+        numbers = [attempt.number for attempt in self.statuses if attempt.task == task]
+        return max(numbers, default=-1)
 
-    def over(self, name: str, attempt: int) -> bool:
-        return all(ended(TASK, status) for status in self.runs.get((name, attempt), {}).values())
+    def has_ended(self, attempt: Attempt) -> bool:
+        """True if every role of the attempt has ended here, or none has begun."""
+        statuses = self.statuses.get(attempt, {})
+        return all(ended(TASK, status) for status in statuses.values())
 
-    def answer(self, request: messages.Request) -> Answer:
+    # ------------------------------------------------------------ requests
+
+    def receive(self, request: messages.Request) -> Answer:
+        """Carry out a request and return the answer."""
+        if isinstance(request, messages.CreateAt):
+            return self._create(request)
+        if not self.created:
+            return self._refuse(request, "JOB_UNKNOWN")
+        if self.ended and isinstance(request, JOB_STARTERS):
+            return self._refuse(request, "JOB_ENDED")
         match request:
-            case messages.CreateAt():
-                self.creates += 1
-                if self.node in self.plot.refuses_create:
-                    return self._no(request, "COMPONENT_UNKNOWN")
-                if self.agreed is False:
-                    return self._no(request, "APPROVAL_REJECTED")
-                self._ask_somebody()
-                self.created = True
-                waits = self.node in self.plot.asks and self.agreed is None and not self.ended
-                said = Acceptance(
-                    self.node in self.plot.needs,
-                    waits=waits,
-                    within=DECIDES_WITHIN if waits else None,
-                )
-                return lambda at: [applying(messages.Accepted(request, at, said))]
-            case messages.StopAt():
-                if not self.created:
-                    return self._no(request, "JOB_UNKNOWN")
-                self._stop()
-            case _ if not self.created:
-                return self._no(request, "JOB_UNKNOWN")
-            case messages.StopTaskAt():
-                self._stop_task(request.task, request.attempt)
-            case _ if self.ended and not isinstance(request, messages.PollTaskAt):
-                return self._no(request, "JOB_ENDED")
             case messages.ReserveAt():
-                self.world.check_agreed()
-                if self._busy():
-                    return self._no(request, "RESOURCES_BUSY")
-                self.holds = True
+                return self._reserve(request)
             case messages.ReleaseAt():
-                if self.started:
-                    raise Broken(f"{self.node} is to return what it needs while the job runs there")
-                self.holds = False
+                return self._release(request)
             case messages.StartAt():
-                self.world.check_agreed()
-                self._check_held()
-                self.started = True
-                if self.node in self.plot.refuses_start:
-                    return self._no(request, "NOT_TODAY")
+                return self._start(request)
             case messages.StartTaskAt():
                 return self._start_task(request)
             case messages.PollTaskAt():
                 return self._poll(request)
-        return lambda at: [applying(messages.Accepted(request, at))]
+            case messages.StopTaskAt():
+                return self._stop_task(request)
+            case _:
+                return self._stop(request)
 
-    def _ask_somebody(self) -> None:
-        if self.node not in self.plot.asks or self.created:
-            return
-        after, answer = self.plot.asks[self.node]
-        reason = "APPROVAL_TIMEOUT" if answer is None else "" if answer else "APPROVAL_REJECTED"
-        self.world.works.call(
-            lambda: self._decide(reason), DECIDES_WITHIN if answer is None else after
+    def _accept(
+        self,
+        request: messages.Request,
+        acceptance: Acceptance | None = None,
+    ) -> Answer:
+        return [messages.Accepted(request, T0, acceptance)]
+
+    def _refuse(self, request: messages.Request, reason: str) -> Answer:
+        failure = Failure(reason, f"said {self.node}", self.node)
+        return [messages.Refused(request, failure, T0)]
+
+    def _create(self, request: messages.CreateAt) -> Answer:
+        self.create_requests += 1
+        if self.node in self.plot.refuses_create:
+            return self._refuse(request, "COMPONENT_UNKNOWN")
+        if self.approved is False:
+            return self._refuse(request, "APPROVAL_REJECTED")
+        needs_approval = self.node in self.plot.approvals
+        if needs_approval and not self.created:
+            self._await_decision()
+        self.created = True
+        waits = needs_approval and self.approved is None and not self.ended
+        acceptance = Acceptance(
+            self.node in self.plot.needs_resources,
+            waits=waits,
+            within=DECISION_DEADLINE if waits else None,
         )
+        return self._accept(request, acceptance)
 
-    def _decide(self, reason: str) -> None:
-        """Somebody decides, or time does; unless the job has been stopped meanwhile."""
-        if self.ended:
-            return
-        self.agreed = not reason
-        self.ended = self.ended or bool(reason)
-        failure = Failure(reason, "somebody said no", self.node) if reason else None
-        self.world.works.say(f"{self.node} decides {reason or 'yes'}")
-        self._tell(ApprovalReported(self.node, T0, failure))
+    def _reserve(self, request: messages.ReserveAt) -> Answer:
+        self.world.check_approvals()
+        if self._is_busy():
+            return self._refuse(request, "RESOURCES_BUSY")
+        self.holds_resources = True
+        return self._accept(request)
 
-    def _tell(self, decision: ApprovalReported) -> None:
-        """Tell the decision until it is heard, or was made without it."""
-        job = self.world.job
-        known = job.nodes[self.node].consent
-        heard = known is not None and known.status is not JobStatus.PENDING
-        if (
-            not heard
-            and not ended(JOB, job.status)
-            and not (self.ended and decision.failure is None)
-        ):
-            self.world.push(self.node, decision)
-            self.world.works.call(lambda: self._tell(decision), 3.0)
-
-    def _busy(self) -> bool:
-        now = self.world.works.now
+    def _is_busy(self) -> bool:
+        now = self.clockwork.now
         return any(node == self.node and begin <= now < end for node, begin, end in self.plot.busy)
 
-    def _check_held(self) -> None:
-        """A job starts only once every node of it holds what it needs there."""
-        for there in self.world.with_whom():
-            if there.node in self.plot.needs and not there.holds and not there.ended:
+    def _release(self, request: messages.ReleaseAt) -> Answer:
+        if self.started:
+            raise Broken(f"{self.node} has to release its resources while the job runs there")
+        self.holds_resources = False
+        return self._accept(request)
+
+    def _start(self, request: messages.StartAt) -> Answer:
+        self.world.check_approvals()
+        self._check_reservations()
+        self.started = True
+        if self.node in self.plot.refuses_start:
+            return self._refuse(request, "NOT_TODAY")
+        return self._accept(request)
+
+    def _check_reservations(self) -> None:
+        """Check that every node with a reservation holds it when the job starts."""
+        for node in self.world.participating_nodes():
+            needs_resources = node.node in self.plot.needs_resources
+            if needs_resources and not node.holds_resources and not node.ended:
                 raise Broken(
-                    f"the job starts at {self.node} while {there.node} holds nothing for it"
+                    f"the job starts at {self.node} while {node.node} holds nothing for it"
                 )
 
-    def _no(self, request: messages.Request, reason: str) -> Answer:
-        failure = Failure(reason, f"said {self.node}", self.node)
-        return lambda at: [applying(messages.Refused(request, failure, at))]
+    def _stop(self, request: messages.Request) -> Answer:
+        self.ended = True
+        self.holds_resources = False
+        for attempt in self.statuses:
+            self._kill(attempt)
+        return self._accept(request)
+
+    # ------------------------------------------------------------ approval
+
+    def _await_decision(self) -> None:
+        """Have a person decide as the plot says, or the deadline pass."""
+        seconds, decision = self.plot.approvals[self.node]
+        if decision is None:
+            self.clockwork.call_later(DECISION_DEADLINE, self._decide, "APPROVAL_TIMEOUT")
+        elif decision:
+            self.clockwork.call_later(seconds, self._decide, "")
+        else:
+            self.clockwork.call_later(seconds, self._decide, "APPROVAL_REJECTED")
+
+    def _decide(self, refusal: str) -> None:
+        """Approve the job, or refuse it for a reason, unless it has been stopped already."""
+        if self.ended:
+            return
+        self.approved = not refusal
+        self.ended = bool(refusal)
+        failure = Failure(refusal, "somebody said no", self.node) if refusal else None
+        self.clockwork.log(f"{self.node} decides {refusal or 'yes'}")
+        self._report_decision(ApprovalReported(self.node, T0, failure))
+
+    def _report_decision(self, decision: ApprovalReported) -> None:
+        """Push the decision again and again until the scheduling node has it or needs it no more."""
+        job = self.world.job
+        consent = job.nodes[self.node].consent
+        is_recorded = consent is not None and consent.status is not JobStatus.PENDING
+        is_outdated = self.ended and decision.failure is None
+        if is_recorded or is_outdated or ended(JOB, job.status):
+            return
+        self.world.push(self.node, decision)
+        self.clockwork.call_later(DECISION_REPEAT, self._report_decision, decision)
+
+    # ------------------------------------------------------------ tasks
 
     def _start_task(self, request: messages.StartTaskAt) -> Answer:
-        name = request.task
-        if (name, self.node) in self.plot.refuses_task:
-            return self._no(request, "INPUT_MISSING")
-        roles = self.plot.roles(name, self.node)
+        task = request.task
+        if (task, self.node) in self.plot.refuses_task:
+            return self._refuse(request, "INPUT_MISSING")
+        roles = self.plot.played_roles(task, self.node)
         if not roles:
-            return lambda at: [lambda job: exclude(job, request, at)]
-        tried = (name, request.attempt)
-        if tried in self.runs:
-            raise Broken(f"{tried} starts twice at {self.node}")
-        if tried in self.stopping:
-            raise Broken(f"{tried} starts at {self.node} after it was stopped there")
-        if request.attempt < self.newest(name):
-            raise Broken(f"{tried} starts at {self.node} after a later attempt")
-        for there in self.world.nodes.values():
-            if not there.over(name, request.attempt - 1):
-                raise Broken(
-                    f"{tried} starts at {self.node} while the last attempt still runs at {there.node}"
-                )
-        self.world.check_upstream(name, self.node)
-        self.starts[tried] += 1
-        self.runs[tried] = dict.fromkeys(roles, TaskStatus.READY)
-        if (name, self.node) in self.plot.forgets and not self.forgot[tried]:
-            self.world.works.call(
-                lambda: self._forget(tried), self.world.works.random.uniform(0.0, 5.0)
-            )
+            return [NoRole(request, T0)]
+        attempt = Attempt(task, request.attempt)
+        self._check_start(attempt)
+        self.starts[attempt] += 1
+        self.statuses[attempt] = dict.fromkeys(roles, TaskStatus.READY)
+        forgets = (task, self.node) in self.plot.forgets_task and not self.forgotten[attempt]
+        if forgets:
+            delay = self.clockwork.random.uniform(0.0, SLOWEST_CONTAINER)
+            self.clockwork.call_later(delay, self._forget, attempt)
         else:
             for role in roles:
-                fate = self.plot.fate(name, self.node, role)
-                self.world.works.spawn(self._live(tried, role, fate))
-        return lambda at: [applying(messages.Accepted(request, at))]
+                self.clockwork.spawn(self._live(attempt, role))
+        return self._accept(request)
 
-    def _forget(self, tried: Tried) -> None:
-        if not self.ended:
-            self.world.works.say(f"{self.node} forgets {tried}")
-            self.forgot[tried] += 1
-            del self.runs[tried]
+    def _check_start(self, attempt: Attempt) -> None:
+        """Check that the attempt may start: no other runs, and its upstream tasks have succeeded."""
+        if attempt in self.statuses:
+            raise Broken(f"{attempt} starts twice at {self.node}")
+        if attempt in self.stopping:
+            raise Broken(f"{attempt} starts at {self.node} after it was stopped there")
+        if attempt.number < self.newest_attempt(attempt.task):
+            raise Broken(f"{attempt} starts at {self.node} after a later attempt")
+        previous = Attempt(attempt.task, attempt.number - 1)
+        for node in self.world.nodes.values():
+            if not node.has_ended(previous):
+                raise Broken(
+                    f"{attempt} starts at {self.node} while {previous} runs at {node.node}"
+                )
+        self.world.check_upstream(attempt.task, self.node)
+
+    def _forget(self, attempt: Attempt) -> None:
+        if self.ended:
+            return
+        self.clockwork.log(f"{self.node} forgets {attempt}")
+        self.forgotten[attempt] += 1
+        del self.statuses[attempt]
 
     def _poll(self, request: messages.PollTaskAt) -> Answer:
-        known = self.runs.get((request.task, request.attempt))
-        if known is None:
-            return lambda at: [applying(messages.TaskUnknown(request, at))]
-        news = [(role, known[role]) for role in request.roles]
-        task_id = self.world.task_id(request.task, request.attempt)
+        attempt = Attempt(request.task, request.attempt)
+        statuses = self.statuses.get(attempt)
+        if statuses is None:
+            return [messages.TaskUnknown(request, T0)]
+        reports = [self._report(attempt, role, statuses[role]) for role in request.roles]
+        return [*reports, messages.Accepted(request, T0)]
 
-        def heard(at: datetime) -> list[Change]:
-            events = [
-                messages.TaskReported(
-                    task_id,
-                    self.node,
-                    role,
-                    status,
-                    at,
-                    self.broken.get((request.task, request.attempt, role)),
-                )
-                for role, status in news
-            ]
-            return [*map(applying, events), applying(messages.Accepted(request, at))]
-
-        return heard
-
-    def _live(
+    def _report(
         self,
-        tried: Tried,
+        attempt: Attempt,
         role: str,
-        fate: Fate,
-    ) -> Process:
-        yield fate.runs
-        self._become(tried, role, TaskStatus.RUNNING)
-        yield max(fate.ends - fate.runs, 0.0)
-        status = TaskStatus.FAILED if tried[1] < fate.fails else fate.status
-        self._become(tried, role, status, "BROKE" if status is TaskStatus.FAILED else "")
+        status: TaskStatus,
+        *,
+        pushed: bool = False,
+    ) -> messages.TaskReported:
+        return messages.TaskReported(
+            self.world.task_id(attempt),
+            self.node,
+            role,
+            status,
+            T0,
+            self.attempt_failures.get((attempt, role)),
+            pushed=pushed,
+        )
 
-    def _become(
+    def _live(self, attempt: Attempt, role: str) -> Activity:
+        """Go through the states of a role as its fate says."""
+        fate = self.plot.fate(attempt.task, self.node, role)
+        yield fate.runs_after
+        self._change_status(attempt, role, TaskStatus.RUNNING)
+        yield max(fate.ends_after - fate.runs_after, 0.0)
+        fails = attempt.number < fate.failing_attempts
+        status = TaskStatus.FAILED if fails else fate.final_status
+        reason = "BROKE" if status is TaskStatus.FAILED else ""
+        self._change_status(attempt, role, status, reason)
+
+    def _change_status(
         self,
-        tried: Tried,
+        attempt: Attempt,
         role: str,
         status: TaskStatus,
         reason: str = "",
     ) -> None:
-        name, attempt = tried
-        roles = self.runs[tried]
-        if ended(TASK, roles[role]) or (tried in self.stopping and reason != "STOPPED"):
+        """Give a role another state; ``reason`` is that of its failure."""
+        statuses = self.statuses[attempt]
+        is_stopping = attempt in self.stopping and reason != "STOPPED"
+        if is_stopping or ended(TASK, statuses[role]):
             return
-        roles[role] = status
-        self.world.works.say(f"{self.node} {tried} {role} is {status} {reason}")
+        statuses[role] = status
+        self.clockwork.log(f"{self.node} {attempt} {role} is {status} {reason}")
         if reason:
-            self.broken[name, attempt, role] = Failure(
-                reason, "at the node", self.node, role, name, 1
-            )
+            failure = Failure(reason, "at the node", self.node, role, attempt.task, 1)
+            self.attempt_failures[attempt, role] = failure
         if self.node in self.plot.pushes:
-            failure = self.broken.get((name, attempt, role))
-            task_id = self.world.task_id(name, attempt)
-            self.world.push(
-                self.node,
-                messages.TaskReported(task_id, self.node, role, status, T0, failure, pushed=True),
-            )
+            self.world.push(self.node, self._report(attempt, role, status, pushed=True))
 
-    def _stop(self) -> None:
-        self.ended = True
-        self.holds = False
-        for tried in self.runs:
-            self._kill(tried)
+    def _stop_task(self, request: messages.StopTaskAt) -> Answer:
+        """Stop an attempt, and the tasks that follow it, unless it has succeeded here."""
+        attempt = Attempt(request.task, request.attempt)
+        if self.newest_attempt(attempt.task) > attempt.number:
+            raise Broken(f"a stop of {attempt} arrives at {self.node} after a newer attempt began")
+        statuses = set(self.tasks.get(attempt.task, {}).values())
+        if statuses != {TaskStatus.SUCCESS}:
+            attempts = {attempt, *self._following_attempts(attempt.task)}
+            for stopped in sorted(attempts - self.stopping):
+                self._stop_attempt(stopped)
+        return self._accept(request)
 
-    def _stop_task(self, name: str, attempt: int) -> None:
-        """End a task and what follows it, a while later as containers do; one that succeeded is left alone."""
-        if self.newest(name) > attempt:
-            raise Broken(
-                f"a stop of attempt {attempt} of {name} arrives at {self.node} after the next has begun"
-            )
-        if all(
-            status is TaskStatus.SUCCESS for status in self.tasks.get(name, {"": None}).values()
-        ):
-            return
-        along = downstream(self.plot.spec.dag, [name]) - {name}
-        ending = {(name, attempt)}
-        ending |= {
-            (t, max(self.newest(t), 0)) for t in along if t in self.tasks or t in self.world.stopped
-        }
-        for tried in sorted(ending - self.stopping):
-            self.stopping.add(tried)
-            delay = self.world.works.random.uniform(0.0, 5.0)
-            self.world.works.call(lambda tried=tried: self._kill(tried), delay)
+    def _following_attempts(self, task: str) -> set[Attempt]:
+        """Return the newest attempts of the tasks downstream that began here or were stopped."""
+        following = downstream(self.plot.spec.dag, [task]) - {task}
+        relevant = following & (self.tasks.keys() | self.world.stopped_tasks)
+        return {Attempt(name, max(self.newest_attempt(name), 0)) for name in relevant}
 
-    def _kill(self, tried: Tried) -> None:
-        for role in self.runs.get(tried, ()):
-            self._become(tried, role, TaskStatus.FAILED, "STOPPED")
+    def _stop_attempt(self, attempt: Attempt) -> None:
+        """End the containers of an attempt, which takes them a while."""
+        self.stopping.add(attempt)
+        delay = self.clockwork.random.uniform(0.0, SLOWEST_CONTAINER)
+        self.clockwork.call_later(delay, self._kill, attempt)
 
-
-def applying(event: messages.Event) -> Change:
-    return lambda job: machine.apply(job, event)
+    def _kill(self, attempt: Attempt) -> None:
+        for role in self.statuses.get(attempt, ()):
+            self._change_status(attempt, role, TaskStatus.FAILED, "STOPPED")

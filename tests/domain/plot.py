@@ -1,4 +1,4 @@
-"""What will happen to a job in a simulated world."""
+"""The plot of a simulation: everything that happens to a job in a `World`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,18 +11,17 @@ from tests.builders import T0
 
 @dataclass(frozen=True)
 class Fate:
-    """What a role of a task does at its node once it is accepted, in seconds after that."""
+    """What a role of a task does at its node; times are seconds after the start was accepted."""
 
-    runs: float = 0.1
-    ends: float = 1.0
-    status: TaskStatus = TaskStatus.SUCCESS
-    fails: int = 0
-    """how many attempts fail before one ends as ``status`` says"""
+    runs_after: float = 0.1
+    ends_after: float = 1.0
+    final_status: TaskStatus = TaskStatus.SUCCESS
+    failing_attempts: int = 0  # attempts that fail before one ends with ``final_status``
 
 
 @dataclass(frozen=True)
 class Outage:
-    """A node does not answer for a while: it refuses connections, or (``hangs``) swallows requests."""
+    """The time in which a node does not answer: it refuses connections or (``hangs``) swallows requests."""
 
     node: NodeId
     begins: float
@@ -32,43 +31,45 @@ class Outage:
 
 @dataclass(frozen=True)
 class Plot:
-    """What will happen. The ``seed`` draws times and the trouble of the network."""
+    """What happens to a job. ``seed`` draws the random times and the network's trouble.
+
+    Times are seconds since `T0`, chances are probabilities from 0 to 1.
+    """
 
     spec: JobSpec
-    task_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """roles of a task; a task that is missing here has all"""
-    unknown: frozenset[str] = frozenset()
-    """tasks whose roles the scheduling node does not know, so that it asks every node"""
-    fates: Mapping[tuple[str, NodeId, str], Fate] = field(default_factory=dict)
-    """by task, node and role"""
+
+    # tasks
+    task_roles: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # missing task: every role
+    # tasks whose roles the scheduling node does not know, so that it asks every node to start them
+    unknown_roles: frozenset[str] = frozenset()
+    fates: Mapping[tuple[str, NodeId, str], Fate] = field(default_factory=dict)  # task, node, role
+
+    # nodes
     refuses_create: frozenset[NodeId] = frozenset()
     refuses_start: frozenset[NodeId] = frozenset()
     refuses_task: frozenset[tuple[str, NodeId]] = frozenset()
-    forgets: frozenset[tuple[str, NodeId]] = frozenset()
-    """a node that accepts the task, and once loses what it knows of it"""
-    needs: frozenset[NodeId] = frozenset()
-    """nodes at which the job needs something that must be held before it starts"""
-    busy: tuple[tuple[NodeId, float, float], ...] = ()
-    """when which of them has too little free: node, begin, end"""
-    asks: Mapping[NodeId, tuple[float, bool | None]] = field(default_factory=dict)
-    """nodes at which somebody has to agree: after how long they say yes or no; None: they say nothing"""
-    suspended: tuple[float, float] | None = None
-    """from when until when no further task is to start"""
-    pushes: frozenset[NodeId] = frozenset()
-    """nodes that report by themselves"""
+    # nodes that accept the task and lose their record of it once
+    forgets_task: frozenset[tuple[str, NodeId]] = frozenset()
+    needs_resources: frozenset[NodeId] = frozenset()  # nodes with a reservation before the start
+    busy: tuple[tuple[NodeId, float, float], ...] = ()  # no room for the job: node, begin, end
+    # nodes where a person decides: seconds until the decision, and the decision (None: never comes)
+    approvals: Mapping[NodeId, tuple[float, bool | None]] = field(default_factory=dict)
+    pushes: frozenset[NodeId] = frozenset()  # nodes that report without being polled
+    outages: tuple[Outage, ...] = ()
+
+    # users
+    suspended: tuple[float, float] | None = None  # begin and end of a suspension of the job
     stop_at: float | None = None
     stop_tasks: tuple[tuple[float, str], ...] = ()
-    """when which task is asked to stop"""
-    outages: tuple[Outage, ...] = ()
+
+    # network and planners
     planners: int = 1
-    trouble: float = 0.0
-    """share of the messages with which something goes wrong"""
-    crash: float = 0.0
-    """chance of a planner to die at each pause"""
-    stalls: float = 0.0
-    """chance of a planner to record an answer only long after it has come"""
-    dies_at: int | None = None
-    """the pause at which the first planner dies for certain"""
+    trouble_chance: float = 0.0  # share of the messages that suffer in the network
+    crash_chance: float = 0.0  # of a planner, at each pause
+    stall_chance: float = 0.0  # of a planner, to record a response only long after its arrival
+    dies_at: int | None = None  # number of the pause at which the first planner dies for certain
     trouble_until: float = 0.0
     seed: int = 0
 
@@ -80,26 +81,32 @@ class Plot:
     ) -> Fate:
         return self.fates.get((task, node, role), Fate())
 
-    def roles(self, task: str, node: NodeId) -> tuple[str, ...]:
-        """Return the roles that the node really plays in the task."""
-        of_task = self.task_roles.get(task)
-        mine = dict.fromkeys(p.role for p in self.spec.parties_at(node))
-        return tuple(r for r in mine if of_task is None or r in of_task)
+    def played_roles(self, task: str, node: NodeId) -> tuple[str, ...]:
+        """Return the roles that the node plays in the task."""
+        node_roles = self._roles_at(node)
+        if task not in self.task_roles:
+            return node_roles
+        return tuple(role for role in node_roles if role in self.task_roles[task])
+
+    def assumed_roles(self, task: str, node: NodeId) -> tuple[str, ...]:
+        """Return the roles that the scheduling node believes the node to play in the task."""
+        if task in self.unknown_roles:
+            return self._roles_at(node)
+        return self.played_roles(task, node)
+
+    def _roles_at(self, node: NodeId) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(party.role for party in self.spec.parties_at(node)))
 
     def job(self) -> Job:
-        """Return the job as the scheduling node takes it in."""
-        tasks = {}
-        for name in (n.name for n in self.spec.dag.nodes):
-            parts = {}
-            for node in self.spec.nodes:
-                roles = (
-                    [p.role for p in self.spec.parties_at(node)] if name in self.unknown else None
-                )
-                if known := dict.fromkeys(
-                    self.roles(name, node) if roles is None else roles, TaskStatus.PENDING
-                ):
-                    parts[node] = NodeTask(node, known)
-            tasks[name] = Task(name, f"task_{name}", TaskStatus.PENDING, parts)
-        return Job(
-            self.spec, JobStatus.PENDING, T0, {n: NodeJob(n) for n in self.spec.nodes}, tasks
-        )
+        """Return the scheduling node's record of the job at its submission."""
+        nodes = {node: NodeJob(node) for node in self.spec.nodes}
+        tasks = {dag_node.name: self._task(dag_node.name) for dag_node in self.spec.dag.nodes}
+        return Job(self.spec, JobStatus.PENDING, T0, nodes, tasks)
+
+    def _task(self, name: str) -> Task:
+        parts = {}
+        for node in self.spec.nodes:
+            roles = self.assumed_roles(name, node)
+            if roles:
+                parts[node] = NodeTask(node, dict.fromkeys(roles, TaskStatus.PENDING))
+        return Task(name, f"task_{name}", TaskStatus.PENDING, parts)

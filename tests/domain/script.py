@@ -1,19 +1,18 @@
-"""A job as the rules take it on, at the scheduling node (`Job`) or at a party (`LocalJob`): a script of steps.
+"""Scripts: the steps that a test plays on a record of a job, and builders for these steps.
 
-A step is an event, a number (the moment at which what is due is claimed) or `AllAnswer`. The rest are short
-names for what scripts are made of.
+The record is the scheduling node's (`Job`) or a participating node's (`LocalJob`).
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.execution import machine as execution
-from gateway.domain.execution import messages as at_party
+from gateway.domain.execution import messages as execution_messages
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import machine as scheduling
-from gateway.domain.scheduling import messages as at_scheduler
+from gateway.domain.scheduling import messages as scheduling_messages
 from gateway.domain.scheduling.messages import Accepted, Lost, Refused, Request, TaskReported
 from gateway.domain.spec import Failure
 from gateway.domain.states import TaskStatus
@@ -21,70 +20,91 @@ from tests.builders import at
 
 Record = TypeVar("Record", Job, LocalJob)
 
-ONE, THREE = {"guest": ("n1",)}, {"guest": ("n1",), "host": ("n2", "n3")}
-NO = Failure("BECAUSE", "of something")
+ONE_GUEST = {"guest": ("n1",)}
+GUEST_AND_TWO_HOSTS = {"guest": ("n1",), "host": ("n2", "n3")}
+REFUSAL = Failure("BECAUSE", "of something")
 
 
 @dataclass(frozen=True)
-class AllAnswer:
-    """Everything that is due is claimed, and every request answered well."""
+class AcceptAll:
+    """Every due request of the scheduling node is claimed and accepted at this moment."""
 
     seconds: float
 
 
-Step = at_scheduler.Event | at_party.Event | AllAnswer | float
+# An event, `AcceptAll`, or a number: the seconds at which the due commands are claimed.
+Step = scheduling_messages.Event | execution_messages.Event | AcceptAll | float
 
 
-def after(record: Record, *steps: Step) -> Record:
-    for one in steps:
-        if isinstance(one, AllAnswer):
-            record, requests = scheduling.step(record, at(one.seconds))
-            record = after(record, *(ok(request, one.seconds) for request in requests))
-        elif isinstance(one, float | int):
-            record = rules(record).step(record, at(one))[0]
+def play(record: Record, *steps: Step) -> Record:
+    """Return the record after the steps."""
+    for step in steps:
+        if isinstance(step, AcceptAll):
+            record = _accept_all(record, step.seconds)
+        elif isinstance(step, float | int):
+            record, _ = machine_of(record).step(record, at(step))
         else:
-            record = rules(record).apply(record, one)
+            record = machine_of(record).apply(record, step)
     return record
 
 
-def due(record: Job | LocalJob, seconds: float = 0.0) -> list:
-    return rules(record).plan(record, at(seconds))
+def _accept_all(job: Job, seconds: float) -> Job:
+    job, requests = scheduling.step(job, at(seconds))
+    responses = [accept(request, seconds) for request in requests]
+    return play(job, *responses)
 
 
-def rules(record: Job | LocalJob):
+def due_commands(record: Job | LocalJob, seconds: float = 0.0) -> list[Any]:
+    """Return the commands that are due at a moment."""
+    return machine_of(record).plan(record, at(seconds))
+
+
+def due_at_each(record: Job | LocalJob, moments: Any) -> dict[float, list[Any]]:
+    """Return the due commands by moment (seconds)."""
+    return {seconds: due_commands(record, seconds) for seconds in moments}
+
+
+def machine_of(record: Job | LocalJob) -> Any:
+    """Return the module with the rules for a record."""
     return scheduling if isinstance(record, Job) else execution
 
 
-def reason(record: Job | LocalJob) -> str:
-    """Why the job ends; empty where it does not, or succeeds."""
-    return record.ending.failure.reason if record.ending and record.ending.failure else ""
+def end_reason(record: Job | LocalJob) -> str:
+    """Return the reason of the failure with which the job ends; empty without an end or a failure."""
+    if record.ending is None or record.ending.failure is None:
+        return ""
+    return record.ending.failure.reason
 
 
-def ok(
+# ---------------------------------------------------------------- responses and reports
+
+
+def accept(
     request: Request,
     seconds: float,
-    added: Acceptance | None = None,
+    acceptance: Acceptance | None = None,
 ) -> Accepted:
-    return Accepted(request, at(seconds), added)
+    return Accepted(request, at(seconds), acceptance)
 
 
-def no(
+def refuse(
     request: Request,
     seconds: float,
-    failure: Failure = NO,
+    failure: Failure = REFUSAL,
 ) -> Refused:
     return Refused(request, failure, at(seconds))
 
 
-def lost(
+def lose_response(
     request: Request,
     seconds: float,
     message: str = "",
 ) -> Lost:
+    """No response came; the request may have arrived."""
     return Lost(request, at(seconds), delivered=True, message=message)
 
 
-def unsent(
+def lose_request(
     request: Request,
     seconds: float,
     message: str = "",
@@ -93,19 +113,22 @@ def unsent(
     return Lost(request, at(seconds), delivered=False, message=message)
 
 
-def says(
+def report_approval(
     node: str,
     seconds: float,
     failure: Failure | None = None,
 ) -> ApprovalReported:
+    """The node reports its approval, or with a failure its refusal."""
     return ApprovalReported(node, at(seconds), failure)
 
 
-def reported(
+def report_task(
     status: TaskStatus,
     node: str = "n2",
     task: str = "a",
     seconds: float = 1.0,
-    **more,
+    role: str = "",
+    **fields: Any,
 ) -> TaskReported:
-    return TaskReported(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)
+    """A node reports the state of a task; an empty role stands for all its roles."""
+    return TaskReported(f"task_{task}", node, role, status, at(seconds), **fields)

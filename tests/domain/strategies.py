@@ -1,9 +1,10 @@
-"""What hypothesis draws for the tests of the core: flows, plots for the world, shifts for the workshop.
+"""What hypothesis draws for the tests of the domain: flows, jobs, and the plots of both simulations.
 
-Structure and trouble are drawn here; the many small times inside a simulation come from the plot's seed.
+Structure and trouble are drawn here; the many short times inside a simulation come from the plot's seed.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -15,175 +16,224 @@ from gateway.domain.dag import Dag
 from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import TaskStatus
 from tests.builders import a_local_job, a_node, a_run, a_spec
+from tests.domain.execution_world import ExecutionPlot, Program
 from tests.domain.plot import Fate, Outage, Plot
-from tests.domain.workshop import Program, Shift
 
+# The same examples in every run.
 REPEATABLE = settings(
     derandomize=True,
     deadline=None,
     max_examples=100,
 )
-"""The same examples in every run."""
 
+# For simulations: their log explains a failure, and the search for a smaller example would take minutes.
 PLAYED = settings(REPEATABLE, phases=(Phase.explicit, Phase.generate))
-"""For simulations: a failure tells its story, and looking for a smaller one would take minutes."""
 
 SEEDS = st.integers(0, 2**32 - 1)
-NEVER = st.just(0.0)
+ROLE_NAMES = ("guest", "host", "arbiter")
+TASK_NAMES = ("a", "b", "c")
+
+# Seconds at which the last container of a plot is stopped that never exits: a report may get lost,
+# and then nothing else ends it.
+LAST_STOP = 200.0
 
 
-def seconds(most: float) -> st.SearchStrategy[float]:
-    """Draw a time; nothing at all is likely."""
-    return st.one_of(NEVER, st.integers(0, 1000).map(lambda n: n * most / 1000))
+# ---------------------------------------------------------------- small values
 
 
-def some_of(items: list, one_in: int) -> st.SearchStrategy[frozenset]:
-    """Draw a set in which each item is with a chance of one in so many."""
-    flags = st.lists(st.integers(0, one_in - 1), min_size=len(items), max_size=len(items))
-    return flags.map(
-        lambda drawn: frozenset(x for x, n in zip(items, drawn, strict=True) if n == one_in - 1)
+def seconds(longest: float) -> st.SearchStrategy[float]:
+    """Draw a time; 0 is likely."""
+    thousandths = st.integers(0, 1000)
+    return st.one_of(st.just(0.0), thousandths.map(lambda number: number * longest / 1000))
+
+
+def seldom(value: st.SearchStrategy[Any], one_in: int) -> st.SearchStrategy[Any]:
+    """Draw the value in one of so many cases, else None."""
+    nothing = [st.none()] * (one_in - 1)
+    return st.one_of(*nothing, value)
+
+
+def some_of(items: Iterable[Any], one_in: int) -> st.SearchStrategy[frozenset[Any]]:
+    """Draw a set that has each item with a chance of one in so many."""
+    candidates = list(items)
+    draws = st.integers(0, one_in - 1)
+    size = len(candidates)
+    return st.lists(draws, min_size=size, max_size=size).map(
+        lambda numbers: _drawn_items(candidates, numbers, one_in - 1)
     )
 
 
+def _drawn_items(
+    candidates: Sequence[Any],
+    numbers: Sequence[int],
+    winner: int,
+) -> frozenset[Any]:
+    pairs = zip(candidates, numbers, strict=True)
+    return frozenset(candidate for candidate, number in pairs if number == winner)
+
+
+# ---------------------------------------------------------------- flows and jobs
+
+
 @st.composite
-def dags(draw: st.DrawFn, most: int = 6) -> Dag:
+def dags(draw: st.DrawFn, largest: int = 6) -> Dag:
     """Draw a flow without a cycle, its components in any order."""
-    names = [f"t{i}" for i in range(draw(st.integers(1, most)))]
-    nodes = [a_node(name, sorted(draw(some_of(names[:i], 3)))) for i, name in enumerate(names)]
+    names = [f"t{number}" for number in range(draw(st.integers(1, largest)))]
+    nodes = []
+    for number, name in enumerate(names):
+        upstream = sorted(draw(some_of(names[:number], one_in=3)))
+        nodes.append(a_node(name, upstream))
     return Dag(tuple(draw(st.permutations(nodes))))
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> JobSpec:
-    """Draw a job of 1 to 4 nodes that share 1 to 3 roles."""
-    nodes = [f"n{i}" for i in range(1, draw(st.integers(1, 4)) + 1)]
-    names = ("guest", "host", "arbiter")[: draw(st.integers(1, 3))]
-    roles = {
-        r: draw(
-            st.lists(
-                st.sampled_from(nodes),
-                min_size=1,
-                max_size=4,
-                unique=True,
-            )
-        )
-        for r in names
-    }
+    """Draw a job with 1 to 4 nodes that share 1 to 3 roles."""
+    nodes = [f"n{number}" for number in range(1, draw(st.integers(1, 4)) + 1)]
+    names = ROLE_NAMES[: draw(st.integers(1, 3))]
+    role_nodes = st.lists(
+        st.sampled_from(nodes),
+        min_size=1,
+        max_size=4,
+        unique=True,
+    )
+    roles = {name: draw(role_nodes) for name in names}
     return a_spec(draw(dags()), roles)
+
+
+# ---------------------------------------------------------------- plots of a world
 
 
 @st.composite
 def plots(draw: st.DrawFn, *, calm: bool = False) -> Plot:
-    """Draw what will happen to a job; ``calm``: nodes do as they are asked, and nothing gets lost."""
+    """Draw a plot; in a calm one every node carries out every request and no message gets lost."""
     spec = draw(specs())
-    roles = sorted({p.role for p in spec.parties})
-    tasks = [n.name for n in spec.dag.nodes]
-    narrowed = sorted(draw(some_of(tasks, 2)))
-    task_roles = {t: draw(st.frozensets(st.sampled_from(roles), min_size=1)) for t in narrowed}
+    roles = sorted({party.role for party in spec.parties})
+    tasks = [node.name for node in spec.dag.nodes]
+    narrowed_tasks = sorted(draw(some_of(tasks, one_in=2)))
+    some_roles = st.frozensets(st.sampled_from(roles), min_size=1)
+    task_roles = {task: draw(some_roles) for task in narrowed_tasks}
     seed = draw(SEEDS)
     times = Random(seed)
-    alone = all(len(spec.parties_at(n)) == 1 for n in spec.nodes)
+    # Unknown roles are possible only where no node has two of them.
+    one_role_each = all(len(spec.parties_at(node)) == 1 for node in spec.nodes)
     plot = Plot(
         spec,
         task_roles,
-        unknown=draw(some_of(tasks, 3)) if alone else frozenset(),
-        fates={(t, p.node, p.role): _fate(times) for t in tasks for p in spec.parties},
-        needs=draw(some_of(list(spec.nodes), 2)),
-        pushes=draw(some_of(list(spec.nodes), 2)),
+        unknown_roles=draw(some_of(tasks, one_in=3)) if one_role_each else frozenset(),
+        fates={
+            (task, party.node, party.role): _random_fate(times)
+            for task in tasks
+            for party in spec.parties
+        },
+        needs_resources=draw(some_of(spec.nodes, one_in=2)),
+        pushes=draw(some_of(spec.nodes, one_in=2)),
         planners=draw(st.integers(1, 2)),
         seed=seed,
     )
-    return plot if calm else draw(troubled(plot))
+    return plot if calm else draw(plots_with_trouble(plot))
+
+
+def _random_fate(times: Random) -> Fate:
+    runs_after = times.choice((0.0, times.uniform(0.0, 1.0)))
+    running_time = times.choice((0.0, times.uniform(0.0, 3.0), times.uniform(0.0, 30.0)))
+    return Fate(runs_after, runs_after + running_time)
 
 
 @st.composite
-def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
-    """Draw what goes wrong in a plot: refusals, failures, a stop, outages, a bad network, crashes."""
-    nodes, tasks = list(plot.spec.nodes), [n.name for n in plot.spec.dag.nodes]
-    places = [(t, n) for t in tasks for n in nodes]
-    failing = draw(
-        st.one_of(
-            st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)
-        )
-    )
-    fails = {key: replace(plot.fates[key], status=TaskStatus.FAILED) for key in sorted(failing)}
-    once = draw(
-        st.one_of(
-            st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)
-        )
-    )
-    fails |= {
-        k: replace(plot.fates[k], fails=draw(st.integers(1, 2))) for k in sorted(once - failing)
-    }
+def plots_with_trouble(draw: st.DrawFn, plot: Plot) -> Plot:
+    """Draw trouble for a plot: refusals, failures, a stop, outages, a bad network, crashes."""
+    nodes = list(plot.spec.nodes)
+    tasks = [node.name for node in plot.spec.dag.nodes]
+    tasks_at_nodes = [(task, node) for task in tasks for node in nodes]
+    common = {**draw(time_limits(tasks)), **draw(quorums(plot))}
     return replace(
         plot,
-        spec=replace(
-            plot.spec, job_params={"common": {**draw(time_limits(tasks)), **draw(quorums(plot))}}
-        ),
-        fates={**plot.fates, **fails},
-        asks={
-            n: (draw(seconds(40.0)), draw(st.sampled_from((True, True, False, None))))
-            for n in draw(some_of(nodes, 4))
-        },
-        suspended=draw(st.one_of(st.none(), st.none(), st.tuples(seconds(20.0), st.just(60.0)))),
-        refuses_create=draw(some_of(nodes, 30)),
-        refuses_start=draw(some_of(nodes, 30)),
-        refuses_task=draw(some_of(places, 40)),
-        forgets=draw(some_of(places, 15)),
-        busy=tuple(
-            (n, *sorted((draw(seconds(40.0)), draw(seconds(40.0)))))
-            for n in draw(some_of(nodes, 4))
-        ),
-        stop_at=draw(st.one_of(st.none(), st.none(), st.none(), seconds(30.0))),
-        stop_tasks=tuple((draw(seconds(30.0)), t) for t in sorted(draw(some_of(tasks, 12)))),
+        spec=replace(plot.spec, job_params={"common": common}),
+        fates={**plot.fates, **draw(failing_fates(plot))},
+        approvals=draw(approvals(nodes)),
+        suspended=draw(seldom(st.tuples(seconds(20.0), st.just(60.0)), one_in=3)),
+        refuses_create=draw(some_of(nodes, one_in=30)),
+        refuses_start=draw(some_of(nodes, one_in=30)),
+        refuses_task=draw(some_of(tasks_at_nodes, one_in=40)),
+        forgets_task=draw(some_of(tasks_at_nodes, one_in=15)),
+        busy=draw(busy_times(nodes)),
+        stop_at=draw(seldom(seconds(30.0), one_in=4)),
+        stop_tasks=draw(task_stops(tasks, latest=30.0, one_in=12)),
         outages=tuple(draw(st.lists(outages(nodes), max_size=1))) if draw(st.booleans()) else (),
-        trouble=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
-        crash=draw(st.sampled_from((0.0, 0.01, 0.05))),
-        stalls=draw(st.sampled_from((0.0, 0.0, 0.2))),
+        trouble_chance=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
+        crash_chance=draw(st.sampled_from((0.0, 0.01, 0.05))),
+        stall_chance=draw(st.sampled_from((0.0, 0.0, 0.2))),
         trouble_until=draw(st.sampled_from((10.0, 45.0))),
     )
 
 
 @st.composite
+def failing_fates(draw: st.DrawFn, plot: Plot) -> dict[tuple[str, str, str], Fate]:
+    """Draw up to two roles of tasks that always fail, and up to two that fail once or twice."""
+    up_to_two = st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)
+    none_or_two = st.one_of(st.just(frozenset()), up_to_two)
+    always = draw(none_or_two)
+    at_first = draw(none_or_two) - always
+    fates = {}
+    for key in sorted(always):
+        fates[key] = replace(plot.fates[key], final_status=TaskStatus.FAILED)
+    for key in sorted(at_first):
+        fates[key] = replace(plot.fates[key], failing_attempts=draw(st.integers(1, 2)))
+    return fates
+
+
+@st.composite
+def approvals(draw: st.DrawFn, nodes: list[str]) -> dict[str, tuple[float, bool | None]]:
+    """Draw the nodes where a person decides, each with the time and the decision (None: never)."""
+    decision = st.sampled_from((True, True, False, None))
+    deciding_nodes = draw(some_of(nodes, one_in=4))
+    return {node: (draw(seconds(40.0)), draw(decision)) for node in deciding_nodes}
+
+
+@st.composite
+def busy_times(draw: st.DrawFn, nodes: list[str]) -> tuple[tuple[str, float, float], ...]:
+    """Draw the nodes without room for the job, each with begin and end."""
+    times = []
+    for node in draw(some_of(nodes, one_in=4)):
+        begin, end = sorted((draw(seconds(40.0)), draw(seconds(40.0))))
+        times.append((node, begin, end))
+    return tuple(times)
+
+
+@st.composite
+def task_stops(
+    draw: st.DrawFn,
+    tasks: list[str],
+    latest: float,
+    one_in: int,
+) -> tuple[tuple[float, str], ...]:
+    """Draw tasks that a user stops, and when."""
+    stopped = sorted(draw(some_of(tasks, one_in)))
+    return tuple((draw(seconds(latest)), task) for task in stopped)
+
+
+@st.composite
+def outages(draw: st.DrawFn, nodes: list[str]) -> Outage:
+    begins = draw(seconds(40.0))
+    length = draw(st.sampled_from((3.0, 15.0, 40.0, 900.0)))
+    node = draw(st.sampled_from(nodes))
+    return Outage(node, begins, begins + length, hangs=draw(st.booleans()))
+
+
+@st.composite
 def quorums(draw: st.DrawFn, plot: Plot) -> dict[str, Any]:
-    """Draw which parties the job can do without; mostly none."""
+    """Draw the number of parties that the job needs of each role; mostly all of them."""
     if draw(st.integers(0, 2)) < 2:
         return {}
-    count = Counter(p.role for p in plot.spec.parties)
-    return {
-        "min_parties": {role: draw(st.integers(0, most)) for role, most in sorted(count.items())}
-    }
+    parties = Counter(party.role for party in plot.spec.parties)
+    needed = {role: draw(st.integers(0, count)) for role, count in sorted(parties.items())}
+    return {"min_parties": needed}
 
 
 @st.composite
-def stumbling(draw: st.DrawFn) -> Plot:
-    """Draw a plot in which tasks fail once or twice, are tried twice more, and the network is bad meanwhile."""
-    plot = draw(plots(calm=True))
-    fails = {
-        key: replace(fate, fails=draw(st.sampled_from((0, 0, 1, 2))))
-        for key, fate in plot.fates.items()
-    }
-    limits = {"auto_retries": 2, "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5)))}
-    return replace(
-        plot,
-        spec=replace(plot.spec, job_params={"common": limits}),
-        fates=fails,
-        stop_at=draw(st.one_of(st.none(), st.none(), st.none(), seconds(60.0))),
-        stop_tasks=tuple(
-            (draw(seconds(40.0)), t.name)
-            for t in plot.spec.dag.nodes
-            if draw(st.integers(0, 9)) == 9
-        ),
-        trouble=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
-        crash=draw(st.sampled_from((0.0, 0.01, 0.03))),
-        stalls=draw(st.sampled_from((0.0, 0.0, 0.2))),
-        trouble_until=draw(st.sampled_from((10.0, 45.0, 100.0))),
-    )
-
-
-@st.composite
-def time_limits(draw: st.DrawFn, tasks: list[str]) -> dict:
-    """Draw how long a job and its tasks may take, and how often they are tried again; often none of it."""
+def time_limits(draw: st.DrawFn, tasks: list[str]) -> dict[str, Any]:
+    """Draw timeouts and retries of a job and its tasks; often none."""
     if draw(st.booleans()):
         return {}
     limits = {
@@ -192,62 +242,82 @@ def time_limits(draw: st.DrawFn, tasks: list[str]) -> dict:
         "task_timeout": draw(st.sampled_from((None, None, 5, 25))),
         "timeout": draw(st.sampled_from((None, None, None, 40))),
     }
-    own = draw(some_of(tasks, 4))
-    return limits | {"tasks": {t: {"auto_retries": draw(st.integers(0, 2))} for t in sorted(own)}}
-
-
-def _fate(times: Random) -> Fate:
-    runs = times.choice((0.0, times.uniform(0.0, 1.0)))
-    return Fate(runs, runs + times.choice((0.0, times.uniform(0.0, 3.0), times.uniform(0.0, 30.0))))
+    tasks_with_limits = sorted(draw(some_of(tasks, one_in=4)))
+    task_limits = {task: {"auto_retries": draw(st.integers(0, 2))} for task in tasks_with_limits}
+    return limits | {"tasks": task_limits}
 
 
 @st.composite
-def outages(draw: st.DrawFn, nodes: list[str]) -> Outage:
-    begins = draw(seconds(40.0))
-    lasts = draw(st.sampled_from((3.0, 15.0, 40.0, 900.0)))
-    return Outage(draw(st.sampled_from(nodes)), begins, begins + lasts, draw(st.booleans()))
+def plots_with_retries(draw: st.DrawFn) -> Plot:
+    """Draw a plot in which tasks fail up to twice, have two retries, and the network is bad."""
+    plot = draw(plots(calm=True))
+    tasks = [node.name for node in plot.spec.dag.nodes]
+    failing_attempts = st.sampled_from((0, 0, 1, 2))
+    retries = {"auto_retries": 2, "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5)))}
+    return replace(
+        plot,
+        spec=replace(plot.spec, job_params={"common": retries}),
+        fates={
+            key: replace(fate, failing_attempts=draw(failing_attempts))
+            for key, fate in plot.fates.items()
+        },
+        stop_at=draw(seldom(seconds(60.0), one_in=4)),
+        stop_tasks=draw(task_stops(tasks, latest=40.0, one_in=10)),
+        trouble_chance=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
+        crash_chance=draw(st.sampled_from((0.0, 0.01, 0.03))),
+        stall_chance=draw(st.sampled_from((0.0, 0.0, 0.2))),
+        trouble_until=draw(st.sampled_from((10.0, 45.0, 100.0))),
+    )
+
+
+# ---------------------------------------------------------------- plots of an execution
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Draw what a container says and how it exits; what never ends by itself says SUCCESS."""
+    """Draw the reports and the exit of a container; one that never exits reports SUCCESS."""
     end = draw(st.one_of(seconds(5.0), seconds(60.0)))
-    last = draw(st.sampled_from((None, TaskStatus.SUCCESS, TaskStatus.SUCCESS, TaskStatus.FAILED)))
-    says = [(draw(seconds(1.0)), TaskStatus.RUNNING)] if draw(st.booleans()) else []
-    says += [(end, last)] if last else []
-    late = draw(st.sampled_from((-0.5, 0.0, 0.1, 0.1, 60.0, None)))
-    code = draw(st.sampled_from((0, 0, 0, 1, 137)))
+    last_report = draw(
+        st.sampled_from((None, TaskStatus.SUCCESS, TaskStatus.SUCCESS, TaskStatus.FAILED))
+    )
+    reports = []
+    if draw(st.booleans()):
+        reports.append((draw(seconds(1.0)), TaskStatus.RUNNING))
+    if last_report is not None:
+        reports.append((end, last_report))
+    # Seconds from the end to the exit; None: it never exits by itself.
+    exit_delay = draw(st.sampled_from((-0.5, 0.0, 0.1, 0.1, 60.0, None)))
+    never_exits = exit_delay is None and last_report is TaskStatus.SUCCESS
+    exit_code = draw(st.sampled_from((0, 0, 0, 1, 137)))
     return Program(
-        tuple(says),
-        exits=None
-        if late is None and last is TaskStatus.SUCCESS
-        else max(end + (late or 0.0), 0.0),
-        code=code,
-        oom=code == 137 and draw(st.booleans()),
-        missing=draw(st.sampled_from(((), (), ("out",)))),
-        vanishes=draw(st.sampled_from((None,) * 9 + (0.5,))),
-        refused=draw(st.sampled_from(("",) * 9 + ("IMAGE_NOT_FOUND",))),
+        tuple(reports),
+        exits_after=None if never_exits else max(end + (exit_delay or 0.0), 0.0),
+        exit_code=exit_code,
+        out_of_memory=exit_code == 137 and draw(st.booleans()),
+        missing_outputs=draw(st.sampled_from(((), (), ("out",)))),
+        vanishes_after=draw(st.sampled_from((None,) * 9 + (0.5,))),
+        launch_failure=draw(st.sampled_from(("",) * 9 + ("IMAGE_NOT_FOUND",))),
     )
 
 
 @st.composite
-def shifts(draw: st.DrawFn, *, calm: bool = False) -> Shift:
-    """Draw a node's part in a job and what will happen to it; ``calm``: every call is answered, nothing dies."""
-    tasks = ("a", "b", "c")[: draw(st.integers(1, 3))]
+def execution_plots(draw: st.DrawFn, *, calm: bool = False) -> ExecutionPlot:
+    """Draw a node's part in a job; in a calm plot every call is answered and no process dies."""
+    tasks = TASK_NAMES[: draw(st.integers(1, 3))]
     roles = draw(st.sampled_from((("guest",), ("guest", "host"))))
-    runs = [a_run(t, party=Party(r, 0, "n1")) for t in tasks for r in roles]
-    does = {run.name: draw(programs()) for run in runs}
-    stop = draw(st.one_of(st.none(), st.none(), seconds(0.5), seconds(60.0)))
-    if stop is None and any(p.exits is None for p in does.values()):
-        stop = 200.0  # a report may get lost, and then nothing else ends such a container
-    stopped = sorted(draw(some_of(list(tasks), 8)))
-    return Shift(
+    runs = [a_run(task, party=Party(role, 0, "n1")) for task in tasks for role in roles]
+    by_container = {run.name: draw(programs()) for run in runs}
+    stop_at = draw(st.one_of(st.none(), st.none(), seconds(0.5), seconds(60.0)))
+    one_never_exits = any(program.exits_after is None for program in by_container.values())
+    if stop_at is None and one_never_exits:
+        stop_at = LAST_STOP
+    return ExecutionPlot(
         a_local_job(*runs),
-        does,
-        tuple((draw(seconds(20.0)), t) for t in stopped),
-        stop,
-        trouble=0.0 if calm else draw(st.sampled_from((0.0, 0.2, 0.5))),
-        crash=0.0 if calm else draw(st.sampled_from((0.0, 0.02, 0.1))),
+        by_container,
+        stop_tasks=draw(task_stops(list(tasks), latest=20.0, one_in=8)),
+        stop_at=stop_at,
+        trouble_chance=0.0 if calm else draw(st.sampled_from((0.0, 0.2, 0.5))),
+        crash_chance=0.0 if calm else draw(st.sampled_from((0.0, 0.02, 0.1))),
         trouble_until=draw(st.sampled_from((10.0, 60.0))),
         seed=draw(SEEDS),
     )

@@ -1,4 +1,4 @@
-"""What becomes of applications, whatever two nodes do in whatever order."""
+"""Applications for data and models: their states, whatever two nodes do in whatever order."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,104 +24,140 @@ from gateway.domain.approval import AuditStatus
 from gateway.domain.states import IllegalMove
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
+ONE_DAY = timedelta(days=1)
 STEPS = st.sampled_from(
-    ["approve", "reject", "terminate", "expire", "again", "delivered", "later", "confirm"]
+    ["approve", "reject", "terminate", "expire", "apply again", "deliver", "postpone", "confirm"]
 )
 
 
 def an_application(
     side: Side = Side.THEIRS,
     status: AuditStatus = APPLIED,
-    **more: Any,
+    **changes: Any,
 ) -> Application:
-    made = applications.new_application(
+    """Build a partner's application for a dataset of this node, or for ``Side.MINE`` the reverse."""
+    application = applications.new_application(
         Kind.DATASET, "a1", "B", side, "ns#t", {"dataset_id": "ns#t"}, NOW
     )
-    return replace(made, status=status, **more)
+    return replace(application, status=status, **changes)
 
 
-def taken(
-    known: Application,
+def approve(application: Application, now: datetime) -> Application:
+    return applications.record_decision(application, True, "ann", "", now, "token", "digest")
+
+
+def take_step(
+    application: Application,
     step: str,
     now: datetime,
 ) -> Application:
+    """Return the application after a step; raises `IllegalMove`."""
     match step:
-        case "approve" | "reject":
+        case "approve":
+            return approve(application, now)
+        case "reject":
             return applications.record_decision(
-                known, step == "approve", "ann", "", now, "token", "digest"
+                application, False, "ann", "", now, "token", "digest"
             )
         case "terminate":
-            return applications.terminated(known, "ann", "", now, tell=True)
+            return applications.terminated(application, "ann", "", now, tell=True)
         case "expire":
-            return applications.expired(known, now)
-        case "again":
-            return applications.again(known, an_application(known.side))
-        case "delivered":
-            return applications.delivered(known)
-        case "later":
-            return applications.later(known, now)
-    return applications.confirmed(known, APPROVED, now, token="token")
+            return applications.expired(application, now)
+        case "apply again":
+            return applications.again(application, an_application(application.side))
+        case "deliver":
+            return applications.delivered(application)
+        case "postpone":
+            return applications.later(application, now)
+        case _:
+            return applications.confirmed(application, APPROVED, now, token="token")
 
 
 @given(st.sampled_from(Side), st.lists(STEPS, max_size=8))
 def test_a_state_follows_only_where_the_table_has_it(side: Side, steps: list[str]):
-    known = an_application(side, expires_at=NOW + timedelta(days=2))
+    application = an_application(side, expires_at=NOW + 2 * ONE_DAY)
     for day, step in enumerate(steps):
-        now = NOW + timedelta(days=day)
-        before = known
+        now = NOW + day * ONE_DAY
+        status = application.status
         try:
-            known = taken(known, step, now)
+            application = take_step(application, step, now)
         except IllegalMove:
             continue
-        assert known.status is before.status or known.status in MOVES[before.status]
-        assert known.holds(now) <= (known.status is APPROVED)
-        assert not known.notice or next_due(known) is not None
-        if side is Side.THEIRS and not known.notice:
-            assert not known.token, "the owner keeps a permit only until the partner has it"
+
+        assert application.status is status or application.status in MOVES[status]
+        if application.holds(now):
+            assert application.status is APPROVED
+        if application.notice:
+            assert next_due(application) is not None
+        elif side is Side.THEIRS:
+            assert not application.token, "the owner keeps a permit only until its delivery"
 
 
 @pytest.mark.parametrize(
-    ("status", "ends"),
+    ("status", "final_status"),
     [(APPLIED, TERMINATED), (APPROVED, TERMINATED), (REJECTED, REJECTED), (TERMINATED, TERMINATED)],
 )
-def test_what_was_rejected_stays_rejected_and_may_be_applied_for_again(
-    status: AuditStatus, ends: AuditStatus
+def test_an_end_terminates_all_but_a_rejected_application(
+    status: AuditStatus, final_status: AuditStatus
 ):
-    known = an_application(status=status)
-    assert applications.terminated(known, "B", "", NOW, tell=False).status is ends
-    other = an_application(request={"dataset_id": "other"})
-    if status is REJECTED:
-        assert applications.again(known, other).status is APPLIED
-    else:
-        with pytest.raises(IllegalMove):
-            applications.again(known, other)
+    application = an_application(status=status)
+
+    assert applications.terminated(application, "B", "", NOW, tell=False).status is final_status
 
 
-def test_an_answer_that_comes_twice_is_one():
-    mine = an_application(Side.MINE)
-    once = applications.confirmed(mine, APPROVED, NOW, token="t")
-    assert applications.confirmed(once, APPROVED, NOW + timedelta(days=1), token="t") == once
+NEW_REQUEST = an_application(request={"dataset_id": "other"})
+
+
+def test_a_partner_may_apply_again_after_a_rejection():
+    rejected = an_application(status=REJECTED)
+
+    assert applications.again(rejected, NEW_REQUEST).status is APPLIED
+
+
+@pytest.mark.parametrize("status", [APPLIED, APPROVED, TERMINATED])
+def test_a_partner_may_not_apply_again_in_any_other_state(status: AuditStatus):
     with pytest.raises(IllegalMove):
-        applications.confirmed(once, REJECTED, NOW)
+        applications.again(an_application(status=status), NEW_REQUEST)
+
+
+def test_a_repeated_decision_changes_nothing():
+    application = an_application(Side.MINE)
+    confirmed = applications.confirmed(application, APPROVED, NOW, token="t")
+
+    assert applications.confirmed(confirmed, APPROVED, NOW + ONE_DAY, token="t") == confirmed
+
+
+def test_a_contrary_decision_is_refused():
+    confirmed = applications.confirmed(an_application(Side.MINE), APPROVED, NOW, token="t")
+
+    with pytest.raises(IllegalMove):
+        applications.confirmed(confirmed, REJECTED, NOW)
+
+
+def test_a_partner_does_not_decide_on_its_own_application():
     with pytest.raises(IllegalMove):
         applications.confirmed(an_application(Side.THEIRS), APPROVED, NOW)
 
 
-def test_pauses_grow_up_to_an_hour():
-    known = applications.record_decision(an_application(), True, "ann", "", NOW, "token", "digest")
+def test_the_pauses_between_deliveries_grow_up_to_an_hour():
+    application = approve(an_application(), NOW)
     pauses = []
     for _ in range(20):
-        known = applications.later(known, NOW)
-        pauses.append((known.due_at or NOW) - NOW)
-    assert (
-        pauses[0] == timedelta(seconds=15)
-        and pauses == sorted(pauses)
-        and pauses[-1] == timedelta(hours=1)
-    )
+        application = applications.later(application, NOW)
+        assert application.due_at is not None
+        pauses.append(application.due_at - NOW)
+
+    assert pauses[0] == timedelta(seconds=15)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == timedelta(hours=1)
 
 
-def test_an_approval_expires_at_both_sides_without_a_message():
-    known = an_application(status=APPROVED, expires_at=NOW + timedelta(days=1))
-    assert next_due(known) == known.expires_at and applications.expired(known, NOW) == known
-    over = applications.expired(known, NOW + timedelta(days=1))
-    assert (over.status, over.reason, over.notice) == (TERMINATED, "expired", "")
+def test_an_approval_expires_without_a_message():
+    expires_at = NOW + ONE_DAY
+    approved = an_application(status=APPROVED, expires_at=expires_at)
+    assert next_due(approved) == expires_at
+    assert applications.expired(approved, NOW) == approved
+
+    expired = applications.expired(approved, expires_at)
+
+    assert (expired.status, expired.reason, expired.notice) == (TERMINATED, "expired", "")

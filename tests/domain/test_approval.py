@@ -41,7 +41,7 @@ from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus
 from gateway.domain.timeouts import RunTiming
 from tests.builders import a_spec, at
-from tests.domain.script import after, due
+from tests.domain.script import due_commands, play
 
 PENDING, READY, REJECTED, FINISHED = (
     JobStatus.PENDING,
@@ -116,10 +116,10 @@ def test_whether_a_node_takes_part(
     reason: str,
     dues: list,
 ):
-    job = after(job, *steps)
+    job = play(job, *steps)
     failure = (job.approval and job.approval.failure) or (job.ending and job.ending.failure)
     assert (job.status, failure.reason if failure else "") == (status, reason)
-    shown = [c for c in due(job, 100) if not isinstance(c, Close | QueryScheduler)]
+    shown = [c for c in due_commands(job, 100) if not isinstance(c, Close | QueryScheduler)]
     assert sorted(map(str, shown)) == sorted(map(str, dues))
 
 
@@ -132,17 +132,19 @@ def test_whether_a_node_takes_part(
     ],
 )
 def test_an_unreachable_engine_and_a_restarted_gateway_are_retried(steps, seconds):
-    job = after(PULLING, 1, *steps)
-    assert Prepare() in due(job, seconds) and Prepare() not in due(after(PULLING, 1), 49)
+    job = play(PULLING, 1, *steps)
+    assert Prepare() in due_commands(job, seconds) and Prepare() not in due_commands(
+        play(PULLING, 1), 49
+    )
 
 
 def test_the_progress_of_a_pull_is_shown_also_when_it_fails():
-    job = after(PULLING, 1, Fetching("1 of 2 layers", at(3)))
+    job = play(PULLING, 1, Fetching("1 of 2 layers", at(3)))
     said = waiting.of_local(job, RunTiming())
     assert said is not None and (said.reason, said.next_check) == ("PREPARING", at(50))
     assert "vendor:1" in said.message and "1 of 2 layers" in said.message
-    assert "1 of 2 layers" in after(job, 50).approval.failure.message
-    both = waiting.of_local(after(BOTH, 1, HERE), RunTiming())
+    assert "1 of 2 layers" in play(job, 50).approval.failure.message
+    both = waiting.of_local(play(BOTH, 1, HERE), RunTiming())
     assert both is not None and both.reason == "APPROVAL"
     assert approval.await_images(NEW, {}, 100, at(0)) == NEW
 
@@ -165,7 +167,7 @@ def test_a_decision_of_the_rules_is_reported_like_a_persons(
 ):
     job = approval.open_audit(NEW, Audit("q-1"), PERSON, verdict, "a rule", at(0))
     assert (job.status, approval.audit_status(job)) == (status, word)
-    assert (Confirm() in due(job, 0)) is (verdict is not ASK)
+    assert (Confirm() in due_commands(job, 0)) is (verdict is not ASK)
     if verdict is REJECT:
         assert (
             job.approval.failure.reason == "NOT_AUTHORISED"
@@ -174,14 +176,12 @@ def test_a_decision_of_the_rules_is_reported_like_a_persons(
 
 
 def test_an_audited_job_is_used_withdrawn_or_expires():
-    assert approval.audit_status(after(AUDITED, YES, 70)) is AuditStatus.TERMINATED
-    assert approval.record_creation(after(AUDITED, YES, 70), at(71), "n9") == after(
-        AUDITED, YES, 70
-    )
+    assert approval.audit_status(play(AUDITED, YES, 70)) is AuditStatus.TERMINATED
+    assert approval.record_creation(play(AUDITED, YES, 70), at(71), "n9") == play(AUDITED, YES, 70)
     assert approval.audit_status(CREATED) is AuditStatus.APPROVED
-    assert watched(CREATED) and not watched(after(AUDITED, YES))
+    assert watched(CREATED) and not watched(play(AUDITED, YES))
     withdrawn = StopRequested(at(5), None, approval.withdrawal("n9", at(5)), "n9")
-    assert approval.audit_status(after(AUDITED, withdrawn)) is AuditStatus.TERMINATED
+    assert approval.audit_status(play(AUDITED, withdrawn)) is AuditStatus.TERMINATED
 
 
 def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
@@ -194,7 +194,7 @@ def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
 
 def test_a_node_that_knew_the_job_before_the_audit_answers_it_too():
     job = approval.audit_existing(NEW, Audit("q-1"), at(3))
-    assert Confirm() in due(job, 3) and approval.audit_status(job) is AuditStatus.APPROVED
+    assert Confirm() in due_commands(job, 3) and approval.audit_status(job) is AuditStatus.APPROVED
     waits = approval.audit_existing(ASKED, Audit("q-1"), at(3))
     assert waits.status is PENDING and approval.audit_status(waits) is AuditStatus.APPLIED
 

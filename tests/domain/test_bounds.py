@@ -19,7 +19,7 @@ TWO = {"guest": ("n1",), "host": ("n2",)}
 THREE = {"guest": ("n1",), "host": ("n2", "n3")}
 FAILED = TaskStatus.FAILED
 LONG = {
-    ("a", node, role): Fate(ends=600)
+    ("a", node, role): Fate(ends_after=600)
     for node, role in (("n1", "guest"), ("n2", "host"), ("n3", "host"))
 }
 
@@ -35,7 +35,7 @@ def stopped_at(world: World, node: str) -> float:
 
 
 def reached(world: World, request: CreateAt | StopAt) -> float:
-    line = next(line for line in world.works.story if f"{request} arrives" in line)
+    line = next(line for line in world.clockwork.log_lines if f"{request} arrives" in line)
     return float(line.split()[0])
 
 
@@ -98,7 +98,7 @@ def test_a_stop_reaches_every_node_within_two_seconds(roles: Roles, pushes: froz
 @PUSHED
 @ROLES
 def test_a_failure_stops_the_others_within_a_poll(roles: Roles, pushes: frozenset[str]):
-    fates = LONG | {("a", "n2", "host"): Fate(ends=33, status=FAILED)}
+    fates = LONG | {("a", "n2", "host"): Fate(ends_after=33, final_status=FAILED)}
     world, job = played(Plot(a_spec("a", roles), fates=fates, pushes=pushes))
     assert job.outcome is Outcome.FAILED
     begun = 3.5  # at the latest
@@ -124,7 +124,7 @@ def test_a_task_ends_within_three_seconds_of_its_timeout(roles: Roles, pushes: f
 def test_a_persons_no_rejects_the_job_everywhere_within_five_seconds(
     roles: Roles, pushes: frozenset[str]
 ):
-    world, job = played(Plot(a_spec("a", roles), asks={"n2": (30.0, False)}, pushes=pushes))
+    world, job = played(Plot(a_spec("a", roles), approvals={"n2": (30.0, False)}, pushes=pushes))
     assert job.outcome is Outcome.REJECTED
     assert all(stopped_at(world, node) < 36 for node in job.spec.nodes if node != "n2")
 
@@ -133,7 +133,7 @@ def test_a_persons_no_rejects_the_job_everywhere_within_five_seconds(
 @ROLES
 def test_an_end_is_known_within_a_poll(roles: Roles, pushes: frozenset[str]):
     parties = [("n1", "guest"), *((node, "host") for node in roles["host"])]
-    fates = {("a", node, role): Fate(ends=33) for node, role in parties}
+    fates = {("a", node, role): Fate(ends_after=33) for node, role in parties}
     _, job = played(Plot(a_spec("a", roles), fates=fates, pushes=pushes))
     assert job.outcome is Outcome.SUCCEEDED
     assert seconds(job) < 3.5 + 33 + (1 if pushes else 2) + 1

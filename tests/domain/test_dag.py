@@ -1,3 +1,5 @@
+"""Flows: groups of data types, order, cycles, ready tasks, downstream tasks."""
+
 import itertools
 from dataclasses import replace
 
@@ -9,69 +11,87 @@ from gateway.domain.dag import Dag, DagInput, check, downstream, group, order, r
 from tests.builders import a_dag
 from tests.domain.strategies import REPEATABLE, dags
 
+DATA_TYPES = ("data", "dataset", "datasets", "training_set", "test_set", "validate_set")
+MODEL_TYPES = ("model", "input_model", "model_1")
+METRIC_TYPES = ("metric", "report", "")
+
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("data_type", "expected"),
     [
-        *(
-            (k, "data")
-            for k in ("data", "dataset", "datasets", "training_set", "test_set", "validate_set")
-        ),
-        *((k, "model") for k in ("model", "input_model", "model_1")),
-        *((k, "metric") for k in ("metric", "report", "")),
+        *((data_type, "data") for data_type in DATA_TYPES),
+        *((data_type, "model") for data_type in MODEL_TYPES),
+        *((data_type, "metric") for data_type in METRIC_TYPES),
     ],
 )
-def test_types_agree_within_their_group(kind, expected):
-    assert group(kind) == expected
+def test_a_data_type_belongs_to_a_group(data_type, expected):
+    assert group(data_type) == expected
 
 
-def test_equal_ranks_keep_the_order_of_the_flow():
-    assert order(a_dag("x; y; y -> p; x -> q")) == ["x", "y", "p", "q"]
-    assert order(a_dag("b -> c; a -> c")) == ["b", "a", "c"]
+@pytest.mark.parametrize(
+    ("flow", "expected"),
+    [
+        ("x; y; y -> p; x -> q", ["x", "y", "p", "q"]),
+        ("b -> c; a -> c", ["b", "a", "c"]),
+    ],
+)
+def test_tasks_of_equal_rank_keep_the_order_of_the_flow(flow, expected):
+    assert order(a_dag(flow)) == expected
 
 
 @given(dags())
 @REPEATABLE
 def test_an_acyclic_flow_is_sound_and_sorted_upstream_first(dag):
-    assert check(dag) == []
     names = order(dag)
+
+    assert check(dag) == []
     assert sorted(names) == sorted(node.name for node in dag.nodes)
     for node in dag.nodes:
-        assert all(names.index(up) < names.index(node.name) for up in node.upstream)
+        for upstream in node.upstream:
+            assert names.index(upstream) < names.index(node.name)
 
 
 @given(dags(), st.data())
 @REPEATABLE
-def test_reversing_an_edge_makes_a_cycle_where_there_is_a_second_path(dag, data):
+def test_an_edge_back_from_downstream_makes_a_cycle_that_is_named(dag, data):
     node = data.draw(st.sampled_from(dag.nodes))
-    below = sorted(downstream(dag, [node.name]))
-    source = data.draw(st.sampled_from(below))
-    closed = replace(node, inputs=(*node.inputs, DagInput("dataset", source, "out")))
-    cyclic = Dag(tuple(closed if n.name == node.name else n for n in dag.nodes))
+    source = data.draw(st.sampled_from(sorted(downstream(dag, [node.name]))))
+    closed_node = replace(node, inputs=(*node.inputs, DagInput("dataset", source, "out")))
+    cyclic = Dag(tuple(closed_node if n.name == node.name else n for n in dag.nodes))
+
     [problem] = check(cyclic)
-    edges = problem.got.split(" -> ")
-    assert all(before in cyclic[after].upstream for before, after in itertools.pairwise(edges))
+
+    names = problem.got.split(" -> ")
+    for before, after in itertools.pairwise(names):
+        assert before in cyclic[after].upstream
 
 
 @given(dags(), st.data())
 @REPEATABLE
-def test_whatever_ends_first_tasks_become_ready_only_after_their_upstreams(dag, data):
+def test_tasks_become_ready_only_after_their_upstreams_in_any_order(dag, data):
     done: set[str] = set()
     begun: set[str] = set()
-    while now := ready(dag, done, begun):
-        assert not set(now) & begun
-        assert all(dag[name].upstream <= done for name in now)
-        begun |= set(now)
+
+    while ready_tasks := ready(dag, done, begun):
+        assert not begun & set(ready_tasks)
+        for task in ready_tasks:
+            assert dag[task].upstream <= done
+        begun |= set(ready_tasks)
         while begun - done and not ready(dag, done, begun):
             done.add(data.draw(st.sampled_from(sorted(begun - done))))
+
     assert done == begun == {node.name for node in dag.nodes}
 
 
 @given(dags(), st.data())
 @REPEATABLE
-def test_downstream_is_closed_and_holds_nothing_else(dag, data):
-    first = data.draw(st.frozensets(st.sampled_from([n.name for n in dag.nodes])))
-    found = downstream(dag, first)
-    assert found >= first
+def test_downstream_has_the_first_tasks_and_exactly_their_followers(dag, data):
+    names = [node.name for node in dag.nodes]
+    first = data.draw(st.frozensets(st.sampled_from(names)))
+
+    tasks = downstream(dag, first)
+
+    assert tasks >= first
     for node in dag.nodes:
-        assert (node.name in found) is (node.name in first or bool(node.upstream & found))
+        follows = bool(node.upstream & tasks)
+        assert (node.name in tasks) is (node.name in first or follows)

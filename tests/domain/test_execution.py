@@ -43,9 +43,9 @@ from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskS
 from gateway.domain.timeouts import RunTiming
 from gateway.domain.waiting import of_local
 from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
-from tests.domain.script import after, due
+from tests.domain.execution_world import reachable_in_one_write
+from tests.domain.script import due_commands, play
 from tests.domain.strategies import REPEATABLE
-from tests.domain.workshop import soon
 
 TIMING = RunTiming()
 ID = "run-a-guest.0"
@@ -216,8 +216,8 @@ def test_what_is_due(
     steps: Sequence[Event | float],
     expected: Mapping[float, list],
 ):
-    local = after(a_local_job(run), *steps)
-    assert {seconds: due(local, seconds) for seconds in expected} == expected
+    local = play(a_local_job(run), *steps)
+    assert {seconds: due_commands(local, seconds) for seconds in expected} == expected
 
 
 LATE = [Launched(ID, at(9)), LaunchFailed(ID, NO_IMAGE, at(9))]
@@ -237,13 +237,13 @@ UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
     "stopping": (a_local_job(a_run(status=STOPPING)), LATE),
     "over": (a_local_job(over(exit=Exit(0))), [*LATE, *AT_ALL]),
     "failed": (a_local_job(a_run(status=FAILED, exit=Exit(0))), [*LATE, *AT_ALL]),
-    "exited": (after(a_local_job(NEW), exited(0)), [Gone(ID, at(3))]),
+    "exited": (play(a_local_job(NEW), exited(0)), [Gone(ID, at(3))]),
     "reported": (
-        after(a_local_job(NEW), said(TaskStatus.SUCCESS)),
+        play(a_local_job(NEW), said(TaskStatus.SUCCESS)),
         [said(s, 2) for s in TaskStatus],
     ),
     "reported as failed": (
-        after(a_local_job(NEW), said(TaskStatus.FAILED)),
+        play(a_local_job(NEW), said(TaskStatus.FAILED)),
         [said(s, 2) for s in TaskStatus],
     ),
 }
@@ -252,7 +252,7 @@ UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
 @pytest.mark.parametrize(("local", "events"), UNCHANGED.values(), ids=UNCHANGED)
 def test_what_changes_nothing(local: LocalJob, events: Sequence[Event]):
     for event in events:
-        assert after(local, event) == local, event
+        assert play(local, event) == local, event
 
 
 ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]]] = {
@@ -363,7 +363,7 @@ def test_how_a_run_ends(
     steps: Sequence[Event | float],
     expected: tuple[RunStatus, str | None],
 ):
-    run = only(after(a_local_job(run), *steps))
+    run = only(play(a_local_job(run), *steps))
     assert (run.status, run.failure.reason if run.failure else None) == expected
     assert run.failure is None or (run.failure.node, run.failure.role, run.failure.task) == (
         "n1",
@@ -408,10 +408,10 @@ def test_a_report_then_an_exit(
     missing,
 ):
     code, oom = EXITS[end]
-    local = after(a_local_job(NEW), *([said(report)] if report is not None else []))
-    local = after(local, exited(code, oom=oom, missing=("out",) if missing else ()))
+    local = play(a_local_job(NEW), *([said(report)] if report is not None else []))
+    local = play(local, exited(code, oom=oom, missing=("out",) if missing else ()))
     early = only(local)
-    run = only(after(local, 3.0))
+    run = only(play(local, 3.0))
     assert (run.failure.reason if run.failure else "SUCCESS") == expected(
         report, code, oom, missing
     )
@@ -431,8 +431,8 @@ def test_an_exit_then_a_report_within_the_grace(
     missing,
 ):
     code, oom = EXITS[end]
-    local = after(a_local_job(NEW), exited(code, oom=oom, missing=("out",) if missing else ()))
-    run = only(after(local, said(report, 2.5), 4.0))
+    local = play(a_local_job(NEW), exited(code, oom=oom, missing=("out",) if missing else ()))
+    run = only(play(local, said(report, 2.5), 4.0))
     if code == 0:
         assert (run.failure.reason if run.failure else "SUCCESS") == expected(
             report, 0, False, missing
@@ -445,11 +445,11 @@ def test_an_exit_then_a_report_within_the_grace(
 
 def test_a_node_may_count_silence_as_a_failure():
     strict = replace(TIMING, silence_fails=True)
-    local = after(a_local_job(NEW), exited(0, 2))
+    local = play(a_local_job(NEW), exited(0, 2))
     run = only(step(local, at(3), strict)[0])
     assert (run.status, run.failure.reason, run.no_callback) == (FAILED, "NO_CALLBACK", False)
     assert (
-        only(step(after(local, said(TaskStatus.SUCCESS, 2.5)), at(4), strict)[0]).status is SUCCESS
+        only(step(play(local, said(TaskStatus.SUCCESS, 2.5)), at(4), strict)[0]).status is SUCCESS
     )
 
 
@@ -485,7 +485,7 @@ def test_a_failure_says_what_is_known(
     words: str,
     code: int | None,
 ):
-    failure = only(after(a_local_job(NEW), *events)).failure
+    failure = only(play(a_local_job(NEW), *events)).failure
     assert words in failure.message and failure.exit_code == code
 
 
@@ -494,8 +494,7 @@ def test_a_failure_says_what_is_known(
 )
 def test_an_exit_that_may_be_due_to_the_memory_limit_says_so(code, told):
     free, limited = (
-        only(after(a_local_job(a_run(status=RUNNING, limits=m)), exited(code)))
-        for m in ({}, MEMORY)
+        only(play(a_local_job(a_run(status=RUNNING, limits=m)), exited(code))) for m in ({}, MEMORY)
     )
     assert ("memory" in limited.failure.message, "memory" in free.failure.message) == (told, False)
 
@@ -509,7 +508,7 @@ def test_a_failed_report_is_retried_with_backoff_and_given_up_at_last():
         pauses.append(max((when - now).total_seconds(), 0.0))
         now = max(when, now)
         local, [tell] = step(local, now)
-        local = after(local, Done(tell, now, final=False))
+        local = play(local, Done(tell, now, final=False))
     assert len(pauses) == TIMING.tell_tries
     assert pauses == sorted(pauses)
     assert pauses[-1] == TIMING.retry_max
@@ -535,15 +534,15 @@ def test_a_failed_report_is_retried_with_backoff_and_given_up_at_last():
     ],
 )
 def test_a_job_is_closed_only_after_all_of_it_is_collected(runs, closes):
-    assert (Close() in due(a_local_job(*runs, status=JobStatus.FINISHED), 0)) is closes
-    assert Close() not in due(a_local_job(*runs), 1000)
+    assert (Close() in due_commands(a_local_job(*runs, status=JobStatus.FINISHED), 0)) is closes
+    assert Close() not in due_commands(a_local_job(*runs), 1000)
 
 
 def test_a_step_of_the_tidying_up_that_fails_is_noted_once_and_repeated():
-    local = after(a_local_job(over(collect=IDLE), status=JobStatus.FINISHED), 0)
+    local = play(a_local_job(over(collect=IDLE), status=JobStatus.FINISHED), 0)
     for second, words in ((1, "no space"), (2, "no space"), (3, "engine down")):
-        local = after(local, Done(COLLECT, at(second), final=False, message=words))
-        assert local.status is JobStatus.FINISHED and COLLECT in due(local, second + 60)
+        local = play(local, Done(COLLECT, at(second), final=False, message=words))
+        assert local.status is JobStatus.FINISHED and COLLECT in due_commands(local, second + 60)
     told = [
         (n.at, n.event, n.detail["message"]) for n in local.notes if n.event == "removing failed"
     ]
@@ -551,24 +550,28 @@ def test_a_step_of_the_tidying_up_that_fails_is_noted_once_and_repeated():
         (at(1), "removing failed", "no space"),
         (at(3), "removing failed", "engine down"),
     ]
-    closing = after(
+    closing = play(
         a_local_job(status=JobStatus.FINISHED), 0, Done(Close(), at(1), final=False, message="away")
     )
-    assert [n.event for n in closing.notes] == ["closing failed"] and due(closing, 60) == [Close()]
+    assert [n.event for n in closing.notes] == ["closing failed"] and due_commands(closing, 60) == [
+        Close()
+    ]
 
 
 def test_a_close_is_repeated_until_it_is_done_and_then_never():
-    local = after(a_local_job(status=JobStatus.FINISHED), 0)
-    assert due(local, 11.9) == [] and due(after(local, Restarted(at(1))), 1) == [Close()]
-    local = after(local, Done(Close(), at(1), final=False))
-    assert due(local, 1.2) == [Close()]
-    local = after(local, 2, Done(Close(), at(2)))
-    late = after(local, Done(Close(), at(3), final=False))
+    local = play(a_local_job(status=JobStatus.FINISHED), 0)
+    assert due_commands(local, 11.9) == [] and due_commands(play(local, Restarted(at(1))), 1) == [
+        Close()
+    ]
+    local = play(local, Done(Close(), at(1), final=False))
+    assert due_commands(local, 1.2) == [Close()]
+    local = play(local, 2, Done(Close(), at(2)))
+    late = play(local, Done(Close(), at(3), final=False))
     assert local.closed and late.closed and next_due(late) is None
 
 
 def test_every_move_of_a_run_is_written_into_the_timeline():
-    local = after(
+    local = play(
         a_local_job(a_run()), 0, Launched(ID, at(1), "sha256:1"), stopped(2), exited(143, 3)
     )
     moves = ["run LAUNCHING", "run RUNNING", "run STOPPING", "job FINISHED here", "run FAILED"]
@@ -587,7 +590,7 @@ def test_every_move_of_a_run_is_written_into_the_timeline():
 
 @pytest.mark.parametrize("status", [JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING])
 def test_a_stop_of_the_job_ends_it_here_with_how_it_ended(status):
-    local = after(a_local_job(status=status), stopped(1))
+    local = play(a_local_job(status=status), stopped(1))
     final = JobStatus.REJECTED if status is JobStatus.PENDING else JobStatus.FINISHED
     assert (local.status, local.ended_at, local.ending) == (final, at(1), ENDING)
 
@@ -613,7 +616,7 @@ def test_a_stop_without_an_outcome_leaves_the_outcome_to_the_runs(
     flow,
     outcome,
 ):
-    local = after(a_local_job(*runs, spec=a_spec(flow)), StopRequested(at(1), None, None, "n2"))
+    local = play(a_local_job(*runs, spec=a_spec(flow)), StopRequested(at(1), None, None, "n2"))
     assert local.status is JobStatus.FINISHED
     assert (local.ending.outcome if local.ending else None) is outcome
 
@@ -634,17 +637,15 @@ def test_the_outcome_of_a_job_may_arrive_after_the_stop(
 ):
     """Once, and never as a success: what had not succeeded by then was stopped."""
     approval = Approval(T0, at(9), JobStatus.REJECTED, failure=refused) if refused else None
-    local = after(replace(a_local_job(), approval=approval), StopRequested(at(1), None, None, "n2"))
+    local = play(replace(a_local_job(), approval=approval), StopRequested(at(1), None, None, "n2"))
     assert local.ending is None
-    local = after(
+    local = play(
         local, StopRequested(at(2), None, Ending(outcome, at(2), Failure("STOPPED")), "n2")
     )
     ending = local.ending
     assert (None if ending is None else (ending.outcome, ending.failure.reason)) == told
     if told:
-        assert (
-            after(local, StopRequested(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local
-        )
+        assert play(local, StopRequested(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local
 
 
 # ---------------------------------------------------------------- at large
@@ -703,14 +704,14 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(tasks, data
         old = local
         if data.draw(st.booleans()):
             local, actions = step(local, at(now))
-            assert not set(actions) & set(due(local, now))
+            assert not set(actions) & set(due_commands(local, now))
         else:
-            local = after(
+            local = play(
                 local, data.draw(_event(data.draw(st.sampled_from(local.runs)).run_id, now))
             )
         assert old.status is local.status or may(JOB, old.status, local.status)
         for was, run in zip(old.runs, local.runs, strict=True):
-            assert run.status in soon(was.status)
+            assert run.status in reachable_in_one_write(was.status)
             assert (run.failure is not None) is (run.status is FAILED)
             assert run.over is (run.ended_at is not None) is ended(RUN, run.status)
             if was.over:
@@ -779,8 +780,8 @@ def test_what_a_silent_scheduling_node_brings(
     reason: str,
 ):
     for status in (JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING):
-        job = after(replace(local, status=status), *steps)
-        assert {seconds: due(job, seconds) for seconds in dues} == dues
+        job = play(replace(local, status=status), *steps)
+        assert {seconds: due_commands(job, seconds) for seconds in dues} == dues
         failure = job.ending.failure if job.ending else None
         assert (failure.reason if failure else "") == reason
         if failure:
@@ -793,30 +794,30 @@ def test_what_a_silent_scheduling_node_brings(
 
 def test_a_local_stop_is_reported_before_the_states_of_the_runs():
     running = replace(WATCHED, status=JobStatus.RUNNING, runs=(UP,))
-    stopped_here = after(running, StoppedHere(at(1), "cannot connect"))
+    stopped_here = play(running, StoppedHere(at(1), "cannot connect"))
     assert stopped_here.ending is not None and stopped_here.ending.outcome is Outcome.STOPPED
-    assert any(isinstance(one, StopRun) for one in due(stopped_here, 1)) and AskStop() in due(
-        stopped_here, 1
-    )
-    silent = after(stopped_here, 1, Done(AskStop(), at(2), final=False, message="cannot connect"))
-    gone = after(silent, *(Gone(run.run_id, at(3)) for run in silent.runs))
-    assert not any(isinstance(one, Tell) for one in due(gone, 1000)) and AskStop() in due(
-        gone, 1000
-    )
+    assert any(
+        isinstance(one, StopRun) for one in due_commands(stopped_here, 1)
+    ) and AskStop() in due_commands(stopped_here, 1)
+    silent = play(stopped_here, 1, Done(AskStop(), at(2), final=False, message="cannot connect"))
+    gone = play(silent, *(Gone(run.run_id, at(3)) for run in silent.runs))
+    assert not any(
+        isinstance(one, Tell) for one in due_commands(gone, 1000)
+    ) and AskStop() in due_commands(gone, 1000)
     waits = of_local(gone, RunTiming())
     assert waits is not None and (waits.reason, "n9" in waits.message) == ("CONFIRMING", True)
-    assert AskStop() in due(contact.retry_reports(gone, "n9"), 2)
-    told = after(gone, 1000, Done(AskStop(), at(1001)))
-    assert any(isinstance(one, Tell) for one in due(told, 1001)) and AskStop() not in due(
-        told, 10_000
-    )
+    assert AskStop() in due_commands(contact.retry_reports(gone, "n9"), 2)
+    told = play(gone, 1000, Done(AskStop(), at(1001)))
+    assert any(
+        isinstance(one, Tell) for one in due_commands(told, 1001)
+    ) and AskStop() not in due_commands(told, 10_000)
 
 
 def test_news_of_the_scheduling_node_is_kept_coarsely():
     assert [contact.worth_noting(WATCHED, at(t), 100) for t in (9, 11)] == [False, True]
-    asking = after(WATCHED, *NO_ANSWER)
+    asking = play(WATCHED, *NO_ANSWER)
     assert contact.worth_noting(replace(asking, last_contact=at(727)), at(728), 100)
-    events = [note.event for note in after(asking, SchedulerAlive(at(730))).notes]
+    events = [note.event for note in play(asking, SchedulerAlive(at(730))).notes]
     assert events == ["scheduling node does not respond", "scheduling node responds"]
 
 
@@ -828,11 +829,11 @@ def test_runs_of_a_lost_gateway_fail_unless_they_had_not_started():
     stopping = a_run("c", STOPPING, owner="lost", stop_at=at(0))
     over, mine = a_run("d", SUCCESS, owner="lost"), a_run("e", RUNNING, owner="me")
     local = a_local_job(waiting, running, stopping, over, mine, home="lost")
-    local = after(local, OwnerLost("lost", "me", at(5)))
+    local = play(local, OwnerLost("lost", "me", at(5)))
     a, b, c, d, e = local.runs
     assert (a, d, e, local.home) == (replace(waiting, owner="me"), over, mine, "me")
     assert (b.failure.reason, c.failure.reason) == ("CHANNEL_LOST", "STOPPED")
-    assert after(local, OwnerLost("lost", "me", at(6))) == local
+    assert play(local, OwnerLost("lost", "me", at(6))) == local
 
 
 def test_only_the_home_gateway_closes_a_job_without_its_containers():

@@ -14,7 +14,7 @@ from gateway.domain.spec import Failure, JobSpec, effective
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, parties
 from tests.domain.calls import C1, C2
-from tests.domain.script import AllAnswer, after, due, ok
+from tests.domain.script import AcceptAll, accept, due_commands, play
 
 SUCCESS, FAILED, READY = TaskStatus.SUCCESS, TaskStatus.FAILED, TaskStatus.READY
 PARAMS = {
@@ -168,9 +168,9 @@ def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
     job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
     tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
     accepted = (
-        ok(c, 1, Acceptance(inherited=names)) for c, names in zip((C1, C2), said, strict=True)
+        accept(c, 1, Acceptance(inherited=names)) for c, names in zip((C1, C2), said, strict=True)
     )
-    return after(replace(job, tasks=tasks), 0, *accepted)
+    return play(replace(job, tasks=tasks), 0, *accepted)
 
 
 def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
@@ -184,7 +184,9 @@ def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
     assert job.tasks["a"].lineage == Lineage("job-old", "task_a") and job.tasks["d"].lineage is None
     told = {(n.event, n.detail["task"]) for n in job.notes if "inherited" in n.event}
     assert told == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
-    assert {r.task for r in due(after(job, AllAnswer(2)), 2) if isinstance(r, StartTaskAt)} == {
+    assert {
+        r.task for r in due_commands(play(job, AcceptAll(2)), 2) if isinstance(r, StartTaskAt)
+    } == {
         "c",
         "d",
     }

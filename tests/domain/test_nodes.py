@@ -32,7 +32,17 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
 from tests.domain.calls import A1, A2, A3, C1, C2, C3, C4, S1, S2, S3, S4, X1, X2, X3, X4
-from tests.domain.script import Step, after, due, lost, no, ok, reason, says, unsent
+from tests.domain.script import (
+    Step,
+    accept,
+    due_commands,
+    end_reason,
+    lose_request,
+    lose_response,
+    play,
+    refuse,
+    report_approval,
+)
 from tests.inprocess import settings
 
 PENDING, READY, RUNNING, REJECTED = (
@@ -48,9 +58,9 @@ REFUSED = Failure("APPROVAL_REJECTED", "li at n2 refused: not this data", "n2")
 BUSY = Failure(reservations.BUSY, "needs cpu 4 on node n2, free cpu 1")
 WAITS, HOLDS = Acceptance(waits=True, within=60.0), Acceptance(holds=True)
 ONLY_ASKED = Acceptance(waits=True, asked_only=True)
-ASKED: list[Step] = [0, ok(C1, 0), ok(C2, 1, WAITS)]
-AUDITED: list[Step] = [0, ok(C1, 0), ok(C2, 1, ONLY_ASKED)]
-AGREED: list[Step] = [0, ok(C2, 1, ONLY_ASKED), says("n2", 2)]
+ASKED: list[Step] = [0, accept(C1, 0), accept(C2, 1, WAITS)]
+AUDITED: list[Step] = [0, accept(C1, 0), accept(C2, 1, ONLY_ASKED)]
+AGREED: list[Step] = [0, accept(C2, 1, ONLY_ASKED), report_approval("n2", 2)]
 HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
 END = 61 + GRACE
 
@@ -76,23 +86,29 @@ def holding(*needing: str) -> Job:
 
 def granted(*requests: ReserveAt, begin: float = 0.0) -> list[Step]:
     """Have these granted, one after the other."""
-    return [step for i, r in enumerate(requests) for step in (begin + i, ok(r, begin + i + 0.5))]
+    return [
+        step for i, r in enumerate(requests) for step in (begin + i, accept(r, begin + i + 0.5))
+    ]
 
 
-BUSY_2: list[Step] = [*granted(R1), 2, no(R2, 3, BUSY)]
-RELEASED: list[Step] = [*BUSY_2, 3, ok(G1, 3.2)]
-TWICE_RELEASED: list[Step] = [*BUSY_2, 3, lost(G1, 4), 5, ok(G1, 5.1)]
-LATER: list[Step] = [*RELEASED, *granted(R1, begin=600), 602, no(R2, 603, BUSY), 603.9]
-THREE: list[Step] = [0, ok(C1, 0.1), ok(C2, 0.1), ok(C3, 0.1)]
-STARTING: list[Step] = [*THREE, ok(C4, 0.1), 1, ok(S1, 2), ok(S2, 2)]
+BUSY_2: list[Step] = [*granted(R1), 2, refuse(R2, 3, BUSY)]
+RELEASED: list[Step] = [*BUSY_2, 3, accept(G1, 3.2)]
+TWICE_RELEASED: list[Step] = [*BUSY_2, 3, lose_response(G1, 4), 5, accept(G1, 5.1)]
+LATER: list[Step] = [*RELEASED, *granted(R1, begin=600), 602, refuse(R2, 603, BUSY), 603.9]
+THREE: list[Step] = [0, accept(C1, 0.1), accept(C2, 0.1), accept(C3, 0.1)]
+STARTING: list[Step] = [*THREE, accept(C4, 0.1), 1, accept(S1, 2), accept(S2, 2)]
 
 ALL, BOTH, FIRST = holding("n3", "n1", "n2"), holding("n1", "n2"), holding("n1")
 JOB, READY_JOB, OPTIONAL = a_job(), a_job(status=READY), two_of_three()
 NO_LIMIT, UNKNOWN = Acceptance(waits=True), Failure("JOB_UNKNOWN")
 DENIED, SILENT = "APPROVAL_REJECTED", "APPROVAL_TIMEOUT"
-AGREES, REFUSES, FREED_EARLY = says("n2", 50), says("n2", 5, REFUSED), Freed("n1", at(0.1))
+AGREES, REFUSES, FREED_EARLY = (
+    report_approval("n2", 50),
+    report_approval("n2", 5, REFUSED),
+    Freed("n1", at(0.1)),
+)
 ALL_START, ALL_STOP = [S3, S1, S2], [X3, X1, X2]
-OVERTAKEN: list[Step] = [0, ok(C1, 0), says("n2", 1)]
+OVERTAKEN: list[Step] = [0, accept(C1, 0), report_approval("n2", 1)]
 
 CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str]] = {
     # somebody approves
@@ -107,33 +123,45 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
         PENDING,
         "",
     ),
-    "agreed twice": (JOB, [*ASKED, AGREES, says("n2", 51)], {51: [S1, S2]}, READY, ""),
-    "refused and stopped": (JOB, [*ASKED, REFUSES, 5, ok(X1, 6)], {99: []}, REJECTED, DENIED),
+    "agreed twice": (JOB, [*ASKED, AGREES, report_approval("n2", 51)], {51: [S1, S2]}, READY, ""),
+    "refused and stopped": (JOB, [*ASKED, REFUSES, 5, accept(X1, 6)], {99: []}, REJECTED, DENIED),
     "silent": (JOB, [*ASKED, END], {END: [], END + 12: [X1, X2]}, PENDING, SILENT),
     "no deadline said": (
         JOB,
-        [0, ok(C1, 0), ok(C2, 1, NO_LIMIT)],
+        [0, accept(C1, 0), accept(C2, 1, NO_LIMIT)],
         {DEADLINE + GRACE: [], 1 + DEADLINE + GRACE: [Expire("n2")]},
         PENDING,
         "",
     ),
-    "decided before the response": (JOB, [*OVERTAKEN, ok(C2, 2, WAITS)], {2: [S1, S2]}, READY, ""),
-    "which says nothing of it": (JOB, [*OVERTAKEN, ok(C2, 2)], {2: [S1, S2]}, READY, ""),
-    "which is lost": (JOB, [*OVERTAKEN, lost(C2, 2)], {3: [C2]}, PENDING, ""),
-    "stopped meanwhile": (JOB, [*ASKED, STOP, says("n2", 4)], {4: [X1, X2]}, PENDING, "STOPPED"),
-    "refused too late": (READY_JOB, [says("n2", 1, REFUSED)], {1: [S1, S2]}, READY, ""),
+    "decided before the response": (
+        JOB,
+        [*OVERTAKEN, accept(C2, 2, WAITS)],
+        {2: [S1, S2]},
+        READY,
+        "",
+    ),
+    "which says nothing of it": (JOB, [*OVERTAKEN, accept(C2, 2)], {2: [S1, S2]}, READY, ""),
+    "which is lost": (JOB, [*OVERTAKEN, lose_response(C2, 2)], {3: [C2]}, PENDING, ""),
+    "stopped meanwhile": (
+        JOB,
+        [*ASKED, STOP, report_approval("n2", 4)],
+        {4: [X1, X2]},
+        PENDING,
+        "STOPPED",
+    ),
+    "refused too late": (READY_JOB, [report_approval("n2", 1, REFUSED)], {1: [S1, S2]}, READY, ""),
     # asked before the job is created
-    "audited, created": (JOB, [*AUDITED, AGREES, 50, ok(C2, 51)], {51: [S1, S2]}, READY, ""),
+    "audited, created": (JOB, [*AUDITED, AGREES, 50, accept(C2, 51)], {51: [S1, S2]}, READY, ""),
     "agreed before the response": (
         JOB,
-        [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3],
+        [*OVERTAKEN, accept(C2, 2, ONLY_ASKED), 3],
         {15: [C2]},
         PENDING,
         "",
     ),
     "so created": (
         JOB,
-        [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3, ok(C2, 4)],
+        [*OVERTAKEN, accept(C2, 2, ONLY_ASKED), 3, accept(C2, 4)],
         {4: [S1, S2]},
         READY,
         "",
@@ -142,28 +170,28 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "audited, refused": (JOB, [*AUDITED, REFUSES], {50: [X1]}, PENDING, DENIED),
     "another refused after no creation": (
         JOB,
-        [*AGREED, no(C1, 4)],
+        [*AGREED, refuse(C1, 4)],
         {80: [X2]},
         PENDING,
         "BECAUSE",
     ),
     "so, after an undelivered one": (
         JOB,
-        [*AGREED, 2, unsent(C2, 3), no(C1, 4)],
+        [*AGREED, 2, lose_request(C2, 3), refuse(C1, 4)],
         {80: [X2]},
         REJECTED,
         "BECAUSE",
     ),
     "so, after a lost one": (
         JOB,
-        [*AGREED, 2, lost(C2, 3), no(C1, 4)],
+        [*AGREED, 2, lose_response(C2, 3), refuse(C1, 4)],
         {80: [X2]},
         REJECTED,
         "BECAUSE",
     ),
     "refused too, after it": (
         JOB,
-        [*AGREED, 2, no(C2, 3, REFUSED), no(C1, 4)],
+        [*AGREED, 2, refuse(C2, 3, REFUSED), refuse(C1, 4)],
         {80: [X2]},
         PENDING,
         DENIED,
@@ -171,43 +199,55 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     # reservations: at all nodes or at none, in one order for every job
     "none needed": (holding(), [], {0: ALL_START}, READY, ""),
     "everywhere": (ALL, granted(R1, R2, R3), {9: ALL_START}, READY, ""),
-    "as the acceptance says": (JOB, [0, ok(C1, 1), ok(C2, 1, HOLDS)], {1: [R2]}, READY, ""),
+    "as the acceptance says": (JOB, [0, accept(C1, 1), accept(C2, 1, HOLDS)], {1: [R2]}, READY, ""),
     "busy": (ALL, BUSY_2, {3: [G1]}, READY, ""),
     "released": (ALL, RELEASED, {3.4: [], 3.5: [R1]}, READY, ""),
-    "a refused release": (BOTH, [*BUSY_2, 3, no(G1, 3.2)], {3.4: [], 3.5: [R1]}, READY, ""),
+    "a refused release": (BOTH, [*BUSY_2, 3, refuse(G1, 3.2)], {3.4: [], 3.5: [R1]}, READY, ""),
     "and again": (ALL, [*RELEASED, *granted(R1, R2, R3, begin=4)], {9: ALL_START}, READY, ""),
-    "another has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n2", at(1.1))], {1.1: []}, READY, ""),
-    "it has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n1", at(1.1))], {1.1: [R1]}, READY, ""),
-    "it has had since": (FIRST, [0, FREED_EARLY, no(R1, 0.2, BUSY)], {0.2: [R1]}, READY, ""),
+    "another has room": (
+        BOTH,
+        [0, refuse(R1, 1, BUSY), Freed("n2", at(1.1))],
+        {1.1: []},
+        READY,
+        "",
+    ),
+    "it has room": (BOTH, [0, refuse(R1, 1, BUSY), Freed("n1", at(1.1))], {1.1: [R1]}, READY, ""),
+    "it has had since": (FIRST, [0, FREED_EARLY, refuse(R1, 0.2, BUSY)], {0.2: [R1]}, READY, ""),
     "but no more": (
         FIRST,
-        [0, FREED_EARLY, no(R1, 0.2, BUSY), 0.2, no(R1, 0.3, BUSY)],
+        [0, FREED_EARLY, refuse(R1, 0.2, BUSY), 0.2, refuse(R1, 0.3, BUSY)],
         {0.3: []},
         READY,
         "",
     ),
-    "no response": (BOTH, [*granted(R1), 2, lost(R2, 3)], {3: [G1]}, READY, ""),
+    "no response": (BOTH, [*granted(R1), 2, lose_response(R2, 3)], {3: [G1]}, READY, ""),
     "kept after a long wait": (BOTH, LATER, {603.95: [], 604: [R1]}, READY, ""),
-    "an earlier grant": (FIRST, [0, 20, ok(R1, 10)], {31.9: [], 32: [R1]}, READY, ""),
-    "an earlier refusal": (FIRST, [0, 20, no(R1, 10, BUSY)], {31.9: [], 32: [R1]}, READY, ""),
+    "an earlier grant": (FIRST, [0, 20, accept(R1, 10)], {31.9: [], 32: [R1]}, READY, ""),
+    "an earlier refusal": (FIRST, [0, 20, refuse(R1, 10, BUSY)], {31.9: [], 32: [R1]}, READY, ""),
     "a release on its way": (BOTH, TWICE_RELEASED, {16.9: [], 17: [R1]}, READY, ""),
-    "refused for good": (FIRST, [0, no(R1, 1, UNKNOWN)], {1: ALL_STOP}, READY, "FAILED_TO_RUN"),
+    "refused for good": (FIRST, [0, refuse(R1, 1, UNKNOWN)], {1: ALL_STOP}, READY, "FAILED_TO_RUN"),
     "stopped while it waits": (BOTH, [*granted(R1), STOP], {3: ALL_STOP}, READY, "STOPPED"),
     # parties that the job can do without
-    "an optional party refuses": (OPTIONAL, [*THREE, no(C4, 1)], {1: [S1, S2, S3]}, READY, ""),
-    "is silent": (OPTIONAL, [*THREE, lost(C4, 3), 11], {40: [X4, S1, S2, S3]}, READY, ""),
-    "accepts after all": (OPTIONAL, [*THREE, unsent(C4, 3), 11, ok(C4, 12)], {22: [X4]}, READY, ""),
+    "an optional party refuses": (OPTIONAL, [*THREE, refuse(C4, 1)], {1: [S1, S2, S3]}, READY, ""),
+    "is silent": (OPTIONAL, [*THREE, lose_response(C4, 3), 11], {40: [X4, S1, S2, S3]}, READY, ""),
+    "accepts after all": (
+        OPTIONAL,
+        [*THREE, lose_request(C4, 3), 11, accept(C4, 12)],
+        {22: [X4]},
+        READY,
+        "",
+    ),
     "one too many": (
         OPTIONAL,
-        [0, ok(C1, 1), ok(C2, 1), no(C4, 1), no(C3, 1)],
+        [0, accept(C1, 1), accept(C2, 1), refuse(C4, 1), refuse(C3, 1)],
         {},
         PENDING,
         "BECAUSE",
     ),
-    "refuses the start": (OPTIONAL, [*STARTING, no(S4, 2)], {2: [X4, S1, S2, S3]}, READY, ""),
+    "refuses the start": (OPTIONAL, [*STARTING, refuse(S4, 2)], {2: [X4, S1, S2, S3]}, READY, ""),
     "all start again": (
         OPTIONAL,
-        [*STARTING, no(S4, 2), 2, ok(S3, 2), ok(S1, 3), ok(S2, 3), ok(S3, 3)],
+        [*STARTING, refuse(S4, 2), 2, accept(S3, 2), accept(S1, 3), accept(S2, 3), accept(S3, 3)],
         {3: [A1, A2, A3]},
         RUNNING,
         "",
@@ -223,9 +263,9 @@ def test_what_is_due_before_a_job_runs(
     status: JobStatus,
     why: str,
 ):
-    job = after(job, *steps)
-    assert {seconds: due(job, seconds) for seconds in dues} == dues
-    assert (job.status, reason(job)) == (status, why)
+    job = play(job, *steps)
+    assert {seconds: due_commands(job, seconds) for seconds in dues} == dues
+    assert (job.status, end_reason(job)) == (status, why)
 
 
 # ---------------------------------------------------------------- approval
@@ -234,22 +274,33 @@ def test_what_is_due_before_a_job_runs(
 @pytest.mark.parametrize("first", [None, REFUSED])
 @pytest.mark.parametrize("then", [None, REFUSED])
 def test_only_the_first_answer_counts(first: Failure | None, then: Failure | None):
-    job = after(a_job(), *ASKED, says("n2", 5, first))
-    assert bool(contradicts(job, says("n2", 6, then))) is (first is not then)
-    again = after(job, says("n2", 6, then))
+    job = play(a_job(), *ASKED, report_approval("n2", 5, first))
+    assert bool(contradicts(job, report_approval("n2", 6, then))) is (first is not then)
+    again = play(job, report_approval("n2", 6, then))
     assert (again.status, again.ending, again.nodes) == (job.status, job.ending, job.nodes)
 
 
 def test_answers_that_come_too_late_say_so():
     for job in (a_job(status=READY), a_job(status=RUNNING)):
-        assert contradicts(job, says("n2", 1)) == ""  # it was ready anyway
-        assert "already" in contradicts(job, says("n2", 1, REFUSED))
-    assert "ended" in contradicts(after(a_job(), *ASKED, STOP), says("n2", 4))
+        assert contradicts(job, report_approval("n2", 1)) == ""  # it was ready anyway
+        assert "already" in contradicts(job, report_approval("n2", 1, REFUSED))
+    assert "ended" in contradicts(play(a_job(), *ASKED, STOP), report_approval("n2", 4))
 
 
 def test_a_node_that_would_ask_a_person_when_the_job_is_over_is_stopped():
-    job = after(a_job(), 0, ok(C1, 0), STOP, 20, ok(X1, 20), lost(X2, 21), ok(C2, 22, WAITS))
-    assert job.status is REJECTED and job.nodes["n2"].consent is None and X2 in due(job, 60)
+    job = play(
+        a_job(),
+        0,
+        accept(C1, 0),
+        STOP,
+        20,
+        accept(X1, 20),
+        lose_response(X2, 21),
+        accept(C2, 22, WAITS),
+    )
+    assert (
+        job.status is REJECTED and job.nodes["n2"].consent is None and X2 in due_commands(job, 60)
+    )
 
 
 # ---------------------------------------------------------------- reservations
@@ -278,7 +329,7 @@ def test_a_job_of_two_busy_nodes_starts_within_its_ageing_bound():
             ]:
                 ledgers[node] = ledgers[node].without(name)
             if "large" in resource_queue.admissible(ledgers[node], at(now), rules):
-                large = after(large, Freed(node, at(now)))
+                large = play(large, Freed(node, at(now)))
             for number in range(2):
                 name = f"{node} {now} {number}"
                 if asks(node, name, 1, now):
@@ -301,21 +352,24 @@ def test_a_job_of_two_busy_nodes_starts_within_its_ageing_bound():
 
 
 def test_one_missed_response_is_no_silence_while_the_job_waits():
-    job = after(holding("n1", "n2"), *granted(R1), 2, lost(R2, 3), 3, ok(G1, 3.1))
+    job = play(holding("n1", "n2"), *granted(R1), 2, lose_response(R2, 3), 3, accept(G1, 3.1))
     assert job.nodes["n2"].unreachable_since == at(3), "it is asked again after n1"
-    job = after(job, 5, no(R1, 5, BUSY))  # somebody else was faster, and takes an hour
+    job = play(job, 5, refuse(R1, 5, BUSY))  # somebody else was faster, and takes an hour
     assert job.nodes["n2"].unreachable_since is None
-    job = after(job, 3600, ok(R1, 3601), 3602, lost(R2, 3603))
+    job = play(job, 3600, accept(R1, 3601), 3602, lose_response(R2, 3603))
     for second in range(3604, 4202, 30):  # n1 has room, n2 says nothing: that is a silence
         job, requests = machine.step(job, at(second))
-        job = after(job, *(ok(r, second) if r.node == "n1" else lost(r, second) for r in requests))
+        job = play(
+            job,
+            *(accept(r, second) if r.node == "n1" else lose_response(r, second) for r in requests),
+        )
         assert job.ending is None and job.nodes["n2"].unreachable_since == at(3603)
-    assert after(job, 4203).ending is not None
+    assert play(job, 4203).ending is not None
 
 
 def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
     def begun(job: Job) -> set[str]:
-        return {r.task for r in due(job) if isinstance(r, StartTaskAt)}
+        return {r.task for r in due_commands(job) if isinstance(r, StartTaskAt)}
 
     job = a_job("a; b; c", RUNNING)
     assert begun(job) == {"a", "b", "c"}
@@ -341,7 +395,7 @@ def test_the_settings_bound_pauses_from_ten_seconds_to_ten_minutes(tmp_path: Pat
         job, requests = machine.step(job, at(now), timing)
         assert requests == [R2]
         tried.append(now)
-        job = machine.apply(job, no(R2, now, BUSY), timing)
+        job = machine.apply(job, refuse(R2, now, BUSY), timing)
         now = (machine.next_due(job, timing) - at(0)).total_seconds()  # type: ignore[operator]
     assert [b - a for a, b in pairwise(tried)] == [10, 20, 40, 80, 160, 320, 600, 600]
     history = [note.at for note in job.notes if note.event == "resources refused"]
@@ -357,11 +411,11 @@ def test_without_a_limit_it_waits_on_and_repeats_ever_more_rarely():
     job = holding("n2")
     for moment in range(0, 6000, 30):
         job, requests = machine.step(job, at(moment))
-        job = after(job, *(no(r, moment, BUSY) for r in requests))
+        job = play(job, *(refuse(r, moment, BUSY) for r in requests))
     assert job.ending is None and job.nodes["n2"].reservation.apply.tries > 100
     told = [note.detail.get("tries") for note in job.notes if note.event == "resources refused"]
     assert told == [None, 2, 3, 4, 8, 16, 32, 64, 128]
-    job = after(job, 6030, no(R2, 6030, replace(BUSY, message="held by another job now")))
+    job = play(job, 6030, refuse(R2, 6030, replace(BUSY, message="held by another job now")))
     assert job.notes[-1].detail["message"] == "held by another job now"
 
 
@@ -403,7 +457,7 @@ def shown(job: Job, party: str = "host.2") -> tuple[str, bool, str]:
 
 
 def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
-    refused = after(two_of_three(), *THREE, no(C4, 1))
+    refused = play(two_of_three(), *THREE, refuse(C4, 1))
     assert shown(refused) == ("error", True, "BECAUSE") and shown(refused, "host.1") == (
         "ok",
         False,
@@ -414,14 +468,14 @@ def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
         "n2",
         "n3",
     ]
-    job = after(two_of_three(), *THREE, lost(C4, 3))
+    job = play(two_of_three(), *THREE, lose_response(C4, 3))
     assert job.status is PENDING and shown(job) == ("unknown", False, "PEER_UNREACHABLE")
-    assert shown(after(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
+    assert shown(play(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
 
 
 def test_a_node_that_does_not_answer_the_reservation_is_not_ok():
-    job = after(a_job(), 0, ok(C1, 0.1, HOLDS), ok(C2, 0.1, HOLDS), 0.2)
-    job = after(job, unsent(R1, 3, "cannot connect"), 700)
+    job = play(a_job(), 0, accept(C1, 0.1, HOLDS), accept(C2, 0.1, HOLDS), 0.2)
+    job = play(job, lose_request(R1, 3, "cannot connect"), 700)
     assert job.ending is not None and job.ending.failure is not None
     assert job.ending.failure.reason == "FAILED_TO_RUN"
     assert "n1 unknown: PEER_UNREACHABLE cannot connect" in job.ending.failure.message
@@ -429,13 +483,13 @@ def test_a_node_that_does_not_answer_the_reservation_is_not_ok():
 
 def test_a_party_that_ignores_the_start_is_left_out_or_ends_the_job():
     for common, outcome in (({"min_parties": {"host": 2}}, None), ({}, Outcome.FAILED)):
-        job = after(a_job(spec=spec(**common)), *STARTING, ok(S3, 2), lost(S4, 11))
+        job = play(a_job(spec=spec(**common)), *STARTING, accept(S3, 2), lose_response(S4, 11))
         assert job.ending is None and job.status is READY
-        job = after(job, 11 + Timing().start_deadline)
+        job = play(job, 11 + Timing().start_deadline)
         assert (job.ending.outcome if job.ending else None) is outcome
         if job.ending:
             assert (
                 job.ending.failure.reason == "FAILED_TO_RUN"
                 and "n4 unknown" in job.ending.failure.message
             )
-            assert not any(isinstance(c, StartTaskAt) for c in due(job, 100))
+            assert not any(isinstance(c, StartTaskAt) for c in due_commands(job, 100))

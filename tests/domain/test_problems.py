@@ -1,4 +1,4 @@
-"""A node's message about a job's body is read as the problems it was made of, and in no time."""
+"""The problems of a job's body, read back from the message of another node."""
 
 import time
 
@@ -14,17 +14,31 @@ PROBLEMS = [
 
 
 def test_problems_are_read_back_from_a_nodes_message():
-    read = [*job_problems_in(f"{Unfit(tuple(PROBLEMS))}", "n2")]
-    assert [(p.path, p.rule, p.suggestion) for p in read] == [
-        (p.path, f"n2: {p.rule}", p.suggestion) for p in PROBLEMS
+    message = str(Unfit(tuple(PROBLEMS)))
+
+    problems = list(job_problems_in(message, "n2"))
+
+    assert [(problem.path, problem.rule, problem.suggestion) for problem in problems] == [
+        (problem.path, f"n2: {problem.rule}", problem.suggestion) for problem in PROBLEMS
     ]
-    assert [p.got for p in read] == ["it's", 'say "x"', None, '[1, "(x)"]', None]
-    assert [*job_problems_in("config.a and more: no; config.b", "n2")] == []
+    assert [problem.got for problem in problems] == ["it's", 'say "x"', None, '[1, "(x)"]', None]
 
 
-def test_a_peers_text_is_read_in_no_time():
+def test_a_message_without_paths_holds_no_problems():
+    assert list(job_problems_in("config.a and more: no; config.b", "n2")) == []
+
+
+def test_a_hostile_message_is_read_within_a_second():
+    """A message made for a slow regular expression costs no time."""
+    message = "config.a: x" + " (got x); did you mean " * 700
     began = time.process_time()
-    [*job_problems_in("config.a: x" + " (got x); did you mean " * 700, "n2")]
+
+    list(job_problems_in(message, "n2"))
+
     assert time.process_time() - began < 1
-    [read] = job_problems_in("config.a: " + "x" * 10**6, "n2")
-    assert len(read.rule) < 10**5
+
+
+def test_a_huge_rule_is_cut():
+    [problem] = job_problems_in("config.a: " + "x" * 10**6, "n2")
+
+    assert len(problem.rule) < 10**5

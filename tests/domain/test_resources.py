@@ -24,7 +24,7 @@ from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Failure, JobSpec, Party
 from gateway.domain.states import TaskStatus
 from tests.builders import T0, a_local_job, a_run, a_spec
-from tests.domain.script import after, due
+from tests.domain.script import due_commands, play
 from tests.domain.strategies import REPEATABLE, dags
 
 FAR = "ssh://far"
@@ -413,24 +413,27 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
     for run in six:
         assert domain_run.remaining(local)[""] == Amounts.of(4)
         local = replace(local, runs=(*local.runs, run))
-        assert due(local) == [Launch(run.run_id)]
-        local = after(local, 0)
+        assert due_commands(local) == [Launch(run.run_id)]
+        local = play(local, 0)
         assert domain_run.remaining(local)[""] == Amounts()
         said, over = Reported(run.run_id, TaskStatus.SUCCESS, T0), Exited(run.run_id, Exit(0), T0)
-        local = after(local, Launched(run.run_id, T0), said, said, over, over, said, 0)
+        local = play(local, Launched(run.run_id, T0), said, said, over, over, said, 0)
     assert domain_run.remaining(local)[""] == Amounts.of(4)
 
 
 def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
     local = with_pool(first, second, cpu=4)
-    assert due(local) == [Launch(first.run_id)]
-    local = after(local, 0)
-    assert due(local) == [], "it is not asked again and again"
+    assert due_commands(local) == [Launch(first.run_id)]
+    local = play(local, 0)
+    assert due_commands(local) == [], "it is not asked again and again"
     says = "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
     assert domain_run.waits_for(local, local.runs[1]) == says
-    local = after(local, LaunchFailed(first.run_id, Failure("X"), T0))
-    assert Launch(second.run_id) in due(local) and domain_run.waits_for(local, local.runs[1]) == ""
+    local = play(local, LaunchFailed(first.run_id, Failure("X"), T0))
+    assert (
+        Launch(second.run_id) in due_commands(local)
+        and domain_run.waits_for(local, local.runs[1]) == ""
+    )
 
 
 def test_the_runs_of_one_task_borrow_together_or_not_at_all():
@@ -449,8 +452,8 @@ def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
         for name, engine, disk in (("a", "", 1.0 * GIB), ("b", FAR, 1.0 * GIB), ("c", FAR, 0.0))
     )
     local = a_local_job(near, far, late, pool=pool)
-    assert due(local) == [Launch(near.run_id), Launch(far.run_id)]
-    local = after(local, 0)
+    assert due_commands(local) == [Launch(near.run_id), Launch(far.run_id)]
+    local = play(local, 0)
     assert domain_run.remaining(local) == AmountsByEngine({"": Amounts.of(2), FAR: Amounts()})
     assert domain_run.waits_for(local, local.runs[2]) == (
         f"needs cpu 2 of the job's pool at engine {FAR}, free cpu 0, borrowed by b"
@@ -459,5 +462,5 @@ def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
 
 def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
     local = a_local_job(a_run("a", limits={"cpu": 4.0}, engine=FAR), pool=Pool(Amounts.of(4), 1))
-    assert due(local) == [Launch(local.runs[0].run_id)]
-    assert domain_run.remaining(after(local, 0))[""] == Amounts()
+    assert due_commands(local) == [Launch(local.runs[0].run_id)]
+    assert domain_run.remaining(play(local, 0))[""] == Amounts()

@@ -1,74 +1,92 @@
-"""Whose jobs may use a dataset."""
+"""Grants: the nodes whose jobs may use a dataset."""
 
 from typing import Any
+
+import pytest
 
 from gateway.domain.datasets import Default, Grant, Wanted, partners, wanted, without_grant
 from gateway.domain.run import Address
 from tests.builders import a_spec, at
 
 TABLE = Address("ns", "t")
+NOW = at(100)
 
 
 def a_grant(node: str = "n2", **changes: Any) -> Grant:
-    return Grant(
-        **{
-            "dataset": TABLE,
-            "node": node,
-            "granted_at": at(0),
-            "granted_by": "ann",
-            **changes,
-        }
-    )
+    fields = {
+        "dataset": TABLE,
+        "node": node,
+        "granted_at": at(0),
+        "granted_by": "ann",
+        **changes,
+    }
+    return Grant(**fields)
 
 
-def named(
+def nodes_without_grant(
     *grants: Grant,
-    others: tuple[str, ...] = ("n2",),
+    nodes: tuple[str, ...] = ("n2",),
     default: Default = Default.OPEN,
 ) -> list[str]:
-    return [node for node, _ in without_grant(grants, others, default, at(100))]
+    """Return the nodes that may not use the dataset now."""
+    return [node for node, _ in without_grant(grants, nodes, default, NOW)]
 
 
-def test_what_holds_without_a_grant_is_the_setting():
-    assert named() == []
-    assert named(default=Default.LISTED) == ["n2"]
+@pytest.mark.parametrize(("default", "excluded"), [(Default.OPEN, []), (Default.LISTED, ["n2"])])
+def test_the_setting_decides_on_a_dataset_without_grants(default, excluded):
+    assert nodes_without_grant(default=default) == excluded
 
 
-def test_the_first_grant_closes_a_dataset_for_all_others():
-    assert named(a_grant(), others=("n2", "n3")) == ["n3"]
+def test_the_first_grant_closes_a_dataset_to_all_other_nodes():
+    assert nodes_without_grant(a_grant("n2"), nodes=("n2", "n3")) == ["n3"]
 
 
 def test_a_grant_ends_by_time_or_revocation_and_its_end_opens_nothing():
-    assert named(a_grant(expires_at=at(101))) == []
-    assert named(a_grant(expires_at=at(100))) == ["n2"]
-    assert named(a_grant(revoked_at=at(50)), others=("n2", "n3")) == ["n2", "n3"]
-    assert [a_grant(expires_at=at(9)).state(at(t)) for t in (8, 9)] == ["in force", "expired"]
+    unexpired = a_grant(expires_at=at(101))
+    expired = a_grant(expires_at=at(100))
+    revoked = a_grant(revoked_at=at(50))
+
+    assert nodes_without_grant(unexpired) == []
+    assert nodes_without_grant(expired) == ["n2"]
+    assert nodes_without_grant(revoked, nodes=("n2", "n3")) == ["n2", "n3"]
 
 
-def test_both_forms_name_the_same_dataset():
+@pytest.mark.parametrize(("seconds", "state"), [(8, "in force"), (9, "expired")])
+def test_a_grant_is_in_force_until_it_expires(seconds, state):
+    assert a_grant(expires_at=at(9)).state(at(seconds)) == state
+
+
+def every_role(_task: Any) -> None:
+    """Name no roles for a task: it belongs to every role."""
+
+
+def host_only(_task: Any) -> tuple[str, ...]:
+    return ("host",)
+
+
+def test_both_spellings_of_a_location_name_the_same_dataset():
     params = {
         "guest": {"0": {"a": {"dataset_id": "ns#t"}}},
         "host": {"0": {"a": {"namespace": "ns", "name": "t"}}},
     }
     spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n1",)}, task_params=params)
-    assert list(wanted(spec, "n1", lambda _: None)) == [
+
+    assert list(wanted(spec, "n1", every_role)) == [
         Wanted("config.task_params.guest.0.a.dataset_id", TABLE),
         Wanted("config.task_params.host.0.a.name", TABLE),
     ]
-    assert len(list(wanted(spec, "n1", lambda _: ("host",)))) == 1
-    assert list(wanted(spec, "n2", lambda _: None)) == []
+    assert len(list(wanted(spec, "n1", host_only))) == 1
+    assert list(wanted(spec, "n2", every_role)) == []
 
 
 def test_partners_are_the_other_nodes_and_the_initiator():
-    spec = a_spec(
-        "a",
-        {
-            "guest": ("n1",),
-            "host": ("n2", "n3"),
-            "arbiter": ("n2",),
-        },
-        initiator="n9",
-    )
-    assert partners(spec, "n1") == ["n2", "n3", "n9"]
-    alone = a_spec("a", {"guest": ("n1",), "host": ("n1",)}, initiator="n1")
-    assert partners(alone, "n1") == []
+    roles = {
+        "guest": ("n1",),
+        "host": ("n2", "n3"),
+        "arbiter": ("n2",),
+    }
+    job_of_many = a_spec("a", roles, initiator="n9")
+    job_of_one = a_spec("a", {"guest": ("n1",), "host": ("n1",)}, initiator="n1")
+
+    assert partners(job_of_many, "n1") == ["n2", "n3", "n9"]
+    assert partners(job_of_one, "n1") == []

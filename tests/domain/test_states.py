@@ -26,7 +26,7 @@ from gateway.domain.states import (
     move,
 )
 from tests.builders import a_job, a_spec
-from tests.domain.script import AllAnswer, after, reported
+from tests.domain.script import AcceptAll, play, report_task
 from tests.domain.strategies import REPEATABLE
 
 PENDING, READY, RUNNING = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.RUNNING
@@ -90,8 +90,8 @@ def test_the_reported_state_of_a_run_never_goes_back():
     assert set(TASK_OF_RUN) == set(RunStatus)
     for old, news in RUN.items():
         for new in news:
-            before, after = TASK_OF_RUN[old], TASK_OF_RUN[new]
-            assert before is after or may(TASK, before, after)
+            before, following = TASK_OF_RUN[old], TASK_OF_RUN[new]
+            assert before is following or may(TASK, before, following)
     for run, task in TASK_OF_RUN.items():
         assert ended(RUN, run) is ended(TASK, task)
 
@@ -103,10 +103,10 @@ def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
     """Return a job of unrelated tasks that both nodes have told to be in these states."""
     names = [f"t{i}" for i in range(len(states))]
     spec = a_spec("; ".join(names) if names else Dag(()))
-    job = after(a_job(spec=spec, status=JobStatus.RUNNING), AllAnswer(0))
+    job = play(a_job(spec=spec, status=JobStatus.RUNNING), AcceptAll(0))
     for name, status in zip(names, states, strict=True):
         job = told(job, name, dict.fromkeys(("n1", "n2"), status))
-    return after(job, *([AllAnswer(3)] if stops_answered else [3]))
+    return play(job, *([AcceptAll(3)] if stops_answered else [3]))
 
 
 def told(
@@ -115,8 +115,8 @@ def told(
     states: Mapping[str, TaskStatus],
 ) -> Job:
     """Return the job after nodes have told how a task is there, in this order; PENDING is not told."""
-    return after(
-        job, *(reported(s, node, name, 2) for node, s in states.items() if s is not PENDING)
+    return play(
+        job, *(report_task(s, node, name, 2) for node, s in states.items() if s is not PENDING)
     )
 
 
@@ -169,7 +169,7 @@ def test_a_tasks_state_follows_from_its_parties_in_any_report_order(
     }
     for order in permutations(zip(PARTIES, states, strict=True)):
         job = told(
-            after(a_job(status=JobStatus.RUNNING, roles=roles), AllAnswer(0)), "a", dict(order)
+            play(a_job(status=JobStatus.RUNNING, roles=roles), AcceptAll(0)), "a", dict(order)
         )
         task = job.tasks["a"]
         assert task.status is expected

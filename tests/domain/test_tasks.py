@@ -30,8 +30,18 @@ from gateway.language.catalogue import groups
 from tests.builders import IDLE, a_job, a_spec, at, sent
 from tests.domain.calls import A1, A2, B1, B2, POLL_2, S1, S2, X1, X2
 from tests.domain.plot import Fate, Outage, Plot
-from tests.domain.script import AllAnswer, Step, after, lost, no, ok, reason, reported, unsent
-from tests.domain.script import due as all_due
+from tests.domain.script import (
+    AcceptAll,
+    Step,
+    accept,
+    end_reason,
+    lose_request,
+    lose_response,
+    play,
+    refuse,
+    report_task,
+)
+from tests.domain.script import due_commands as all_due
 from tests.domain.strategies import REPEATABLE, SEEDS, plots, some_of
 from tests.domain.world import World
 
@@ -74,7 +84,7 @@ def job_with(
 
 def begun(dag: str = "a -> b", **common) -> Job:
     """Return a job whose first tasks were just started at both nodes."""
-    return after(job_with(dag, **common), AllAnswer(0))
+    return play(job_with(dag, **common), AcceptAll(0))
 
 
 def done(
@@ -82,7 +92,7 @@ def done(
     seconds: float,
     status: TaskStatus = SUCCESS,
 ) -> list[Step]:
-    return [reported(status, node, task, seconds) for node in ("n1", "n2")]
+    return [report_task(status, node, task, seconds) for node in ("n1", "n2")]
 
 
 def again(
@@ -109,26 +119,26 @@ LIMITED_A, TOLERANT = (
     begun("a", auto_retries=1, task_timeout=5),
     job_with("a; d", tolerable_tasks=["a"]),
 )
-D_FAILS = reported(FAILED, "n2", "d", 9, failure=OTHER)
+D_FAILS = report_task(FAILED, "n2", "d", 9, failure=OTHER)
 HALF_DONE = running(a={"n1": SUCCESS, "n2": RUNNING})
 ACCEPTED = a_job("a -> b; c", JobStatus.READY)
 BEGINS = a_job("a; c", JobStatus.RUNNING, c=RUNNING)
-NEVER_LEFT: list[Step] = [0, STOP_A, unsent(A1, 2), unsent(A2, 2)]
-FAIL: list[Step] = [reported(RUNNING), reported(FAILED, "n1", failure=BROKE)]
-OVER: list[Step] = [*FAIL, reported(FAILED, seconds=2, failure=Failure("STOPPED"))]
-NEXT: list[Step] = [*OVER, 2, ok(AGAIN_1, 2), ok(AGAIN_2, 2)]
-TIMED_OUT: list[Step] = [5, ok(T1, 6), ok(T2, 6), *done("a", 6, FAILED), 8]
-STOPS_PART: list[Step] = [*FAIL, 1, ok(T2, 1), 60, ok(POLL_2, 60)]
-GOES_ON: list[Step] = [*STOPS_PART, 62, ok(POLL_2, 62), 62]
+NEVER_LEFT: list[Step] = [0, STOP_A, lose_request(A1, 2), lose_request(A2, 2)]
+FAIL: list[Step] = [report_task(RUNNING), report_task(FAILED, "n1", failure=BROKE)]
+OVER: list[Step] = [*FAIL, report_task(FAILED, seconds=2, failure=Failure("STOPPED"))]
+NEXT: list[Step] = [*OVER, 2, accept(AGAIN_1, 2), accept(AGAIN_2, 2)]
+TIMED_OUT: list[Step] = [5, accept(T1, 6), accept(T2, 6), *done("a", 6, FAILED), 8]
+STOPS_PART: list[Step] = [*FAIL, 1, accept(T2, 1), 60, accept(POLL_2, 60)]
+GOES_ON: list[Step] = [*STOPS_PART, 62, accept(POLL_2, 62), 62]
 BRANCHES: list[Step] = [STOP_A, 1, *done("a", 1, FAILED), *done("c", 1)]
-TOLERATED: list[Step] = [AllAnswer(5), reported(FAILED, seconds=6, failure=BROKE)]
+TOLERATED: list[Step] = [AcceptAll(5), report_task(FAILED, seconds=6, failure=BROKE)]
 
 CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, str]] = {
     # the next attempt
-    "the rest is waited for": (RETRY, [*FAIL, 1, ok(T2, 1)], {30: []}, RUNNING, ""),
+    "the rest is waited for": (RETRY, [*FAIL, 1, accept(T2, 1)], {30: []}, RUNNING, ""),
     "then the next": (
         RETRY,
-        [*FAIL, 1, ok(T2, 1), reported(FAILED, seconds=31)],
+        [*FAIL, 1, accept(T2, 1), report_task(FAILED, seconds=31)],
         {31: [AGAIN]},
         RUNNING,
         "",
@@ -150,21 +160,21 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     ),
     "a stop on its way": (
         RETRY,
-        [*FAIL, 1, reported(FAILED, seconds=2)],
+        [*FAIL, 1, report_task(FAILED, seconds=2)],
         {12.9: [], 13: [AGAIN]},
         RUNNING,
         "",
     ),
     "a stop that arrived": (
         RETRY,
-        [*FAIL, 1, reported(FAILED, seconds=2), ok(T2, 2)],
+        [*FAIL, 1, report_task(FAILED, seconds=2), accept(T2, 2)],
         {2: [AGAIN]},
         RUNNING,
         "",
     ),
     "a stop made twice": (
         RETRY,
-        [*FAIL, 1, lost(T2, 2), 3, ok(T2, 3), reported(FAILED, seconds=3)],
+        [*FAIL, 1, lose_response(T2, 2), 3, accept(T2, 3), report_task(FAILED, seconds=3)],
         {14.9: [], 15: [AGAIN]},
         RUNNING,
         "",
@@ -175,7 +185,13 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     "stopped when just begun": (RETRY_C, [*NEXT, STOP_A_LATER], {3: [*STOP_AGAIN]}, RUNNING, ""),
     # timeouts
     "not too long yet": (begun(task_timeout=5), [4.9], {4.9: [], 5: [TIMEOUT]}, READY, ""),
-    "too long": (begun(task_timeout=5), [reported(RUNNING), 5], {17: [X1, X2]}, FAILED, "TIMEOUT"),
+    "too long": (
+        begun(task_timeout=5),
+        [report_task(RUNNING), 5],
+        {17: [X1, X2]},
+        FAILED,
+        "TIMEOUT",
+    ),
     "each attempt": (LIMITED, TIMED_OUT, {12.9: [], 13: [TIMEOUT]}, READY, ""),
     "and the last": (LIMITED, [*TIMED_OUT, 13], {32: [X1, X2]}, FAILED, "TIMEOUT"),
     "nobody has asked since": (RETRY, [*STOPS_PART, 61.9], {62: []}, RUNNING, ""),
@@ -184,7 +200,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     "the job": (begun(timeout=7), [7], {19: [X1, X2]}, READY, "TIMEOUT"),
     "from its start": (
         job_with("a", JobStatus.READY, timeout=7),
-        [100, ok(S1, 100), ok(S2, 100)],
+        [100, accept(S1, 100), accept(S2, 100)],
         {106.9: [A1, A2], 107: [A1, A2, retries.TimeOut()]},
         READY,
         "",
@@ -206,26 +222,32 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     "a start on its way": (BEGINS, [0, STOP_A], {11.9: [], 12: [T1, T2]}, READY, ""),
     "lost starts": (
         BEGINS,
-        [0, STOP_A, lost(A1, 2), lost(A2, 2)],
+        [0, STOP_A, lose_response(A1, 2), lose_response(A2, 2)],
         {11.9: [], 12: [T1, T2]},
         READY,
         "",
     ),
-    "accepted at one node": (BEGINS, [0, STOP_A, ok(A2, 2)], {2: [T2]}, READY, ""),
+    "accepted at one node": (BEGINS, [0, STOP_A, accept(A2, 2)], {2: [T2]}, READY, ""),
     "starts that never left": (BEGINS, NEVER_LEFT, {500: []}, READY, ""),
-    "accepted after all": (BEGINS, [*NEVER_LEFT, ok(A2, 3)], {3: [T2]}, FAILED, ""),
+    "accepted after all": (BEGINS, [*NEVER_LEFT, accept(A2, 3)], {3: [T2]}, FAILED, ""),
     "begun at one node": (running(a={"n1": RUNNING}), [STOP_A], {1: [T1]}, FAILED, ""),
     "a start refused then": (
         BEGINS,
-        [0, STOP_A, no(A1, 2, Failure("INPUT_MISSING"))],
+        [0, STOP_A, refuse(A1, 2, Failure("INPUT_MISSING"))],
         {20: [T2]},
         FAILED,
         "",
     ),
-    "a refused stop": (running(), [STOP_A, 1, no(T1, 2), ok(T2, 2)], {500: []}, RUNNING, ""),
+    "a refused stop": (
+        running(),
+        [STOP_A, 1, refuse(T1, 2), accept(T2, 2)],
+        {500: []},
+        RUNNING,
+        "",
+    ),
     "it fails meanwhile": (
         running(),
-        [STOP_A, reported(FAILED, "n1", failure=BROKE)],
+        [STOP_A, report_task(FAILED, "n1", failure=BROKE)],
         {1: [T1, T2]},
         FAILED,
         "",
@@ -248,7 +270,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     ),
     "a party stops its part": (
         running(),
-        [reported(FAILED, failure=CANCELED)],
+        [report_task(FAILED, failure=CANCELED)],
         {1: [X1, X2]},
         FAILED,
         "STOPPED",
@@ -261,7 +283,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     "resumed": (BEGUN, [SUSPEND, *done("a", 3), RESUME], {5: [B1, B2]}, SUCCESS, ""),
     "one part has started": (
         job_with("a"),
-        [1, ok(A1, 1), unsent(A2, 1), SUSPEND],
+        [1, accept(A1, 1), lose_request(A2, 1), SUSPEND],
         {5: [A2]},
         READY,
         "",
@@ -277,9 +299,9 @@ def test_what_is_due_while_a_job_runs(
     status: TaskStatus,
     why: str,
 ):
-    job = after(job, *steps)
+    job = play(job, *steps)
     assert {seconds: due(job, seconds) for seconds in dues} == dues
-    assert (job.tasks["a"].status, reason(job)) == (status, why)
+    assert (job.tasks["a"].status, end_reason(job)) == (status, why)
     if STOP_A in steps and status is FAILED:
         assert job.tasks["a"].failure == WHY
 
@@ -288,7 +310,7 @@ def test_what_is_due_while_a_job_runs(
 
 
 def test_the_next_attempt_has_another_id_and_the_last_one_is_kept():
-    job = after(RETRY, *NEXT)
+    job = play(RETRY, *NEXT)
     task = job.tasks["a"]
     assert task.attempt == 1 and task.task_id not in ("", "task_a") and task.failure is None
     (past,) = task.attempts
@@ -299,7 +321,7 @@ def test_the_next_attempt_has_another_id_and_the_last_one_is_kept():
         "n1",
     )
     assert {note.event for note in job.notes} >= {"attempt failed, another follows", "next attempt"}
-    failed = after(RETRY, *OVER)
+    failed = play(RETRY, *OVER)
     one, two = retries.begin_again(failed, "a", at(2)), retries.begin_again(failed, "a", at(3))
     assert one.tasks["a"].task_id == two.tasks["a"].task_id == task.task_id
     assert one.tasks["a"].nodes["n1"].start.state is CallState.IDLE
@@ -339,23 +361,25 @@ def test_every_reason_of_a_task_decides_on_another_attempt():
 
 @pytest.mark.parametrize("reason", sorted(retries.NOT_WORTH_IT))
 def test_what_would_only_happen_again_is_not_tried_again(reason):
-    job = after(
-        begun(auto_retries=5), reported(RUNNING), reported(FAILED, "n1", failure=Failure(reason))
+    job = play(
+        begun(auto_retries=5),
+        report_task(RUNNING),
+        report_task(FAILED, "n1", failure=Failure(reason)),
     )
     outcome = Outcome.STOPPED if reason == "STOPPED" else Outcome.FAILED
     assert (job.ending.outcome, job.ending.failure.reason) == (outcome, reason)
 
 
 def test_reports_and_responses_of_an_earlier_attempt_change_nothing():
-    job = after(RETRY, *OVER, 2)
+    job = play(RETRY, *OVER, 2)
     late = [
-        reported(SUCCESS, seconds=3),
-        ok(A1, 3),
-        ok(PollTaskAt("n1", "a", ("guest",)), 3),
-        no(T2, 3),
+        report_task(SUCCESS, seconds=3),
+        accept(A1, 3),
+        accept(PollTaskAt("n1", "a", ("guest",)), 3),
+        refuse(T2, 3),
     ]
     for news in late:
-        later = after(job, news)
+        later = play(job, news)
         assert later.tasks == job.tasks and later.nodes == job.nodes
         assert "ignored" in later.notes[-1].event
     assert exclude(job, A2, at(3)).tasks == job.tasks
@@ -364,7 +388,7 @@ def test_reports_and_responses_of_an_earlier_attempt_change_nothing():
 @pytest.mark.parametrize(
     ("common", "steps", "words"),
     [
-        ({"task_timeout": 5}, [reported(RUNNING), 5], ("n2 (RUNNING)", "5 s")),
+        ({"task_timeout": 5}, [report_task(RUNNING), 5], ("n2 (RUNNING)", "5 s")),
         ({"timeout": 7}, [7], ("7 s", "a, b")),
         ({"auto_retries": 1}, GOES_ON, ("EXIT_1", "at n2 (RUNNING)")),
     ],
@@ -374,7 +398,7 @@ def test_what_takes_too_long_is_named(
     steps,
     words,
 ):
-    message = after(begun(**common), *steps).ending.failure.message
+    message = play(begun(**common), *steps).ending.failure.message
     assert all(word in message for word in words), message
 
 
@@ -383,19 +407,19 @@ def test_what_takes_too_long_is_named(
 
 def test_what_has_ended_or_is_stopped_before_stays_as_it_is():
     job = running("a -> b; c", a=SUCCESS, b=RUNNING)
-    assert after(job, STOP_A) is job
-    job = after(running(), STOP_A)
+    assert play(job, STOP_A) is job
+    job = play(running(), STOP_A)
     for later in (STOP_A, TaskStopRequested("b", "n2", at(9))):
-        assert after(job, later) is job
-    ending = after(job, STOP_C)
+        assert play(job, later) is job
+    ending = play(job, STOP_C)
     for later in (STOP_A, StopRequested("n1", at(9)), SuspendRequested("n1", at(9))):
-        assert after(ending, later) is ending
-    over = after(ending, 3, ok(X1, 4), ok(X2, 4), 20, ok(X1, 21), ok(X2, 21))
-    assert (over.outcome, over.ending.by) == (Outcome.STOPPED, "n2") and after(
+        assert play(ending, later) is ending
+    over = play(ending, 3, accept(X1, 4), accept(X2, 4), 20, accept(X1, 21), accept(X2, 21))
+    assert (over.outcome, over.ending.by) == (Outcome.STOPPED, "n2") and play(
         over, STOP, STOP_A
     ) is over
-    first = after(running(), TaskStopRequested("b", "n2", at(1)))
-    job = after(first, TaskStopRequested("a", "n2", at(5)))
+    first = play(running(), TaskStopRequested("b", "n2", at(1)))
+    job = play(first, TaskStopRequested("a", "n2", at(5)))
     assert job.tasks["b"].ending == first.tasks["b"].ending and job.tasks["a"].ending.at == at(5)
 
 
@@ -409,12 +433,12 @@ def test_new_parameters_hold_unless_others_came_first_or_a_task_has_begun():
             Amendment(name, {"common": {task: {"x": 1}}}, "n2", "", at(2)), after_
         )
 
-    job = after(running(), agreed("one", "b", 0))
+    job = play(running(), agreed("one", "b", 0))
     assert [one.id for one in job.amendments] == ["one"]
     for late in (agreed("two", "b", 0), agreed("two", "a", 1)):
-        assert after(job, late).amendments == job.amendments
-    assert [one.id for one in after(job, agreed("two", "b", 1)).amendments] == ["one", "two"]
-    assert after(after(running(), STOP), agreed("one", "b", 0)).amendments == ()
+        assert play(job, late).amendments == job.amendments
+    assert [one.id for one in play(job, agreed("two", "b", 1)).amendments] == ["one", "two"]
+    assert play(play(running(), STOP), agreed("one", "b", 0)).amendments == ()
 
 
 @pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])
@@ -428,13 +452,13 @@ def test_a_task_that_its_only_node_forgot_after_acceptance_has_failed(start, sta
     )
     part = replace(job.tasks["a"].nodes["n1"], start=replace(sent(), state=start))
     job = replace(job, tasks={**job.tasks, "a": replace(job.tasks["a"], nodes={"n1": part})})
-    job = after(job, STOP_A, 20, TaskUnknown(PollTaskAt("n1", "a", ("guest",)), at(21)))
+    job = play(job, STOP_A, 20, TaskUnknown(PollTaskAt("n1", "a", ("guest",)), at(21)))
     assert (job.tasks["a"].status, job.ending) == (status, None)
     assert [c for c in due(job, 500) if isinstance(c, StartTaskAt)] == []
 
 
 def test_nodes_without_a_role_leave_a_stopping_task_without_failure():
-    job = after(BEGINS, 0, STOP_A)
+    job = play(BEGINS, 0, STOP_A)
     for node in ("n1", "n2"):
         job = exclude(job, StartTaskAt(node, "a"), at(2))
     assert (job.ending, job.tasks["a"].status, job.tasks["a"].failure) == (None, FAILED, WHY)
@@ -442,10 +466,10 @@ def test_nodes_without_a_role_leave_a_stopping_task_without_failure():
 
 
 def test_an_unanswered_stop_of_a_task_is_repeated_for_a_while():
-    job, now, asked = after(running(), STOP_A, 1, ok(T2, 1)), 1.0, 1
-    while T1 in due(job := after(job, no(T1, now, Failure("NO_ENVELOPE", "<html>"))), now + 20):
+    job, now, asked = play(running(), STOP_A, 1, accept(T2, 1)), 1.0, 1
+    while T1 in due(job := play(job, refuse(T1, now, Failure("NO_ENVELOPE", "<html>"))), now + 20):
         now += 20
-        job, asked = after(job, now), asked + 1
+        job, asked = play(job, now), asked + 1
     assert asked == 10 and job.ending is None
 
 
@@ -456,7 +480,7 @@ def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
         a={"n1": RUNNING, "n2": SUCCESS},
         c={"n1": FAILED, "n2": RUNNING},
     )
-    job = after(job, StopRequested("n1", at(1)), AllAnswer(1))
+    job = play(job, StopRequested("n1", at(1)), AcceptAll(1))
     assert {name: task.status for name, task in job.tasks.items()} == {
         "a": FAILED,
         "b": READY,
@@ -477,17 +501,17 @@ def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
     job = a_job("a", JobStatus.RUNNING, a=RUNNING, roles={"guest": ("n1",)})
     forgotten = {"n1": replace(job.tasks["a"].nodes["n1"], start=IDLE)}
     job = replace(job, tasks={"a": replace(job.tasks["a"], nodes=forgotten)})
-    assert after(job, StopRequested("n1", at(1)), AllAnswer(1)).tasks["a"].status is FAILED
+    assert play(job, StopRequested("n1", at(1)), AcceptAll(1)).tasks["a"].status is FAILED
 
 
 def test_a_job_succeeds_in_spite_of_a_tolerable_failure():
-    job = after(job_with("a -> b -> c; d", tolerable_tasks=["a"]), *TOLERATED, 7, *done("d", 8))
+    job = play(job_with("a -> b -> c; d", tolerable_tasks=["a"]), *TOLERATED, 7, *done("d", 8))
     assert (job.ending.outcome, job.ending.failure) == (Outcome.SUCCEEDED, None)
     assert quorum.failed_tasks(job) == ["a"]
     assert (
         job.tasks["b"].status is READY and job.tasks["b"].ending.failure.reason == "UPSTREAM_FAILED"
     )
-    job = after(job, AllAnswer(30))
+    job = play(job, AcceptAll(30))
     assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
 
 
@@ -504,7 +528,7 @@ def test_which_tasks_a_stop_ends_follows_from_the_flow(data):
         **dict.fromkeys(finished, SUCCESS),
     )
     asked = data.draw(st.sampled_from(names))
-    job = after(job, TaskStopRequested(asked, "n2", at(1)))
+    job = play(job, TaskStopRequested(asked, "n2", at(1)))
     expected = set() if asked in finished else set(downstream(plot.spec.dag, [asked]))
     assert {name for name, task in job.tasks.items() if task.ending is not None} == expected
     assert (job.ending is not None) is (bool(expected) and expected | finished == set(names))
@@ -523,7 +547,7 @@ def moments(plot: Plot, task: str) -> tuple[float, float]:
     starts = [str(StartTaskAt(node, task)) for node in plot.spec.nodes]
     times = [
         float(line.split()[0])
-        for line in world.works.story
+        for line in world.clockwork.log_lines
         if any(start in line for start in starts)
     ]
     return min(times), max(times)
@@ -533,7 +557,7 @@ def agree(world: World) -> None:
     """Check that whatever began has ended, and that the scheduling node and the others say the same of it."""
     for name, task in world.job.tasks.items():
         there = [s for node in world.nodes.values() for s in node.tasks.get(name, {}).values()]
-        assert all(ended(TASK, status) for status in there), "\n".join(world.works.story)
+        assert all(ended(TASK, status) for status in there), world.clockwork.log_text()
         if there:
             assert task.status in (SUCCESS, FAILED), (name, task.status, there)
         if task.status is SUCCESS:
@@ -566,8 +590,8 @@ def test_a_stop_racing_a_start(
         replace(plot, stop_at=when) if whole else replace(plot, stop_tasks=((when, task),))
     )
     job = world.run()
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED), "\n".join(
-        world.works.story
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED), (
+        world.clockwork.log_text()
     )
     rest = set() if whole else {"a", "b", "c"} - downstream(plot.spec.dag, [task])
     assert all(job.tasks[name].status is SUCCESS for name in rest)
@@ -576,7 +600,7 @@ def test_a_stop_racing_a_start(
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_task_is_stopped_at_a_node_when_it_is_back(hangs):
-    fates = {place: Fate(ends=200 if place[0] == "a" else 100) for place in PLACES}
+    fates = {place: Fate(ends_after=200 if place[0] == "a" else 100) for place in PLACES}
     world = World(
         replace(
             RACE,
@@ -590,7 +614,7 @@ def test_a_task_is_stopped_at_a_node_when_it_is_back(hangs):
     assert world.nodes["n2"].failures["a.host"].reason == "STOPPED"
     arrived = [
         line
-        for line in world.works.story
+        for line in world.clockwork.log_lines
         if "StopTaskAt(node='n1', task='a', attempt=0) arrives" in line
     ]
     assert float(arrived[0].split()[0]) < 22, "the node that answers is stopped at once"
@@ -612,18 +636,18 @@ def test_where_nothing_goes_wrong_each_stop_is_sent_once(
     assert all(
         n == 1 for request, n in world.calls.items() if isinstance(request, StopTaskAt | StopAt)
     )
-    assert all(r.task in world.stopped for r in world.calls if isinstance(r, StopTaskAt))
+    assert all(r.task in world.stopped_tasks for r in world.calls if isinstance(r, StopTaskAt))
 
 
 def test_a_planner_may_die_at_every_single_pause_of_a_stop():
-    plot = replace(RACE, fates=dict.fromkeys(PLACES, Fate(ends=5)), stop_tasks=((1.5, "a"),))
+    plot = replace(RACE, fates=dict.fromkeys(PLACES, Fate(ends_after=5)), stop_tasks=((1.5, "a"),))
     pauses, lives = 0, 2
     while lives > 1:
         pauses += 1
         world = World(replace(plot, dies_at=pauses, seed=pauses))
         job = world.run()
-        assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS, "\n".join(
-            world.works.story
+        assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS, (
+            world.clockwork.log_text()
         )
         agree(world)
         lives = world.lives

@@ -17,8 +17,8 @@ from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming
 from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
 from tests.domain.calls import X1, X2
-from tests.domain.script import after, due, lost, ok
-from tests.domain.workshop import Program, Shift, Workshop
+from tests.domain.execution_world import ExecutionPlot, ExecutionWorld, Program
+from tests.domain.script import accept, due_commands, lose_response, play
 
 REF = ComponentRef("vendor", "1.0.0", "Thing")
 TREES = DagNode("trees", REF, (), (DagOutput("dataset", "data0"), DagOutput("model", "model0")))
@@ -98,11 +98,13 @@ def test_success_is_reported_only_once_the_model_is_sealed():
     job = local(trees())
     run = job.runs[0].run_id
     assert merge_runs(job.runs) is TaskStatus.RUNNING
-    assert Seal(run) in due(job, 1) and Tell(run, TaskStatus.SUCCESS) not in due(job, 1)
-    job = after(job, 1, Sealed(run, FILES, at(2)))
+    assert Seal(run) in due_commands(job, 1) and Tell(run, TaskStatus.SUCCESS) not in due_commands(
+        job, 1
+    )
+    job = play(job, 1, Sealed(run, FILES, at(2)))
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
-    assert due(job, 2) == [Tell(run, TaskStatus.SUCCESS)]
-    assert after(job, Sealed(run, (), at(3))).runs[0].files == FILES  # a repeat changes nothing
+    assert due_commands(job, 2) == [Tell(run, TaskStatus.SUCCESS)]
+    assert play(job, Sealed(run, (), at(3))).runs[0].files == FILES  # a repeat changes nothing
 
 
 def test_unreadable_files_are_retried_then_skipped_with_a_warning():
@@ -113,13 +115,13 @@ def test_unreadable_files_are_retried_then_skipped_with_a_warning():
         assert job.runs[0].unsealed
         when = next(d.at for d in agenda(job, RunTiming()) if isinstance(d.command, Seal))
         now = max(now + 1, (when - T0).total_seconds() if when.year > 1 else 0.0)
-        assert Seal(run) in due(job, now)
-        job = after(job, now, Sealed(run, None, at(now), "disk gone"))
+        assert Seal(run) in due_commands(job, now)
+        job = play(job, now, Sealed(run, None, at(now), "disk gone"))
     assert not job.runs[0].unsealed and "disk gone" in job.runs[0].warnings[0]
-    once = after(local(trees()), 1, Sealed(run, None, at(1), "too large", final=True))
+    once = play(local(trees()), 1, Sealed(run, None, at(1), "too large", final=True))
     assert not once.runs[0].unsealed and "too large" in once.runs[0].warnings[0]
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
-    ended = after(job, StopRequested(at(now), None, GOOD, "n1"))
+    ended = play(job, StopRequested(at(now), None, GOOD, "n1"))
     assert not ended.model_saved and models.left_by(ended) == []
 
 
@@ -127,13 +129,13 @@ def test_unreadable_files_are_retried_then_skipped_with_a_warning():
 def test_a_model_is_not_read_any_more_once_its_task_is_stopped(tasks):
     job = local(trees())
     run = job.runs[0].run_id
-    assert Seal(run) in due(job, 1)
-    job = after(job, 1, StopRequested(at(2), tasks, Ending(Outcome.STOPPED, at(2)), "n1"))
+    assert Seal(run) in due_commands(job, 1)
+    job = play(job, 1, StopRequested(at(2), tasks, Ending(Outcome.STOPPED, at(2)), "n1"))
     assert (
         not any(isinstance(d.command, Seal) for d in agenda(job, RunTiming()))
         and not job.runs[0].unsealed
     )
-    assert after(job, Sealed(run, FILES, at(3))).runs[0].files == ()
+    assert play(job, Sealed(run, FILES, at(3))).runs[0].files == ()
 
 
 def test_an_inherited_tasks_model_is_the_new_jobs_unless_it_ran_itself():
@@ -161,7 +163,9 @@ def test_a_model_is_sealed_before_success_is_reported_despite_crashes(
 ):
     run = replace(trees(RunStatus.WAITING), launch=a_run("trees").launch)
     run = replace(run, collect=a_run("trees").collect)
-    shop = Workshop(Shift(local(run), {run.name: Program()}, dies_at=dies_at, seed=dies_at or 0))
+    shop = ExecutionWorld(
+        ExecutionPlot(local(run), {run.name: Program()}, dies_at=dies_at, seed=dies_at or 0)
+    )
     end = shop.run()
     assert end.model_saved and [f.sha256 for f in end.runs[0].files] == [f"sum of {run.run_id}"]
     assert len(models.left_by(end)) == 1
@@ -197,16 +201,16 @@ def test_only_success_leaves_a_model(
     ending,
     saved,
 ):
-    end = after(local(sealed(), **changes), StopRequested(at(9), None, ending, "n1"))
+    end = play(local(sealed(), **changes), StopRequested(at(9), None, ending, "n1"))
     assert end.status is JobStatus.FINISHED and end.model_saved is saved
     assert [n.event for n in end.notes if n.event == "model saved"] == ["model saved"] * saved
-    again = after(end, StopRequested(at(10), None, GOOD, "n1"))
+    again = play(end, StopRequested(at(10), None, GOOD, "n1"))
     assert again.model_saved is saved  # what was decided once stays
 
 
 def left(*runs):
     """Return the one model that a success of these leaves."""
-    end = after(local(*(runs or (sealed(),))), StopRequested(at(9), None, GOOD, "n1"))
+    end = play(local(*(runs or (sealed(),))), StopRequested(at(9), None, GOOD, "n1"))
     (model,) = models.left_by(end)
     return model
 
@@ -260,34 +264,34 @@ def test_only_the_models_own_parties_and_those_granted_may_use_it():
 
 # ---------------------------------------------------------------- the end at the scheduling node
 
-TOLD, LOST = ok(X1, 10), lost(X2, 10)
+TOLD, LOST = accept(X1, 10), lose_response(X2, 10)
 
 
 def ending_job(spec=None):
     """Return a job that has succeeded, with its stops under way."""
-    return after(a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec), 9, 9)
+    return play(a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec), 9, 9)
 
 
 def test_success_is_reported_once_all_have_confirmed_and_saved():
-    job = after(ending_job(), TOLD, LOST)
+    job = play(ending_job(), TOLD, LOST)
     assert job.status is JobStatus.RUNNING
-    assert after(job, ok(X2, 12)).outcome is Outcome.SUCCEEDED
-    assert after(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, (
+    assert play(job, accept(X2, 12)).outcome is Outcome.SUCCEEDED
+    assert play(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, (
         "it leaves no model"
     )
     job = ending_job()
     gone = replace(
         job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST)
     )
-    assert after(replace(job, nodes={**job.nodes, "n2": gone}), TOLD).outcome is Outcome.SUCCEEDED
+    assert play(replace(job, nodes={**job.nodes, "n2": gone}), TOLD).outcome is Outcome.SUCCEEDED
 
 
 def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
-    job, now = after(ending_job(), TOLD, LOST), 10.0
+    job, now = play(ending_job(), TOLD, LOST), 10.0
     while job.status is JobStatus.RUNNING:
         now = max(now + 0.01, (scheduling_machine.next_due(job) - T0).total_seconds())
         job, requests = scheduling_machine.step(job, at(now))
-        job = after(job, *(lost(request, now + 1) for request in requests))
+        job = play(job, *(lose_response(request, now + 1) for request in requests))
     hold = models.HOLD.total_seconds()
     assert hold <= now + 1 - 9 < hold + 15 and job.outcome is Outcome.SUCCEEDED
 
@@ -295,5 +299,5 @@ def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
 def test_warnings_of_a_collect_are_kept_once():
     run = trees(seal=OK, files=FILES)
     done = Done(Collect(run.run_id), at(2), warnings=("report0 is no JSON",))
-    job = after(local(replace(run, collect=a_run("trees").collect)), 1, done, done)
+    job = play(local(replace(run, collect=a_run("trees").collect)), 1, done, done)
     assert job.runs[0].warnings == ("report0 is no JSON",)

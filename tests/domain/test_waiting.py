@@ -15,7 +15,15 @@ from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming, Timing
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
 from tests.domain.calls import A1, A2, C1, C2, POLL_2, S1, X1, X2
-from tests.domain.script import AllAnswer, after, lost, no, ok, reported, unsent
+from tests.domain.script import (
+    AcceptAll,
+    accept,
+    lose_request,
+    lose_response,
+    play,
+    refuse,
+    report_task,
+)
 from tests.domain.test_resources import with_pool
 
 READY, RUNNING = JobStatus.READY, JobStatus.RUNNING
@@ -29,48 +37,48 @@ def set_to(dag: str, **common) -> Job:
 
 def failing(**common) -> Job:
     """Return a job ``a -> b; c`` whose a has just failed at n1."""
-    broke = reported(TaskStatus.FAILED, "n1", seconds=3, failure=Failure("EXIT_1", "no", "n1"))
-    return after(set_to("a -> b; c", **common), 1, AllAnswer(2), ok(A1, 2), ok(A2, 2), broke)
+    broke = report_task(TaskStatus.FAILED, "n1", seconds=3, failure=Failure("EXIT_1", "no", "n1"))
+    return play(set_to("a -> b; c", **common), 1, AcceptAll(2), accept(A1, 2), accept(A2, 2), broke)
 
 
-CREATING = after(a_job(), 1, ok(C1, 2))
-HOLDS = after(CREATING, ok(C2, 3, Acceptance(holds=True)), 4)
-UNDER_WAY = after(a_job("a -> b", RUNNING), 1, ok(A1, 2), ok(A2, 2))
-AWAY = after(UNDER_WAY, 10, lost(POLL_2, 13, "no answer"))
-ENDING = after(UNDER_WAY, StopRequested("n1", at(7)), 8)
+CREATING = play(a_job(), 1, accept(C1, 2))
+HOLDS = play(CREATING, accept(C2, 3, Acceptance(holds=True)), 4)
+UNDER_WAY = play(a_job("a -> b", RUNNING), 1, accept(A1, 2), accept(A2, 2))
+AWAY = play(UNDER_WAY, 10, lose_response(POLL_2, 13, "no answer"))
+ENDING = play(UNDER_WAY, StopRequested("n1", at(7)), 8)
 AGREES = Acceptance(waits=True, within=60.0)
 
 JOBS: dict[str, tuple[Job, str, str, float]] = {
     "an answer to the creation is missing": (CREATING, "CREATING", "n2", 1),
-    "the creation is lost": (after(CREATING, unsent(C2, 3)), "UNREACHABLE", "n2", 3),
-    "an approval": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "UTC (n2)", 3),
+    "the creation is lost": (play(CREATING, lose_request(C2, 3)), "UNREACHABLE", "n2", 3),
+    "an approval": (play(CREATING, accept(C2, 3, AGREES)), "APPROVAL", "UTC (n2)", 3),
     "images": (
-        after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))),
+        play(CREATING, accept(C2, 3, replace(AGREES, waits_for="1 image"))),
         "PREPARING",
         "1 image",
         3,
     ),
     "a node has too little free": (
-        after(HOLDS, no(ReserveAt("n2"), 5, BUSY)),
+        play(HOLDS, refuse(ReserveAt("n2"), 5, BUSY)),
         "RESOURCES",
         "held by job-7",
         5,
     ),
     "nor has it answered": (HOLDS, "RESOURCES", "asking for resources at n2", 0),
-    "the start is not answered": (after(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
-    "nor by one": (after(a_job(status=READY), 4, ok(S1, 5)), "STARTING", "of n2", 4),
+    "the start is not answered": (play(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
+    "nor by one": (play(a_job(status=READY), 4, accept(S1, 5)), "STARTING", "of n2", 4),
     "tasks run": (UNDER_WAY, "RUNNING", "a under way", 1),
     "a node does not answer": (AWAY, "UNREACHABLE", "no answer of n2 since", 13),
     "again and again": (
-        after(AWAY, *(s for t in (20, 40) for s in (t, lost(POLL_2, t + 3, "refused")))),
+        play(AWAY, *(s for t in (20, 40) for s in (t, lose_response(POLL_2, t + 3, "refused")))),
         "UNREACHABLE",
         "(n2: 3 tries, refused)",
         13,
     ),
-    "it is suspended": (after(UNDER_WAY, SUSPEND), "SUSPENDED", "n2", 6),
+    "it is suspended": (play(UNDER_WAY, SUSPEND), "SUSPENDED", "n2", 6),
     "it is being stopped": (ENDING, "ENDING", "STOPPED", 7),
     "a stop is not acknowledged": (
-        after(ENDING, ok(X1, 9), lost(X2, 10)),
+        play(ENDING, accept(X1, 9), lose_response(X2, 10)),
         "STOP_NOT_ACKNOWLEDGED",
         "n2",
         8,
@@ -93,7 +101,7 @@ def test_what_a_job_waits_for(
 
 
 def test_an_ended_job_waits_for_nothing():
-    job = after(ENDING, ok(X1, 9), ok(X2, 9))
+    job = play(ENDING, accept(X1, 9), accept(X2, 9))
     assert job.outcome is Outcome.STOPPED and waiting.of_job(job, Timing()) is None
     assert set(waiting.of_tasks(job, Timing()).values()) == {None}
 
@@ -102,12 +110,12 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
     "its job waits": (CREATING, "a", "JOB", "CREATING"),
     "it runs": (UNDER_WAY, "a", "RUNNING", "n1"),
     "how it is, a node refuses to say": (
-        after(UNDER_WAY, 10, no(POLL_2, 13, Failure("STATUS_UNKNOWN", "must be one of READY"))),
+        play(UNDER_WAY, 10, refuse(POLL_2, 13, Failure("STATUS_UNKNOWN", "must be one of READY"))),
         "a",
         "POLL_REFUSED",
         "n2 refuses to tell the task's state and is asked again: must be one of READY",
     ),
-    "its start is not answered": (after(a_job("a -> b", RUNNING), 1), "a", "STARTING", "n1, n2"),
+    "its start is not answered": (play(a_job("a -> b", RUNNING), 1), "a", "STARTING", "n1, n2"),
     "it is about to start": (a_job("a -> b", RUNNING), "a", "STARTING", "due"),
     "it needs another's output": (UNDER_WAY, "b", "UPSTREAM", "output of a"),
     "a node of it is away": (AWAY, "a", "UNREACHABLE", "n2 since"),
@@ -118,10 +126,10 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
         "never starts",
     ),
     "it is tried again": (failing(auto_retries=1), "a", "RETRY", "attempt 1 failed (EXIT_1)"),
-    "its job is suspended": (after(a_job(status=RUNNING), SUSPEND), "a", "SUSPENDED", "n2"),
+    "its job is suspended": (play(a_job(status=RUNNING), SUSPEND), "a", "SUSPENDED", "n2"),
     "its job ends": (ENDING, "b", "JOB", "ENDING"),
     "its turn has not come": (
-        after(set_to("a; b", task_parallelism=1), 1),
+        play(set_to("a; b", task_parallelism=1), 1),
         "b",
         "PARALLELISM",
         "no more than 1 of the job's tasks run in parallel; under way: a",
@@ -153,14 +161,14 @@ SUCCEEDED = a_local_job(a_run(status=RunStatus.SUCCESS))
 LOCALS: dict[str, tuple[LocalJob, str]] = {
     "an approval": (ASKED, "APPROVAL"),
     "the decision is being told": (
-        after(ASKED, Decided(False, "li", "no", at(5)), 6),
+        play(ASKED, Decided(False, "li", "no", at(5)), 6),
         "CONFIRMING",
     ),
     "the approved job is not created": (UNUSED, "CREATION"),
     "it has not been started": (a_local_job(status=READY), "START"),
     "a container runs": (HERE, "RUNNING"),
     "nothing to do here": (SUCCEEDED, "NEXT_TASK"),
-    "the scheduling node is silent": (after(replace(HERE, spec=SPEC), 5000), "UNREACHABLE"),
+    "the scheduling node is silent": (play(replace(HERE, spec=SPEC), 5000), "UNREACHABLE"),
     "it is cleaned up": (replace(SUCCEEDED, status=JobStatus.FINISHED), "CLEANING"),
 }
 
@@ -192,6 +200,6 @@ def test_a_run_whose_engine_is_silent_says_since_when():
 
 def test_a_run_that_waits_for_others_of_its_job_says_so():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    found = waiting.of_runs(after(with_pool(first, second, cpu=4), 1), RunTiming())[second.run_id]
+    found = waiting.of_runs(play(with_pool(first, second, cpu=4), 1), RunTiming())[second.run_id]
     assert found.reason == "RESOURCES" and found.next_check is not None
     assert found.message == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
