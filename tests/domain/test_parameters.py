@@ -1,4 +1,6 @@
-from dataclasses import replace
+"""The parameters of a task at a party, merged from the entries of a job."""
+
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -9,73 +11,129 @@ from gateway.domain.spec import Party, data_location, effective
 from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE
 
-GUEST_0, GUEST_1, HOST_0 = Party("guest", 0, "n1"), Party("guest", 1, "n2"), Party("host", 0, "n3")
+GUEST_0 = Party("guest", 0, "n1")
+GUEST_1 = Party("guest", 1, "n2")
+HOST_0 = Party("host", 0, "n3")
+
 DEPTH = {"common": {"a": {"depth": 3}}}
 TABLE = {"namespace": "space", "name": "table"}
-VALUES: dict[str, tuple[Any, Party, dict[str, Any], dict[str, str] | None]] = {
-    "common": (DEPTH, HOST_0, {"depth": 3}, None),
-    "its own": (DEPTH | {"guest": {"0": {"a": {"depth": 5}}}}, GUEST_0, {"depth": 5}, None),
-    "another's": (DEPTH | {"guest": {"0": {"a": {"depth": 5}}}}, GUEST_1, {"depth": 3}, None),
-    "for several": (DEPTH | {"guest": {"0|1": {"a": {"depth": 5}}}}, GUEST_1, {"depth": 5}, None),
-    "for others": (
-        DEPTH | {"guest": {"0|1": {"a": {"depth": 5}}}},
-        Party("guest", 2, "n4"),
-        {"depth": 3},
-        None,
+
+
+@dataclass(frozen=True)
+class ParameterCase:
+    """A job's parameters, and what the task ``a`` gets of them at a party."""
+
+    params: Any
+    party: Party
+    values: dict[str, Any]
+    location: dict[str, str] | None = None  # of its data
+
+
+VALUES: dict[str, ParameterCase] = {
+    "common to all parties": ParameterCase(
+        params=DEPTH,
+        party=HOST_0,
+        values={"depth": 3},
     ),
-    "no prefix": ({"guest": {"1": {"a": {"x": 1}}}}, Party("guest", 11, "n"), {}, None),
-    "not merged": (
-        {"common": {"a": {"deep": {"x": 1, "y": 2}}}, "guest": {"0": {"a": {"deep": {"x": 3}}}}},
-        GUEST_0,
-        {"deep": {"x": 3}},
-        None,
+    "the party has its own": ParameterCase(
+        params=DEPTH | {"guest": {"0": {"a": {"depth": 5}}}},
+        party=GUEST_0,
+        values={"depth": 5},
     ),
-    "empty": (
-        {"common": {"a": {"x": 1, "y": 2}}, "guest": {"0": {"a": {"x": None, "y": ""}}}},
-        GUEST_0,
-        {"x": None, "y": ""},
-        None,
+    "another party's index": ParameterCase(
+        params=DEPTH | {"guest": {"0": {"a": {"depth": 5}}}},
+        party=GUEST_1,
+        values={"depth": 3},
     ),
-    "other tasks and roles": (
-        {
+    "an entry for several parties": ParameterCase(
+        params=DEPTH | {"guest": {"0|1": {"a": {"depth": 5}}}},
+        party=GUEST_1,
+        values={"depth": 5},
+    ),
+    "an entry for several other parties": ParameterCase(
+        params=DEPTH | {"guest": {"0|1": {"a": {"depth": 5}}}},
+        party=Party("guest", 2, "n4"),
+        values={"depth": 3},
+    ),
+    "an index is no prefix": ParameterCase(
+        params={"guest": {"1": {"a": {"x": 1}}}},
+        party=Party("guest", 11, "n"),
+        values={},
+    ),
+    "nested objects are not merged": ParameterCase(
+        params={
+            "common": {"a": {"deep": {"x": 1, "y": 2}}},
+            "guest": {"0": {"a": {"deep": {"x": 3}}}},
+        },
+        party=GUEST_0,
+        values={"deep": {"x": 3}},
+    ),
+    "None and empty text are values": ParameterCase(
+        params={"common": {"a": {"x": 1, "y": 2}}, "guest": {"0": {"a": {"x": None, "y": ""}}}},
+        party=GUEST_0,
+        values={"x": None, "y": ""},
+    ),
+    "other tasks and roles": ParameterCase(
+        params={
             "common": {"b": {"x": 1}},
             "guest": {"0": {"b": {"x": 2}}},
             "host": {"0": {"a": {"x": 3}}},
         },
-        GUEST_0,
-        {},
-        None,
+        party=GUEST_0,
+        values={},
     ),
-    "nothing": ({}, GUEST_0, {}, None),
-    "not objects": ({"common": None, "guest": []}, GUEST_0, {}, None),
-    "not objects below": ({"common": {"a": 1}, "guest": {"0": {"a": 2}}}, GUEST_0, {}, None),
-    "a dataset": (
-        {"guest": {"0": {"a": {"dataset_id": "space#table", "x": 1}}}},
-        GUEST_0,
-        {"x": 1},
-        {"dataset_id": "space#table"},
+    "no parameters": ParameterCase(
+        params={},
+        party=GUEST_0,
+        values={},
     ),
-    "a table": ({"guest": {"0": {"a": TABLE}}}, GUEST_0, TABLE, TABLE),
-    "both": (
-        {"guest": {"0": {"a": {**TABLE, "dataset_id": 7}}}},
-        GUEST_0,
-        TABLE,
-        {"dataset_id": "7"},
+    "roles that are no objects": ParameterCase(
+        params={"common": None, "guest": []},
+        party=GUEST_0,
+        values={},
     ),
-    "half": ({"guest": {"0": {"a": {"name": "table"}}}}, GUEST_0, {"name": "table"}, None),
-    "common is no location": ({"common": {"a": TABLE}}, GUEST_0, TABLE, None),
+    "tasks that are no objects": ParameterCase(
+        params={"common": {"a": 1}, "guest": {"0": {"a": 2}}},
+        party=GUEST_0,
+        values={},
+    ),
+    "a dataset id is a location": ParameterCase(
+        params={"guest": {"0": {"a": {"dataset_id": "space#table", "x": 1}}}},
+        party=GUEST_0,
+        values={"x": 1},
+        location={"dataset_id": "space#table"},
+    ),
+    "namespace and name are a location": ParameterCase(
+        params={"guest": {"0": {"a": TABLE}}},
+        party=GUEST_0,
+        values=TABLE,
+        location=TABLE,
+    ),
+    "a dataset id goes before namespace and name": ParameterCase(
+        params={"guest": {"0": {"a": {**TABLE, "dataset_id": 7}}}},
+        party=GUEST_0,
+        values=TABLE,
+        location={"dataset_id": "7"},
+    ),
+    "a name alone is no location": ParameterCase(
+        params={"guest": {"0": {"a": {"name": "table"}}}},
+        party=GUEST_0,
+        values={"name": "table"},
+    ),
+    "common entries are no location": ParameterCase(
+        params={"common": {"a": TABLE}},
+        party=GUEST_0,
+        values=TABLE,
+    ),
 }
 
 
-@pytest.mark.parametrize(("params", "party", "values", "location"), VALUES.values(), ids=VALUES)
-def test_what_a_task_gets_at_a_party(
-    params: Any,
-    party: Party,
-    values: dict,
-    location: dict | None,
-):
-    assert {name: found.value for name, found in effective(params, party, "a").items()} == values
-    assert data_location(params, party, "a") == location
+@pytest.mark.parametrize("case", VALUES.values(), ids=VALUES)
+def test_a_task_gets_the_nearest_parameters_and_its_data_location(case: ParameterCase):
+    parameters = effective(case.params, case.party, "a")
+
+    assert {name: parameter.value for name, parameter in parameters.items()} == case.values
+    assert data_location(case.params, case.party, "a") == case.location
 
 
 NAMES = st.sampled_from(["x", "y", "dataset_id", "namespace"])
@@ -93,32 +151,35 @@ PARAMS = st.fixed_dictionaries(
 
 @given(PARAMS, st.sampled_from([GUEST_0, GUEST_1, HOST_0]))
 @REPEATABLE
-def test_every_value_is_the_one_of_the_entry_it_names(params, party):
-    found = effective(params, party, "a")
+def test_every_value_names_the_entry_from_which_it_comes(params, party):
+    parameters = effective(params, party, "a")
+
     common = params.get("common", {}).get("a", {})
-    for name, value in found.items():
-        if value.origin == "common":
-            assert common[name] == value.value
+    assert parameters.keys() >= common.keys()
+    for name, parameter in parameters.items():
+        if parameter.origin == "common":
+            assert common[name] == parameter.value
         else:
-            role, _, key = value.origin.partition(".")
+            role, _, key = parameter.origin.partition(".")
             assert role == party.role
             assert str(party.index) in key.split("|")
-            assert params[role][key]["a"][name] == value.value
-    assert found.keys() >= common.keys()
+            assert params[role][key]["a"][name] == parameter.value
 
 
 @given(PARAMS)
 @REPEATABLE
-def test_a_node_receives_its_own_entries_and_only_the_keys_of_the_others(params):
-    spec = a_spec(
-        "a", {"guest": ("n1", "n2"), "host": ("n3",)}, task_params=params, job_params=params
-    )
-    told = spec.for_node("n1")
-    for mine in (told.task_params, told.job_params):
-        assert mine.keys() == params.keys()
-        assert mine.get("common") == params.get("common")
-        for key, entry in mine.get("guest", {}).items():
-            assert entry == (params["guest"][key] if "0" in key.split("|") else {})
-        assert all(entry == {} for entry in mine.get("host", {}).values())
-    assert effective(told.task_params, GUEST_0, "a") == effective(params, GUEST_0, "a")
-    assert replace(told, task_params=params, job_params=params) == spec
+def test_a_node_gets_its_own_entries_and_only_the_keys_of_the_others(params):
+    roles = {"guest": ("n1", "n2"), "host": ("n3",)}
+    spec = a_spec("a", roles, task_params=params, job_params=params)
+
+    spec_for_guest = spec.for_node("n1")
+
+    for entries in (spec_for_guest.task_params, spec_for_guest.job_params):
+        assert entries.keys() == params.keys()
+        assert entries.get("common") == params.get("common")
+        for key, entry in entries.get("guest", {}).items():
+            is_for_guest_0 = "0" in key.split("|")
+            assert entry == (params["guest"][key] if is_for_guest_0 else {})
+        assert all(entry == {} for entry in entries.get("host", {}).values())
+    assert effective(spec_for_guest.task_params, GUEST_0, "a") == effective(params, GUEST_0, "a")
+    assert replace(spec_for_guest, task_params=params, job_params=params) == spec

@@ -1,4 +1,4 @@
-"""What other nodes and institutions learn of a failure: no data, settings or paths that are not theirs."""
+"""Messages for other nodes and institutions: without foreign data, settings and paths."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.builders import T0, a_job, a_spec
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "redacted_text"),
     [
         (
             "[Errno 28] No space left on device: '/srv/bfia/storage/x'",
@@ -40,8 +40,9 @@ from tests.builders import T0, a_job, a_spec
         ),
     ],
 )
-def test_only_the_last_part_of_a_path_is_shown(text: str, told: str):
-    assert for_others(text) == told == for_others(told)
+def test_only_the_last_part_of_a_path_or_address_is_shown(text: str, redacted_text: str):
+    assert for_others(text) == redacted_text
+    assert for_others(redacted_text) == redacted_text
 
 
 @pytest.mark.parametrize(
@@ -58,35 +59,47 @@ def test_only_the_last_part_of_a_path_is_shown(text: str, told: str):
         "../x/y ~/x/y ./x/y",
     ],
 )
-def test_what_is_no_path_of_a_machine_stays(text: str):
+def test_a_text_without_a_machines_path_stays(text: str):
     assert for_others(text) == text
 
 
 def test_messages_and_warnings_of_a_response_are_redacted_and_values_kept():
-    said = {
+    response = {
         "status": "tcp://a",
         "failed_by": {"message": "at tcp://a", "reason": "X"},
         "tasks": [{"message": "/a/b"}],
+        "warnings": ["tcp://a"],
+        "message": None,
     }
-    assert redacted(said | {"warnings": ["tcp://a"], "message": None}) == {
+
+    assert redacted(response) == {
         "status": "tcp://a",
         "failed_by": {"message": "at tcp://…", "reason": "X"},
         "tasks": [{"message": "…/b"}],
         "warnings": ["tcp://…"],
         "message": None,
     }
+
+
+def test_a_response_without_messages_is_kept():
     assert redacted(["tcp://a"]) == ["tcp://a"]
 
 
-PIECES = st.lists(st.sampled_from(["tcp://", "ssh://", *"/a@.: '~v1…"]), max_size=40).map("".join)
+# Texts made of the pieces that the redaction looks for.
+PATH_LIKE_TEXTS = st.lists(st.sampled_from(["tcp://", "ssh://", *"/a@.: '~v1…"]), max_size=40).map(
+    "".join
+)
 
 
-@given(PIECES)
+@given(PATH_LIKE_TEXTS)
 def test_redacting_twice_changes_nothing_more(text: str):
     assert for_others(for_others(text)) == for_others(text)
 
 
-GUEST, HOST, ARBITER = "n1", "n2", "n3"
+GUEST = "n1"
+HOST = "n2"
+ARBITER = "n3"
+
 PARAMS = {
     "common": {"a": {"mode": "shared-mode"}},
     "guest": {"0": {"a": {"dataset_id": "g#t", "key": "guests-key"}}},
@@ -119,7 +132,7 @@ SPEC = replace(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "redacted_message"),
     [
         ("dataset bank#loans is not granted at node n2", "dataset … is not granted at node n2"),
         ("bank/loans lacks its part data_0", "… lacks its part data_0"),
@@ -141,29 +154,29 @@ SPEC = replace(
         ("within 5 seconds; loans_2 and cab stay", "within 5 seconds; loans_2 and cab stay"),
     ],
 )
-def test_a_third_party_gets_a_redacted_message(said: str, told: str):
-    assert without_others(SPEC, ARBITER, said) == told
+def test_a_third_party_gets_a_redacted_message(message: str, redacted_message: str):
+    assert without_others(SPEC, ARBITER, message) == redacted_message
 
 
 def test_a_failure_is_redacted_for_nodes_that_neither_failed_nor_submitted():
     text = "dataset bank#loans is not granted (got 'bank#loans')"
     failure = Failure("NOT_AUTHORISED", text, HOST)
-    job = replace(a_job(spec=SPEC), ending=Ending(Outcome.REJECTED, T0, failure))
-    told = {node: ending_for(job, node) for node in (GUEST, HOST, ARBITER)}
-    assert told[GUEST] == told[HOST] == job.ending
-    assert told[ARBITER] == replace(
-        job.ending, failure=replace(failure, message="dataset … is not granted (got '…')")
-    )
+    ending = Ending(Outcome.REJECTED, T0, failure)
+    job = replace(a_job(spec=SPEC), ending=ending)
+
+    redacted_failure = replace(failure, message="dataset … is not granted (got '…')")
+    assert ending_for(job, GUEST) == ending
+    assert ending_for(job, HOST) == ending
+    assert ending_for(job, ARBITER) == replace(ending, failure=redacted_failure)
 
 
 def test_new_parameters_are_hidden_as_those_of_the_submitted_job():
-    new = Amendment("a1", {"host": {"0": {"a": {"note": "hosts-new-secret"}}}}, HOST, "", T0)
+    new_params = {"host": {"0": {"a": {"note": "hosts-new-secret"}}}}
+    amendment = Amendment("a1", new_params, HOST, "", T0)
     failure = Failure("X", "bank#loans with 'hosts-new-secret' failed", HOST)
-    job = replace(a_job(spec=SPEC), ending=Ending(Outcome.FAILED, T0, failure), amendments=(new,))
-    told = ending_for(job, ARBITER)
-    assert (
-        told is not None
-        and told.failure is not None
-        and told.failure.message == "… with '…' failed"
-    )
-    assert ending_for(job, HOST) == job.ending
+    ending = Ending(Outcome.FAILED, T0, failure)
+    job = replace(a_job(spec=SPEC), ending=ending, amendments=(amendment,))
+
+    redacted_failure = replace(failure, message="… with '…' failed")
+    assert ending_for(job, ARBITER) == replace(ending, failure=redacted_failure)
+    assert ending_for(job, HOST) == ending

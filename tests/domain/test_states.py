@@ -1,4 +1,4 @@
-"""What jobs, tasks and runs are, for every mix of what their parts are: as tables, and through the rules."""
+"""The states of jobs, tasks and runs for every mix of their parts: as tables, and through the rules."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement, permutations, product
@@ -29,12 +29,17 @@ from tests.builders import a_job, a_spec
 from tests.domain.script import AcceptAll, play, report_task
 from tests.domain.strategies import REPEATABLE
 
-PENDING, READY, RUNNING = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.RUNNING
-SUCCESS, FAILED = TaskStatus.SUCCESS, TaskStatus.FAILED
-MULTISETS = [m for n in range(5) for m in combinations_with_replacement(TaskStatus, n)]
+PENDING = TaskStatus.PENDING
+READY = TaskStatus.READY
+RUNNING = TaskStatus.RUNNING
+SUCCESS = TaskStatus.SUCCESS
+FAILED = TaskStatus.FAILED
 
+# Every mix of at most four states, regardless of their order.
+MIXES = [mix for size in range(5) for mix in combinations_with_replacement(TaskStatus, size)]
 
-LEGAL = {
+# The legal moves of each table.
+LEGAL_MOVES = {
     JobStatus: (
         JOB,
         "PENDING-READY PENDING-REJECTED READY-RUNNING READY-FINISHED RUNNING-FINISHED",
@@ -50,138 +55,180 @@ LEGAL = {
         "RUNNING-SUCCESS RUNNING-FAILED RUNNING-STOPPING STOPPING-FAILED",
     ),
 }
-ENDS = {"FINISHED", "REJECTED", "SUCCESS", "FAILED"}
+FINAL_STATES = {"FINISHED", "REJECTED", "SUCCESS", "FAILED"}
 
 
-@pytest.mark.parametrize("kind", LEGAL)
+def mix_id(mix: Sequence[TaskStatus]) -> str:
+    return "+".join(mix) or "no task"
+
+
+@pytest.mark.parametrize("kind", LEGAL_MOVES)
 def test_a_table_has_exactly_these_moves(kind):
-    table, moves = LEGAL[kind]
-    legal = {tuple(pair.split("-")) for pair in moves.split()}
+    table, text = LEGAL_MOVES[kind]
+    legal = {tuple(pair.split("-")) for pair in text.split()}
+
     assert {(old, new) for old, new in product(table, table) if may(table, old, new)} == legal
+    assert {status for status in kind if ended(table, status)} == FINAL_STATES & set(kind)
+
+
+@pytest.mark.parametrize("kind", LEGAL_MOVES)
+def test_a_move_beside_the_table_is_refused(kind):
+    table, text = LEGAL_MOVES[kind]
+    legal = {tuple(pair.split("-")) for pair in text.split()}
+
     for old, new in product(kind, kind):
         if (old, new) in legal:
             assert move(table, old, new) is new
-        else:
-            with pytest.raises(IllegalMove, match=f"{old} -> {new}"):
-                move(table, old, new)
-    assert {status for status in kind if ended(table, status)} == ENDS & set(kind)
+            continue
+        with pytest.raises(IllegalMove, match=f"{old} -> {new}"):
+            move(table, old, new)
 
 
-def _expected(statuses: tuple[TaskStatus, ...]) -> TaskStatus:
-    """The rule once more, written from the parties' point of view."""
+def expected_merge(statuses: Sequence[TaskStatus]) -> TaskStatus:
+    """Return the merged state, by the rule from the parties' point of view."""
     if FAILED in statuses:
         return FAILED
-    open_ = [status for status in statuses if status is not SUCCESS]
-    return max(open_, key=[PENDING, READY, RUNNING].index) if open_ else SUCCESS
+    unfinished = [status for status in statuses if status is not SUCCESS]
+    if not unfinished:
+        return SUCCESS
+    return max(unfinished, key=[PENDING, READY, RUNNING].index)
 
 
-@pytest.mark.parametrize("statuses", MULTISETS, ids=lambda m: "+".join(m) or "nobody")
+@pytest.mark.parametrize("statuses", MIXES, ids=mix_id)
 def test_the_states_of_several_parties_merge_whatever_their_order(statuses):
-    assert {merge(order) for order in permutations(statuses)} == {_expected(statuses)}
+    assert {merge(order) for order in permutations(statuses)} == {expected_merge(statuses)}
 
 
 @given(st.lists(st.lists(st.sampled_from(TaskStatus), min_size=1), min_size=1))
 @REPEATABLE
-def test_it_does_not_matter_whether_roles_or_nodes_are_merged_first(parties):
-    assert merge(map(merge, parties)) is merge(status for roles in parties for status in roles)
+def test_merging_roles_before_nodes_changes_nothing(parties):
+    all_statuses = [status for roles in parties for status in roles]
+
+    assert merge(map(merge, parties)) is merge(all_statuses)
 
 
 def test_the_reported_state_of_a_run_never_goes_back():
     assert set(TASK_OF_RUN) == set(RunStatus)
-    for old, news in RUN.items():
-        for new in news:
-            before, following = TASK_OF_RUN[old], TASK_OF_RUN[new]
-            assert before is following or may(TASK, before, following)
-    for run, task in TASK_OF_RUN.items():
-        assert ended(RUN, run) is ended(TASK, task)
+    for old, followers in RUN.items():
+        for new in followers:
+            old_report = TASK_OF_RUN[old]
+            new_report = TASK_OF_RUN[new]
+            assert old_report is new_report or may(TASK, old_report, new_report)
+
+
+@pytest.mark.parametrize("status", RunStatus)
+def test_a_run_has_ended_exactly_if_its_reported_state_is_final(status: RunStatus):
+    assert ended(RUN, status) is ended(TASK, TASK_OF_RUN[status])
 
 
 # ---------------------------------------------------------------- a job and its tasks
 
 
-def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
-    """Return a job of unrelated tasks that both nodes have told to be in these states."""
-    names = [f"t{i}" for i in range(len(states))]
-    spec = a_spec("; ".join(names) if names else Dag(()))
-    job = play(a_job(spec=spec, status=JobStatus.RUNNING), AcceptAll(0))
-    for name, status in zip(names, states, strict=True):
-        job = told(job, name, dict.fromkeys(("n1", "n2"), status))
-    return play(job, *([AcceptAll(3)] if stops_answered else [3]))
+def job_with_reports(statuses: Sequence[TaskStatus], *, stops_accepted: bool) -> Job:
+    """Return a job of unrelated tasks after both nodes have reported these states."""
+    names = [f"t{number}" for number in range(len(statuses))]
+    dag = "; ".join(names) if names else Dag(())
+    job = play(a_job(spec=a_spec(dag), status=JobStatus.RUNNING), AcceptAll(0))
+    for name, status in zip(names, statuses, strict=True):
+        job = report(job, name, {"n1": status, "n2": status})
+    return play(job, AcceptAll(3) if stops_accepted else 3)
 
 
-def told(
+def report(
     job: Job,
-    name: str,
-    states: Mapping[str, TaskStatus],
+    task: str,
+    statuses: Mapping[str, TaskStatus],
 ) -> Job:
-    """Return the job after nodes have told how a task is there, in this order; PENDING is not told."""
-    return play(
-        job, *(report_task(s, node, name, 2) for node, s in states.items() if s is not PENDING)
-    )
+    """Return the job after each node has reported the task, in this order; PENDING is not reported."""
+    reports = [
+        report_task(status, node, task, 2)
+        for node, status in statuses.items()
+        if status is not PENDING
+    ]
+    return play(job, *reports)
 
 
-def wanted(states: Sequence[TaskStatus]) -> tuple[JobStatus, Outcome | None]:
-    """The rule once more, written from the user's point of view."""
-    if FAILED in states:
+def expected_end(statuses: Sequence[TaskStatus]) -> tuple[JobStatus, Outcome | None]:
+    """Return state and outcome of a job, by the rule from the user's point of view."""
+    if FAILED in statuses:
         return JobStatus.FINISHED, Outcome.FAILED
-    if states and all(s is SUCCESS for s in states):
+    if statuses and set(statuses) == {SUCCESS}:
         return JobStatus.FINISHED, Outcome.SUCCEEDED
     return JobStatus.RUNNING, None
 
 
-@pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
-def test_what_a_job_is_follows_from_its_tasks(states: tuple[TaskStatus, ...]):
-    status, outcome = wanted(states)
-    orders = set(permutations(states)) if len(states) < 4 else {states, states[::-1]}
-    for order in orders:
-        job = played(order, stops_answered=True)
+def some_orders(statuses: tuple[TaskStatus, ...]) -> set[tuple[TaskStatus, ...]]:
+    """Return every order of up to three states, and two orders of more."""
+    if len(statuses) < 4:
+        return set(permutations(statuses))
+    return {statuses, statuses[::-1]}
+
+
+@pytest.mark.parametrize("statuses", MIXES, ids=mix_id)
+def test_the_state_of_a_job_follows_from_its_tasks(statuses: tuple[TaskStatus, ...]):
+    status, outcome = expected_end(statuses)
+    for order in some_orders(statuses):
+        job = job_with_reports(order, stops_accepted=True)
+
         assert (job.status, job.outcome) == (status, outcome)
         assert (job.progress == 100) is (outcome is Outcome.SUCCEEDED)
-        if not ended(JOB, status):
-            shown = [READY if s is PENDING else s for s in order]
-            assert [t.status for t in job.tasks.values()] == shown
+        task_statuses = [task.status for task in job.tasks.values()]
+        if ended(JOB, status):
+            assert all(ended(TASK, s) for s in task_statuses if s is not READY)
         else:
-            assert all(ended(TASK, t.status) for t in job.tasks.values() if t.status is not READY)
+            assert task_statuses == [READY if s is PENDING else s for s in order]
 
 
-@pytest.mark.parametrize("states", [m for m in MULTISETS if wanted(m)[1]], ids="+".join)
+ENDING_MIXES = [mix for mix in MIXES if expected_end(mix)[1] is not None]
+
+
+@pytest.mark.parametrize("statuses", ENDING_MIXES, ids=mix_id)
 def test_the_end_and_full_progress_come_once_every_node_was_notified(
-    states: tuple[TaskStatus, ...],
+    statuses: tuple[TaskStatus, ...],
 ):
-    job = played(states, stops_answered=False)
-    assert job.ending is not None and not ended(JOB, job.status)
-    assert job.outcome is None and job.progress < 100
+    job = job_with_reports(statuses, stops_accepted=False)
+
+    assert job.ending is not None
+    assert not ended(JOB, job.status)
+    assert job.outcome is None
+    assert job.progress < 100
 
 
-PARTIES = ("n1", "n2", "n3")
+NODES = ("n1", "n2", "n3")
+ROLES = {
+    "guest": ("n1",),
+    "host": ("n2",),
+    "arbiter": ("n3",),
+}
 
 
-@pytest.mark.parametrize("states", list(product(TaskStatus, repeat=3)), ids="+".join)
+@pytest.mark.parametrize("statuses", list(product(TaskStatus, repeat=3)), ids=mix_id)
 def test_a_tasks_state_follows_from_its_parties_in_any_report_order(
-    states: tuple[TaskStatus, ...],
+    statuses: tuple[TaskStatus, ...],
 ):
-    merged = merge(states)
+    merged = merge(statuses)
     expected = merged if may(TASK, READY, merged) else READY
-    roles = {
-        "guest": ("n1",),
-        "host": ("n2",),
-        "arbiter": ("n3",),
-    }
-    for order in permutations(zip(PARTIES, states, strict=True)):
-        job = told(
-            play(a_job(status=JobStatus.RUNNING, roles=roles), AcceptAll(0)), "a", dict(order)
-        )
-        task = job.tasks["a"]
+    new_job = play(a_job(status=JobStatus.RUNNING, roles=ROLES), AcceptAll(0))
+
+    for order in permutations(zip(NODES, statuses, strict=True)):
+        task = report(new_job, "a", dict(order)).tasks["a"]
+
         assert task.status is expected
         assert (task.failure is not None) is (expected is FAILED)
-        assert [task.nodes[n].status for n in PARTIES] == list(states)
+        assert [task.nodes[node].status for node in NODES] == list(statuses)
 
 
-@pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
-def test_the_state_of_a_job_whose_peer_reports_tasks_only(states: tuple[TaskStatus, ...]):
-    status = status_from_tasks(set(states))
-    assert status is (JobStatus.PENDING if set(states) <= {PENDING} else wanted(states)[0])
-    outcome = outcome_from_tasks(status, states)
-    assert outcome is wanted(states)[1]
-    progress = progress_from_tasks(outcome, states)
-    assert (progress == 100) is (outcome is Outcome.SUCCEEDED) and 0 <= progress <= 100
+@pytest.mark.parametrize("statuses", MIXES, ids=mix_id)
+def test_the_state_of_a_job_whose_peer_reports_tasks_only(statuses: tuple[TaskStatus, ...]):
+    expected_status, expected_outcome = expected_end(statuses)
+    if set(statuses) <= {PENDING}:
+        expected_status = JobStatus.PENDING
+
+    status = status_from_tasks(set(statuses))
+    outcome = outcome_from_tasks(status, statuses)
+    progress = progress_from_tasks(outcome, statuses)
+
+    assert status is expected_status
+    assert outcome is expected_outcome
+    assert (progress == 100) is (outcome is Outcome.SUCCEEDED)
+    assert 0 <= progress <= 100
