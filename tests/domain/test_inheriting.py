@@ -1,4 +1,4 @@
-"""What a job takes over from an earlier one, and a job that is run again."""
+"""Reruns: the results that a job inherits from an earlier one, and a job that is run again."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain import rerun, validation
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.job import Acceptance, Job, Lineage, Task
+from gateway.domain.job import Acceptance, Job, Lineage
 from gateway.domain.rerun import Order
 from gateway.domain.scheduling.messages import StartTaskAt
 from gateway.domain.spec import Failure, JobSpec, effective
@@ -16,7 +16,10 @@ from tests.builders import a_job, a_node, a_spec, parties
 from tests.domain.calls import C1, C2
 from tests.domain.script import AcceptAll, accept, due_commands, play
 
-SUCCESS, FAILED, READY = TaskStatus.SUCCESS, TaskStatus.FAILED, TaskStatus.READY
+SUCCESS = TaskStatus.SUCCESS
+FAILED = TaskStatus.FAILED
+READY = TaskStatus.READY
+
 PARAMS = {
     "common": {"a": {"x": 1}},
     "guest": {"0": {"b": {"y": 1}}},
@@ -25,15 +28,15 @@ PARAMS = {
 
 
 def an_ended_job(**statuses: Any) -> Job:
-    """Return a job ``a -> b -> c; d`` of which everything has succeeded, or is as named."""
+    """Return a job ``a -> b -> c; d``; a task without a status has succeeded."""
     spec = a_spec("a -> b -> c; d", job_id="job-old", task_params=PARAMS)
-    statuses = dict.fromkeys("abcd", SUCCESS) | statuses
-    return replace(
-        a_job(spec.dag, JobStatus.FINISHED, spec=spec, **statuses), outcome=Outcome.FAILED
-    )
+    all_statuses = dict.fromkeys("abcd", SUCCESS) | statuses
+    job = a_job(spec.dag, JobStatus.FINISHED, spec=spec, **all_statuses)
+    return replace(job, outcome=Outcome.FAILED)
 
 
-def heir(old: Job, **changes: Any) -> JobSpec:
+def successor(old: Job, **changes: Any) -> JobSpec:
+    """Return a new job that may inherit from an old one."""
     return replace(
         old.spec,
         job_id="job-new",
@@ -42,228 +45,305 @@ def heir(old: Job, **changes: Any) -> JobSpec:
     )
 
 
-def demanding(spec: JobSpec, *tasks: Any) -> JobSpec:
+def demand(spec: JobSpec, *tasks: str) -> JobSpec:
+    """Return a job that demands to inherit exactly these tasks."""
     return replace(spec, job_params={"common": {"inherit": list(tasks)}})
 
 
-# ---------------------------------------------------------------- what may be taken over
+# ---------------------------------------------------------------- candidates
 
 
-def test_all_that_is_the_same_and_has_succeeded_may_be_taken_over():
+def test_every_unchanged_task_that_succeeded_may_be_inherited():
     old = an_ended_job(c=FAILED)
-    found, lacking = rerun.candidates(old, heir(old))
-    assert found == {n: Lineage("job-old", f"task_{n}") for n in "abd"}
-    assert lacking == {"c": "it has not succeeded in job job-old"}
-    more = heir(old, dag=Dag((*old.spec.dag.nodes, a_node("e"))))
-    assert rerun.candidates(old, more)[1]["e"] == "job job-old has no such task"
-    going_on = replace(old, status=JobStatus.RUNNING)
-    assert set(rerun.candidates(going_on, heir(old))[1].values()) == {
-        "job job-old is still RUNNING"
-    }
+
+    candidates, obstacles = rerun.candidates(old, successor(old))
+
+    assert candidates == {task: Lineage("job-old", f"task_{task}") for task in "abd"}
+    assert obstacles == {"c": "it has not succeeded in job job-old"}
 
 
-def other_component(
-    dag: Dag,
-    task: str,
-    ref: ComponentRef,
-) -> Dag:
-    return Dag(tuple(replace(n, component=ref) if n.name == task else n for n in dag.nodes))
+def test_a_new_task_cannot_be_inherited():
+    old = an_ended_job()
+    larger_dag = Dag((*old.spec.dag.nodes, a_node("e")))
+
+    _, obstacles = rerun.candidates(old, successor(old, dag=larger_dag))
+
+    assert obstacles["e"] == "job job-old has no such task"
+
+
+def test_nothing_is_inherited_from_a_running_job():
+    old = replace(an_ended_job(), status=JobStatus.RUNNING)
+
+    _, obstacles = rerun.candidates(old, successor(old))
+
+    assert set(obstacles.values()) == {"job job-old is still RUNNING"}
 
 
 DAG = an_ended_job().spec.dag
+WITHOUT_A = DAG.nodes[1:]
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (
-            {"dag": other_component(DAG, "a", ComponentRef("vendor", "1.0.0", "Other"))},
-            "the component differs",
-        ),
-        (
-            {"dag": other_component(DAG, "a", ComponentRef("vendor", "2.0.0", "Thing"))},
-            "the version differs",
-        ),
-        (
-            {"dag": Dag((a_node("a", outputs=("out", "more")), *DAG.nodes[1:]))},
-            "the outputs differ",
-        ),
-        ({"dag": Dag((a_node("a", ["d"]), *DAG.nodes[1:]))}, "the inputs differ"),
-        (
-            {"parties": parties({"guest": ("n1",), "host": ("n3",)})},
-            "the roles differ: guest.0=n1, host.0=n3",
-        ),
-        (
-            {"task_params": PARAMS | {"common": {"a": {"x": 2}}}},
-            "the parameters of guest.0 differ: x",
-        ),
-        ({"task_params": PARAMS | {"host": {}}}, "the parameters of host.0 differ: z"),
-        (
-            {"task_params": PARAMS | {"host": {"0": {"a": {"z": 1, "dataset_id": "n#d"}}}}},
-            "the inputs of host.0",
-        ),
-    ],
-)
-def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, Any], says: str):
+def with_component(task: str, component: ComponentRef) -> Dag:
+    """Return the flow with another component for a task."""
+    nodes = [replace(n, component=component) if n.name == task else n for n in DAG.nodes]
+    return Dag(tuple(nodes))
+
+
+OTHER_COMPONENT = ComponentRef("vendor", "1.0.0", "Other")
+OTHER_VERSION = ComponentRef("vendor", "2.0.0", "Thing")
+OTHER_HOST = parties({"guest": ("n1",), "host": ("n3",)})
+
+DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "component": ({"dag": with_component("a", OTHER_COMPONENT)}, "the component differs"),
+    "version": ({"dag": with_component("a", OTHER_VERSION)}, "the version differs"),
+    "outputs": (
+        {"dag": Dag((a_node("a", outputs=("out", "more")), *WITHOUT_A))},
+        "the outputs differ",
+    ),
+    "inputs": ({"dag": Dag((a_node("a", ["d"]), *WITHOUT_A))}, "the inputs differ"),
+    "common parameter": (
+        {"task_params": PARAMS | {"common": {"a": {"x": 2}}}},
+        "the parameters of guest.0 differ: x",
+    ),
+    "parameter of a role": (
+        {"task_params": PARAMS | {"host": {}}},
+        "the parameters of host.0 differ: z",
+    ),
+    "dataset": (
+        {"task_params": PARAMS | {"host": {"0": {"a": {"z": 1, "dataset_id": "n#d"}}}}},
+        "the inputs of host.0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "obstacle"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_a_changed_task_and_its_downstream_tasks_are_not_inherited(
+    change: dict[str, Any], obstacle: str
+):
     old = an_ended_job()
-    found, lacking = rerun.candidates(old, heir(old, **change))
-    assert lacking["a"].startswith(says)
-    if "parties" not in change:
-        assert (
-            set(found) == {"d"}
-            and lacking["b"] == "it needs the output of a, which is not inherited"
-        )
+
+    candidates, obstacles = rerun.candidates(old, successor(old, **change))
+
+    assert set(candidates) == {"d"}
+    assert obstacles["a"].startswith(obstacle)
+    assert obstacles["b"] == "it needs the output of a, which is not inherited"
 
 
-@pytest.mark.parametrize(
-    ("change", "goes_on"),
-    [
-        ({}, True),
-        ({"task_params": {}}, True),
-        ({"scheduler": "n9"}, False),
-        ({"parties": parties({"guest": ("n1",), "host": ("n3",)})}, False),
-        ({"dag": other_component(DAG, "b", ComponentRef("vendor", "1.0.0", "Other"))}, False),
-        ({"dag": other_component(DAG, "a", ComponentRef("vendor", "2.0.0", "Thing"))}, False),
-        ({"dag": Dag((a_node("b"), *DAG.nodes[2:]))}, False),
-        ({"dag": Dag((*DAG.nodes[:2], a_node("z")))}, True),
-        ({"task_params": {"host": {"0": {"a": {"dataset_id": "n#d"}}}}}, False),
-    ],
-)
+def test_a_change_of_parties_is_an_obstacle():
+    old = an_ended_job()
+
+    _, obstacles = rerun.candidates(old, successor(old, parties=OTHER_HOST))
+
+    assert obstacles["a"].startswith("the roles differ: guest.0=n1, host.0=n3")
+
+
+CHECKPOINTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "no change": ({}, True),
+    "other parameters": ({"task_params": {}}, True),
+    "another scheduler": ({"scheduler": "n9"}, False),
+    "another party": ({"parties": OTHER_HOST}, False),
+    "another component": ({"dag": with_component("b", OTHER_COMPONENT)}, False),
+    "another version upstream": ({"dag": with_component("a", OTHER_VERSION)}, False),
+    "no task upstream": ({"dag": Dag((a_node("b"), *DAG.nodes[2:]))}, False),
+    "another flow downstream": ({"dag": Dag((*DAG.nodes[:2], a_node("z")))}, True),
+    "other data": ({"task_params": {"host": {"0": {"a": {"dataset_id": "n#d"}}}}}, False),
+}
+
+
+@pytest.mark.parametrize(("change", "goes_on"), CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_checkpoints_are_for_the_same_work_on_the_same_data(change: dict[str, Any], goes_on: bool):
-    """Or another component would read at a partner what was left of data that is granted no more."""
+    """Else another component would read a partner's data after the end of its grant."""
     old = an_ended_job().spec
+
     assert rerun.may_go_on(old, replace(old, **change), "b", old.parties) is goes_on
-    assert not rerun.may_go_on(
-        old, replace(old, dag=Dag((*DAG.nodes, a_node("z")))), "z", old.parties
-    )
+
+
+def test_a_new_task_has_no_checkpoint():
+    old = an_ended_job().spec
+    new = replace(old, dag=Dag((*DAG.nodes, a_node("z"))))
+
+    assert not rerun.may_go_on(old, new, "z", old.parties)
 
 
 def test_a_task_that_the_old_job_lacks_differs():
     old = an_ended_job().spec
     new = replace(old, dag=Dag((*DAG.nodes, a_node("new"))))
+
     assert rerun.difference(old, new, "new", ()) == "there is no such task"
 
 
-def test_a_task_that_was_taken_over_itself_is_traced_to_where_it_ran():
+def test_an_inherited_task_is_traced_to_the_job_in_which_it_ran():
     old = an_ended_job()
-    first = Lineage("job-first", "task_first")
-    old = replace(old, tasks={**old.tasks, "a": replace(old.tasks["a"], lineage=first)})
-    assert rerun.candidates(old, heir(old))[0]["a"] == first
+    first_run = Lineage("job-first", "task_first")
+    inherited = replace(old.tasks["a"], lineage=first_run)
+    old = replace(old, tasks={**old.tasks, "a": inherited})
+
+    candidates, _ = rerun.candidates(old, successor(old))
+
+    assert candidates["a"] == first_run
 
 
-def test_a_demand_is_exactly_that():
+@pytest.mark.parametrize("tasks", [("a", "d"), ()], ids=["some", "none"])
+def test_only_the_demanded_tasks_are_inherited(tasks: tuple[str, ...]):
     old = an_ended_job()
-    assert set(rerun.candidates(old, demanding(heir(old), "a", "d"))[0]) == {"a", "d"}
-    assert rerun.candidates(old, demanding(heir(old)))[0] == {}
+
+    candidates, _ = rerun.candidates(old, demand(successor(old), *tasks))
+
+    assert set(candidates) == set(tasks)
 
 
-# ---------------------------------------------------------------- what all nodes agree on
+# ---------------------------------------------------------------- agreement of the nodes
 
 
-def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
-    """Return a new job that may take over a, b and d, after n1 and n2 have said what they can."""
+def create_successor(
+    *inherited_at: tuple[str, ...] | None,
+    demanded: tuple[str, ...] = (),
+) -> Job:
+    """Return a new job that may inherit a, b and d, after its creation at n1 and n2.
+
+    ``inherited_at`` has the tasks that each node reports as inherited; None: it reports nothing.
+    """
     old = an_ended_job(c=FAILED)
-    spec = demanding(heir(old), "a", "b", "d") if demand else heir(old)
-    found, _ = rerun.candidates(old, spec)
+    spec = successor(old)
+    if demanded:
+        spec = demand(spec, *demanded)
+    candidates, _ = rerun.candidates(old, spec)
     job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
-    tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
-    accepted = (
-        accept(c, 1, Acceptance(inherited=names)) for c, names in zip((C1, C2), said, strict=True)
-    )
-    return play(replace(job, tasks=tasks), 0, *accepted)
+    tasks = {name: replace(task, lineage=candidates.get(name)) for name, task in job.tasks.items()}
+    responses = [
+        accept(request, 1, Acceptance(inherited=tasks_at_node))
+        for request, tasks_at_node in zip((C1, C2), inherited_at, strict=True)
+    ]
+    return play(replace(job, tasks=tasks), 0, *responses)
 
 
-def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
-    job = created(("a", "b", "d"), ("a", "b"))
-    assert {n: t.status for n, t in job.tasks.items()} == {
+def test_a_task_that_every_node_inherits_has_succeeded_and_the_rest_runs():
+    job = create_successor(("a", "b", "d"), ("a", "b"))
+
+    statuses = {name: task.status for name, task in job.tasks.items()}
+    assert statuses == {
         "a": SUCCESS,
         "b": SUCCESS,
         "c": READY,
         "d": READY,
     }
-    assert job.tasks["a"].lineage == Lineage("job-old", "task_a") and job.tasks["d"].lineage is None
-    told = {(n.event, n.detail["task"]) for n in job.notes if "inherited" in n.event}
-    assert told == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
-    assert {
-        r.task for r in due_commands(play(job, AcceptAll(2)), 2) if isinstance(r, StartTaskAt)
-    } == {
-        "c",
-        "d",
-    }
+    assert job.tasks["a"].lineage == Lineage("job-old", "task_a")
+    assert job.tasks["d"].lineage is None
+    notes = {(note.event, note.detail["task"]) for note in job.notes if "inherited" in note.event}
+    assert notes == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
+    requests = due_commands(play(job, AcceptAll(2)), 2)
+    started_tasks = {request.task for request in requests if isinstance(request, StartTaskAt)}
+    assert started_tasks == {"c", "d"}
 
 
-def test_a_task_whose_input_one_node_lacks_runs_too():
-    job = created(("a", "b"), ("b",))
-    assert {n for n, t in job.tasks.items() if t.status is SUCCESS} == set()
+def test_a_task_runs_again_if_one_node_lacks_its_input():
+    job = create_successor(("a", "b"), ("b",))
+
+    assert SUCCESS not in {task.status for task in job.tasks.values()}
 
 
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_node_that_does_not_report_what_it_can_inherit_refuses_the_job(silent: int):
-    said: list[Any] = [("a", "b", "d"), ("a", "b", "d")]
-    said[silent] = None
-    job = created(*said)
+    inherited_at: list[tuple[str, ...] | None] = [("a", "b", "d"), ("a", "b", "d")]
+    inherited_at[silent] = None
+
+    job = create_successor(*inherited_at)
+
     assert (job.status, job.ending.outcome) == (JobStatus.PENDING, Outcome.REJECTED)
     assert (job.ending.failure.reason, job.ending.failure.node) == (rerun.REASON, f"n{silent + 1}")
     assert "job READY" not in {note.event for note in job.notes}
 
 
 def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
-    job = created(("a", "b", "d"), ("a", "d"), demand=True)
-    assert job.ending.failure == Failure(rerun.REASON, job.ending.failure.message, "n2", task="b")
-    assert created(("a", "b", "d"), ("a", "b", "d"), demand=True).status is JobStatus.READY
+    job = create_successor(("a", "b", "d"), ("a", "d"), demanded=("a", "b", "d"))
+
+    failure = job.ending.failure
+    assert failure == Failure(rerun.REASON, failure.message, "n2", task="b")
 
 
-# ---------------------------------------------------------------- run again
+def test_a_demand_that_every_node_meets_makes_the_job_ready():
+    job = create_successor(("a", "b", "d"), ("a", "b", "d"), demanded=("a", "b", "d"))
+
+    assert job.status is JobStatus.READY
 
 
-def again(
+# ---------------------------------------------------------------- a job that is run again
+
+
+def rerun_plan(
     old: Job,
     start: str = "",
-    by: str = "n1",
+    requester: str = "n1",
     **parameters: Any,
 ) -> tuple[Any, list[str]]:
-    made, problems = rerun.plan(old, Order(old.id, "job-new", start, parameters), by, "trace-2")
-    return made, [p.path for p in problems]
+    """Return the plan of a rerun (None with problems), and the paths of the problems."""
+    order = Order(old.id, "job-new", start, parameters)
+    plan, problems = rerun.plan(old, order, requester, "trace-2")
+    return plan, [problem.path for problem in problems]
 
 
-def test_from_a_task_on_all_that_follows_runs_and_the_rest_is_taken_over():
+def test_a_rerun_from_a_task_runs_its_downstream_and_inherits_the_rest():
     old = an_ended_job()
-    made, _ = again(old, "b")
-    assert (made.runs, made.inherits) == (("b", "c"), ("a", "d"))
-    assert made.spec.old_job_id == "job-old" and made.spec.job_id == "job-new"
-    assert made.spec.settings.inherit == ("a", "d") and validation.check(made.spec)[0] == []
-    assert rerun.candidates(old, made.spec)[1] == {}
+
+    plan, _ = rerun_plan(old, "b")
+
+    assert (plan.runs, plan.inherits) == (("b", "c"), ("a", "d"))
+    assert plan.spec.old_job_id == "job-old"
+    assert plan.spec.job_id == "job-new"
+    assert plan.spec.settings.inherit == ("a", "d")
+    problems, _ = validation.check(plan.spec)
+    assert problems == []
+    _, obstacles = rerun.candidates(old, plan.spec)
+    assert obstacles == {}
 
 
-def test_without_a_task_it_begins_where_the_job_failed():
-    made, _ = again(an_ended_job(b=FAILED, c=READY))
-    assert (made.origin.start, made.runs, made.inherits) == ("b", ("b", "c"), ("a", "d"))
-    assert again(an_ended_job()) == (None, ["from"])
+def test_a_rerun_begins_at_the_failed_task_by_default():
+    plan, _ = rerun_plan(an_ended_job(b=FAILED, c=READY))
+
+    assert plan.origin.start == "b"
+    assert (plan.runs, plan.inherits) == (("b", "c"), ("a", "d"))
 
 
-def test_what_had_not_succeeded_elsewhere_runs_too():
-    made, _ = again(an_ended_job(d=FAILED), "c")
-    assert (set(made.runs), set(made.inherits)) == ({"c", "d"}, {"a", "b"})
+def test_a_rerun_of_a_job_without_a_failed_task_has_to_name_its_start():
+    assert rerun_plan(an_ended_job()) == (None, ["from"])
+
+
+def test_a_rerun_runs_failed_tasks_of_other_branches_too():
+    plan, _ = rerun_plan(an_ended_job(d=FAILED), "c")
+
+    assert set(plan.runs) == {"c", "d"}
+    assert set(plan.inherits) == {"a", "b"}
+
+
+def parameters_by_party_and_task(spec: JobSpec) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the parameters with their origins of every task at every party."""
+    return {
+        (party.label, task): effective(spec.task_params, party, task)
+        for party in parties()
+        for task in "abcd"
+    }
 
 
 def test_changes_reach_the_tasks_that_run_and_nothing_else():
     old = an_ended_job()
-    made, _ = again(old, "b", common={"c": {"n": 5}}, host={"0": {"b": {"m": 6}}})
-    host, guest = parties()[1], parties()[0]
-    now = {
-        (p.label, t): effective(made.spec.task_params, p, t) for p in (host, guest) for t in "abcd"
+
+    plan, _ = rerun_plan(old, "b", common={"c": {"n": 5}}, host={"0": {"b": {"m": 6}}})
+
+    before = parameters_by_party_and_task(old.spec)
+    changed = {
+        key: {name: parameter.value for name, parameter in parameters.items()}
+        for key, parameters in parameters_by_party_and_task(plan.spec).items()
+        if parameters != before[key]
     }
-    was = {
-        (p.label, t): effective(old.spec.task_params, p, t) for p in (host, guest) for t in "abcd"
-    }
-    assert {k: {n: v.value for n, v in now[k].items()} for k in now if now[k] != was[k]} == {
-        ("host.0", "a"): {"x": 1, "z": 1},  # the same values, now from an entry of its own
+    assert changed == {
+        ("host.0", "a"): {"x": 1, "z": 1},  # the same values, now from an entry of host.0 alone
         ("host.0", "b"): {"m": 6},
         ("host.0", "c"): {"n": 5},
         ("guest.0", "c"): {"n": 5},
     }
-    assert made.origin.changed == ("b", "c")
-    assert rerun.candidates(old, made.spec)[1] == {}
+    assert plan.origin.changed == ("b", "c")
+    _, obstacles = rerun.candidates(old, plan.spec)
+    assert obstacles == {}
 
 
 @pytest.mark.parametrize(
@@ -276,23 +356,52 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
         ("a", {"common": {"z": {}}}, "parameters.common.z"),
         ("a", {"common": {"a": 5}}, "parameters.common.a"),
     ],
+    ids=[
+        "unknown start",
+        "unknown role",
+        "unknown index",
+        "entry is no object",
+        "unknown task",
+        "parameters are no object",
+    ],
 )
-def test_what_is_wrong_with_an_order_is_named(
+def test_a_wrong_order_is_refused_with_the_path(
     start: str,
     parameters: dict[str, Any],
     path: str,
 ):
-    assert again(an_ended_job(), start, **parameters) == (None, [path])
+    assert rerun_plan(an_ended_job(), start, **parameters) == (None, [path])
 
 
-def test_who_may_change_what():
-    old = an_ended_job()
-    assert again(old, "a", "n2", host={"0": {"a": {}}})[1] == []
-    assert again(old, "a", "n2", guest={"0": {"a": {}}}, common={"a": {}})[1] == [
-        "parameters.guest.0",
-        "parameters.common",
-    ]
-    assert again(old, "b", host={"0": {"a": {"z": 2}}}, common=5)[1] == [
-        "parameters.host.0.a",
-        "parameters.common",
-    ]
+@pytest.mark.parametrize(
+    ("requester", "start", "parameters", "paths"),
+    [
+        ("n2", "a", {"host": {"0": {"a": {}}}}, []),
+        (
+            "n2",
+            "a",
+            {"guest": {"0": {"a": {}}}, "common": {"a": {}}},
+            ["parameters.guest.0", "parameters.common"],
+        ),
+        (
+            "n1",
+            "b",
+            {"host": {"0": {"a": {"z": 2}}}, "common": 5},
+            ["parameters.host.0.a", "parameters.common"],
+        ),
+    ],
+    ids=[
+        "a node changes its own entry",
+        "a node changes those of others",
+        "an inherited task is changed",
+    ],
+)
+def test_a_change_needs_the_right_and_a_task_that_runs(
+    requester: str,
+    start: str,
+    parameters: dict[str, Any],
+    paths: list[str],
+):
+    _, problem_paths = rerun_plan(an_ended_job(), start, requester, **parameters)
+
+    assert problem_paths == paths
