@@ -1,7 +1,8 @@
-"""Whether a node takes part in a job: by rule, by a person, before it is created, once its images are there."""
+"""A node's decision on a job: by rules, by a person, before the creation, after the pull of images."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,10 @@ from gateway.domain.approval import (
     judge,
     pieces,
 )
-from gateway.domain.execution import machine
 from gateway.domain.execution.contact import watched
 from gateway.domain.execution.messages import (
     Close,
+    Command,
     Confirm,
     Decided,
     Done,
@@ -41,119 +42,248 @@ from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus
 from gateway.domain.timeouts import RunTiming
 from tests.builders import a_spec, at
-from tests.domain.script import due_commands, play
+from tests.domain.script import due_commands, end_reason, play
 
-PENDING, READY, REJECTED, FINISHED = (
-    JobStatus.PENDING,
-    JobStatus.READY,
-    JobStatus.REJECTED,
-    JobStatus.FINISHED,
-)
-APPROVE, REJECT, ASK = Verdict
+PENDING = JobStatus.PENDING
+READY = JobStatus.READY
+REJECTED = JobStatus.REJECTED
+FINISHED = JobStatus.FINISHED
+APPROVE = Verdict.APPROVE
+REJECT = Verdict.REJECT
+ASK = Verdict.ASK
+
 SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)}, scheduler="n9")
-NEW = LocalJob(SPEC, "n1", READY, at(0), "digest", home="one")
-PERSON = Policy(Mode.PERSON, 60.0)
+NEW_JOB = LocalJob(SPEC, "n1", READY, at(0), "digest", home="one")
+PERSON_DECIDES = Policy(Mode.PERSON, 60.0)
 IMAGES = {"vendor:1": ""}
-ASKED = approval.await_person(NEW, PERSON, "a person decides", at(0))
-PULLING = approval.await_images(NEW, IMAGES, 50, at(0))
-BOTH = approval.await_images(ASKED, IMAGES, 50, at(0))
-AUDITED = approval.open_audit(NEW, Audit("q-1"), PERSON, ASK, "a rule", at(0))
-CREATED = approval.record_creation(
-    machine.apply(AUDITED, Decided(True, "li", "", at(10))), at(20), "n9"
-)
-YES, NO = Decided(True, "li", "", at(10)), Decided(False, "wu", "not this", at(11))
-DENIED = Failure("PULL_DENIED", "the registry says no")
-STOP = StopRequested(at(5), None, None, "n9")
-EXPIRE = Expire()
-HERE = Prepared(None, at(9))
 
-CASES: dict[str, tuple[LocalJob, Sequence[Event | float], JobStatus, str, list]] = {
-    "told once": (ASKED, [YES, 99.8], READY, "", []),
-    "told in vain": (
-        ASKED,
-        [YES, 90, Done(Confirm(), at(91), final=False)],
-        READY,
-        "",
-        [Confirm()],
+# Events.
+APPROVED = Decided(True, "li", "", at(10))
+REFUSED = Decided(False, "wu", "not this", at(11))
+PULL_DENIED = Failure("PULL_DENIED", "the registry says no")
+IMAGES_PRESENT = Prepared(None, at(9))
+STOPPED = StopRequested(at(5), None, None, "n9")
+
+# Jobs that wait for a decision or for images.
+PERSON_ASKED = approval.await_person(NEW_JOB, PERSON_DECIDES, "a person decides", at(0))
+PULLING_IMAGES = approval.await_images(NEW_JOB, IMAGES, 50, at(0))
+PERSON_AND_IMAGES = approval.await_images(PERSON_ASKED, IMAGES, 50, at(0))
+AUDITED = approval.open_audit(NEW_JOB, Audit("q-1"), PERSON_DECIDES, ASK, "a rule", at(0))
+CREATED = approval.record_creation(play(AUDITED, APPROVED), at(20), "n9")
+
+
+@dataclass(frozen=True)
+class ApprovalCase:
+    """Steps of a local job, its state afterwards, and the commands due at second 100.
+
+    ``reason`` is that of the refusal or of the end; empty without either.
+    """
+
+    local: LocalJob
+    steps: Sequence[Event | float]
+    status: JobStatus
+    reason: str = ""
+    due: Sequence[Command] = ()
+
+
+CASES: dict[str, ApprovalCase] = {
+    "a report is under way": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[APPROVED, 99.8],
+        status=READY,
     ),
-    "told by a gateway that restarts": (
-        ASKED,
-        [YES, 99, Restarted(at(99.5))],
-        READY,
-        "",
-        [Confirm()],
+    "a failed report is repeated": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[APPROVED, 90, Done(Confirm(), at(91), final=False)],
+        status=READY,
+        due=[Confirm()],
     ),
-    "told": (ASKED, [YES, 90, Done(Confirm(), at(91))], READY, "", []),
-    "approved, and refused": (ASKED, [YES, NO], READY, "", [Confirm()]),
-    "refused, and approved": (ASKED, [NO, YES], REJECTED, "APPROVAL_REJECTED", [Confirm()]),
-    "not yet decided": (ASKED, [59.9], PENDING, "", [EXPIRE]),
-    "nobody decides": (ASKED, [60], REJECTED, "APPROVAL_TIMEOUT", [Confirm()]),
-    "and somebody does, too late": (ASKED, [60, YES], REJECTED, "APPROVAL_TIMEOUT", [Confirm()]),
-    "stopped meanwhile": (ASKED, [STOP, YES], REJECTED, "", []),
-    "audited, approved": (AUDITED, [YES, 69.9], READY, "", [Confirm(), EXPIRE]),
-    "and not used": (AUDITED, [YES, 70], FINISHED, "AUDIT_UNUSED", []),
-    "pulled once": (PULLING, [1, HERE, Prepared(DENIED, at(10))], READY, "", [Confirm()]),
-    "not to be had": (PULLING, [1, Prepared(DENIED, at(9))], REJECTED, "PULL_DENIED", [Confirm()]),
-    "not in time": (
-        PULLING,
-        [1, 50, Prepared(None, at(51))],
-        REJECTED,
-        "PULL_TIMEOUT",
-        [Confirm()],
+    "a report is repeated after a restart": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[APPROVED, 99, Restarted(at(99.5))],
+        status=READY,
+        due=[Confirm()],
     ),
-    "pulled and approved": (BOTH, [1, HERE, YES], READY, "", [Confirm()]),
-    "approved, not pulled": (BOTH, [1, YES, NO], PENDING, "", [EXPIRE]),
-    "approved and pulled": (BOTH, [1, YES, HERE], READY, "", [Confirm()]),
-    "pulled and refused": (BOTH, [1, NO], REJECTED, "APPROVAL_REJECTED", [Confirm()]),
+    "a reported decision is not repeated": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[APPROVED, 90, Done(Confirm(), at(91))],
+        status=READY,
+    ),
+    "a refusal after an approval is ignored": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[APPROVED, REFUSED],
+        status=READY,
+        due=[Confirm()],
+    ),
+    "an approval after a refusal is ignored": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[REFUSED, APPROVED],
+        status=REJECTED,
+        reason="APPROVAL_REJECTED",
+        due=[Confirm()],
+    ),
+    "nobody has decided yet": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[59.9],
+        status=PENDING,
+        due=[Expire()],
+    ),
+    "nobody decides in time": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[60],
+        status=REJECTED,
+        reason="APPROVAL_TIMEOUT",
+        due=[Confirm()],
+    ),
+    "a decision comes too late": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[60, APPROVED],
+        status=REJECTED,
+        reason="APPROVAL_TIMEOUT",
+        due=[Confirm()],
+    ),
+    "the job is stopped before the decision": ApprovalCase(
+        local=PERSON_ASKED,
+        steps=[STOPPED, APPROVED],
+        status=REJECTED,
+    ),
+    "an audit is approved": ApprovalCase(
+        local=AUDITED,
+        steps=[APPROVED, 69.9],
+        status=READY,
+        due=[Confirm(), Expire()],
+    ),
+    "an approved audit is not used": ApprovalCase(
+        local=AUDITED,
+        steps=[APPROVED, 70],
+        status=FINISHED,
+        reason="AUDIT_UNUSED",
+    ),
+    "a failure after the images are present is ignored": ApprovalCase(
+        local=PULLING_IMAGES,
+        steps=[1, IMAGES_PRESENT, Prepared(PULL_DENIED, at(10))],
+        status=READY,
+        due=[Confirm()],
+    ),
+    "the images cannot be pulled": ApprovalCase(
+        local=PULLING_IMAGES,
+        steps=[1, Prepared(PULL_DENIED, at(9))],
+        status=REJECTED,
+        reason="PULL_DENIED",
+        due=[Confirm()],
+    ),
+    "the images come too late": ApprovalCase(
+        local=PULLING_IMAGES,
+        steps=[1, 50, Prepared(None, at(51))],
+        status=REJECTED,
+        reason="PULL_TIMEOUT",
+        due=[Confirm()],
+    ),
+    "the images are present, then approved": ApprovalCase(
+        local=PERSON_AND_IMAGES,
+        steps=[1, IMAGES_PRESENT, APPROVED],
+        status=READY,
+        due=[Confirm()],
+    ),
+    "approved, the images are missing": ApprovalCase(
+        local=PERSON_AND_IMAGES,
+        steps=[1, APPROVED, REFUSED],
+        status=PENDING,
+        due=[Expire()],
+    ),
+    "approved, then the images are present": ApprovalCase(
+        local=PERSON_AND_IMAGES,
+        steps=[1, APPROVED, IMAGES_PRESENT],
+        status=READY,
+        due=[Confirm()],
+    ),
+    "refused while the images are pulled": ApprovalCase(
+        local=PERSON_AND_IMAGES,
+        steps=[1, REFUSED],
+        status=REJECTED,
+        reason="APPROVAL_REJECTED",
+        due=[Confirm()],
+    ),
 }
 
 
-@pytest.mark.parametrize(("job", "steps", "status", "reason", "dues"), CASES.values(), ids=CASES)
-def test_whether_a_node_takes_part(
-    job: LocalJob,
-    steps: Sequence[Event | float],
-    status: JobStatus,
-    reason: str,
-    dues: list,
-):
-    job = play(job, *steps)
-    failure = (job.approval and job.approval.failure) or (job.ending and job.ending.failure)
-    assert (job.status, failure.reason if failure else "") == (status, reason)
-    shown = [c for c in due_commands(job, 100) if not isinstance(c, Close | QueryScheduler)]
-    assert sorted(map(str, shown)) == sorted(map(str, dues))
+def refusal_reason(local: LocalJob) -> str:
+    """Return the reason of a refusal; empty without one."""
+    if local.approval is None or local.approval.failure is None:
+        return ""
+    return local.approval.failure.reason
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_node_takes_part_once_every_condition_is_met(case: ApprovalCase):
+    local = play(case.local, *case.steps)
+
+    assert local.status is case.status
+    assert (refusal_reason(local) or end_reason(local)) == case.reason
+    due = [
+        command
+        for command in due_commands(local, 100)
+        if not isinstance(command, Close | QueryScheduler)
+    ]
+    assert sorted(map(str, due)) == sorted(map(str, case.due))
+
+
+def test_a_pull_under_way_is_not_repeated():
+    local = play(PULLING_IMAGES, 1)
+
+    assert Prepare() not in due_commands(local, 49)
 
 
 @pytest.mark.parametrize(
-    ("steps", "seconds"),
+    ("event", "seconds"),
     [
-        ([Done(Prepare(), at(2), final=False, message="the engine is away")], 12),
-        ([Restarted(at(2))], 2),
-        ([OwnerLost("one", "two", at(2))], 2),
+        (Done(Prepare(), at(2), final=False, message="the engine is away"), 12),
+        (Restarted(at(2)), 2),
+        (OwnerLost("one", "two", at(2)), 2),
     ],
+    ids=["engine unreachable", "gateway restarted", "gateway lost"],
 )
-def test_an_unreachable_engine_and_a_restarted_gateway_are_retried(steps, seconds):
-    job = play(PULLING, 1, *steps)
-    assert Prepare() in due_commands(job, seconds) and Prepare() not in due_commands(
-        play(PULLING, 1), 49
-    )
+def test_an_interrupted_pull_is_repeated(event: Event, seconds: float):
+    local = play(PULLING_IMAGES, 1, event)
+
+    assert Prepare() in due_commands(local, seconds)
 
 
-def test_the_progress_of_a_pull_is_shown_also_when_it_fails():
-    job = play(PULLING, 1, Fetching("1 of 2 layers", at(3)))
-    said = waiting.of_local(job, RunTiming())
-    assert said is not None and (said.reason, said.next_check) == ("PREPARING", at(50))
-    assert "vendor:1" in said.message and "1 of 2 layers" in said.message
-    assert "1 of 2 layers" in play(job, 50).approval.failure.message
-    both = waiting.of_local(play(BOTH, 1, HERE), RunTiming())
-    assert both is not None and both.reason == "APPROVAL"
-    assert approval.await_images(NEW, {}, 100, at(0)) == NEW
+def test_the_progress_of_a_pull_is_shown():
+    local = play(PULLING_IMAGES, 1, Fetching("1 of 2 layers", at(3)))
+
+    wait = waiting.of_local(local, RunTiming())
+
+    assert wait is not None
+    assert (wait.reason, wait.next_check) == ("PREPARING", at(50))
+    assert "vendor:1" in wait.message
+    assert "1 of 2 layers" in wait.message
+
+
+def test_a_pull_that_fails_shows_its_progress():
+    local = play(PULLING_IMAGES, 1, Fetching("1 of 2 layers", at(3)), 50)
+
+    assert "1 of 2 layers" in local.approval.failure.message
+
+
+def test_a_job_with_its_images_still_waits_for_the_person():
+    local = play(PERSON_AND_IMAGES, 1, IMAGES_PRESENT)
+
+    wait = waiting.of_local(local, RunTiming())
+
+    assert wait is not None
+    assert wait.reason == "APPROVAL"
+
+
+def test_a_job_without_missing_images_does_not_wait_for_them():
+    assert approval.await_images(NEW_JOB, {}, 100, at(0)) == NEW_JOB
 
 
 # ---------------------------------------------------------------- before the job is created
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status", "word"),
+    ("verdict", "status", "audit_status"),
     [
         (ASK, PENDING, AuditStatus.APPLIED),
         (APPROVE, READY, AuditStatus.APPROVED),
@@ -161,79 +291,122 @@ def test_the_progress_of_a_pull_is_shown_also_when_it_fails():
     ],
 )
 def test_a_decision_of_the_rules_is_reported_like_a_persons(
-    verdict,
-    status,
-    word,
+    verdict: Verdict,
+    status: JobStatus,
+    audit_status: AuditStatus,
 ):
-    job = approval.open_audit(NEW, Audit("q-1"), PERSON, verdict, "a rule", at(0))
-    assert (job.status, approval.audit_status(job)) == (status, word)
-    assert (Confirm() in due_commands(job, 0)) is (verdict is not ASK)
-    if verdict is REJECT:
-        assert (
-            job.approval.failure.reason == "NOT_AUTHORISED"
-            and "a rule" in job.approval.failure.message
-        )
+    local = approval.open_audit(NEW_JOB, Audit("q-1"), PERSON_DECIDES, verdict, "a rule", at(0))
+
+    assert (local.status, approval.audit_status(local)) == (status, audit_status)
+    is_decided = verdict is not ASK
+    assert (Confirm() in due_commands(local, 0)) is is_decided
 
 
-def test_an_audited_job_is_used_withdrawn_or_expires():
-    assert approval.audit_status(play(AUDITED, YES, 70)) is AuditStatus.TERMINATED
-    assert approval.record_creation(play(AUDITED, YES, 70), at(71), "n9") == play(AUDITED, YES, 70)
+def test_a_rejection_by_the_rules_names_the_rule():
+    local = approval.open_audit(NEW_JOB, Audit("q-1"), PERSON_DECIDES, REJECT, "a rule", at(0))
+
+    assert local.approval.failure.reason == "NOT_AUTHORISED"
+    assert "a rule" in local.approval.failure.message
+
+
+def test_an_approved_audit_is_used_by_the_creation_of_its_job():
     assert approval.audit_status(CREATED) is AuditStatus.APPROVED
-    assert watched(CREATED) and not watched(play(AUDITED, YES))
-    withdrawn = StopRequested(at(5), None, approval.withdrawal("n9", at(5)), "n9")
-    assert approval.audit_status(play(AUDITED, withdrawn)) is AuditStatus.TERMINATED
+    assert watched(CREATED)
+    assert not watched(play(AUDITED, APPROVED)), "before its creation a job is not supervised"
 
 
-def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
-    told = replace(SPEC, trace_id="later", task_params={"guest": {"0": {"a": {"secret": 1}}}})
-    assert approval.is_same(
-        replace(AUDITED, spec=told), replace(told, task_params={"guest": {"0": {}}})
-    )
+def test_an_approved_audit_expires():
+    expired = play(AUDITED, APPROVED, 70)
+
+    assert approval.audit_status(expired) is AuditStatus.TERMINATED
+    assert approval.record_creation(expired, at(71), "n9") == expired
+
+
+def test_an_audit_may_be_withdrawn():
+    withdrawal = StopRequested(at(5), None, approval.withdrawal("n9", at(5)), "n9")
+
+    assert approval.audit_status(play(AUDITED, withdrawal)) is AuditStatus.TERMINATED
+
+
+def test_only_an_audit_may_show_the_entries_of_other_nodes():
+    entries = {"guest": {"0": {"a": {"secret": 1}}}}
+    audited_spec = replace(SPEC, trace_id="later", task_params=entries)
+    created_spec = replace(audited_spec, task_params={"guest": {"0": {}}})
+
+    assert approval.is_same(replace(AUDITED, spec=audited_spec), created_spec)
+
+
+def test_a_job_that_differs_from_its_audit_is_another_one():
     assert not approval.is_same(AUDITED, replace(SPEC, version="9"))
 
 
-def test_a_node_that_knew_the_job_before_the_audit_answers_it_too():
-    job = approval.audit_existing(NEW, Audit("q-1"), at(3))
-    assert Confirm() in due_commands(job, 3) and approval.audit_status(job) is AuditStatus.APPROVED
-    waits = approval.audit_existing(ASKED, Audit("q-1"), at(3))
-    assert waits.status is PENDING and approval.audit_status(waits) is AuditStatus.APPLIED
+def test_an_audit_of_a_job_that_the_node_has_approved_is_answered():
+    local = approval.audit_existing(NEW_JOB, Audit("q-1"), at(3))
+
+    assert Confirm() in due_commands(local, 3)
+    assert approval.audit_status(local) is AuditStatus.APPROVED
 
 
-# ---------------------------------------------------------------- the rules
+def test_an_audit_of_a_job_with_an_open_decision_waits_for_it():
+    local = approval.audit_existing(PERSON_ASKED, Audit("q-1"), at(3))
 
-WANTED = (
+    assert local.status is PENDING
+    assert approval.audit_status(local) is AuditStatus.APPLIED
+
+
+# ---------------------------------------------------------------- rules
+
+REQUESTED_PIECES = (
     Piece("n9", "unionpay/Intersection", "bank#2024", "host"),
     Piece("n9", "unionpay/LR", "", "host"),
 )
 
 
-@pytest.mark.parametrize(
-    ("rules", "verdict", "number"),
-    [
-        ((), ASK, None),
-        ((Rule(APPROVE),), APPROVE, None),
-        ((Rule(APPROVE, component="unionpay/*"),), APPROVE, None),
-        ((Rule(APPROVE, dataset="bank#*"),), ASK, None),  # the other task has no data
-        ((Rule(REJECT, dataset="bank#*"), Rule(APPROVE)), REJECT, 0),
-        ((Rule(APPROVE, role="host"), Rule(REJECT)), APPROVE, None),
-        ((Rule(APPROVE, source="n8"), Rule(REJECT, component="*/LR")), REJECT, 1),
-        ((Rule(ASK, component="*/LR"), Rule(APPROVE)), ASK, 0),
-        ((Rule(REJECT, command="start"), Rule(APPROVE)), APPROVE, None),
-        ((Rule(REJECT, command="create"), Rule(APPROVE)), REJECT, 0),
-    ],
-)
-def test_the_first_rule_that_matches_a_piece_decides_on_it(
-    rules,
-    verdict,
-    number,
-):
-    found, words = judge(Policy(Mode.RULES, rules=rules), WANTED)
-    assert found is verdict
-    assert (f"approval.rules[{number}]" in words) is (number is not None)
+@dataclass(frozen=True)
+class RuleCase:
+    """The rules of a node, the verdict on the pieces above, and the number of the deciding rule.
+
+    ``number`` is None where several rules or none of them decide.
+    """
+
+    rules: tuple[Rule, ...]
+    verdict: Verdict
+    number: int | None = None
+
+
+RULES: dict[str, RuleCase] = {
+    "no rule": RuleCase((), ASK),
+    "a rule for everything": RuleCase((Rule(APPROVE),), APPROVE),
+    "a rule for all components": RuleCase((Rule(APPROVE, component="unionpay/*"),), APPROVE),
+    "no rule for the task without data": RuleCase((Rule(APPROVE, dataset="bank#*"),), ASK),
+    "one piece rejected": RuleCase((Rule(REJECT, dataset="bank#*"), Rule(APPROVE)), REJECT, 0),
+    "the first rule for a role": RuleCase((Rule(APPROVE, role="host"), Rule(REJECT)), APPROVE),
+    "a rule for another node": RuleCase(
+        (Rule(APPROVE, source="n8"), Rule(REJECT, component="*/LR")),
+        REJECT,
+        1,
+    ),
+    "one piece for a person": RuleCase((Rule(ASK, component="*/LR"), Rule(APPROVE)), ASK, 0),
+    "a rule for the start": RuleCase((Rule(REJECT, command="start"), Rule(APPROVE)), APPROVE),
+    "a rule for the creation": RuleCase(
+        (Rule(REJECT, command="create"), Rule(APPROVE)),
+        REJECT,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RULES.values(), ids=RULES)
+def test_the_first_rule_that_matches_a_piece_decides_on_it(case: RuleCase):
+    verdict, words = judge(Policy(Mode.RULES, rules=case.rules), REQUESTED_PIECES)
+
+    assert verdict is case.verdict
+    names_rule = case.number is not None
+    assert (f"approval.rules[{case.number}]" in words) is names_rule
 
 
 @pytest.mark.parametrize(
-    ("mode", "own", "verdict"),
+    ("mode", "is_own", "expected"),
     [
         (Mode.OFF, False, APPROVE),
         (Mode.RULES, False, ASK),
@@ -242,52 +415,88 @@ def test_the_first_rule_that_matches_a_piece_decides_on_it(
         (Mode.PERSON, True, APPROVE),
     ],
 )
-def test_what_holds_without_a_rule(
+def test_the_mode_decides_without_a_rule_and_a_rejecting_rule_in_any_mode(
     mode: Mode,
-    own: bool,
-    verdict: Verdict,
+    is_own: bool,
+    expected: Verdict,
 ):
-    assert judge(Policy(mode), WANTED, is_own=own)[0] is verdict
-    forbidden = Policy(mode, rules=(Rule(REJECT, component="*/LR"),))
-    assert judge(forbidden, WANTED, is_own=own)[0] is REJECT
+    without_rule, _ = judge(Policy(mode), REQUESTED_PIECES, is_own=is_own)
+    rejecting = Policy(mode, rules=(Rule(REJECT, component="*/LR"),))
+    with_rule, _ = judge(rejecting, REQUESTED_PIECES, is_own=is_own)
+
+    assert without_rule is expected
+    assert with_rule is REJECT
 
 
-@pytest.mark.parametrize(
-    ("mode", "rules", "numbers"),
-    [
-        (Mode.RULES, (), []),
-        (Mode.RULES, (Rule(APPROVE, component="v/*"), Rule(REJECT)), []),
-        (Mode.RULES, (Rule(REJECT), Rule(APPROVE, component="v/*")), [1]),
-        (
-            Mode.RULES,
-            (Rule(ASK, source="n1"), Rule(APPROVE, source="n1", role="host"), Rule(APPROVE)),
-            [1],
-        ),
-        (Mode.OFF, (Rule(APPROVE, source="n1"), Rule(REJECT), Rule(ASK, role="x")), [2]),
-        (Mode.OFF, (Rule(ASK, role="host"), Rule(APPROVE, source="n1")), [0, 1]),
-        (Mode.RULES, (Rule(REJECT, command=CREATE), Rule(ASK, command=START)), [1]),
-        (Mode.PERSON, (Rule(APPROVE, command=START, role="host"), Rule(REJECT, command=START)), []),
-    ],
-)
-def test_rules_that_can_never_count_are_found(
+HOST_OF_N1 = Rule(APPROVE, source="n1", role="host")
+
+INEFFECTIVE: dict[str, tuple[Mode, tuple[Rule, ...], list[int]]] = {
+    "no rule": (Mode.RULES, (), []),
+    "a special rule first": (
+        Mode.RULES,
+        (Rule(APPROVE, component="v/*"), Rule(REJECT)),
+        [],
+    ),
+    "a general rule first": (
+        Mode.RULES,
+        (Rule(REJECT), Rule(APPROVE, component="v/*")),
+        [1],
+    ),
+    "a rule within an earlier one": (
+        Mode.RULES,
+        (Rule(ASK, source="n1"), HOST_OF_N1, Rule(APPROVE)),
+        [1],
+    ),
+    "a rule after one for everything": (
+        Mode.OFF,
+        (Rule(APPROVE, source="n1"), Rule(REJECT), Rule(ASK, role="x")),
+        [2],
+    ),
+    "no rejection in mode off": (
+        Mode.OFF,
+        (Rule(ASK, role="host"), Rule(APPROVE, source="n1")),
+        [0, 1],
+    ),
+    "a question about a start": (
+        Mode.RULES,
+        (Rule(REJECT, command=CREATE), Rule(ASK, command=START)),
+        [1],
+    ),
+    "an approval of a start before a rejection": (
+        Mode.PERSON,
+        (Rule(APPROVE, command=START, role="host"), Rule(REJECT, command=START)),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("mode", "rules", "numbers"), INEFFECTIVE.values(), ids=INEFFECTIVE)
+def test_rules_that_can_never_count_are_listed_with_a_remedy(
     mode: Mode,
     rules: tuple[Rule, ...],
     numbers: list[int],
 ):
-    found = list(ineffective_rules(Policy(mode, rules=rules)))
-    assert [number for number, *_ in found] == numbers
-    assert all(("about a start" in why) == ("decide: reject" in remedy) for _, why, remedy in found)
+    ineffective = list(ineffective_rules(Policy(mode, rules=rules)))
+
+    assert [number for number, *_ in ineffective] == numbers
+    for _, cause, remedy in ineffective:
+        assert ("about a start" in cause) == ("decide: reject" in remedy)
 
 
-def test_what_a_job_wants_of_a_node():
+def roles_of_task(task: Any) -> tuple[str, ...] | None:
+    """Return the roles of a task; None for a, whose component is not known."""
+    return None if task.name == "a" else ("guest",)
+
+
+def test_a_job_requests_pieces_by_component_dataset_and_role():
     params = {
         "host": {"0|1": {"a": {"dataset_id": "d-1"}}},
         "guest": {"0": {"a": {"namespace": "n", "name": "x"}}},
     }
-    spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n2", "n1")}, task_params=params)
-    assert list(
-        pieces(spec, "n1", "n9", lambda task: None if task.name == "a" else ("guest",))
-    ) == [
+    roles = {"guest": ("n1",), "host": ("n2", "n1")}
+    spec = a_spec("a -> b", roles, task_params=params)
+
+    assert list(pieces(spec, "n1", "n9", roles_of_task)) == [
         Piece("n9", "vendor/Thing", "n#x", "guest"),
         Piece("n9", "vendor/Thing", "d-1", "host"),
         Piece("n9", "vendor/Thing", "", "guest"),
