@@ -1,6 +1,9 @@
-"""What jobs need of a node, at which of its engines, and what their own tasks borrow of it."""
+"""The resources that a job claims at a node and at its engines."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.domain import resources
 from gateway.domain import run as domain_run
-from gateway.domain.execution.messages import Exited, Launch, Launched, LaunchFailed, Reported
+from gateway.domain.dag import Dag
 from gateway.domain.resources import (
     GIB,
     Amounts,
@@ -20,97 +23,83 @@ from gateway.domain.resources import (
     Pool,
     TaskPlacement,
 )
-from gateway.domain.run import Exit, LocalJob, Run
-from gateway.domain.spec import Failure, JobSpec, Party
-from gateway.domain.states import TaskStatus
-from tests.builders import T0, a_local_job, a_run, a_spec
-from tests.domain.script import due_commands, play
+from gateway.domain.spec import JobSpec
+from tests.builders import a_local_job, a_run, a_spec
+from tests.domain.pools import FAR_ENGINE, a_capacity, a_pool
 from tests.domain.strategies import REPEATABLE, dags
 
-FAR = "ssh://far"
-BOTH = {"guest": ("n1",), "host": ("n1",)}
-WIDE, CHAIN, FAN = "a -> b; a -> c; a -> d; b -> e", "a -> b -> c", "a -> b; a -> c; b -> d; c -> d"
+GUEST_ONLY = {"guest": ("n1",)}
+GUEST_AND_HOST = {"guest": ("n1",), "host": ("n1",)}
+GUEST_AND_ARBITER = {"guest": ("n1",), "arbiter": ("n1",)}
+
+# Flows.
+WIDE = "a -> b; a -> c; a -> d; b -> e"
+FAN = "a -> b; a -> c; b -> d; c -> d"
 
 
-def asking(
+def job_asking(
     dag: str = "a",
-    roles: dict[str, tuple[str, ...]] | None = None,
-    common: object = None,
-    **asked,
+    roles: Mapping[str, tuple[str, ...]] = GUEST_ONLY,
+    common: Mapping[str, Any] | None = None,
+    **amounts: Mapping[str, Any],
 ) -> JobSpec:
-    """Build a job whose first party of a role asks for amounts."""
-    params = {role: {"0": {"resources": amounts}} for role, amounts in asked.items()}
-    return a_spec(dag, roles or {"guest": ("n1",)}, job_params={**params, "common": common or {}})
+    """Return a job; ``amounts`` has the request of the first party of each role."""
+    params = {role: {"0": {"resources": of_role}} for role, of_role in amounts.items()}
+    return a_spec(dag, roles, job_params={**params, "common": common or {}})
 
 
-def means(
-    cpu: float = 8,
-    memory: float = 64,
-    disk: float = 100,
-    far: float = 0,
-    **more: object,
-) -> NodeCapacity:
-    """A node with a main engine, and another one with so many cores."""
-    engines = {FAR: EngineCapacity(Amounts.of(far, 64 * GIB), far)} if far else {}
-    return replace(
-        NodeCapacity("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu, further=engines), **more
-    )
+# Capacities.
+DEFAULT_CAPACITY = a_capacity()
+TWO_ENGINES = a_capacity(4, 8, 10, far=16)
+SMALL_MAIN_ENGINE = a_capacity(2, 8, 10, far=16)
+HALF_SHARE = replace(TWO_ENGINES, share=0.5)
+SITE_DEFAULTS = a_capacity(defaults=Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)}))
+WITH_GPUS = a_capacity(
+    total=Amounts.of(8, gpu=1),
+    further={FAR_ENGINE: EngineCapacity(Amounts.of(8, gpu=4), 8)},
+)
+UNKNOWN_FAR_ENGINE = a_capacity(
+    further={FAR_ENGINE: EngineCapacity(None, away="it has not answered")}
+)
 
-
-def held(
-    spec: JobSpec,
-    has: NodeCapacity,
-    **engines: str,
-) -> Pool | str | None:
-    """Return what the job is to hold, or why it never can; ``engines``: task -> engine."""
-    seats = {
-        task: TaskPlacement(engine, frozenset({"guest", "host"}))
-        for task, engine in engines.items()
-    }
-    try:
-        return resources.pool(resources.demand(spec, has.node, has.defaults, seats), has)
-    except Never as never:
-        return str(never)
-
-
-TWO = means(4, 8, 10, far=16)
-SMALL = means(2, 8, 10, far=16)
-HALF = replace(TWO, share=0.5)
-SITE = means(defaults=Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)}))
-OPEN = {
+# Amounts of a party that refuses the site's defaults.
+UNBOUNDED = {
     "cpu": -1,
     "memory": -1,
     "disk": -1,
     "gpu": -1,
 }
-CARD = means(total=Amounts.of(8, gpu=1), further={FAR: EngineCapacity(Amounts.of(8, gpu=4), 8)})
 
 
-def pool(
-    at_once: int,
-    cpu: float = 0,
-    memory: float = 0,
-    far: float | None = None,
-) -> Pool:
-    """Return a pool; ``far``: cores of the other engine."""
-    further = {} if far is None else {FAR: Amounts.of(far)}
-    return Pool(Amounts.of(cpu, memory * GIB), at_once, further)
+@dataclass(frozen=True)
+class PoolCase:
+    """A job at a node, and the pool that it claims, or the reason why it never gets one.
+
+    ``engines`` has the engine of each task that does not run at the main one.
+    """
+
+    spec: JobSpec
+    capacity: NodeCapacity = DEFAULT_CAPACITY
+    engines: Mapping[str, str] = field(default_factory=dict)
+    pool: Pool | None = None
+    refusal: str = ""
 
 
-POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]] = {
-    "both roles": (
-        asking(
-            roles=BOTH,
+POOLS: dict[str, PoolCase] = {
+    "both roles": PoolCase(
+        spec=job_asking(
+            roles=GUEST_AND_HOST,
             guest={"cpu": 2, "memory": 4},
             host={"cpu": 1},
         ),
-        means(),
-        {},
-        pool(1, 3, 4),
+        pool=a_pool(1, 3, 4),
     ),
-    "nothing": (asking(guest=OPEN), means(), {}, None),
-    "the site's defaults": (
-        asking(
+    "no amounts": PoolCase(
+        spec=job_asking(guest=UNBOUNDED),
+        pool=None,
+    ),
+    "the site's defaults": PoolCase(
+        spec=job_asking(
             roles={"guest": ("n1",), "arbiter": ("n1",)},
             guest={
                 "cpu": -1,
@@ -118,172 +107,204 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
                 "disk": -1,
             },
         ),
-        SITE,
-        {},
-        pool(1, 1.5, 2),
+        capacity=SITE_DEFAULTS,
+        pool=a_pool(1, 1.5, 2),
     ),
-    "tasks that overlap": (asking(WIDE, guest={"cpu": 2}), means(), {}, pool(3, 6)),
-    "fewer that fit": (asking(WIDE, guest={"cpu": 3}), means(), {}, pool(2, 6)),
-    "one by one": (
-        asking(WIDE, common={"task_parallelism": 1}, guest={"cpu": 2}),
-        means(),
-        {},
-        pool(1, 2),
+    "tasks that overlap": PoolCase(
+        spec=job_asking(WIDE, guest={"cpu": 2}),
+        pool=a_pool(3, 6),
     ),
-    "too much": (
-        asking(
-            roles=BOTH,
+    "fewer that fit": PoolCase(
+        spec=job_asking(WIDE, guest={"cpu": 3}),
+        pool=a_pool(2, 6),
+    ),
+    "one task at a time": PoolCase(
+        spec=job_asking(WIDE, common={"task_parallelism": 1}, guest={"cpu": 2}),
+        pool=a_pool(1, 2),
+    ),
+    "more than the node has": PoolCase(
+        spec=job_asking(
+            roles=GUEST_AND_HOST,
             guest={"cpu": 8},
             host={"cpu": 4},
         ),
-        means(),
-        {},
-        "one task at a time needs cpu 12 (guest.0 cpu 8; host.0 cpu 4), node n1 has cpu 8",
+        refusal="one task at a time needs cpu 12 (guest.0 cpu 8; host.0 cpu 4), node n1 has cpu 8",
     ),
-    "over its share": (
-        asking(guest={"cpu": 6, "memory": 1}),
-        means(share=0.5),
-        {},
-        "one task at a time needs cpu 6 (guest.0), node n1 has cpu 8, of which one job may hold cpu 4",
+    "more than a job's share": PoolCase(
+        spec=job_asking(guest={"cpu": 6, "memory": 1}),
+        capacity=a_capacity(share=0.5),
+        refusal="one task at a time needs cpu 6 (guest.0), node n1 has cpu 8, "
+        "of which one job may hold cpu 4",
     ),
-    "overcommitted": (asking("a; b", guest={"cpu": 2}), means(16, cores=2), {}, pool(2, 4)),
-    "too many cores": (
-        asking(guest={"cpu": 4}),
-        means(16, cores=2),
-        {},
-        "guest.0 asks for cpu 4, the engine of node n1 has 2",
+    "a node that counts its cores several times": PoolCase(
+        spec=job_asking("a; b", guest={"cpu": 2}),
+        capacity=a_capacity(16, cores=2),
+        pool=a_pool(2, 4),
     ),
-    # several engines
-    "none there": (asking("a; b", guest={"cpu": 4}), TWO, {}, pool(1, 4)),
-    "too much for one only": (asking(guest={"cpu": 8}), TWO, {"a": FAR}, pool(1, far=8)),
-    "too much memory": (
-        asking(guest={"memory": 65}),
-        TWO,
-        {"a": FAR},
-        f"one task at a time needs memory 65 GiB (guest.0), engine {FAR} of node n1 has memory 64 GiB",
+    "more cores than the engine has": PoolCase(
+        spec=job_asking(guest={"cpu": 4}),
+        capacity=a_capacity(16, cores=2),
+        refusal="guest.0 asks for cpu 4, the engine of node n1 has 2",
     ),
-    "too much for both": (
-        asking("a -> b", guest={"cpu": 8}),
-        means(4, far=2),
-        {"b": FAR},
-        "guest.0 asks for cpu 8, the engine of node n1 has 4; "
-        f"guest.0 asks for cpu 8, engine {FAR} of node n1 has 2",
+    # ---- several engines
+    "no task at the further engine": PoolCase(
+        spec=job_asking("a; b", guest={"cpu": 4}),
+        capacity=TWO_ENGINES,
+        pool=a_pool(1, 4),
     ),
-    "a share of each": (
-        asking("a; b; c", guest={"cpu": 4}),
-        HALF,
-        dict.fromkeys("abc", FAR),
-        pool(2, far=8),
+    "more than the main engine has": PoolCase(
+        spec=job_asking(guest={"cpu": 8}),
+        capacity=TWO_ENGINES,
+        engines={"a": FAR_ENGINE},
+        pool=a_pool(1, far=8),
     ),
-    "the storage's disk": (
-        asking("a; b", guest={"cpu": 1, "disk": 3}),
-        TWO,
-        {"b": FAR},
-        Pool(Amounts.of(1, 0, 6 * GIB), 2, {FAR: Amounts.of(1)}),
+    "more memory than the further engine has": PoolCase(
+        spec=job_asking(guest={"memory": 65}),
+        capacity=TWO_ENGINES,
+        engines={"a": FAR_ENGINE},
+        refusal="one task at a time needs memory 65 GiB (guest.0), "
+        f"engine {FAR_ENGINE} of node n1 has memory 64 GiB",
     ),
-    "once in a chain": (
-        asking("a -> b", guest={"disk": 3}),
-        TWO,
-        {"b": FAR},
-        Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR: Amounts()}),
+    "more than both engines have": PoolCase(
+        spec=job_asking("a -> b", guest={"cpu": 8}),
+        capacity=a_capacity(4, far=2),
+        engines={"b": FAR_ENGINE},
+        refusal="guest.0 asks for cpu 8, the engine of node n1 has 4; "
+        f"guest.0 asks for cpu 8, engine {FAR_ENGINE} of node n1 has 2",
     ),
-    "not bounded": (
-        asking("a; b; c; d", guest={"cpu": 2}),
-        SMALL,
-        dict.fromkeys("abc", FAR),
-        pool(4, 2, far=6),
+    "a share of each engine": PoolCase(
+        spec=job_asking("a; b; c", guest={"cpu": 4}),
+        capacity=HALF_SHARE,
+        engines=dict.fromkeys("abc", FAR_ENGINE),
+        pool=a_pool(2, far=8),
     ),
-    "a fan": (asking(FAN, guest={"cpu": 2}), TWO, {"b": FAR, "c": FAR}, pool(2, 2, far=4)),
-    "an unknown engine": (
-        asking("a; b", guest={"cpu": 1000}),
-        means(further={FAR: EngineCapacity(None, away="it has not answered")}),
-        {"a": FAR, "b": FAR},
-        pool(2, far=2000),
+    "disk counts at the node's storage": PoolCase(
+        spec=job_asking("a; b", guest={"cpu": 1, "disk": 3}),
+        capacity=TWO_ENGINES,
+        engines={"b": FAR_ENGINE},
+        pool=Pool(Amounts.of(1, 0, 6 * GIB), 2, {FAR_ENGINE: Amounts.of(1)}),
     ),
-    "beside others": (
-        asking("a; b; c", guest={"cpu": 2}),
-        means(others=Amounts.of(4)),
-        {},
-        pool(2, 4),
+    "disk of a chain counts once": PoolCase(
+        spec=job_asking("a -> b", guest={"disk": 3}),
+        capacity=TWO_ENGINES,
+        engines={"b": FAR_ENGINE},
+        pool=Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR_ENGINE: Amounts()}),
     ),
-    "one waits for others": (
-        asking("a; b; c", guest={"cpu": 2}),
-        means(others=Amounts.of(7)),
-        {},
-        pool(1, 2),
+    "tasks beside a small engine": PoolCase(
+        spec=job_asking("a; b; c; d", guest={"cpu": 2}),
+        capacity=SMALL_MAIN_ENGINE,
+        engines=dict.fromkeys("abc", FAR_ENGINE),
+        pool=a_pool(4, 2, far=6),
     ),
-    # GPUs
-    "one GPU for two tasks": (
-        asking("a; b", guest={"gpu": 1}),
-        CARD,
-        {},
-        Pool(Amounts.of(gpu=1), 1),
+    "a fan at the further engine": PoolCase(
+        spec=job_asking(FAN, guest={"cpu": 2}),
+        capacity=TWO_ENGINES,
+        engines={"b": FAR_ENGINE, "c": FAR_ENGINE},
+        pool=a_pool(2, 2, far=4),
     ),
-    "GPUs of another": (
-        asking("a; b", guest={"gpu": 2}),
-        CARD,
-        dict.fromkeys("ab", FAR),
-        Pool(Amounts(), 2, {FAR: Amounts.of(gpu=4)}),
+    "an engine of unknown size": PoolCase(
+        spec=job_asking("a; b", guest={"cpu": 1000}),
+        capacity=a_capacity(further={FAR_ENGINE: EngineCapacity(None, away="it has not answered")}),
+        engines={"a": FAR_ENGINE, "b": FAR_ENGINE},
+        pool=a_pool(2, far=2000),
     ),
-    "too many GPUs": (
-        asking(roles=BOTH, guest={"gpu": 2}),
-        CARD,
-        {},
-        "one task at a time needs gpu 2 (guest.0 gpu 2), node n1 has gpu 1",
+    "amounts of others": PoolCase(
+        spec=job_asking("a; b; c", guest={"cpu": 2}),
+        capacity=a_capacity(others=Amounts.of(4)),
+        pool=a_pool(2, 4),
     ),
-    "no GPU": (
-        asking(guest={"gpu": 1}),
-        means(),
-        {},
-        "one task at a time needs gpu 1 (guest.0), node n1 has gpu 0",
+    "one task despite the amounts of others": PoolCase(
+        spec=job_asking("a; b; c", guest={"cpu": 2}),
+        capacity=a_capacity(others=Amounts.of(7)),
+        pool=a_pool(1, 2),
     ),
-    "a share of the only GPU": (
-        asking(guest={"gpu": 1}),
-        replace(CARD, share=0.5),
-        {},
-        Pool(Amounts.of(gpu=1), 1),
+    # ---- GPUs
+    "one GPU for two tasks": PoolCase(
+        spec=job_asking("a; b", guest={"gpu": 1}),
+        capacity=WITH_GPUS,
+        pool=Pool(Amounts.of(gpu=1), 1),
     ),
-    "nothing of another": (
-        asking("a; b -> c"),
-        TWO,
-        {"c": FAR},
-        Pool(Amounts(), 3, {FAR: Amounts()}),
+    "GPUs of the further engine": PoolCase(
+        spec=job_asking("a; b", guest={"gpu": 2}),
+        capacity=WITH_GPUS,
+        engines=dict.fromkeys("ab", FAR_ENGINE),
+        pool=Pool(Amounts(), 2, {FAR_ENGINE: Amounts.of(gpu=4)}),
+    ),
+    "too many GPUs": PoolCase(
+        spec=job_asking(roles=GUEST_AND_HOST, guest={"gpu": 2}),
+        capacity=WITH_GPUS,
+        refusal="one task at a time needs gpu 2 (guest.0 gpu 2), node n1 has gpu 1",
+    ),
+    "no GPU at the node": PoolCase(
+        spec=job_asking(guest={"gpu": 1}),
+        refusal="one task at a time needs gpu 1 (guest.0), node n1 has gpu 0",
+    ),
+    "a share of the only GPU": PoolCase(
+        spec=job_asking(guest={"gpu": 1}),
+        capacity=replace(WITH_GPUS, share=0.5),
+        pool=Pool(Amounts.of(gpu=1), 1),
+    ),
+    "no amounts at the further engine": PoolCase(
+        spec=job_asking("a; b -> c"),
+        capacity=TWO_ENGINES,
+        engines={"c": FAR_ENGINE},
+        pool=Pool(Amounts(), 3, {FAR_ENGINE: Amounts()}),
     ),
 }
 
 
-@pytest.mark.parametrize(("spec", "has", "engines", "expected"), POOLS.values(), ids=POOLS)
-def test_what_a_job_is_to_hold(
+def claim_pool(
     spec: JobSpec,
-    has: NodeCapacity,
-    engines: dict[str, str],
-    expected: Pool | str | None,
-):
-    assert held(spec, has, **engines) == expected
+    capacity: NodeCapacity,
+    engines: Mapping[str, str],
+) -> Pool | None:
+    """Return the pool that a job claims; None if it needs nothing. Raises `Never`."""
+    roles = frozenset({"guest", "host"})
+    placements = {task: TaskPlacement(engine, roles) for task, engine in engines.items()}
+    demand = resources.demand(spec, capacity.node, capacity.defaults, placements)
+    return resources.pool(demand, capacity)
+
+
+POSSIBLE = {name: case for name, case in POOLS.items() if not case.refusal}
+IMPOSSIBLE = {name: case for name, case in POOLS.items() if case.refusal}
+
+
+@pytest.mark.parametrize("case", POSSIBLE.values(), ids=POSSIBLE)
+def test_a_job_claims_the_amounts_of_its_parallel_tasks(case: PoolCase):
+    assert claim_pool(case.spec, case.capacity, case.engines) == case.pool
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_job_that_never_fits_is_refused_with_the_reason(case: PoolCase):
+    with pytest.raises(Never) as refusal:
+        claim_pool(case.spec, case.capacity, case.engines)
+
+    assert str(refusal.value) == case.refusal
 
 
 def test_a_party_counts_at_the_engines_where_it_has_a_role_in_a_task():
-    spec = asking(
-        "a -> b", {"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": 3}, arbiter={"cpu": 3}
-    )
-    seats = {
+    spec = job_asking("a -> b", GUEST_AND_ARBITER, guest={"cpu": 3}, arbiter={"cpu": 3})
+    placements = {
         "a": TaskPlacement("", frozenset({"guest"})),
-        "b": TaskPlacement(FAR, frozenset({"guest", "arbiter"})),
+        "b": TaskPlacement(FAR_ENGINE, frozenset({"guest", "arbiter"})),
     }
-    found = resources.pool(resources.demand(spec, "n1", Defaults(), seats), TWO)
-    assert found == Pool(Amounts.of(3), 1, {FAR: Amounts.of(6)})
+
+    pool = resources.pool(resources.demand(spec, "n1", Defaults(), placements), TWO_ENGINES)
+
+    assert pool == Pool(Amounts.of(3), 1, {FAR_ENGINE: Amounts.of(6)})
 
 
-def test_where_an_amount_comes_from_is_said():
-    spec = asking(
-        roles={"guest": ("n1",), "arbiter": ("n1",)},
-        guest={
-            "cpu": -1,
-            "memory": 2,
-            "disk": -1,
-        },
+# ---------------------------------------------------------------- amounts of a party
+
+
+def test_each_amount_names_its_origin():
+    amounts = {"cpu": -1, "memory": 2, "disk": -1}
+    spec = job_asking(roles=GUEST_AND_ARBITER, guest=amounts)
+
+    guest, arbiter = (
+        resources.granted(spec, party, SITE_DEFAULTS.defaults) for party in spec.parties
     )
-    guest, arbiter = (resources.granted(spec, p, SITE.defaults) for p in spec.parties)
+
     assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
     assert guest.origins == {
         "cpu": "site default",
@@ -291,58 +312,129 @@ def test_where_an_amount_comes_from_is_said():
         "disk": "the node's bound",
     }
     assert (arbiter.cpu, arbiter.origins["cpu"]) == (0.5, "site default for arbiter")
-    (party,) = (spec := asking(guest={"gpu": "2"})).parties
-    found = resources.granted(spec, party, Defaults())
-    assert (found.gpu, found.origins["gpu"]) == (2, "guest.0")
+
+
+def test_a_number_of_gpus_may_be_a_text():
+    spec = job_asking(guest={"gpu": "2"})
+    [guest] = spec.parties
+
+    granted = resources.granted(spec, guest, Defaults())
+
+    assert (granted.gpu, granted.origins["gpu"]) == (2, "guest.0")
 
 
 @pytest.mark.parametrize(
-    ("cores", "has", "says"),
-    [
-        (2000, POOLS["an unknown engine"][1], ""),
-        (2000, TWO, f"needs cpu 2000, engine {FAR} of node n1 has cpu 16"),
-        (2, means(), f"needs cpu 2 of engine {FAR}, which node n1 has no longer"),
-        (0, means(), f"needs cpu 0 of engine {FAR}, which node n1 has no longer"),
-    ],
+    ("cpu", "milli_cpus"),
+    [(5e-324, {1}), (0.1, {100}), (0.30000000000000004, {300, 301})],
+    ids=["almost nothing", "a tenth", "a rounding error"],
 )
-def test_what_an_engine_no_longer_has_is_said(
+def test_amounts_are_never_counted_as_less_than_requested(cpu: float, milli_cpus: set[int]):
+    assert Amounts.of(cpu=cpu).cpu in milli_cpus
+
+
+# ---------------------------------------------------------------- engines that change
+
+
+@pytest.mark.parametrize(
+    ("cores", "capacity", "problem"),
+    [
+        (2000, UNKNOWN_FAR_ENGINE, ""),
+        (2000, TWO_ENGINES, f"needs cpu 2000, engine {FAR_ENGINE} of node n1 has cpu 16"),
+        (2, a_capacity(), f"needs cpu 2 of engine {FAR_ENGINE}, which node n1 has no longer"),
+        (0, a_capacity(), f"needs cpu 0 of engine {FAR_ENGINE}, which node n1 has no longer"),
+    ],
+    ids=["unknown size", "too small", "removed", "removed, nothing needed"],
+)
+def test_a_claim_that_an_engine_has_no_longer_is_a_problem(
     cores: float,
-    has: NodeCapacity,
-    says: str,
+    capacity: NodeCapacity,
+    problem: str,
 ):
-    assert resources.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(cores)}), has) == says
+    pool = Pool(Amounts(), 1, {FAR_ENGINE: Amounts.of(cores)})
+
+    assert resources.outgrown(pool, capacity) == problem
+
+
+MAIN_ENGINE = ""
+NO_CORES = a_capacity(0, far=16)
+LESS_THAN_NOTHING_AT_FAR = a_capacity(0, far=-1)
 
 
 @pytest.mark.parametrize(
-    ("engines", "has", "says"),
-    [
-        ([], TWO, ""),
-        ([FAR], means(0, far=16), ""),
-        ([""], means(0, far=16), "node n1 has cpu 0, memory 64 GiB: the ResourceQuota"),
-        ([], means(memory=0), "node n1 has cpu 8, memory 0 GiB: the ResourceQuota"),
-        ([], means(memory=-1), "node n1 has cpu 8, memory -"),
-        ([FAR, ""], means(0, far=-1), f"engine {FAR} of node n1 has cpu -"),
-        (["", FAR], means(0, far=-1), "node n1 has cpu 0"),
-    ],
+    ("engines", "capacity"),
+    [([], TWO_ENGINES), ([FAR_ENGINE], NO_CORES)],
+    ids=["both engines have room", "the further engine has room"],
 )
-def test_an_engine_that_has_nothing_for_any_run_is_named(
+def test_an_engine_with_resources_is_no_problem(engines: list[str], capacity: NodeCapacity):
+    assert resources.nothing_at(engines, capacity) == ""
+
+
+@pytest.mark.parametrize(
+    ("engines", "capacity", "problem"),
+    [
+        ([MAIN_ENGINE], NO_CORES, "node n1 has cpu 0, memory 64 GiB: the ResourceQuota"),
+        ([], a_capacity(memory=0), "node n1 has cpu 8, memory 0 GiB: the ResourceQuota"),
+        ([], a_capacity(memory=-1), "node n1 has cpu 8, memory -"),
+        (
+            [FAR_ENGINE, MAIN_ENGINE],
+            LESS_THAN_NOTHING_AT_FAR,
+            f"engine {FAR_ENGINE} of node n1 has cpu -",
+        ),
+        ([MAIN_ENGINE, FAR_ENGINE], LESS_THAN_NOTHING_AT_FAR, "node n1 has cpu 0"),
+    ],
+    ids=["no cores", "no memory", "negative memory", "the first is far", "the first is main"],
+)
+def test_an_engine_without_resources_for_any_run_is_named(
     engines: list[str],
-    has: NodeCapacity,
-    says: str,
+    capacity: NodeCapacity,
+    problem: str,
 ):
-    found = resources.nothing_at(engines, has)
-    assert found.startswith(says) and bool(found) is bool(says)
+    assert resources.nothing_at(engines, capacity).startswith(problem)
+
+
+# ---------------------------------------------------------------- at large
+
+
+def upstream_tasks(dag: Dag, task: str) -> set[str]:
+    """Return every task on which another one depends."""
+    tasks = set(dag[task].upstream)
+    for name in dag[task].upstream:
+        tasks |= upstream_tasks(dag, name)
+    return tasks
+
+
+def are_independent(
+    dag: Dag,
+    first: str,
+    second: str,
+) -> bool:
+    return second not in upstream_tasks(dag, first) and first not in upstream_tasks(dag, second)
+
+
+def pick_independent_tasks(
+    dag: Dag,
+    tasks: set[str],
+    random: Random,
+    limit: int,
+) -> list[str]:
+    """Return up to so many tasks that can run in parallel, picked at random."""
+    picked: list[str] = []
+    for task in random.sample(sorted(tasks), len(tasks)):
+        if len(picked) == limit:
+            break
+        if all(are_independent(dag, task, earlier) for earlier in picked):
+            picked.append(task)
+    return picked
 
 
 @given(dags(), st.randoms())
 @settings(REPEATABLE, max_examples=60)
 def test_the_breadth_is_that_of_the_largest_parallel_set_of_tasks(dag, random):
-    names = {node.name for node in dag.nodes if random.random() < 0.7}
-    together: list[str] = []
-    for name in sorted(names, key=lambda _: random.random()):
-        if all(not related(dag, name, other) for other in together):
-            together.append(name)
-    assert len(together) <= resources.breadth(dag, names) <= len(names)
+    tasks = {node.name for node in dag.nodes if random.random() < 0.7}
+
+    parallel = pick_independent_tasks(dag, tasks, random, limit=len(tasks))
+
+    assert len(parallel) <= resources.breadth(dag, tasks) <= len(tasks)
 
 
 @given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
@@ -353,114 +445,19 @@ def test_running_tasks_fit_the_jobs_claim_and_the_claim_fits_the_node(
     cpu,
     disk,
 ):
-    spec = replace(asking("a", guest={"cpu": cpu, "disk": disk}), dag=dag)
-    engines = {node.name: random.choice(("", FAR)) for node in dag.nodes}
-    has = means(random.randint(3, 7), far=random.randint(3, 7))
-    pool = held(spec, has, **engines)
-    assert pool is not None and pool.tasks_at_once >= 1
-    assert pool.by_engine.fits(
-        AmountsByEngine({"": has.total, FAR: has.of(FAR).total or Amounts()})
-    )
-    under_way: list[str] = []
-    for name in sorted(engines, key=lambda _: random.random()):
-        if len(under_way) < pool.tasks_at_once and all(
-            not related(dag, name, other) for other in under_way
-        ):
-            under_way.append(name)
-    runs = [
-        a_run(name, limits={"cpu": cpu, "disk": disk * GIB}, engine=engines[name])
-        for name in under_way
-    ]
-    assert domain_run.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
+    spec = replace(job_asking("a", guest={"cpu": cpu, "disk": disk}), dag=dag)
+    engines = {node.name: random.choice((MAIN_ENGINE, FAR_ENGINE)) for node in dag.nodes}
+    capacity = a_capacity(random.randint(3, 7), far=random.randint(3, 7))
 
+    pool = claim_pool(spec, capacity, engines)
 
-def related(
-    dag,
-    one: str,
-    other: str,
-) -> bool:
-    return other in above(dag, one) or one in above(dag, other)
-
-
-def above(dag, name: str) -> set[str]:
-    ups = set(dag[name].upstream)
-    return ups.union(*(above(dag, up) for up in ups))
-
-
-# ---------------------------------------------------------------- what is asked
-
-
-def test_amounts_are_never_counted_as_less_than_asked():
-    assert Amounts.of(cpu=5e-324).cpu == 1
-    assert Amounts.of(0.1).cpu == 100
-    assert Amounts.of(0.30000000000000004).cpu in (300, 301)
-
-
-# ---------------------------------------------------------------- the job's own pool
-
-
-def with_pool(
-    *runs: Run,
-    cpu: float,
-    **changes: object,
-) -> LocalJob:
-    return a_local_job(*runs, pool=Pool(Amounts.of(cpu), 1), **changes)
-
-
-def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
-    local = with_pool(cpu=4)
-    six = [a_run(name, limits={"cpu": 4.0}) for name in "abcdef"]
-    for run in six:
-        assert domain_run.remaining(local)[""] == Amounts.of(4)
-        local = replace(local, runs=(*local.runs, run))
-        assert due_commands(local) == [Launch(run.run_id)]
-        local = play(local, 0)
-        assert domain_run.remaining(local)[""] == Amounts()
-        said, over = Reported(run.run_id, TaskStatus.SUCCESS, T0), Exited(run.run_id, Exit(0), T0)
-        local = play(local, Launched(run.run_id, T0), said, said, over, over, said, 0)
-    assert domain_run.remaining(local)[""] == Amounts.of(4)
-
-
-def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
-    first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    local = with_pool(first, second, cpu=4)
-    assert due_commands(local) == [Launch(first.run_id)]
-    local = play(local, 0)
-    assert due_commands(local) == [], "it is not asked again and again"
-    says = "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
-    assert domain_run.waits_for(local, local.runs[1]) == says
-    local = play(local, LaunchFailed(first.run_id, Failure("X"), T0))
-    assert (
-        Launch(second.run_id) in due_commands(local)
-        and domain_run.waits_for(local, local.runs[1]) == ""
-    )
-
-
-def test_the_runs_of_one_task_borrow_together_or_not_at_all():
-    host = Party("host", 0, "n1")
-    both = [a_run("a", limits={"cpu": 2.0}), a_run("a", party=host, limits={"cpu": 2.0})]
-    assert domain_run.may_launch(with_pool(*both, cpu=3)) == set()
-    assert domain_run.may_launch(with_pool(*both, cpu=4)) == {run.run_id for run in both}
-    small = a_run("b", limits={"cpu": 1.0})
-    assert domain_run.may_launch(with_pool(*both, small, cpu=3)) == {small.run_id}
-
-
-def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
-    pool = Pool(Amounts.of(4, disk=2 * GIB), 2, {FAR: Amounts.of(2)})
-    near, far, late = (
-        a_run(name, limits={"cpu": 2.0, "disk": disk}, engine=engine)
-        for name, engine, disk in (("a", "", 1.0 * GIB), ("b", FAR, 1.0 * GIB), ("c", FAR, 0.0))
-    )
-    local = a_local_job(near, far, late, pool=pool)
-    assert due_commands(local) == [Launch(near.run_id), Launch(far.run_id)]
-    local = play(local, 0)
-    assert domain_run.remaining(local) == AmountsByEngine({"": Amounts.of(2), FAR: Amounts()})
-    assert domain_run.waits_for(local, local.runs[2]) == (
-        f"needs cpu 2 of the job's pool at engine {FAR}, free cpu 0, borrowed by b"
-    )
-
-
-def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
-    local = a_local_job(a_run("a", limits={"cpu": 4.0}, engine=FAR), pool=Pool(Amounts.of(4), 1))
-    assert due_commands(local) == [Launch(local.runs[0].run_id)]
-    assert domain_run.remaining(play(local, 0))[""] == Amounts()
+    assert pool is not None
+    assert pool.tasks_at_once >= 1
+    far_total = capacity.of(FAR_ENGINE).total or Amounts()
+    node_total = AmountsByEngine({MAIN_ENGINE: capacity.total, FAR_ENGINE: far_total})
+    assert pool.by_engine.fits(node_total)
+    running = pick_independent_tasks(dag, set(engines), random, limit=pool.tasks_at_once)
+    limits = {"cpu": cpu, "disk": disk * GIB}
+    runs = [a_run(task, limits=limits, engine=engines[task]) for task in running]
+    local = a_local_job(*runs, pool=pool)
+    assert domain_run.may_launch(local) == {run.run_id for run in runs}

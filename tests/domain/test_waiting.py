@@ -15,6 +15,7 @@ from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming, Timing
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
 from tests.domain.calls import A1, A2, C1, C2, POLL_2, S1, X1, X2
+from tests.domain.pools import job_with_pool
 from tests.domain.script import (
     AcceptAll,
     accept,
@@ -24,7 +25,6 @@ from tests.domain.script import (
     refuse,
     report_task,
 )
-from tests.domain.test_resources import with_pool
 
 READY = JobStatus.READY
 RUNNING = JobStatus.RUNNING
@@ -350,7 +350,7 @@ def test_a_run_with_a_silent_engine_says_since_when():
 def test_a_run_names_the_runs_of_its_job_that_borrow_the_resources():
     first = a_run("a", limits={"cpu": 3.0})
     second = a_run("b", limits={"cpu": 3.0})
-    local = play(with_pool(first, second, cpu=4), 1)
+    local = play(job_with_pool(first, second, cpu=4), 1)
 
     wait = waiting.of_runs(local, RunTiming())[second.run_id]
 
