@@ -16,10 +16,10 @@ ONE_ENGINE = Ledger(ALL, node="n1")
 TWO_ENGINES = Ledger(Amounts.of(4), node="n1", further={FAR_ENGINE: Amounts.of(16)})
 FAR_ENGINE_AWAY = replace(TWO_ENGINES, away={FAR_ENGINE: "it has not answered"})
 
-# The answer to a job that holds its resources; any other answer says why it waits.
+# The reply to a job that holds its resources; any other reply says why it waits.
 HELD = ""
 
-# Parts of answers.
+# Parts of replies.
 BY_JOB_A = "held by job job-a"
 SILENCE = f"engine {FAR_ENGINE} of node n1 has not answered since noon"
 
@@ -102,15 +102,15 @@ def play(
     *steps: Step,
     rules: QueueRules = QueueRules(),
 ) -> tuple[Ledger, list[str]]:
-    """Return the ledger after the steps, and the answer to each application."""
-    answers = []
+    """Return the ledger after the steps, and the reply to each application."""
+    replies = []
     for step in steps:
         if not isinstance(step, Application):
             ledger = step(ledger)
             continue
         ledger, is_held = resource_queue.apply(ledger, step.claim, at(step.seconds), rules)
-        answers.append(HELD if is_held else ledger.claims[step.claim.job_id].reason)
-    return ledger, answers
+        replies.append(HELD if is_held else ledger.claims[step.claim.job_id].reason)
+    return ledger, replies
 
 
 JOB_A_TAKES_ALL = apply(0, "job-a", 16)
@@ -119,11 +119,11 @@ OLD_JOB = apply(0, "old", 4, far=4)
 
 @dataclass(frozen=True)
 class QueueCase:
-    """Steps of a ledger, a part of the answer to each application, and the free cores at the end."""
+    """Steps of a ledger, a part of the reply to each application, and the free cores at the end."""
 
     ledger: Ledger
     steps: Sequence[Step]
-    answers: Sequence[str]
+    replies: Sequence[str]
     remaining_cores: float
 
 
@@ -131,7 +131,7 @@ CASES: dict[str, QueueCase] = {
     "a blocked head does not block": QueueCase(
         ledger=ONE_ENGINE,
         steps=[apply(0, "job-a", 8), apply(1, "job-1", 12), apply(2, "job-2", 4)],
-        answers=[HELD, "needs cpu 12 on node n1, free cpu 8, held by job job-a (cpu 8)", HELD],
+        replies=[HELD, "needs cpu 12 on node n1, free cpu 8, held by job job-a (cpu 8)", HELD],
         remaining_cores=4,
     ),
     "the higher priority goes first": QueueCase(
@@ -143,7 +143,7 @@ CASES: dict[str, QueueCase] = {
             end_job("job-a"),
             apply(3, "low", 16, 1),
         ],
-        answers=[
+        replies=[
             HELD,
             BY_JOB_A,
             BY_JOB_A,
@@ -160,7 +160,7 @@ CASES: dict[str, QueueCase] = {
             end_job("job-a"),
             apply(3, "high", 16, 9),
         ],
-        answers=[HELD, BY_JOB_A, BY_JOB_A, HELD],
+        replies=[HELD, BY_JOB_A, BY_JOB_A, HELD],
         remaining_cores=0,
     ),
     "nothing is kept for a job that applies no more": QueueCase(
@@ -172,7 +172,7 @@ CASES: dict[str, QueueCase] = {
             apply(90, "other", 1),
             apply(92, "other", 1),
         ],
-        answers=[HELD, BY_JOB_A, "kept for", HELD],
+        replies=[HELD, BY_JOB_A, "kept for", HELD],
         remaining_cores=15,
     ),
     "a job that does not delay the oldest one may pass it": QueueCase(
@@ -185,13 +185,13 @@ CASES: dict[str, QueueCase] = {
             apply(700, "memory", memory=40),
             apply(700, "more", memory=56),
         ],
-        answers=[HELD, BY_JOB_A, BY_JOB_A, "kept for", HELD, "free memory 16 GiB"],
+        replies=[HELD, BY_JOB_A, BY_JOB_A, "kept for", HELD, "free memory 16 GiB"],
         remaining_cores=6,
     ),
     "a job applies twice": QueueCase(
         ledger=ONE_ENGINE,
         steps=[apply(0, "job-a", 4), apply(1, "job-a", 4)],
-        answers=[HELD, HELD],
+        replies=[HELD, HELD],
         remaining_cores=12,
     ),
     "a node that became smaller": QueueCase(
@@ -203,20 +203,20 @@ CASES: dict[str, QueueCase] = {
             resize(12),
             apply(2, "job-b", 1),
         ],
-        answers=[HELD, "free cpu 0", HELD],
+        replies=[HELD, "free cpu 0", HELD],
         remaining_cores=3,
     ),
     # ---- several engines
     "an engine that is away and of no use to the job": QueueCase(
         ledger=FAR_ENGINE_AWAY,
         steps=[apply(0, "job-a", far=0), restore_far_engine, apply(1, "job-a", far=0)],
-        answers=["ENGINE_DOWN: it has not answered", HELD],
+        replies=["ENGINE_DOWN: it has not answered", HELD],
         remaining_cores=4,
     ),
     "a full engine lets the jobs of another through": QueueCase(
         ledger=TWO_ENGINES,
         steps=[apply(0, "job-a", 1, far=16), apply(0, "job-b", 3), apply(0, "job-c", 1, far=1)],
-        answers=[
+        replies=[
             HELD,
             HELD,
             "needs cpu 1 on node n1, free cpu 0, held by job job-a (cpu 1), job job-b (cpu 3); "
@@ -227,7 +227,7 @@ CASES: dict[str, QueueCase] = {
     "a job gets the cores of every engine or of none": QueueCase(
         ledger=TWO_ENGINES,
         steps=[apply(0, "job-a", far=10), apply(0, "job-b", 4, far=10)],
-        answers=[HELD, "free cpu 6"],
+        replies=[HELD, "free cpu 6"],
         remaining_cores=4,
     ),
     "claims at an engine stay while it is away": QueueCase(
@@ -240,13 +240,13 @@ CASES: dict[str, QueueCase] = {
             apply(2, "job-b", far=1),
             apply(2, "job-c", far=6),
         ],
-        answers=[HELD, f"ENGINE_DOWN: {SILENCE}", HELD, "free cpu 5"],
+        replies=[HELD, f"ENGINE_DOWN: {SILENCE}", HELD, "free cpu 5"],
         remaining_cores=4,
     ),
     "nothing is kept at an engine that is away": QueueCase(
         ledger=FAR_ENGINE_AWAY,
         steps=[OLD_JOB, apply_again(OLD_JOB, 9000), apply(9000, "young", 4)],
-        answers=["ENGINE_DOWN", "ENGINE_DOWN", HELD],
+        replies=["ENGINE_DOWN", "ENGINE_DOWN", HELD],
         remaining_cores=0,
     ),
     "every engine keeps its cores for an old job": QueueCase(
@@ -258,7 +258,7 @@ CASES: dict[str, QueueCase] = {
             apply_again(OLD_JOB, 605),
             apply(606, "late", 1),
         ],
-        answers=[HELD, "free cpu 0", HELD, "free cpu", "kept for jobs that go first: job old"],
+        replies=[HELD, "free cpu 0", HELD, "free cpu", "kept for jobs that go first: job old"],
         remaining_cores=3,
     ),
     "others use a cluster": QueueCase(
@@ -271,7 +271,7 @@ CASES: dict[str, QueueCase] = {
             let_others_use(AmountsByEngine()),
             apply(2, "job-b", far=4),
         ],
-        answers=[
+        replies=[
             HELD,
             f"needs cpu 4 at engine {FAR_ENGINE} on node n1, free cpu 3, "
             "held by job job-a (cpu 1), others use cpu 12",
@@ -282,7 +282,7 @@ CASES: dict[str, QueueCase] = {
     "an engine that was removed": QueueCase(
         ledger=replace(TWO_ENGINES, further={}),
         steps=[apply(0, "job-a", far=1)],
-        answers=[f"there is no engine {FAR_ENGINE} on node n1 any more"],
+        replies=[f"there is no engine {FAR_ENGINE} on node n1 any more"],
         remaining_cores=4,
     ),
 }
@@ -290,11 +290,11 @@ CASES: dict[str, QueueCase] = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_jobs_get_resources_in_their_order_or_the_reason_to_wait(case: QueueCase):
-    ledger, answers = play(case.ledger, *case.steps)
+    ledger, replies = play(case.ledger, *case.steps)
 
-    for answer, expected in zip(answers, case.answers, strict=True):
-        assert (answer == HELD) is (expected == HELD), answers
-        assert expected in answer, answers
+    for reply, expected in zip(replies, case.replies, strict=True):
+        assert (reply == HELD) is (expected == HELD), replies
+        assert expected in reply, replies
     assert ledger.remaining.cpu == case.remaining_cores * 1000
 
 
@@ -329,12 +329,12 @@ def test_a_large_job_starts_within_the_ageing_bound_despite_small_ones():
         for job in [job for job, end in ends.items() if end <= second]:
             del ends[job]
             ledger = ledger.without(job)
-        ledger, [answer] = play(ledger, apply(second, "large", 16), rules=rules)
-        if answer == HELD:
+        ledger, [reply] = play(ledger, apply(second, "large", 16), rules=rules)
+        if reply == HELD:
             break
         small = f"small-{second}"
-        ledger, [answer] = play(ledger, apply(second, small, 4, priority=100), rules=rules)
-        if answer == HELD:
+        ledger, [reply] = play(ledger, apply(second, small, 4, priority=100), rules=rules)
+        if reply == HELD:
             ends[small] = second + 10
         else:
             ledger = ledger.without(small)
@@ -354,7 +354,7 @@ def test_a_job_that_returned_its_claim_keeps_its_age():
     ledger, _ = play(ONE_ENGINE, apply(0, "job-a", 4))
     ledger = ledger.give_back("job-a")
 
-    ledger, answers = play(ledger, apply(500, "job-a", 4))
+    ledger, replies = play(ledger, apply(500, "job-a", 4))
 
-    assert answers == [HELD]
+    assert replies == [HELD]
     assert ledger.claims["job-a"].since == at(0.0)

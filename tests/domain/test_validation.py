@@ -1,61 +1,39 @@
-"""What is wrong with a job as submitted, and what is warned of: (given, expected), each with its path."""
+"""Problems of a submitted job, each with its path."""
 
 import itertools
-import re
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from gateway.domain import validation
-from gateway.domain.dag import Dag, DagInput, DagNode
+from gateway.domain.dag import DagInput
 from gateway.domain.settings import JobLimits, TaskLimits
-from gateway.domain.spec import JobSpec, UnknownField
-from gateway.domain.validation import MOST_WARNINGS, check, idle_roles
+from gateway.domain.spec import JobSpec
+from gateway.domain.validation import check
 from tests.builders import a_dag, a_node, a_spec
+from tests.domain.submissions import (
+    COMMON,
+    FLOW,
+    PREDICTION,
+    TASK_PARAMETERS,
+    UNKNOWN_FIELD,
+    roles_of_every_task,
+    spec_needing_output,
+    spec_of_nodes,
+    spec_with_common,
+    spec_with_old_job,
+    spec_with_role_params,
+)
 
-HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
-NUMBERS = (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)
-NO_NUMBERS = ("much", [], {}, True, 1e308, "nan", "inf", "", -5)
+# The path of each problem, and words that are part of it.
+Problems = Sequence[tuple[str, str]]
+Table = dict[str, tuple[JobSpec, Problems]]
 
-
-def flow(*nodes: Any) -> JobSpec:
-    return a_spec(Dag(nodes))
-
-
-def needing(wanted: DagInput, *outputs: str) -> JobSpec:
-    """Return a job in which b needs that of a."""
-    return flow(a_node("a", outputs=outputs or ("out",)), replace(a_node("b"), inputs=(wanted,)))
-
-
-def common(**settings: Any) -> JobSpec:
-    return a_spec("a; b; c", HOSTS, job_params={"common": settings})
-
-
-def own(**entries: Any) -> JobSpec:
-    return a_spec(job_params={role: {"0": entry} for role, entry in entries.items()})
-
-
-def heir(old: str = "job-old", **settings: Any) -> JobSpec:
-    return a_spec("a -> b", old_job_id=old, job_params={"common": settings})
-
-
-SETTING, PARAMETER, FLOW = "config.job_params.common.", "config.task_params.", "dag.components"
-PREDICTS = {
-    "job_type": "predict",
-    "model_id": "m",
-    "model_version": "v",
-}
-ODD = {"common": {"nobody": {}}, "guest": {"9": {}}}
-KEY = UnknownField("config.job_parms", "is not read", "an object", "job_params")
-
-WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
-    # the flow
-    "no component": (flow(), [(FLOW, "must hold at least one component")]),
-    "a task that needs itself": (flow(a_node("a", ["a"])), [(FLOW, "(got 'a -> a')")]),
-    "an unknown upstream": (
-        flow(a_node("a"), a_node("b", ["a", "x"])),
+FLOWS: Table = {
+    "no component": (spec_of_nodes(), [(FLOW, "must hold at least one component")]),
+    "a task that needs itself": (spec_of_nodes(a_node("a", ["a"])), [(FLOW, "(got 'a -> a')")]),
+    "an unknown upstream task": (
+        spec_of_nodes(a_node("a"), a_node("b", ["a", "x"])),
         [
             (
                 f"{FLOW}[1].input[1].key",
@@ -63,39 +41,45 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
             )
         ],
     ),
-    "unknown output": (
-        needing(DagInput("dataset", "a", "z"), "x", "y"),
+    "an unknown output": (
+        spec_needing_output(DagInput("dataset", "a", "z"), "x", "y"),
         [(f"{FLOW}[1].input[0].key", "(x, y)")],
     ),
     "no output": (
-        needing(DagInput("dataset", "a", "")),
+        spec_needing_output(DagInput("dataset", "a", "")),
         [(f"{FLOW}[1].input[0].key", "<task>.<output key> (got 'a')")],
     ),
-    "no task named": (
-        needing(DagInput("dataset", "", "out")),
+    "no upstream task": (
+        spec_needing_output(DagInput("dataset", "", "out")),
         [(f"{FLOW}[1].input[0].key", "<output key>")],
     ),
-    "another type": (
-        needing(DagInput("model", "a", "out")),
+    "an output of another type": (
+        spec_needing_output(DagInput("model", "a", "out")),
         [(f"{FLOW}[1].input[0].type", "b needs a.out as model, but it is a dataset (got 'model')")],
     ),
     "a mistyped output": (
-        needing(DagInput("dataset", "a", "ou")),
+        spec_needing_output(DagInput("dataset", "a", "ou")),
         [(f"{FLOW}[1].input[0].key", "does not have (out) (got 'a.ou'); did you mean a.out?")],
     ),
-    "names": (
-        flow(a_node("a"), a_node("a"), a_node(""), a_node("a.b")),
-        [(f"{FLOW}[1].name", "unique"), (f"{FLOW}[2].name", "empty"), (f"{FLOW}[3].name", "a dot")],
+    "wrong names": (
+        spec_of_nodes(a_node("a"), a_node("a"), a_node(""), a_node("a.b")),
+        [
+            (f"{FLOW}[1].name", "unique"),
+            (f"{FLOW}[2].name", "empty"),
+            (f"{FLOW}[3].name", "a dot"),
+        ],
     ),
-    "keys": (
-        flow(a_node("a", outputs=("x", "x", ""))),
+    "wrong output keys": (
+        spec_of_nodes(a_node("a", outputs=("x", "x", ""))),
         [
             (f"{FLOW}[0].output[1].key", "must be unique"),
             (f"{FLOW}[0].output[2].key", "must not be empty"),
         ],
     ),
-    # parties and their entries
-    "what no container can get": (
+}
+
+PARTIES: Table = {
+    "values that no container can get": (
         a_spec(
             "a",
             flow_id="a\ud800",
@@ -106,13 +90,13 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         ),
         [
             ("flow_id", "control characters"),
-            (f"{PARAMETER}common.a.x", "must not hold zero characters"),
-            (f"{PARAMETER}common.a.y", "must have at most 131000 bytes with its name"),
-            (f"{PARAMETER}guest.0.a.=", "must have a name without ="),
+            (f"{TASK_PARAMETERS}common.a.x", "must not hold zero characters"),
+            (f"{TASK_PARAMETERS}common.a.y", "must have at most 131000 bytes with its name"),
+            (f"{TASK_PARAMETERS}guest.0.a.=", "must have a name without ="),
         ],
     ),
     "no party": (a_spec("a", {}), [("config.role", "at least one node")]),
-    "the initiator's role": (
+    "an initiator without its role": (
         a_spec(initiator_role="host"),
         [("config.initiator.node_id", "must be listed under config.role.host (got 'n1')")],
     ),
@@ -133,50 +117,52 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         a_spec(job_params={"host": {str(index): {} for index in range(1001)}}),
         [("config.job_params.host", "more than 1000 keys")],
     ),
-    "joined indices without end": (  # each is parted for every task of every party
+    # Joined indices are split for every task of every party.
+    "endless joined indices": (
         a_spec(task_params={"host": {f"0|{index}|{'9' * 4000}": {} for index in range(3)}}),
         [("config.task_params.host", "nor 8192 characters in joined ones")],
     ),
-    "no objects": (
+    "roles that are no objects": (
         a_spec(job_params={"guest": [1]}, task_params={"common": "x"}),
         [
             ("config.job_params.guest", "must be an object"),
             ("config.task_params.common", "must be an object"),
         ],
     ),
-    # limits
-    "none": (
-        common(
-            timeout=None,
-            auto_retries=None,
-            tasks=None,
-        ),
-        [],
-    ),
+}
+
+
+def with_each_timeout(seconds: Any) -> JobSpec:
+    """Return a job with the same value for each of its timeouts."""
+    return spec_with_common(
+        timeout=seconds,
+        task_timeout=seconds,
+        tasks={"a": {"timeout": seconds}},
+    )
+
+
+WRONG_TIMEOUTS = (0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {})
+TIMEOUT_PROBLEMS: Problems = [
+    (f"{COMMON}timeout", ""),
+    (f"{COMMON}task_timeout", ""),
+    (f"{COMMON}tasks.a.timeout", "seconds"),
+]
+WRONG_RETRIES = (-1, 1.5, "1", True, 101)
+
+LIMITS: Table = {
     **{
-        f"no time: {value!r}": (
-            common(
-                timeout=value,
-                task_timeout=value,
-                tasks={"a": {"timeout": value}},
-            ),
-            [
-                (SETTING + "timeout", ""),
-                (SETTING + "task_timeout", ""),
-                (SETTING + "tasks.a.timeout", "seconds"),
-            ],
-        )
-        for value in (0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {})
+        f"a timeout of {value!r}": (with_each_timeout(value), TIMEOUT_PROBLEMS)
+        for value in WRONG_TIMEOUTS
     },
     **{
-        f"no number of retries: {value!r}": (
-            common(auto_retries=value),
-            [(SETTING + "auto_retries", "whole number")],
+        f"a number of retries of {value!r}": (
+            spec_with_common(auto_retries=value),
+            [(f"{COMMON}auto_retries", "whole number")],
         )
-        for value in (-1, 1.5, "1", True, 101)
+        for value in WRONG_RETRIES
     },
-    "all of them": (
-        common(
+    "several limits": (
+        spec_with_common(
             auto_retry_delay=-1,
             tasks={
                 "a": {"time_out": 5},
@@ -185,33 +171,64 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
             },
         ),
         [
-            (SETTING + name, "")
-            for name in ("auto_retry_delay", "tasks.a.time_out", "tasks.b", "tasks.x")
+            (f"{COMMON}auto_retry_delay", ""),
+            (f"{COMMON}tasks.a.time_out", ""),
+            (f"{COMMON}tasks.b", ""),
+            (f"{COMMON}tasks.x", ""),
         ],
     ),
-    "tasks by no name": (common(tasks=[]), [(SETTING + "tasks", "must be an object")]),
-    # resources
+    "tasks without names": (
+        spec_with_common(tasks=[]),
+        [(f"{COMMON}tasks", "must be an object")],
+    ),
+}
+
+AMOUNTS = ("cpu", "memory", "disk")
+VALID_AMOUNTS = (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)
+WRONG_AMOUNTS = ("much", [], {}, 1e308, "nan", "inf", "", -5)
+VALID_GPUS = (-1, 0, 1, "2", 8.0, None)
+WRONG_GPUS = (-2, 0.5, "all", True, "nan", "-inf", 1e308)
+
+
+def asking_for(amount: str, value: Any) -> JobSpec:
+    return spec_with_role_params(guest={"resources": {amount: value}})
+
+
+RESOURCES: Table = {
     **{
-        f"{kind}: {value!r}": (
-            own(guest={"resources": {kind: value}}),
-            [(f"config.job_params.guest.0.resources.{kind}", "number")]
-            * (value in NO_NUMBERS and value != 1),
+        f"{amount}: {value!r}": (
+            asking_for(amount, value),
+            [(f"config.job_params.guest.0.resources.{amount}", "number")],
         )
-        for kind in ("cpu", "memory", "disk")
-        for value in (*NUMBERS, *(one for one in NO_NUMBERS if one is not True))
+        for amount in AMOUNTS
+        for value in WRONG_AMOUNTS
     },
     **{
         f"gpu: {value!r}": (
-            own(guest={"resources": {"gpu": value}}),
-            [("config.job_params.guest.0.resources.gpu", "must be a whole number of devices")]
-            * wrong,
+            asking_for("gpu", value),
+            [("config.job_params.guest.0.resources.gpu", "must be a whole number of devices")],
         )
-        for wrong, values in enumerate(
-            ((-1, 0, 1, "2", 8.0, None), (-2, 0.5, "all", True, "nan", "-inf", 1e308))
-        )
-        for value in values
+        for value in WRONG_GPUS
     },
-    "two flows at one node": (
+    "amounts that are no object": (
+        spec_with_role_params(host={"resources": 3}),
+        [("config.job_params.host.0.resources", "must be an object")],
+    ),
+    "no parallelism": (
+        spec_with_common(task_parallelism=0),
+        [(f"{COMMON}task_parallelism", "at least 1")],
+    ),
+    **{
+        f"a priority of {value!r}": (
+            spec_with_common(priority=value),
+            [(f"{COMMON}priority", "whole number")],
+        )
+        for value in (True, 1.5, "1", [], 10**9)
+    },
+}
+
+PROVIDERS: Table = {
+    "two providers of a flow at one node": (
         a_spec(
             "a",
             {"guest": ("n1",), "host": ("n1",)},
@@ -224,333 +241,326 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
             )
         ],
     ),
-    "no object of providers": (
-        own(host={"providers": "x:1"}),
+    "providers that are no object": (
+        spec_with_role_params(host={"providers": "x:1"}),
         [("config.job_params.host.0.providers", "must be an object")],
     ),
-    "a provider of nothing": (
-        own(host={"providers": {"z": "x:1"}}),
+    "a provider of an unknown task": (
+        spec_with_role_params(host={"providers": {"z": "x:1"}}),
         [("config.job_params.host.0.providers.z", "names a task that is not in the flow")],
     ),
     "a provider without a version": (
-        own(host={"providers": {"a": "x"}}),
+        spec_with_role_params(host={"providers": {"a": "x"}}),
         [("config.job_params.host.0.providers.a", "must be the name and version of a provider")],
     ),
-    "no amounts": (
-        own(host={"resources": 3}),
-        [("config.job_params.host.0.resources", "must be an object")],
+}
+
+SPARED_PARTIES: Table = {
+    "more parties than there are": (
+        spec_with_common(min_parties={"host": 4}),
+        [(f"{COMMON}min_parties.host", "from 0 to 3")],
     ),
-    "no parallelism": (common(task_parallelism=0), [(SETTING + "task_parallelism", "at least 1")]),
-    **{
-        f"no priority: {value!r}": (
-            common(priority=value),
-            [(SETTING + "priority", "whole number")],
-        )
-        for value in (True, 1.5, "1", [], 10**9)
-    },
-    # who can be spared
-    "spared": (
-        common(
-            min_parties={"host": 2},
-            required_parties=["guest.0"],
-            tolerable_tasks=["a"],
-        ),
-        [],
-    ),
-    "nobody spared": (
-        common(
-            min_parties=None,
-            required_parties=None,
-            tolerable_tasks=None,
-        ),
-        [],
-    ),
-    "too many": (common(min_parties={"host": 4}), [(SETTING + "min_parties.host", "from 0 to 3")]),
-    "too few, and no role": (
-        common(min_parties={"host": -1, "arbiter": 1}),
-        [(SETTING + "min_parties.host", ""), (SETTING + "min_parties.arbiter", "does not have")],
-    ),
-    "no number": (common(min_parties={"host": True}), [(SETTING + "min_parties.host", "")]),
-    "no object": (common(min_parties=2), [(SETTING + "min_parties", "must be an object")]),
-    "no lists": (
-        common(required_parties="guest.0", tolerable_tasks={}),
-        [(SETTING + "required_parties", "list"), (SETTING + "tolerable_tasks", "list")],
-    ),
-    "no parties": (
-        common(required_parties=["guest.0", "host.3", 1]),
+    "a negative number, and an unknown role": (
+        spec_with_common(min_parties={"host": -1, "arbiter": 1}),
         [
-            (SETTING + "required_parties[1]", "a party"),
-            (SETTING + "required_parties[2]", "a party"),
+            (f"{COMMON}min_parties.host", ""),
+            (f"{COMMON}min_parties.arbiter", "does not have"),
         ],
     ),
-    "no task": (common(tolerable_tasks=["a", "z"]), [(SETTING + "tolerable_tasks[1]", "a task")]),
-    # what is taken over, and models
-    "all that is the same": (heir(), []),
-    "without its input": (heir(inherit=["b"]), [(SETTING + "inherit[0]", "needs the output of a")]),
+    "parties without a number": (
+        spec_with_common(min_parties={"host": True}),
+        [(f"{COMMON}min_parties.host", "")],
+    ),
+    "parties that are no object": (
+        spec_with_common(min_parties=2),
+        [(f"{COMMON}min_parties", "must be an object")],
+    ),
+    "texts in place of lists": (
+        spec_with_common(required_parties="guest.0", tolerable_tasks={}),
+        [
+            (f"{COMMON}required_parties", "list"),
+            (f"{COMMON}tolerable_tasks", "list"),
+        ],
+    ),
+    "unknown required parties": (
+        spec_with_common(required_parties=["guest.0", "host.3", 1]),
+        [
+            (f"{COMMON}required_parties[1]", "a party"),
+            (f"{COMMON}required_parties[2]", "a party"),
+        ],
+    ),
+    "an unknown tolerable task": (
+        spec_with_common(tolerable_tasks=["a", "z"]),
+        [(f"{COMMON}tolerable_tasks[1]", "a task")],
+    ),
+}
+
+INHERITANCE: Table = {
+    "a task without its input": (
+        spec_with_old_job(inherit=["b"]),
+        [(f"{COMMON}inherit[0]", "needs the output of a")],
+    ),
     "one task a hundred thousand times": (
-        heir(inherit=["a"] * 100_000),
-        [(SETTING + "inherit", "must not name a task twice (got 100000)")],
+        spec_with_old_job(inherit=["a"] * 100_000),
+        [(f"{COMMON}inherit", "must not name a task twice (got 100000)")],
     ),
-    "no such task": (heir(inherit=["x"]), [(SETTING + "inherit[0]", "not in the flow")]),
-    "of no job": (heir("", inherit=["a"]), [(SETTING + "inherit", "needs old_job_id")]),
-    "by no name": (heir(inherit=[5]), [(SETTING + "inherit", "names of tasks")]),
-    "of a path": (heir("../x"), [("old_job_id", "must not hold /")]),
-    "of itself": (heir("job-1"), [("old_job_id", "another job")]),
-    "what model": (
-        common(job_type="predict"),
-        [(SETTING + "model_id", ""), (SETTING + "model_version", "required")],
+    "an unknown task": (
+        spec_with_old_job(inherit=["x"]),
+        [(f"{COMMON}inherit[0]", "not in the flow")],
     ),
-    "of a model": (common(**PREDICTS), []),
-    "of no model": (
-        common(
+    "no old job": (
+        spec_with_old_job("", inherit=["a"]),
+        [(f"{COMMON}inherit", "needs old_job_id")],
+    ),
+    "a task that is no name": (
+        spec_with_old_job(inherit=[5]),
+        [(f"{COMMON}inherit", "names of tasks")],
+    ),
+    "an old job with a path as id": (
+        spec_with_old_job("../x"),
+        [("old_job_id", "must not hold /")],
+    ),
+    "an old job that is the job itself": (
+        spec_with_old_job("job-1"),
+        [("old_job_id", "another job")],
+    ),
+}
+
+MODELS: Table = {
+    "a prediction without a model": (
+        spec_with_common(job_type="predict"),
+        [(f"{COMMON}model_id", ""), (f"{COMMON}model_version", "required")],
+    ),
+    "wrong type and model": (
+        spec_with_common(
             job_type="deploy",
             model_id="../x",
             model_version=["1"],
         ),
         [
-            (SETTING + "job_type", ""),
-            (SETTING + "model_id", "/"),
-            (SETTING + "model_version", "text"),
+            (f"{COMMON}job_type", ""),
+            (f"{COMMON}model_id", "/"),
+            (f"{COMMON}model_version", "text"),
         ],
     ),
-    "of a model without end": (
-        common(**PREDICTS | {"model_id": "m" * 129}),
-        [(SETTING + "model_id", "must not be longer than 128 characters")],
+    "an endless model id": (
+        spec_with_common(**PREDICTION | {"model_id": "m" * 129}),
+        [(f"{COMMON}model_id", "must not be longer than 128 characters")],
     ),
-    # a strict job
-    "strict": (
-        a_spec(task_params=ODD, job_params={"common": {"strict": "true"}}),
-        [(PARAMETER + "common.nobody", ""), (PARAMETER + "guest.9", "")],
+}
+
+UNKNOWN_TASK_AND_PARTY = {"common": {"nobody": {}}, "guest": {"9": {}}}
+
+STRICT_JOBS: Table = {
+    "unused parameters": (
+        a_spec(task_params=UNKNOWN_TASK_AND_PARTY, job_params={"common": {"strict": "true"}}),
+        [(f"{TASK_PARAMETERS}common.nobody", ""), (f"{TASK_PARAMETERS}guest.9", "")],
     ),
-    "strict keys": (
-        a_spec(unknown_fields=(KEY,), job_params={"common": {"strict": True}}),
-        [(KEY.path, "")],
+    "an unknown field": (
+        a_spec(unknown_fields=(UNKNOWN_FIELD,), job_params={"common": {"strict": True}}),
+        [(UNKNOWN_FIELD.path, "")],
     ),
-    "strict on its settings": (common(strict=True, tiemout=5), [(SETTING + "tiemout", "")]),
-    "how strict": (common(strict="very"), [(SETTING + "strict", "true or false")]),
-    # computing engines
-    **{
-        path: (
-            a_spec(job_params=params),
-            [(f"config.job_params.{path}", f"ENGINE_NOT_HERE: {name} is the business of a vendor")],
-        )
-        for params, path, name in (
-            ({"common": {"computing_engine": "eggroll"}}, "common.computing_engine", "Eggroll"),
-            ({"common": {"computing": "SPARK"}}, "common.computing", "Spark"),
-            ({"common": {"backend": "linkis_spark"}}, "common.backend", "Linkis"),
-            (
-                {"common": {"engines": {"computing": "spark", "storage": "x"}}},
-                "common.engines.computing",
-                "Spark",
-            ),
-            ({"common": {"federation_engine": "pulsar"}}, "common.federation_engine", "Pulsar"),
-            ({"common": {"eggroll_run": {"cores": 4}}}, "common.eggroll_run", "Eggroll"),
-            ({"host": {"0": {"spark_run": {}}}}, "host.0.spark_run", "Spark"),
-            ({"guest": {"0": {"backend": "rabbit-mq_rabbitmq"}}}, "guest.0.backend", "RabbitMQ"),
-        )
-    },
-    "none of them": (
-        common(
-            computing_engine="standalone",
-            engine=None,
-            backend=0,
-            run={},
-            dry_run=True,
-        ),
-        [],
+    "an unknown setting": (
+        spec_with_common(strict=True, tiemout=5),
+        [(f"{COMMON}tiemout", "")],
     ),
-    "in a note": (common(note="as good as spark", engines=["spark"]), []),
-    "in no object": (a_spec(job_params={"guest": {"0": "spark"}}), []),
+    "a wrong strictness": (
+        spec_with_common(strict="very"),
+        [(f"{COMMON}strict", "true or false")],
+    ),
+}
+
+
+def engine_problem(path: str, engine: str) -> Problems:
+    words = f"ENGINE_NOT_HERE: {engine} is the business of a vendor"
+    return [(f"config.job_params.{path}", words)]
+
+
+ENGINES: Table = {
+    "computing engine": (
+        spec_with_common(computing_engine="eggroll"),
+        engine_problem("common.computing_engine", "Eggroll"),
+    ),
+    "computing": (
+        spec_with_common(computing="SPARK"),
+        engine_problem("common.computing", "Spark"),
+    ),
+    "backend": (
+        spec_with_common(backend="linkis_spark"),
+        engine_problem("common.backend", "Linkis"),
+    ),
+    "engines": (
+        spec_with_common(engines={"computing": "spark", "storage": "x"}),
+        engine_problem("common.engines.computing", "Spark"),
+    ),
+    "federation engine": (
+        spec_with_common(federation_engine="pulsar"),
+        engine_problem("common.federation_engine", "Pulsar"),
+    ),
+    "settings of Eggroll": (
+        spec_with_common(eggroll_run={"cores": 4}),
+        engine_problem("common.eggroll_run", "Eggroll"),
+    ),
+    "settings of Spark for a party": (
+        spec_with_role_params(host={"spark_run": {}}),
+        engine_problem("host.0.spark_run", "Spark"),
+    ),
+    "backend of a party": (
+        spec_with_role_params(guest={"backend": "rabbit-mq_rabbitmq"}),
+        engine_problem("guest.0.backend", "RabbitMQ"),
+    ),
+}
+
+
+def prefix_ids(subject: str, table: Table) -> Table:
+    return {f"{subject}: {name}": row for name, row in table.items()}
+
+
+WRONG: Table = {
+    **prefix_ids("flow", FLOWS),
+    **prefix_ids("parties", PARTIES),
+    **prefix_ids("limits", LIMITS),
+    **prefix_ids("resources", RESOURCES),
+    **prefix_ids("providers", PROVIDERS),
+    **prefix_ids("spared parties", SPARED_PARTIES),
+    **prefix_ids("inheritance", INHERITANCE),
+    **prefix_ids("models", MODELS),
+    **prefix_ids("strict job", STRICT_JOBS),
+    **prefix_ids("engines", ENGINES),
 }
 
 
 @pytest.mark.parametrize(("spec", "expected"), WRONG.values(), ids=WRONG)
-def test_all_problems_are_reported_together_with_their_path(
-    spec: JobSpec, expected: list[tuple[str, str]]
-):
+def test_all_problems_are_reported_together_with_their_path(spec: JobSpec, expected: Problems):
     problems, _ = check(spec)
-    assert [p.path for p in problems] == [path for path, _ in expected]
+
+    assert [problem.path for problem in problems] == [path for path, _ in expected]
     for problem, (_, words) in zip(problems, expected, strict=True):
         assert words in str(problem)
 
 
+VALID: dict[str, JobSpec] = {
+    "limits set to null": spec_with_common(
+        timeout=None,
+        auto_retries=None,
+        tasks=None,
+    ),
+    **{
+        f"{amount}: {value!r}": asking_for(amount, value)
+        for amount in AMOUNTS
+        for value in VALID_AMOUNTS
+    },
+    **{f"gpu: {value!r}": asking_for("gpu", value) for value in VALID_GPUS},
+    "spared parties": spec_with_common(
+        min_parties={"host": 2},
+        required_parties=["guest.0"],
+        tolerable_tasks=["a"],
+    ),
+    "spared parties set to null": spec_with_common(
+        min_parties=None,
+        required_parties=None,
+        tolerable_tasks=None,
+    ),
+    "an old job": spec_with_old_job(),
+    "a prediction": spec_with_common(**PREDICTION),
+    "no engine of a vendor": spec_with_common(
+        computing_engine="standalone",
+        engine=None,
+        backend=0,
+        run={},
+        dry_run=True,
+    ),
+    "an engine in a note": spec_with_common(note="as good as spark", engines=["spark"]),
+    "an engine in place of an object": a_spec(job_params={"guest": {"0": "spark"}}),
+}
+
+
+@pytest.mark.parametrize("spec", VALID.values(), ids=VALID)
+def test_a_valid_job_has_no_problems(spec: JobSpec):
+    problems, _ = check(spec)
+
+    assert problems == []
+
+
 def test_a_cycle_is_named_edge_by_edge():
     [problem], _ = check(a_spec(a_dag("a -> b -> c -> a; d")))
+
     assert (problem.path, problem.rule) == ("dag.components", "must not form a cycle")
-    edges = problem.got.split(" -> ")
-    assert edges[0] == edges[-1]
-    assert {(x, y) for x, y in itertools.pairwise(edges)} == {("a", "b"), ("b", "c"), ("c", "a")}
+    names = problem.got.split(" -> ")
+    assert names[0] == names[-1]
+    assert set(itertools.pairwise(names)) == {("a", "b"), ("b", "c"), ("c", "a")}
 
 
-def test_a_task_has_the_jobs_settings_unless_it_has_its_own():
-    tasks = {"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}}
-    found = common(
+# ---------------------------------------------------------------- limits of tasks
+
+
+def test_a_task_has_the_jobs_limits_unless_it_has_its_own():
+    spec = spec_with_common(
         timeout=3600,
         task_timeout=60.5,
         auto_retries=2,
         auto_retry_delay=3,
-        tasks=tasks,
-    ).settings.time_limits
-    assert found.job_timeout == 3600
-    assert [found.of(t) for t in "abc"] == [
-        TaskLimits(5, 0, 3),
-        TaskLimits(60.5, 2, 0),
-        TaskLimits(60.5, 2, 3),
-    ]
-    assert (
-        common(
-            timeout=None,
-            auto_retries=None,
-            tasks=None,
-        ).settings.time_limits
-        == JobLimits()
+        tasks={"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}},
     )
 
+    limits = spec.settings.time_limits
 
-# ---------------------------------------------------------------- warnings
-
-PARAMS = {
-    "common": {"x": {}},
-    "guest": {
-        "0": {"y": {}},
-        "1": {},
-        "0|7": {},
-        "z": {},
-    },
-    "arbiter": {"0": {"a": {}}},
-}
-MISTYPED = {
-    "common": {
-        "tiemout": 5,
-        "prority": 2,
-        "auto_retry": 3,
-        "site": "x",
-        "sync_type": "callbak",
-    },
-    "guest": {"0": {"resource": {"cpu": 1}, "resources": {"cpus": 1, "memory": 2}}},
-    "comon": {"timeout": 3},
-}
-MEANT = {
-    "common.tiemout": "timeout",
-    "common.prority": "priority",
-    "common.auto_retry": "auto_retries",
-    "common.site": "",
-    "common.sync_type": "",
-    "guest.0.resource": "resources",
-    "guest.0.resources.cpus": "cpu",
-    "comon": "common",
-}
-KNOWN = dict.fromkeys(validation.COMMON - {"sync_type"}) | {
-    "engine": {},
-    "computing_engine": "x",
-    "y_run": {},
-}
-
-WARNED: dict[str, tuple[JobSpec, dict[str, str]]] = {
-    "parameters of nothing": (
-        a_spec("a", task_params=PARAMS),
-        {
-            PARAMETER + p: ""
-            for p in ("common.x", "guest.1", "guest.0|7", "guest.z", "guest.0.y", "arbiter")
-        },
-    ),
-    "mistyped": (
-        a_spec(job_params=MISTYPED),
-        {f"config.job_params.{path}": meant for path, meant in MEANT.items()},
-    ),
-    "an unknown key": (a_spec(unknown_fields=(KEY,)), {KEY.path: "job_params"}),
-    "settings are no tasks": (
-        a_spec(job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"resources": {}}}}),
-        {},
-    ),
-    "too long to guess at": (a_spec(task_params={"host" * 11: {}}), {PARAMETER + "host" * 11: ""}),
-    "known settings": (a_spec(job_params={"common": KNOWN}), {}),
-}
+    assert limits.job_timeout == 3600
+    assert limits.of("a") == TaskLimits(5, 0, 3)
+    assert limits.of("b") == TaskLimits(60.5, 2, 0)
+    assert limits.of("c") == TaskLimits(60.5, 2, 3)
 
 
-@pytest.mark.parametrize(("spec", "expected"), WARNED.values(), ids=WARNED)
-def test_what_is_warned_of_and_what_was_probably_meant(spec: JobSpec, expected: dict[str, str]):
-    assert {w.path: w.suggestion for w in check(spec)[1]} == expected
-
-
-def test_a_flood_of_unknown_names_is_cut():
-    """Anybody may send a million of them, and each takes a while."""
-    names = {f"trianing{number}": {} for number in range(2 * MOST_WARNINGS)}
-    assert (
-        len(check(a_spec("training", task_params={"common": names, "guest": {"0": names}}))[1])
-        == MOST_WARNINGS
+def test_limits_set_to_null_are_the_defaults():
+    spec = spec_with_common(
+        timeout=None,
+        auto_retries=None,
+        tasks=None,
     )
-    assert len(check(common(**{f"setting{i}" * 3: i for i in range(100_000)}))[1]) == MOST_WARNINGS
+
+    assert spec.settings.time_limits == JobLimits()
 
 
-def test_every_setting_that_the_rules_read_is_known():
-    texts = [
-        file.read_text(encoding="utf-8") for file in Path(validation.__file__).parent.rglob("*.py")
-    ]
-    read = {name for text in texts for name in re.findall(r'(?:common|asked)\.get\("(\w+)"', text)}
-    assert {"timeout", "priority", "inherit"} <= read <= validation.COMMON
+# ---------------------------------------------------------------- datasets
+
+THREE_PARTIES = {
+    "guest": ("n1",),
+    "host": ("n2",),
+    "arbiter": ("n2",),
+}
 
 
 @pytest.mark.parametrize(
-    ("role", "have", "problems", "warnings"),
+    ("host_params", "is_refused"),
     [
-        ("arbiter", ("guest", "host", "arbiter"), {}, ["config.role.host"]),
-        ("hots", ("guest", "host"), {"config.role.hots": "host"}, []),
-        ("arbiter", ("guest",), {}, ["config.role.arbiter"]),
-        ("hots", None, {}, []),
+        ({}, True),
+        ({"dataset_id": ""}, False),
+        ({"dataset_id": "bank#b"}, False),
+        ({"x": 1}, True),
     ],
-)
-def test_a_role_that_no_component_has(
-    role,
-    have,
-    problems,
-    warnings,
-):
-    found, warned = idle_roles(a_spec("a -> b", {"guest": ("n1",), role: ("n2",)}), lambda _: have)
-    assert {p.path: p.suggestion for p in found} == problems and [
-        w.path for w in warned
-    ] == warnings
-    every = {
-        "guest": ("n1",),
-        "host": ("n2",),
-        "hosts": ("n3",),
-    }
-    assert [w.path for w in idle_roles(a_spec("a", every), lambda _: ("guest", "host"))[1]] == [
-        "config.role.hosts"
-    ]
-
-
-def roles_of(_: DagNode) -> tuple[str, ...]:
-    return ("guest", "host", "arbiter")
-
-
-def test_unused_settings_are_refused_at_submission_and_warned_elsewhere():
-    params = {"common": {"tranin": {}}, "host": {"0": {"a": {}, "trian": {"x": 1}}}}
-    spec = a_spec("a -> train", task_params=params)
-    problems, warnings = check(spec, roles_of)
-    assert [(p.path, p.suggestion) for p in problems] == [
-        (PARAMETER + "common.tranin", "train"),
-        (PARAMETER + "host.0.trian", "train"),
-    ]
-    assert [w.path for w in warnings] == ["config.role.arbiter"] and check(spec) == ([], problems)
-
-
-@pytest.mark.parametrize(
-    ("host", "refused"),
-    [({}, True), ({"dataset_id": ""}, False), ({"dataset_id": "bank#b"}, False), ({"x": 1}, True)],
+    ids=["no parameters", "an empty dataset", "a dataset", "other parameters"],
 )
 def test_a_party_without_a_dataset_is_refused_where_another_has_one(
-    host: dict[str, Any], refused: bool
+    host_params: Mapping[str, Any], is_refused: bool
 ):
-    params = {"guest": {"0": {"a": {"dataset_id": "bank#a"}}}, "host": {"0": {"a": host}}}
-    three = {
-        "guest": ("n1",),
-        "host": ("n2",),
-        "arbiter": ("n2",),
+    params = {
+        "guest": {"0": {"a": {"dataset_id": "bank#a"}}},
+        "host": {"0": {"a": host_params}},
     }
-    problems, _ = check(a_spec("a -> b", three, task_params=params), roles_of)
-    assert [p.path for p in problems] == [PARAMETER + "host.0.a.dataset_id"] * refused
-    assert not refused or "guest.0 reads a dataset" in problems[0].rule
-    assert check(a_spec("a -> b", three), roles_of)[0] == [], (
-        "nobody has one: the component may read none"
-    )
+    spec = a_spec("a -> b", THREE_PARTIES, task_params=params)
+
+    problems, _ = check(spec, roles_of_every_task)
+
+    if not is_refused:
+        assert problems == []
+        return
+    [problem] = problems
+    assert problem.path == f"{TASK_PARAMETERS}host.0.a.dataset_id"
+    assert "guest.0 reads a dataset" in problem.rule
+
+
+def test_no_party_is_refused_where_none_has_a_dataset():
+    """The component may read none."""
+    problems, _ = check(a_spec("a -> b", THREE_PARTIES), roles_of_every_task)
+
+    assert problems == []
