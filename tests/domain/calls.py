@@ -1,6 +1,7 @@
 """Short names for the scheduling node's requests in test scripts.
 
-A letter for the request (Create, Start, stop = X, start of Task a or b), then the number of the node.
+A letter for the request (C: create, S: start, X: stop, A and B: start of that task), then the
+number of the node.
 """
 
 from gateway.domain.scheduling.messages import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt

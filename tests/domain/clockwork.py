@@ -1,7 +1,7 @@
 """Virtual time for the simulations.
 
-An activity is a generator that yields the seconds for which it pauses. It may belong to an `OsProcess`: when
-that process dies, its activities stop where they pause.
+An activity is a generator that yields the length of each of its pauses in seconds. It may belong
+to an `OsProcess`: the death of the process ends its activities at their current pause.
 """
 
 import heapq
@@ -25,11 +25,17 @@ class Broken(AssertionError):
     """A rule that holds in every simulation was broken."""
 
 
-class OsProcess:
-    """A process of the operating system that may die whenever one of its activities pauses.
+def require(condition: object, violation: str) -> None:
+    """Raise `Broken` with the text unless the condition holds."""
+    if not condition:
+        raise Broken(violation)
 
-    It dies at pause number ``dies_at`` for certain, and until ``crashes_until`` (seconds) at each pause with
-    the probability ``crash_chance``. ``on_death`` is called with the dead process.
+
+class OsProcess:
+    """A process of the operating system that may die at every pause of its activities.
+
+    It dies at pause number ``dies_at`` for certain, and until ``crashes_until`` (seconds) at each
+    pause with the probability ``crash_chance``. ``on_death`` is called with the dead process.
     """
 
     def __init__(
@@ -96,20 +102,19 @@ class Clockwork:
         function: Callable[..., object],
         *arguments: Any,
     ) -> None:
-        """Call a function once after a delay in seconds; no death of a process prevents the call."""
+        """Call a function once after a delay in seconds, even if every process dies before."""
         self.spawn(_single_call(function, arguments), delay=delay)
 
     def run(self, seconds: float) -> None:
         """Run every activity to its end.
 
-        Raises `Broken` if an activity is still due after the given seconds, or after `MAX_STEPS` steps.
+        Raises `Broken` if an activity is still due after these seconds or after `MAX_STEPS` steps.
         """
         for _ in range(MAX_STEPS):
             if not self._queue:
                 return
             self.now, _, activity, process = heapq.heappop(self._queue)
-            if self.now > seconds:
-                raise Broken(f"the simulation still runs after {seconds:g} s")
+            require(self.now <= seconds, f"the simulation still runs after {seconds:g} s")
             self._resume(activity, process)
         raise Broken(f"the simulation takes more than {MAX_STEPS} steps")
 
@@ -232,8 +237,7 @@ class SimulatedShell(Generic[Record]):
             if record is old or self.store.save(replace(record, notes=()), version):
                 break
         still_due = set(commands) & set(self.rules.plan(record, now, self.timing))
-        if still_due:
-            raise Broken(f"still planned right after they were claimed: {still_due}")
+        require(not still_due, f"still planned right after they were claimed: {still_due}")
         return old, record, commands
 
     def _apply(self, record: Record, event: Any) -> Record:

@@ -1,8 +1,8 @@
 """A simulated node for the execution rules: its containers, and an engine that loses answers.
 
-An `ExecutionPlot` says what happens. `ExecutionWorld(plot).run()` plays it and raises `Broken` at the first
-violation of a rule. The process that executes may die at every pause; the next one begins with `Restarted`.
-Containers and the scheduling node live on.
+An `ExecutionPlot` says what happens. `ExecutionWorld(plot).run()` plays it and raises `Broken` at
+the first violation of a rule. The process that executes may die at every pause; the next one begins
+with `Restarted`. Containers and the scheduling node live on.
 """
 
 from collections import Counter
@@ -13,10 +13,11 @@ from typing import Any
 from gateway.domain.execution import machine, messages
 from gateway.domain.run import Exit, FileSum, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
-from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
+from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming
 from tests.builders import T0
-from tests.domain.clockwork import Activity, Broken, OsProcess, SimulatedShell, set_moment
+from tests.domain.clockwork import Activity, OsProcess, SimulatedShell, require, set_moment
+from tests.domain.world_checks import check_status_move
 
 # Seconds that a call of the engine or of another node takes at most, answered or not.
 LONGEST_CALL = 10.0
@@ -232,11 +233,12 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
                 return self._close(action)
 
     def _close(self, action: messages.Action) -> Events:
-        if not isinstance(action, messages.Close):
-            raise Broken(f"{action} is not part of this simulation")
+        is_close = isinstance(action, messages.Close)
+        require(is_close, f"{action} is not part of this simulation")
         self.closes += 1
-        if self.containers:
-            raise Broken(f"closed while the engine still holds {sorted(self.containers)}")
+        require(
+            not self.containers, f"closed while the engine still holds {sorted(self.containers)}"
+        )
         return [messages.Done(action, T0)]
 
     def _launch(self, run: Run) -> Events:
@@ -246,8 +248,9 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
             return [messages.LaunchFailed(run.run_id, failure, T0)]
         if run.name not in self.containers:
             self.launches[run.name] += 1
-            if self.launches[run.name] > 1 and program.vanishes_after is None:
-                raise Broken(f"{run.name} is launched again")
+            is_first = self.launches[run.name] == 1
+            vanishes = program.vanishes_after is not None
+            require(is_first or vanishes, f"{run.name} is launched again")
             container = Container(program)
             self.containers[run.name] = container
             self.all_containers.setdefault(run.name, []).append(container)
@@ -319,21 +322,20 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         exit_code = self.clockwork.random.choice((0, KILLED_BY_SIGKILL, KILLED_BY_SIGTERM))
         self._exit(run, exit_code)
         # In trouble the engine stops the container but does not show its end.
-        shown: Events = [messages.Inspected(run.run_id, T0)]
+        state: Events = [messages.Inspected(run.run_id, T0)]
         if not self._has_trouble():
-            shown = self._probe(run)
-        return [*shown, messages.Done(action, T0)]
+            state = self._probe(run)
+        return [*state, messages.Done(action, T0)]
 
     def _collect(self, action: messages.Collect) -> Events:
         run = self._run_of(action.run)
-        if not run.over:
-            raise Broken(f"{run.run_id} is collected while it is {run.status}")
+        require(run.over, f"{run.run_id} is collected while it is {run.status}")
         self.containers.pop(run.name, None)
         return [messages.Done(action, T0)]
 
     def _seal(self, run: Run) -> Events:
-        if run.status is not RunStatus.SUCCESS:
-            raise Broken(f"{run.run_id} is sealed while it is {run.status}")
+        has_succeeded = run.status is RunStatus.SUCCESS
+        require(has_succeeded, f"{run.run_id} is sealed while it is {run.status}")
         checksum = f"sum of {run.run_id}"
         files = tuple(FileSum("data_0", 1, checksum, output) for output in run.to_seal)
         return [messages.Sealed(run.run_id, files, T0)]
@@ -371,20 +373,17 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
     # ------------------------------------------------------------ rules that always hold
 
     def _check_move(self, old: LocalJob, new: LocalJob) -> None:
-        if old.status is not new.status and not may(JOB, old.status, new.status):
-            raise Broken(f"the job goes from {old.status} to {new.status}")
+        check_status_move(JOB, "the job", old.status, new.status)
         for old_run, new_run in zip(old.runs, new.runs, strict=True):
             _check_run_move(old_run, new_run)
-        if old.closed and not new.closed:
-            raise Broken("a closed job opens again")
+        require(new.closed or not old.closed, "a closed job opens again")
 
     def _check_end(self) -> None:
         """Check a world in which nothing is left to do."""
         local = self.local
-        if not local.closed or not ended(JOB, local.status):
-            raise Broken(f"nothing is left to do; the job is {local.status} and not closed")
-        if self.containers:
-            raise Broken(f"the engine still holds {sorted(self.containers)}")
+        require(ended(JOB, local.status), f"nothing is left to do; the job is {local.status}")
+        require(local.closed, "nothing is left to do; the job is not closed")
+        require(not self.containers, f"the engine still holds {sorted(self.containers)}")
         for run in local.runs:
             self._check_ended_run(run)
             self._check_told(run)
@@ -393,21 +392,22 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
 
     def _check_ended_run(self, run: Run) -> None:
         """Compare the end of a run with that of its containers."""
-        if not run.over:
-            raise Broken(f"{run.run_id} is {run.status} for ever")
+        require(run.over, f"{run.run_id} is {run.status} for ever")
         containers = self.all_containers.get(run.name, [])
         if run.failure is None:
             is_right = bool(containers) and self._succeeded(run)
         else:
             is_right = self._failed_for(run, run.failure, containers)
-        if not is_right:
-            raise Broken(f"{run.run_id} is {run.status}, {run.failure}; containers: {containers}")
+        require(is_right, f"{run.run_id} is {run.status}, {run.failure}; containers: {containers}")
 
     def _check_told(self, run: Run) -> None:
-        told = self.told_statuses.get(run.run_id, [])
+        """Check that the scheduling node was told of the end of a run."""
+        statuses = self.told_statuses.get(run.run_id, [])
         final_status = TaskStatus.SUCCESS if run.failure is None else TaskStatus.FAILED
-        if final_status not in told:
-            raise Broken(f"{run.run_id} is {run.status}, and the scheduling node was told {told}")
+        require(
+            final_status in statuses,
+            f"{run.run_id} is {run.status}, and the scheduling node was told {statuses}",
+        )
 
     def _anything_may_fail(self) -> bool:
         plot = self.plot
@@ -419,8 +419,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
             for action, times in self.actions.items()
             if times > 1 and not isinstance(action, messages.Probe)
         ]
-        if repeated:
-            raise Broken(f"done more than once although nothing went wrong: {repeated}")
+        require(not repeated, f"done more than once although nothing went wrong: {repeated}")
 
     def _succeeded(self, run: Run) -> bool:
         """True if reports and exit justify the success of the run."""
@@ -428,15 +427,12 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         if reports[:1] == [TaskStatus.FAILED]:
             return False
         has_reported = run.reported is TaskStatus.SUCCESS
-        if run.exit is not None and run.exit.code == 0:
-            if has_reported:
-                return not run.no_callback
-            return run.no_callback and not run.exit.missing_outputs
-        # Without a good exit, the report counts once the run has waited for the exit.
-        waited = 0.0
-        if run.ended_at and run.reported_at:
-            waited = (run.ended_at - run.reported_at).total_seconds()
-        return has_reported and waited >= self.timing.linger
+        if run.exit is None or run.exit.code != 0:
+            # Without a good exit, the report counts once the run has waited for the exit.
+            return has_reported and _seconds_after_report(run) >= self.timing.linger
+        if has_reported:
+            return not run.no_callback
+        return run.no_callback and not run.exit.missing_outputs
 
     def _failed_for(
         self,
@@ -460,14 +456,22 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
 
 def _check_run_move(old: Run, new: Run) -> None:
     """Compare a run before and after a write."""
-    if new.status not in reachable_in_one_write(old.status):
-        raise Broken(f"{new.run_id} goes from {old.status} to {new.status}")
-    if old.over and (new.failure, new.ended_at) != (old.failure, old.ended_at):
-        raise Broken(f"{new.run_id} changes after its end")
-    if new.over is not (new.ended_at is not None):
-        raise Broken(f"{new.run_id} is {new.status} with end {new.ended_at}")
-    if (new.failure is not None) is not (new.status is RunStatus.FAILED):
-        raise Broken(f"{new.run_id} is {new.status} with failure {new.failure}")
+    is_reachable = new.status in reachable_in_one_write(old.status)
+    require(is_reachable, f"{new.run_id} goes from {old.status} to {new.status}")
+    is_same_end = (new.failure, new.ended_at) == (old.failure, old.ended_at)
+    require(is_same_end or not old.over, f"{new.run_id} changes after its end")
+    has_end = new.ended_at is not None
+    require(new.over is has_end, f"{new.run_id} is {new.status} with end {new.ended_at}")
+    has_failed = new.status is RunStatus.FAILED
+    has_failure = new.failure is not None
+    require(has_failed is has_failure, f"{new.run_id} is {new.status} with failure {new.failure}")
+
+
+def _seconds_after_report(run: Run) -> float:
+    """Return the time from the run's last report to its end; 0 without either."""
+    if run.ended_at is None or run.reported_at is None:
+        return 0.0
+    return (run.ended_at - run.reported_at).total_seconds()
 
 
 def reachable_in_one_write(status: RunStatus) -> set[RunStatus]:

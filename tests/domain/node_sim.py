@@ -15,7 +15,7 @@ from gateway.domain.scheduling import messages
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from tests.builders import T0
-from tests.domain.clockwork import Activity, Broken
+from tests.domain.clockwork import Activity, require
 
 if TYPE_CHECKING:
     from tests.domain.world import World
@@ -168,8 +168,7 @@ class SimulatedNode:
         return any(node == self.node and begin <= now < end for node, begin, end in self.plot.busy)
 
     def _release(self, request: messages.ReleaseAt) -> Answer:
-        if self.started:
-            raise Broken(f"{self.node} has to release its resources while the job runs there")
+        require(not self.started, f"{self.node} has to release its resources of a running job")
         self.holds_resources = False
         return self._accept(request)
 
@@ -184,11 +183,11 @@ class SimulatedNode:
     def _check_reservations(self) -> None:
         """Check that every node with a reservation holds it when the job starts."""
         for node in self.world.participating_nodes():
-            needs_resources = node.node in self.plot.needs_resources
-            if needs_resources and not node.holds_resources and not node.ended:
-                raise Broken(
-                    f"the job starts at {self.node} while {node.node} holds nothing for it"
-                )
+            needs_resources = node.node in self.plot.needs_resources and not node.ended
+            require(
+                node.holds_resources or not needs_resources,
+                f"the job starts at {self.node} while {node.node} holds nothing for it",
+            )
 
     def _stop(self, request: messages.Request) -> Answer:
         self.ended = True
@@ -220,7 +219,7 @@ class SimulatedNode:
         self._report_decision(ApprovalReported(self.node, T0, failure))
 
     def _report_decision(self, decision: ApprovalReported) -> None:
-        """Push the decision again and again until the scheduling node has it or needs it no more."""
+        """Push the decision until the scheduling node has it or needs it no more."""
         job = self.world.job
         consent = job.nodes[self.node].consent
         is_recorded = consent is not None and consent.status is not JobStatus.PENDING
@@ -253,19 +252,15 @@ class SimulatedNode:
         return self._accept(request)
 
     def _check_start(self, attempt: Attempt) -> None:
-        """Check that the attempt may start: no other runs, and its upstream tasks have succeeded."""
-        if attempt in self.statuses:
-            raise Broken(f"{attempt} starts twice at {self.node}")
-        if attempt in self.stopping:
-            raise Broken(f"{attempt} starts at {self.node} after it was stopped there")
-        if attempt.number < self.newest_attempt(attempt.task):
-            raise Broken(f"{attempt} starts at {self.node} after a later attempt")
+        """Check that an attempt may start: no other one runs, and every upstream task succeeded."""
+        start = f"{attempt} starts at {self.node}"
+        require(attempt not in self.statuses, f"{start} twice")
+        require(attempt not in self.stopping, f"{start} after it was stopped there")
+        newest = self.newest_attempt(attempt.task)
+        require(attempt.number >= newest, f"{start} after a later attempt")
         previous = Attempt(attempt.task, attempt.number - 1)
         for node in self.world.nodes.values():
-            if not node.has_ended(previous):
-                raise Broken(
-                    f"{attempt} starts at {self.node} while {previous} runs at {node.node}"
-                )
+            require(node.has_ended(previous), f"{start} while {previous} runs at {node.node}")
         self.world.check_upstream(attempt.task, self.node)
 
     def _forget(self, attempt: Attempt) -> None:
@@ -335,8 +330,10 @@ class SimulatedNode:
     def _stop_task(self, request: messages.StopTaskAt) -> Answer:
         """Stop an attempt, and the tasks that follow it, unless it has succeeded here."""
         attempt = Attempt(request.task, request.attempt)
-        if self.newest_attempt(attempt.task) > attempt.number:
-            raise Broken(f"a stop of {attempt} arrives at {self.node} after a newer attempt began")
+        newest = self.newest_attempt(attempt.task)
+        require(
+            newest <= attempt.number, f"a stop of {attempt} arrives after attempt {newest} began"
+        )
         statuses = set(self.tasks.get(attempt.task, {}).values())
         if statuses != {TaskStatus.SUCCESS}:
             attempts = {attempt, *self._following_attempts(attempt.task)}

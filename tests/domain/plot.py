@@ -21,7 +21,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Outage:
-    """The time in which a node does not answer: it refuses connections or (``hangs``) swallows requests."""
+    """A time without answers of a node: it refuses connections or (``hangs``) swallows requests."""
 
     node: NodeId
     begins: float

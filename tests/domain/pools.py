@@ -31,7 +31,7 @@ def a_pool(
     memory: float = 0,
     far: float | None = None,
 ) -> Pool:
-    """Build a pool in cores and GiB; ``far``: cores of the further engine, None if it has no part."""
+    """Build a pool in cores and GiB; ``far``: cores of the further engine, None without a part."""
     further = {} if far is None else {FAR_ENGINE: Amounts.of(far)}
     return Pool(Amounts.of(cpu, memory * GIB), tasks_at_once, further)
 

@@ -70,7 +70,7 @@ def machine_of(record: Job | LocalJob) -> Any:
 
 
 def end_reason(record: Job | LocalJob) -> str:
-    """Return the reason of the failure with which the job ends; empty without an end or a failure."""
+    """Return the reason of the failure that ends the job; empty without an end or a failure."""
     if record.ending is None or record.ending.failure is None:
         return ""
     return record.ending.failure.reason
@@ -130,5 +130,5 @@ def report_task(
     role: str = "",
     **fields: Any,
 ) -> TaskReported:
-    """A node reports the state of a task; an empty role stands for all its roles."""
+    """A node reports the state of a task; an empty role means all its roles."""
     return TaskReported(f"task_{task}", node, role, status, at(seconds), **fields)

@@ -1,6 +1,7 @@
-"""What hypothesis draws for the tests of the domain: flows, jobs, and the plots of both simulations.
+"""Hypothesis strategies for the tests of the domain: flows, jobs, and plots of both simulations.
 
-Structure and trouble are drawn here; the many short times inside a simulation come from the plot's seed.
+Structure and trouble are drawn here; the many short times inside a simulation come from the plot's
+seed.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ REPEATABLE = settings(
     max_examples=100,
 )
 
-# For simulations: their log explains a failure, and the search for a smaller example would take minutes.
+# For simulations: their log explains a failure, and shrinking the example would take minutes.
 PLAYED = settings(REPEATABLE, phases=(Phase.explicit, Phase.generate))
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -115,7 +116,7 @@ def plots(draw: st.DrawFn, *, calm: bool = False) -> Plot:
     task_roles = {task: draw(some_roles) for task in narrowed_tasks}
     seed = draw(SEEDS)
     times = Random(seed)
-    # Unknown roles are possible only where no node has two of them.
+    # Unknown roles are possible only if each node has a single role.
     one_role_each = all(len(spec.parties_at(node)) == 1 for node in spec.nodes)
     plot = Plot(
         spec,

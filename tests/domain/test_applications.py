@@ -35,7 +35,7 @@ def an_application(
     status: AuditStatus = APPLIED,
     **changes: Any,
 ) -> Application:
-    """Build a partner's application for a dataset of this node, or for ``Side.MINE`` the reverse."""
+    """Build a partner's application for a dataset of this node; ``Side.MINE``: the reverse."""
     application = applications.new_application(
         Kind.DATASET, "a1", "B", side, "ns#t", {"dataset_id": "ns#t"}, NOW
     )

@@ -1,4 +1,4 @@
-"""A node's decision on a job: by rules, by a person, before the creation, after the pull of images."""
+"""A node's decision on a job: by rules or a person, before the creation, after the image pull."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
 """Upper bounds on the time from a cause to its effect, by a simulated clock.
 
-The clock counts the rules' pauses and a fraction of a second per message; a slow machine changes nothing.
+The clock counts the rules' pauses and a fraction of a second per message; a slow machine changes
+nothing.
 """
 
 from dataclasses import replace

@@ -69,18 +69,19 @@ def test_an_edge_back_from_downstream_makes_a_cycle_that_is_named(dag, data):
 @given(dags(), st.data())
 @REPEATABLE
 def test_tasks_become_ready_only_after_their_upstreams_in_any_order(dag, data):
-    done: set[str] = set()
-    begun: set[str] = set()
+    ended_tasks: set[str] = set()
+    begun_tasks: set[str] = set()
 
-    while ready_tasks := ready(dag, done, begun):
-        assert not begun & set(ready_tasks)
+    while ready_tasks := ready(dag, ended_tasks, begun_tasks):
+        assert not begun_tasks & set(ready_tasks)
         for task in ready_tasks:
-            assert dag[task].upstream <= done
-        begun |= set(ready_tasks)
-        while begun - done and not ready(dag, done, begun):
-            done.add(data.draw(st.sampled_from(sorted(begun - done))))
+            assert dag[task].upstream <= ended_tasks
+        begun_tasks |= set(ready_tasks)
+        while begun_tasks - ended_tasks and not ready(dag, ended_tasks, begun_tasks):
+            running_tasks = sorted(begun_tasks - ended_tasks)
+            ended_tasks.add(data.draw(st.sampled_from(running_tasks)))
 
-    assert done == begun == {node.name for node in dag.nodes}
+    assert ended_tasks == begun_tasks == {node.name for node in dag.nodes}
 
 
 @given(dags(), st.data())

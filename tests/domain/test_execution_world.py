@@ -20,7 +20,7 @@ LEAST_PAUSES = 20
 @given(execution_plots())
 @settings(PLAYED, max_examples=150)
 def test_a_run_ends_as_its_container_did_despite_any_trouble(plot):
-    """The rules of `ExecutionWorld` hold: one launch and one end per run, reported and cleaned up."""
+    """The rules of `ExecutionWorld` hold: one launch and one end per run, a report, a clean-up."""
     ExecutionWorld(plot).run()
 
 

@@ -80,7 +80,7 @@ for number in range(1, 40):
 
 @dataclass(frozen=True)
 class EndCase:
-    """Steps of a job, and its end: status, outcome, reason and node; empty for a job that goes on."""
+    """Steps of a job, and its end (status, outcome, reason, node); empty for a job that goes on."""
 
     job: Job
     steps: Sequence[Step]

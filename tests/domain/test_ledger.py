@@ -220,7 +220,8 @@ CASES: dict[str, QueueCase] = {
             HELD,
             HELD,
             "needs cpu 1 on node n1, free cpu 0, held by job job-a (cpu 1), job job-b (cpu 3); "
-            f"needs cpu 1 at engine {FAR_ENGINE} on node n1, free cpu 0, held by job job-a (cpu 16)",
+            f"needs cpu 1 at engine {FAR_ENGINE} on node n1, free cpu 0, "
+            "held by job job-a (cpu 16)",
         ],
         remaining_cores=0,
     ),

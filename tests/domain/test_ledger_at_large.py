@@ -50,7 +50,7 @@ def launched_runs(local: LocalJob) -> list[Run]:
 
 
 class RandomNode:
-    """A node of two engines, one of which comes and goes, with jobs that take random steps."""
+    """A node with a main engine, a further engine that comes and goes, and random jobs."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -61,7 +61,7 @@ class RandomNode:
         self.arrived_jobs = 0
         self.closed_jobs = 0
         self.outages = 0  # of the further engine
-        # Values that were checked already: they are frozen, so the same object needs no second check.
+        # Values are frozen, so an object that was checked once needs no second check.
         self.checked_ledger: Ledger | None = None
         self.checked_jobs: dict[str, LocalJob] = {}
         # A step that is listed several times is more likely.
@@ -104,12 +104,12 @@ class RandomNode:
 
     def check_ledger(self) -> None:
         claims = [claim.by_engine for claim in self.ledger.holders]
-        held = sum(claims, AmountsByEngine())
+        claimed = sum(claims, AmountsByEngine())
         available = self.ledger.available
         for engine, engine_total in TOTAL:
             remaining = engine_total - self.ledger.held_by_engine(engine)
-            assert engine_total - remaining == held[engine]
-            assert smallest(held[engine]) >= 0
+            assert engine_total - remaining == claimed[engine]
+            assert smallest(claimed[engine]) >= 0
             assert smallest(remaining) >= 0
             is_away = engine in self.ledger.away
             assert available[engine] == (Amounts() if is_away else remaining)

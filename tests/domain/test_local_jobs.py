@@ -248,7 +248,7 @@ def test_the_outcome_of_a_job_may_arrive_once_after_the_stop(outcome, refusal, e
 
 
 def test_a_success_does_not_arrive_after_the_stop():
-    """A run that had not succeeded by then was stopped."""
+    """Runs that had not succeeded before the stop were ended by it."""
     local = play(a_local_job(), STOP_WITHOUT_OUTCOME)
     assert local.ending is None
 

@@ -31,11 +31,11 @@ def test_a_message_without_paths_holds_no_problems():
 def test_a_hostile_message_is_read_within_a_second():
     """A message made for a slow regular expression costs no time."""
     message = "config.a: x" + " (got x); did you mean " * 700
-    began = time.process_time()
+    cpu_seconds = time.process_time()
 
     list(job_problems_in(message, "n2"))
 
-    assert time.process_time() - began < 1
+    assert time.process_time() - cpu_seconds < 1
 
 
 def test_a_huge_rule_is_cut():

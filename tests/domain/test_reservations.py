@@ -106,7 +106,7 @@ def schedule(
 
 
 def test_a_job_of_two_busy_nodes_starts_within_its_ageing_bound():
-    """Its place at n2 outlives the wait for n1, though n2 gets no request meanwhile."""
+    """Its place at n2 outlives the wait for n1, though n2 gets no request during that wait."""
     large = job_with_reservations("n1", "n2")
     nodes = {name: BusyNode(name, Ledger(Amounts.of(2), node=name)) for name in ("n1", "n2")}
 

@@ -1,4 +1,4 @@
-"""The result of a run from its reports and its exit, whichever comes first, and the message of a failure."""
+"""The result of a run from its reports and its exit, in any order, and the message of a failure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ def expected_reason(
     oom: bool,
     missing: bool,
 ) -> str:
-    """Return the reason of a run's failure by report and exit, empty for a success: the rule once more."""
+    """Return the reason of the failure by report and exit; empty for a success."""
     if report is TaskStatus.FAILED:
         return "REPORTED_FAILED"
     if oom:

@@ -293,7 +293,7 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
         play(A_RUNS_BEFORE_B, report_task(SUCCESS)),
         [report_task(status, seconds=2) for status in TaskStatus],
     ),
-    "reports that nobody requested": (
+    "unrequested reports": (
         A_RUNS_BEFORE_B,
         [
             TaskReported("task_x", "n2", "", FAILED, at(1)),
@@ -358,7 +358,7 @@ def events(
     job: Job,
     seconds: float,
 ) -> Event:
-    """Draw any event of a job, also one that nobody expects."""
+    """Draw any event of a job, also an unexpected one."""
     now = at(seconds)
     node = draw(st.sampled_from(job.spec.nodes))
     task = draw(st.sampled_from(sorted(job.tasks)))
@@ -409,7 +409,7 @@ def check_move(old: Job, new: Job) -> None:
         assert (new.status, new.outcome, new.ended_at) == (old.status, old.outcome, old.ended_at)
 
 
-# ---------------------------------------------------------------- responses that are stored together
+# ---------------------------------------------------------------- deferred responses
 
 REPORTS_BY_ITSELF = STARTS_SENT.with_node(replace(STARTS_SENT.nodes["n2"], pushes=True))
 

@@ -1,4 +1,4 @@
-"""The states of jobs, tasks and runs for every mix of their parts: as tables, and through the rules."""
+"""The states of jobs, tasks and runs for every mix of their parts: by tables and by the rules."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement, permutations, product
@@ -139,7 +139,7 @@ def report(
     task: str,
     statuses: Mapping[str, TaskStatus],
 ) -> Job:
-    """Return the job after each node has reported the task, in this order; PENDING is not reported."""
+    """Return the job after the nodes' reports of a task, in this order; PENDING is not reported."""
     reports = [
         report_task(status, node, task, 2)
         for node, status in statuses.items()

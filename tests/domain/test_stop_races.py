@@ -50,7 +50,7 @@ def check_task(
     statuses: list[TaskStatus],
     log: str,
 ) -> None:
-    """Compare a task with its states at the nodes; there are none where it has not begun."""
+    """Compare a task with its states at the nodes; a task that has not begun has none."""
     assert all(ended(TASK, status) for status in statuses), log
     if statuses:
         assert task.status in (SUCCESS, FAILED), (task.name, task.status, statuses)

@@ -1,4 +1,4 @@
-"""Stops of tasks and jobs, new parameters, tolerable failures: what stays as it is and what ends."""
+"""Stops of tasks and jobs, new parameters, tolerable failures."""
 
 from dataclasses import replace
 
@@ -133,7 +133,7 @@ def test_new_parameters_that_come_too_late_are_ignored(job: Job, event: Paramete
     assert play(job, event).amendments == job.amendments
 
 
-# ---------------------------------------------------------------- tasks without a part or a response
+# ---------------------------------------------------------------- tasks without a response
 
 
 @pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])
@@ -158,7 +158,7 @@ def test_a_task_that_its_only_node_forgot_after_acceptance_has_failed(
     assert not [command for command in commands if isinstance(command, StartTaskAt)]
 
 
-def test_nodes_without_a_role_leave_a_stopped_task_with_the_stop_as_failure():
+def test_a_stopped_task_without_any_node_fails_because_of_its_stop():
     job = play(a_job("a; c", JobStatus.RUNNING, c=RUNNING), 0, STOP_TASK_A)
 
     for node in ("n1", "n2"):

@@ -43,7 +43,7 @@ def job_with(**common: Any) -> JobSpec:
 
 
 def training_run(status: RunStatus = RunStatus.SUCCESS, **changes: Any) -> Run:
-    """Return a run of the task ``trees`` whose model is to be sealed."""
+    """Return a run of the task ``trees`` with a model to seal."""
     outputs = {"train_data": Address("ns", "t-data0"), "model": Address("ns", "t-model0")}
     run = a_run("trees", status, to_seal=("model",), output_keys=OUTPUT_KEYS, outputs=outputs)
     return replace(run, collect=OK, **changes)
@@ -124,7 +124,7 @@ def test_a_repeated_seal_changes_nothing():
 
 
 def fail_every_seal(local: LocalJob) -> tuple[LocalJob, float]:
-    """Return the job after as many failed seals as there are tries, and the seconds of the last one."""
+    """Return the job after its last try to seal has failed, and the second of that try."""
     run_id = local.runs[0].run_id
     now = 0.0
     for _ in range(runs.SEAL_TRIES):

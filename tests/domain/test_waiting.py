@@ -56,7 +56,7 @@ WAITS_FOR_PERSON = Acceptance(waits=True, within=60.0)
 
 @dataclass(frozen=True)
 class JobCase:
-    """A job, the reason why it has not ended, words of the message, and the second when that began."""
+    """A job, the reason why it has not ended, words of the message, and the second of its begin."""
 
     job: Job
     reason: str

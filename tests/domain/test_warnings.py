@@ -1,4 +1,4 @@
-"""Warnings about a submitted job: unused fields and settings, idle roles, and likely spelling errors."""
+"""Warnings about a submitted job: unused names, idle roles, likely spelling errors."""
 
 import re
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ SMALL = Plot(
 @given(plots())
 @settings(PLAYED, max_examples=150)
 def test_a_job_ends_as_its_nodes_did_despite_any_trouble(plot):
-    """The rules of `World` hold: one start per task and node, upstream first, one end, nobody left over."""
+    """The rules of `World` hold: one start per task and node, upstream first, one end."""
     World(plot).run()
 
 

@@ -1,8 +1,8 @@
 """A simulated world for the scheduling rules: nodes, a network that fails, planners that crash.
 
-A `Plot` says what happens. `World(plot).run()` plays it and raises `Broken` at the first violation of a rule.
-Planners work as the scheduling node's shell does: load, decide, store (the claim), call, record. They may die
-at every pause in between.
+A `Plot` says what happens. `World(plot).run()` plays it and raises `Broken` at the first violation
+of a rule. Planners work as the scheduling node's shell does: load, decide, store (the claim), call,
+record. They may die at every pause in between.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from gateway.domain.states import JOB, TASK, ended
 from gateway.domain.timeouts import Timing
 from tests.builders import T0
 from tests.domain import world_checks
-from tests.domain.clockwork import Activity, Broken, OsProcess, SimulatedShell, set_moment
+from tests.domain.clockwork import Activity, OsProcess, SimulatedShell, require, set_moment
 from tests.domain.node_sim import Answer, Attempt, NoRole, SimulatedNode
 from tests.domain.plot import Outage, Plot
 
@@ -150,7 +150,10 @@ class World(SimulatedShell[Job]):
         events: Iterable[Any],
         stopped_task: str = "",
     ) -> Activity:
-        """Store events and decisions, then make the calls. ``stopped_task`` is the one stopped by them."""
+        """Store events and decisions, then make the calls.
+
+        ``stopped_task`` is the task that the events stop; empty for none.
+        """
         old, job, requests = yield from self.decide(events)
         if stopped_task and old.ending is None:
             task = old.tasks[stopped_task]
@@ -169,19 +172,18 @@ class World(SimulatedShell[Job]):
         job: Job,
         request: messages.StartTaskAt,
     ) -> None:
-        if job.suspended and not old.tasks[request.task].begun:
-            raise Broken(f"{request} while the job is suspended")
-        if request.task in self.stopped_tasks:
-            raise Broken(f"{request} after the task was stopped")
+        has_begun = old.tasks[request.task].begun
+        require(has_begun or not job.suspended, f"{request} while the job is suspended")
+        require(request.task not in self.stopped_tasks, f"{request} after the task was stopped")
 
     def _call(self, process: OsProcess, request: messages.Request) -> Activity:
         """Make a call and record its result."""
         self.calls[request] += 1
         self.clockwork.log(f"{process.name} calls {request}")
-        answer, seconds = self._send(request)
+        events, seconds = self._send(request)
         yield seconds
         # The request has arrived by now, and its answer is complete.
-        events = set_moment(answer, self.clockwork.time())
+        events = set_moment(events, self.clockwork.time())
         yield self.clockwork.random_pause(0.5)
         if self.network_is_bad and self.clockwork.chance(self.plot.stall_chance):
             self.clockwork.log(f"{process.name} stalls with the answer to {request}")
@@ -222,12 +224,12 @@ class World(SimulatedShell[Job]):
             if isinstance(request, messages.StopAt) and random.random() < 0.5:
                 return self._proxy_page(request), way_there
             return self._lost(request), CLIENT_DEADLINE
-        answer = self._deliver(request, way_there)
+        delivery = self._deliver(request, way_there)
         if trouble == "no answer" or way_there + way_back >= CLIENT_DEADLINE:
             return self._lost(request), CLIENT_DEADLINE
         if trouble == "cut":
             return self._lost(request), random.uniform(0.0, way_there + way_back)
-        return answer, way_there + way_back
+        return delivery, way_there + way_back
 
     def _outage(self, node: NodeId) -> Outage | None:
         """Return the outage of a node at this moment; None if the node answers."""
@@ -239,13 +241,14 @@ class World(SimulatedShell[Job]):
 
     def _deliver(self, request: messages.Request, delay: float) -> Answer:
         """Bring the request to its node after a delay; return the list that gets the answer."""
-        answer: Answer = []
-        self.clockwork.call_later(delay, self._arrive, request, answer)
-        return answer
+        events: Answer = []
+        self.clockwork.call_later(delay, self._arrive, request, events)
+        return events
 
-    def _arrive(self, request: messages.Request, answer: Answer) -> None:
+    def _arrive(self, request: messages.Request, events: Answer) -> None:
+        """Have the node carry out the request and add its answer to the events."""
         self.clockwork.log(f"  {request} arrives")
-        answer.extend(self.nodes[request.node].receive(request))
+        events.extend(self.nodes[request.node].receive(request))
 
     @staticmethod
     def _lost(request: messages.Request) -> Answer:
@@ -262,7 +265,7 @@ class World(SimulatedShell[Job]):
         return [messages.Refused(request, failure, T0)]
 
     def push(self, node: NodeId, report: PushedReport) -> None:
-        """Bring a node's own report to a living planner; it may get lost, come late or come twice."""
+        """Bring a pushed report to a living planner; it may get lost, come late or come twice."""
         copies = 1
         delay = self.clockwork.random.uniform(0.0, 2 * SLOWEST_MESSAGE)
         if self._outage(node) is not None:
@@ -283,15 +286,16 @@ class World(SimulatedShell[Job]):
     # ------------------------------------------------------------ rules that always hold
 
     def check_approvals(self) -> None:
+        """Check that every node with a person's decision has approved the job that begins."""
         for node in self.participating_nodes():
-            if node.node in self.plot.approvals and not node.approved:
-                raise Broken(f"the job begins although nobody at {node.node} has approved it")
+            is_approved = node.approved or node.node not in self.plot.approvals
+            require(is_approved, f"the job begins although nobody at {node.node} has approved it")
 
     def check_upstream(self, task: str, node: NodeId) -> None:
         """Check that every upstream task has succeeded before a task starts at a node."""
         for upstream in self.plot.spec.dag[task].upstream:
-            if not world_checks.has_succeeded(self, upstream):
-                raise Broken(f"{task} starts at {node} before {upstream} has succeeded everywhere")
+            has_succeeded = world_checks.has_succeeded(self, upstream)
+            require(has_succeeded, f"{task} starts at {node} before {upstream} has succeeded")
 
     def _check_move(self, old: Job, new: Job) -> None:
         world_checks.check_move(old, new)
