@@ -102,6 +102,16 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         self.engine_failed: set[str] = set()  # ids of the runs with an unanswered launch
         self.lives = 0  # number of processes that have begun
         self._end_is_scheduled = False
+        # The actions of this simulation: none needs an approval or another node's query.
+        self._handlers: Mapping[type[messages.Action], Callable[[Any], Events]] = {
+            messages.Launch: self._launch,
+            messages.Probe: self._probe,
+            messages.StopRun: self._stop_run,
+            messages.Collect: self._collect,
+            messages.Seal: self._seal,
+            messages.Tell: self._tell,
+            messages.Close: self._close,
+        }
 
     @property
     def local(self) -> LocalJob:
@@ -215,33 +225,21 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
 
     def _carry_out(self, action: messages.Action) -> Events:
         """Carry out an action; return its results, which bear the moment `T0` until they arrive."""
-        match action:
-            case messages.Launch():
-                return self._launch(self._run_of(action.run))
-            case messages.Probe():
-                return self._probe(self._run_of(action.run))
-            case messages.StopRun():
-                return self._stop_run(action)
-            case messages.Collect():
-                return self._collect(action)
-            case messages.Seal():
-                return self._seal(self._run_of(action.run))
-            case messages.Tell():
-                self.told_statuses.setdefault(action.run, []).append(action.status)
-                return [messages.Done(action, T0)]
-            case _:
-                return self._close(action)
+        return self._handlers[type(action)](action)
 
-    def _close(self, action: messages.Action) -> Events:
-        is_close = isinstance(action, messages.Close)
-        require(is_close, f"{action} is not part of this simulation")
+    def _tell(self, action: messages.Tell) -> Events:
+        self.told_statuses.setdefault(action.run, []).append(action.status)
+        return [messages.Done(action, T0)]
+
+    def _close(self, action: messages.Close) -> Events:
         self.closes += 1
         require(
             not self.containers, f"closed while the engine still holds {sorted(self.containers)}"
         )
         return [messages.Done(action, T0)]
 
-    def _launch(self, run: Run) -> Events:
+    def _launch(self, action: messages.Launch) -> Events:
+        run = self._run_of(action.run)
         program = self.plot.program(run.name)
         if program.launch_failure:
             failure = Failure(program.launch_failure, "said the engine")
@@ -302,14 +300,18 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         if self._has_trouble():
             return
         for process in self.processes:
-            self.clockwork.spawn(self._inspect(process, run), process)
+            self.clockwork.spawn(self._follow_notice(process, run), process)
 
-    def _inspect(self, process: OsProcess, run: Run) -> Activity:
+    def _follow_notice(self, process: OsProcess, run: Run) -> Activity:
         """Look at the container after the engine's notice and record its state."""
         yield self.clockwork.random_pause(0.1)
-        yield from self._record(process, set_moment(self._probe(run), self.clockwork.time()))
+        yield from self._record(process, set_moment(self._inspect(run), self.clockwork.time()))
 
-    def _probe(self, run: Run) -> Events:
+    def _probe(self, action: messages.Probe) -> Events:
+        return self._inspect(self._run_of(action.run))
+
+    def _inspect(self, run: Run) -> Events:
+        """Return the state of a container as the engine shows it."""
         container = self.containers.get(run.name)
         if container is None:
             return [messages.Gone(run.run_id, T0)]
@@ -324,7 +326,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         # In trouble the engine stops the container but does not show its end.
         state: Events = [messages.Inspected(run.run_id, T0)]
         if not self._has_trouble():
-            state = self._probe(run)
+            state = self._inspect(run)
         return [*state, messages.Done(action, T0)]
 
     def _collect(self, action: messages.Collect) -> Events:
@@ -333,7 +335,8 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         self.containers.pop(run.name, None)
         return [messages.Done(action, T0)]
 
-    def _seal(self, run: Run) -> Events:
+    def _seal(self, action: messages.Seal) -> Events:
+        run = self._run_of(action.run)
         has_succeeded = run.status is RunStatus.SUCCESS
         require(has_succeeded, f"{run.run_id} is sealed while it is {run.status}")
         checksum = f"sum of {run.run_id}"
@@ -344,9 +347,8 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
 
     def _schedule_end(self) -> None:
         """Have the scheduling node end the job shortly after its last run, once."""
-        if self._end_is_scheduled or self.plot.stop_at is not None:
-            return
-        if any(not run.over or run.unsealed for run in self.local.runs):
+        all_over = all(run.over and not run.unsealed for run in self.local.runs)
+        if self._end_is_scheduled or self.plot.stop_at is not None or not all_over:
             return
         self._end_is_scheduled = True
         self._end_job_at(self.clockwork.now + self.clockwork.random.uniform(0.0, 2.0))

@@ -4,9 +4,10 @@ It is stricter than a real node: a second start of the same attempt of a task br
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
@@ -65,6 +66,17 @@ class SimulatedNode:
         self.clockwork = world.clockwork
         self.node = node
 
+        # Requests of a created job.
+        self._handlers: Mapping[type[messages.Request], Callable[[Any], Answer]] = {
+            messages.ReserveAt: self._reserve,
+            messages.ReleaseAt: self._release,
+            messages.StartAt: self._start,
+            messages.StartTaskAt: self._start_task,
+            messages.PollTaskAt: self._poll,
+            messages.StopTaskAt: self._stop_task,
+            messages.StopAt: self._stop,
+        }
+
         self.create_requests = 0
         self.created = False
         self.started = False
@@ -111,21 +123,7 @@ class SimulatedNode:
             return self._refuse(request, "JOB_UNKNOWN")
         if self.ended and isinstance(request, JOB_STARTERS):
             return self._refuse(request, "JOB_ENDED")
-        match request:
-            case messages.ReserveAt():
-                return self._reserve(request)
-            case messages.ReleaseAt():
-                return self._release(request)
-            case messages.StartAt():
-                return self._start(request)
-            case messages.StartTaskAt():
-                return self._start_task(request)
-            case messages.PollTaskAt():
-                return self._poll(request)
-            case messages.StopTaskAt():
-                return self._stop_task(request)
-            case _:
-                return self._stop(request)
+        return self._handlers[type(request)](request)
 
     def _accept(
         self,
@@ -144,17 +142,19 @@ class SimulatedNode:
             return self._refuse(request, "COMPONENT_UNKNOWN")
         if self.approved is False:
             return self._refuse(request, "APPROVAL_REJECTED")
-        needs_approval = self.node in self.plot.approvals
-        if needs_approval and not self.created:
+        if not self.created:
             self._await_decision()
         self.created = True
-        waits = needs_approval and self.approved is None and not self.ended
-        acceptance = Acceptance(
-            self.node in self.plot.needs_resources,
-            waits=waits,
-            within=DECISION_DEADLINE if waits else None,
-        )
+        needs_resources = self.node in self.plot.needs_resources
+        acceptance = Acceptance(needs_resources, waits=self._waits_for_decision())
+        if acceptance.waits:
+            acceptance = replace(acceptance, within=DECISION_DEADLINE)
         return self._accept(request, acceptance)
+
+    def _waits_for_decision(self) -> bool:
+        """True if a person has still to decide on the job."""
+        needs_approval = self.node in self.plot.approvals
+        return needs_approval and self.approved is None and not self.ended
 
     def _reserve(self, request: messages.ReserveAt) -> Answer:
         self.world.check_approvals()
@@ -189,7 +189,7 @@ class SimulatedNode:
                 f"the job starts at {self.node} while {node.node} holds nothing for it",
             )
 
-    def _stop(self, request: messages.Request) -> Answer:
+    def _stop(self, request: messages.StopAt) -> Answer:
         self.ended = True
         self.holds_resources = False
         for attempt in self.statuses:
@@ -199,7 +199,9 @@ class SimulatedNode:
     # ------------------------------------------------------------ approval
 
     def _await_decision(self) -> None:
-        """Have a person decide as the plot says, or the deadline pass."""
+        """Have a person decide as the plot says, or the deadline pass; nothing without a person."""
+        if self.node not in self.plot.approvals:
+            return
         seconds, decision = self.plot.approvals[self.node]
         if decision is None:
             self.clockwork.call_later(DECISION_DEADLINE, self._decide, "APPROVAL_TIMEOUT")

@@ -44,6 +44,7 @@ IMPURE_FUNCTIONS = {"now", "utcnow", "today", "open", "print", "input", "__impor
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:
+    """Yield the name of each imported module; relative ones begin with their dots."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

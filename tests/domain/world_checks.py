@@ -199,7 +199,7 @@ def _check_part(
     part: NodeTask,
     statuses_at_node: Mapping[str, TaskStatus],
 ) -> None:
-    """Compare the recorded states of a task at a node with those that the node has."""
+    """Compare the recorded states of a task at a node with the states at the node itself."""
     for role, status in part.roles.items():
         at_node = statuses_at_node.get(role)
         subject = f"{task.name} of {role} at {part.node}"
