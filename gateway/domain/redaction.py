@@ -1,8 +1,9 @@
-"""Redacts what a node learns of a failure at another one: neither the data of others nor their settings.
+"""Redaction of messages about a failure before they go to another node.
 
-A job's body goes to each node without the entries of the others (`JobSpec.for_node`). A message that quotes such an
-entry, like "dataset x is not granted", would reveal it all the same. Only the submitter, who wrote the entries, and
-the scheduling node, which has them anyway, get messages unredacted.
+A job's body goes to each node without the entries of the other nodes (`JobSpec.for_node`). A
+message that quotes such an entry, like "dataset x is not granted", would reveal it all the same.
+The submitter wrote the entries, and the scheduling node has the complete body: these two get
+messages unredacted.
 """
 
 import re
@@ -15,7 +16,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import Ending, JobSpec, NodeId
 
 HIDDEN = "…"
-# Characters. A shorter text is hidden only as the whole value of a problem, or as the id of a dataset.
+# Characters of a text that is hidden wherever it occurs. A shorter one is hidden only as the whole
+# value of a problem, or as the id of a dataset.
 _SHORTEST = 4
 
 
@@ -27,7 +29,10 @@ def for_node(
     node: NodeId,
     ending: Ending | None,
 ) -> Ending | None:
-    """Return a job's ending as it is reported to one node: without values from other nodes' entries."""
+    """Return a job's ending as it is reported to one node: without values of other nodes' entries.
+
+    Nodes that may see every entry, and the node where the failure happened, get it unchanged.
+    """
     if ending is None or ending.failure is None:
         return ending
     failure = ending.failure
@@ -42,7 +47,7 @@ def without_others(
     node: NodeId,
     text: str,
 ) -> str:
-    """Return a text with … in place of each value that only entries of other nodes have."""
+    """Return a text with … in place of each value that occurs only in entries of other nodes."""
     entries = list(_foreign_entries(spec, node))
     values: list[Any] = []
     for entry in entries:
@@ -54,7 +59,11 @@ def without_others(
 
 
 def _secrets(entries: list[Any], values: list[Any]) -> set[str]:
-    """Return the texts in entries that have to be hidden: ids of datasets, and all but short values."""
+    """Return the texts of entries that have to be hidden.
+
+    These are ids of datasets, and ``values``, the single values of the entries at any depth, unless
+    they are too short.
+    """
     secrets: set[str] = set()
     for entry in entries:
         secrets.update(_dataset_ids(entry))
@@ -65,7 +74,10 @@ def _secrets(entries: list[Any], values: list[Any]) -> set[str]:
 
 
 def _without_words(text: str, words: set[str]) -> str:
-    """Return a text with … in place of each of these words; of overlapping ones the longest goes first."""
+    """Return a text with … in place of each of these words.
+
+    Where words overlap, the longest is replaced. Only whole words are: "id" stays in "idle".
+    """
     if not words:
         return text
     longest_first = sorted(sorted(words), key=len, reverse=True)
@@ -76,29 +88,45 @@ def _without_words(text: str, words: set[str]) -> str:
 def _without_quoted_values(text: str, values: list[Any]) -> str:
     """Hide values of any type and length in the form in which a `Problem` quotes them."""
     if "(got " not in text:
-        return text
+        return text  # quotes nothing
     quotes = {Problem("", "", value).text.strip() for value in values}
+    quotes.discard("")  # of values that a problem does not quote
     for quote in quotes:
-        if quote:
-            text = text.replace(quote, f"(got {HIDDEN})")
+        text = text.replace(quote, f"(got {HIDDEN})")
     return text
 
 
 def _foreign_entries(spec: JobSpec, node: NodeId) -> Iterator[Any]:
-    """Yield the parameters and settings of parties at other nodes."""
+    """Yield the parameters and settings of parties at other nodes.
+
+    An entry for several parties is foreign if none of them is at this node.
+    """
     labels = {party.label for party in spec.parties_at(node)}
     for params in (spec.task_params, spec.job_params):
-        for role, by_index in params.items():
-            if role == "common" or not isinstance(by_index, Mapping):
-                continue
-            for key, entry in by_index.items():
-                entry_labels = [f"{role}.{index}" for index in str(key).split("|")]
-                if labels.isdisjoint(entry_labels):
-                    yield entry
+        for entry_labels, entry in _labelled_entries(params):
+            if labels.isdisjoint(entry_labels):
+                yield entry
+
+
+def _labelled_entries(params: Mapping[str, Any]) -> Iterator[tuple[list[str], Any]]:
+    """Yield the entries of parties, each with the labels of its parties.
+
+    The entry ``guest`` → ``0|1`` has the labels ``guest.0`` and ``guest.1``. Common entries are for
+    every node and left out.
+    """
+    for role, by_index in params.items():
+        if role == "common" or not isinstance(by_index, Mapping):
+            continue
+        for key, entry in by_index.items():
+            labels = [f"{role}.{index}" for index in str(key).split("|")]
+            yield labels, entry
 
 
 def _visible_words(spec: JobSpec, node: NodeId) -> set[str]:
-    """Return the words that the node gets: names in the flow, its parties, its own and the common entries."""
+    """Return the words of a job's body that the node gets, which need not be hidden from it.
+
+    These are names in the flow, nodes and parties, and the texts in its own and common entries.
+    """
     words = {spec.job_id, *spec.nodes}
     for party in spec.parties:
         words |= {party.role, party.label}
@@ -113,7 +141,7 @@ def _visible_words(spec: JobSpec, node: NodeId) -> set[str]:
 
 
 def _values(entry: Any) -> Iterator[Any]:
-    """Yield an entry and everything in it, at any depth."""
+    """Yield an entry and every value in it, at any depth, in no particular order."""
     pending = [entry]
     while pending:
         value = pending.pop()
@@ -125,23 +153,34 @@ def _values(entry: Any) -> Iterator[Any]:
 
 
 def _dataset_ids(entry: Any) -> Iterator[str]:
-    """Yield the ids of the datasets in an entry, in both spellings of messages."""
+    """Yield the ids of the datasets in an entry, in both spellings of messages.
+
+    An id is ``namespace#name``, which messages also spell ``namespace/name``.
+    """
     for value in _values(entry):
-        if not isinstance(value, Mapping):
-            continue
-        dataset_id = value.get("dataset_id")
-        if isinstance(dataset_id, str) and dataset_id:
-            yield dataset_id
-            yield dataset_id.replace("#", "/", 1)
-        namespace = value.get("namespace")
-        name = value.get("name")
-        if isinstance(namespace, str) and isinstance(name, str):
-            yield f"{namespace}#{name}"
-            yield f"{namespace}/{name}"
+        if isinstance(value, Mapping):
+            yield from _ids_of_location(value)
+
+
+def _ids_of_location(location: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the spellings of a dataset that an object names by its id, or by namespace and name.
+
+    Nothing is yielded for an object that names no dataset.
+    """
+    dataset_id = location.get("dataset_id")
+    if isinstance(dataset_id, str) and dataset_id:
+        yield dataset_id
+        yield dataset_id.replace("#", "/", 1)
+    namespace = location.get("namespace")
+    name = location.get("name")
+    if isinstance(namespace, str) and isinstance(name, str):
+        yield f"{namespace}#{name}"
+        yield f"{namespace}/{name}"
 
 
 # ---------------------------------------------------------------- addresses and paths of this node
 
+# An absolute path of at least two parts, of which only the last is shown.
 _PATH = re.compile(
     r"(?:(?<![\w/.…~-])|(?<=unix://)|(?<=file://))"  # at the start of a word: URLs are left alone
     r"(?<!refuses )"  # a peer's refusal names a path of the protocol
@@ -149,32 +188,38 @@ _PATH = re.compile(
     r"(?:[^\s/'\":,;()<>]+/)+"
     r"(?P<last>[^\s/'\":,;()<>]*)"
 )
-# A path in quotes may contain blanks.
+# The same in quotes, where it may contain blanks.
 _QUOTED_PATH = re.compile(
     r"(?<=['\"])/(?!v\d+/|api/|bfia/)(?:[^\n'\"/]+/)+(?P<last>[^\n'\"/]*)(?=['\"])"
 )
+# The address of a Docker daemon: scheme, user, host, then port and path.
 _DAEMON = re.compile(
-    r"(?<!\w)(?P<scheme>tcp|ssh)://(?!…)(?:[^\s'\",;()<>@/]*@)?(?P<host>\[[^\s\]]*\]|[^\s'\",;()<>:/]+)"
+    r"(?<!\w)(?P<scheme>tcp|ssh)://(?!…)(?:[^\s'\",;()<>@/]*@)?"
+    r"(?P<host>\[[^\s\]]*\]|[^\s'\",;()<>:/]+)"
     r"(?:[^\s'\",;()<>]*[^\s'\",;()<>:.])?"
 )
-# How Docker's client names a daemon.
+# The address of a daemon in errors of Docker's client.
 _POOL = re.compile(r"host='[^'\s]*', port=\d+")
-# Daemons of one text whose hosts are searched for without a scheme, too. A bound, as a text may be hostile.
+# Daemons of one text whose hosts are also replaced without a scheme. Bounded, as each is a search
+# through a text that may come from an attacker.
 _MAX_DAEMONS = 8
-# Keys of a storage, in the address that a container gets.
+# Keys of a storage in the query of an address that a container gets.
 _KEY = re.compile(r"(?<=[?&])(?P<name>password|token|username)=[^&\s]+")
 
 
 def for_others(text: str) -> str:
-    """Return a text without addresses of Docker daemons and keys of storages, and paths cut to their last part.
+    """Return a text of this node as other institutions may see it.
 
-    Anything else stays: addresses of nodes, names of images, paths of the protocols, a path of one part.
+    Addresses of Docker daemons and keys of storages are removed, and paths are cut to their last
+    part. Anything else stays: addresses of nodes, names of images, paths of the protocols, and
+    paths of one part.
     """
     text = _KEY.sub(r"\g<name>=***", text)
     daemons = islice(_DAEMON.finditer(text), _MAX_DAEMONS)
     hosts = {daemon["host"] for daemon in daemons}
     text = _DAEMON.sub(r"\g<scheme>://…", text)
-    for host in sorted(hosts, key=len, reverse=True):  # ssh repeats it without the scheme
+    # ssh repeats the host without the scheme; the longest first, as one may contain another
+    for host in sorted(hosts, key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "…", text)
     text = _POOL.sub("host='…'", text)
     text = _QUOTED_PATH.sub(r"…/\g<last>", text)
@@ -182,9 +227,10 @@ def for_others(text: str) -> str:
 
 
 def redacted(value: Any, is_text: bool = False) -> Any:
-    """Return a value for another institution: its messages and warnings, at any depth, as `for_others` leaves them.
+    """Return a JSON value for another institution, with `for_others` applied to its messages.
 
-    ``is_text`` marks the value itself as a message or warning.
+    Messages are the texts below the keys of `_has_texts`, at any depth. ``is_text`` marks the value
+    itself as a message.
     """
     match value:
         case dict():
@@ -197,4 +243,5 @@ def redacted(value: Any, is_text: bool = False) -> Any:
 
 
 def _has_texts(key: str) -> bool:
+    """Return whether a key of a JSON object has messages for people as its value."""
     return key in ("message", "warnings")

@@ -1,9 +1,10 @@
 """The reservations of a job at its nodes before it starts: at all of them, or at none.
 
-Nodes are requested one after the other in the order of their ids, at every scheduling node alike, so no two jobs
-wait for each other. If one is busy, the reservations at the others are released, and all are requested again after a
-pause or when that node has capacity. A job that has waited for as long as the ageing limit releases nothing any more:
-else others could always be faster at one node while it waits for another.
+Every scheduling node requests nodes one after the other in the order of their ids, so that no two
+jobs wait for each other. If a node is busy, the reservations at the other nodes are released. The
+round begins again after a pause, or when the busy node has capacity. A job that has waited for as
+long as the ageing limit keeps its reservations: otherwise other jobs could always be faster at one
+node while it waits for another.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,17 +20,22 @@ from gateway.domain.timeouts import NOW, Due, Timing, is_noted, when_due
 
 BUSY = "RESOURCES_BUSY"  # reason of a node that has too little free now
 CANNOT_SCHEDULE = "CANNOT_SCHEDULE"  # reason of a job whose node had too little free too often
+_MAX_DOUBLINGS = 20  # of the pause; no float overflows, and any bound in `Timing` is reached
 
 
 def granted(job: Job) -> bool:
-    """Return whether every node that must reserve something has done so."""
+    """Return whether every node that must reserve something has done so.
+
+    True for a job without such a node.
+    """
     return all(_has_granted(node) for node in _reserving_nodes(job))
 
 
 def turns(job: Job, timing: Timing) -> Iterator[Due[messages.Request]]:
     """Yield the next requests while the job is READY.
 
-    First all releases of a failed round, then the request to the first node without a reservation.
+    First come all releases of a failed round. Without any, the next request goes to the first node
+    without a reservation.
     """
     nodes = _reserving_nodes(job)
     waiting = [node for node in nodes if _waits(node.reservation.apply)]
@@ -47,7 +53,10 @@ def _next_request(
     waiting: Iterable[NodeJob],
     timing: Timing,
 ) -> Iterator[Due[messages.Request]]:
-    """Yield the request to a node, not before the pause of every node that was busy is over."""
+    """Yield the request to a node, not before the pauses of all busy nodes are over.
+
+    ``waiting`` are the nodes that were busy, or did not respond, at their last request.
+    """
     after = NOW
     for waiting_node in waiting:
         after = max(after, waiting_node.reservation.apply.due_at or NOW)
@@ -57,12 +66,16 @@ def _next_request(
 
 
 def is_requested_at(job: Job, node: NodeJob) -> bool:
-    """Return whether the job waits for a reservation at this node, and not at another that is busy."""
+    """Return whether the job waits for a reservation at this node.
+
+    It does not while another node is busy: that node has to have capacity first.
+    """
     if job.status is not JobStatus.READY or _has_granted(node):
         return False
     nodes = _reserving_nodes(job)
     busy_nodes = {record.node for record in nodes if record.reservation.apply.reason == BUSY}
-    return node in nodes and not busy_nodes - {node.node}
+    is_another_busy = bool(busy_nodes - {node.node})
+    return node in nodes and not is_another_busy
 
 
 def _reserving_nodes(job: Job) -> list[NodeJob]:
@@ -77,7 +90,7 @@ def _has_granted(node: NodeJob) -> bool:
 
 
 def _waits(call: Call) -> bool:
-    """Return whether the node was busy, or did not respond, at the last request."""
+    """Return whether a node was busy or did not respond at its last request, whose call this is."""
     if call.state is CallState.LOST:
         return True
     return call.state is CallState.IDLE and call.sent_at is not None
@@ -86,18 +99,16 @@ def _waits(call: Call) -> bool:
 def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
     """Return whether a node has to release its reservation.
 
-    It was granted in a round in which a later node was busy, or the release is under way.
+    The release is under way, or the reservation was granted in a round in which one of the
+    ``waiting`` nodes was requested later and was busy.
     """
     if node.reservation.give_back.state in (CallState.SENT, CallState.LOST):
         return True
     granted_at = node.reservation.apply.sent_at
     if not _has_granted(node) or granted_at is None:
         return False
-    for waiting_node in waiting:
-        refused_at = waiting_node.reservation.apply.sent_at
-        if refused_at is not None and granted_at <= refused_at:
-            return True
-    return False
+    requests = [waiting_node.reservation.apply.sent_at for waiting_node in waiting]
+    return any(refused_at >= granted_at for refused_at in requests if refused_at is not None)
 
 
 # ---------------------------------------------------------------- responses of nodes
@@ -108,7 +119,11 @@ def worth_noting(
     failure: Failure,
     timing: Timing,
 ) -> bool:
-    """Whether a busy node is noted in the timeline: one that repeats itself is noted ever more rarely."""
+    """Return whether the response of a busy node is noted in the timeline.
+
+    A node that repeats itself is noted ever more rarely. With a bound on the tries there are few
+    notes anyway.
+    """
     is_repetition = call.reason == failure.reason and call.message == failure.message
     has_few_tries = timing.hold_tries > 0
     if has_few_tries or not is_repetition:
@@ -122,7 +137,10 @@ def busy(
     at: datetime,
     timing: Timing,
 ) -> NodeJob:
-    """Record that the node has too little free. After ``hold_tries`` tries that is a refusal."""
+    """Record that the node has too little free; it is requested again after a pause.
+
+    After ``hold_tries`` tries it counts as refusing; 0 means that there is no such bound.
+    """
     reservation = node.reservation
     call = reservation.apply
     since = reservation.waiting_since or at
@@ -151,8 +169,9 @@ def _pause(reservation: Reservation, timing: Timing) -> timedelta:
     freed_at = reservation.freed_at
     if freed_at is not None and call.sent_at is not None and freed_at >= call.sent_at:
         return timedelta()
-    doubled = timing.hold_first * 2.0 ** min(call.tries - 1, 20)
-    return timedelta(seconds=min(doubled, timing.hold_most))
+    doublings = min(call.tries - 1, _MAX_DOUBLINGS)
+    seconds = timing.hold_first * 2.0**doublings
+    return timedelta(seconds=min(seconds, timing.hold_most))
 
 
 def kept(
@@ -160,10 +179,10 @@ def kept(
     at: datetime,
     timing: Timing,
 ) -> Job:
-    """Let a job that has waited for ``ageing`` seconds keep the reservations at the other nodes.
+    """Return the job with its reservations kept if it has waited for ``ageing`` seconds.
 
-    They are requested once more, which confirms them: so they belong to the new round and are not
-    released.
+    All granted ones are requested once more, which confirms them at their nodes. They then belong
+    to the new round, and a busy node does not release them.
     """
     nodes = _reserving_nodes(job)
     times = [node.reservation.waiting_since for node in nodes]
@@ -180,7 +199,8 @@ def kept(
 def returned(node: NodeJob, late: datetime) -> NodeJob:
     """Record that the node has no reservation for the job any more.
 
-    After several tries an earlier request may still arrive until ``late``, and would release a new reservation.
+    After several tries of the release, an earlier one may still arrive until ``late``. It would
+    release a new reservation, which therefore is not requested before.
     """
     old = node.reservation
     next_call = Call()
@@ -211,7 +231,9 @@ def freed(
     call = reservation.apply
     if call.state is CallState.SENT:
         return replace(record, reservation=reservation)
-    is_paused = call.state is CallState.IDLE and call.due_at is not None and call.due_at > at
+    if call.state is not CallState.IDLE:
+        return None
+    is_paused = call.due_at is not None and call.due_at > at
     if not is_paused:
         return None
     reservation = replace(reservation, apply=replace(call, due_at=at))
@@ -221,27 +243,38 @@ def freed(
 def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
     """Return why a READY job waits for resources, since when, and when it tries again.
 
-    None for a job that does not wait.
+    None for a job that does not wait. The last value is None while a request is under way.
     """
     if job.status is not JobStatus.READY or job.ending is not None or granted(job):
         return None
     nodes = _reserving_nodes(job)
+    busy_node = _first_busy(nodes)
+    if busy_node is not None:
+        reservation = busy_node.reservation
+        call = reservation.apply
+        since = reservation.waiting_since or call.sent_at or job.created_at
+        return call.message, since, call.due_at
+    missing = ", ".join(node.node for node in nodes if not _has_granted(node))
+    return f"is asking for resources at {missing}", job.created_at, None
+
+
+def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
+    """Return the first node that was busy and said why; None if there is none."""
     for node in nodes:
         call = node.reservation.apply
         if call.message and _waits(call):
-            since = node.reservation.waiting_since or call.sent_at or job.created_at
-            return call.message, since, call.due_at
-    missing = ", ".join(node.node for node in nodes if not _has_granted(node))
-    return f"is asking for resources at {missing}", job.created_at, None
+            return node
+    return None
 
 
 # ---------------------------------------------------------------- parallel tasks
 
 
 def tasks_at_once(job: Job, limit: int) -> int:
-    """Return how many tasks of the job may be under way: the lowest bound of the job and its nodes.
+    """Return how many tasks of the job may be under way at the same time.
 
-    ``limit`` is this node's own bound; a bound of None or 0 is none.
+    That is the lowest of three bounds: ``limit``, which is this node's own, the job's setting, and
+    those that its nodes gave when they accepted it. None or 0 is no bound.
     """
     bounds = [job.spec.settings.task_parallelism]
     for node in job.active:

@@ -26,7 +26,7 @@ MOST_WARNINGS = 100  # of one job
 MOST_KEYS = 1000  # index keys of one role
 MOST_JOINED = 8192  # characters of a role's keys that join indices, such as ``0|1|2``
 MOST_AT_NODE = 50  # parties that one node plays in a job; every task has a container for each
-_MOST_SECONDS = 1e9  # of any time in the settings: 32 years, which still fits into a `timedelta`
+_MOST_SECONDS = 1e9  # of any time in the settings: about 32 years
 _MOST_RETRIES = 100  # of one task
 _MOST_PRIORITY = 1_000_000  # either side of 0
 # Bytes of one parameter with its name. A container gets each as an environment variable; Linux

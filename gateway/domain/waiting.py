@@ -1,6 +1,7 @@
 """Why a job, a task or a run has not ended, since when, and when it is checked next.
 
-One reason is given: the one that has to be resolved first. Reasons are stable; messages are for people.
+Of several reasons only the first to be resolved is given. The symbols of reasons, such as
+``APPROVAL``, are part of the interface; messages are for people and may change.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,12 +14,12 @@ from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda as participant_agenda
 from gateway.domain.execution.contact import watched
 from gateway.domain.job import Consent, Job, NodeJob, NodeTask, Task
-from gateway.domain.run import LocalJob, Run
+from gateway.domain.run import LocalJob, Preparation, Run
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, moment
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import Due, RunTiming, Timing
+from gateway.domain.timeouts import NOW, Due, RunTiming, Timing
 
 UNREACHABLE = "UNREACHABLE"
 # Reasons at a participating node that do not depend on a response of the scheduling node.
@@ -63,7 +64,10 @@ def of_job(job: Job, timing: Timing) -> Waiting | None:
 
 
 def _of_job(job: Job) -> Waiting | None:
-    """Return the reason by the job's state; a node that does not respond comes first."""
+    """Return the reason by the job's state; None for an ended job whose stops are acknowledged.
+
+    The end of the job comes first, then a node that does not respond.
+    """
     if job.ending is not None:
         return _of_ending(job, job.ending)
     unreachable = _unreachable(job, job.active)
@@ -77,18 +81,26 @@ def _of_job(job: Job) -> Waiting | None:
 
 
 def _of_ending(job: Job, ending: Ending) -> Waiting | None:
-    """Return the reason for a job that ends, or whose stop some node has not acknowledged."""
+    """Return the reason for a job that ends, or whose stop some node has not acknowledged.
+
+    None for an ended job whose stops are all acknowledged.
+    """
     if not ended(JOB, job.status):
-        why: str = ending.outcome
-        if ending.failure is not None:
-            why = ending.failure.reason
-        return Waiting("ENDING", f"it ends ({why}); nodes are being stopped", ending.at)
+        text = f"it ends ({_cause(ending)}); nodes are being stopped"
+        return Waiting("ENDING", text, ending.at)
     unstopped = [node for node in job.nodes.values() if _awaits_stop(node)]
     if not unstopped:
         return None
     since = _first_sent(node.stop for node in unstopped) or ending.at
     text = f"the stop is repeated to {_names(unstopped)}"
     return Waiting("STOP_NOT_ACKNOWLEDGED", text, since)
+
+
+def _cause(ending: Ending) -> str:
+    """Return the reason of the failure that ends a job, else the outcome."""
+    if ending.failure is None:
+        return ending.outcome
+    return ending.failure.reason
 
 
 def _awaits_stop(node: NodeJob) -> bool:
@@ -103,15 +115,24 @@ def _of_pending(job: Job) -> Waiting:
     if uncreated:
         since = _first_sent(node.create for node in uncreated) or job.created_at
         return Waiting("CREATING", f"answers to the creation of {_names(uncreated)}", since)
+    return _of_consents(_open_consents(job), job.created_at)
+
+
+def _open_consents(job: Job) -> dict[NodeId, Consent]:
+    """Return the approvals that the job waits for, by node."""
     consents: dict[NodeId, Consent] = {}
     for node in job.active:
         if node.consent is not None and node.decides:
             consents[node.node] = node.consent
-    return _of_consents(consents, job.created_at)
+    return consents
 
 
 def _of_consents(consents: Mapping[NodeId, Consent], created_at: datetime) -> Waiting:
-    """Return the reason for a job that waits for approval, or only for preparations of nodes."""
+    """Return the reason for a job that waits for approval at nodes.
+
+    If all of them wait for preparations of their own, such as images, no person has to be reminded
+    and the reason is that.
+    """
     requests = [consent.asked_at for consent in consents.values()]
     since = min(requests, default=created_at)
     if consents and all(consent.waits_for for consent in consents.values()):
@@ -138,18 +159,17 @@ def _of_running(job: Job) -> Waiting:
     if job.suspended is not None:
         text = f"no task starts: suspended by {job.suspended.by}"
         return Waiting("SUSPENDED", text, job.suspended.at)
-    names = []
-    starts = []
+    starts: dict[str, datetime] = {}
     for task in job.tasks.values():
         if task.started_at is not None and not ended(TASK, task.status):
-            names.append(task.name)
-            starts.append(task.started_at)
-    since = min(starts, default=job.created_at)
-    return Waiting("RUNNING", f"{', '.join(names) or 'tasks'} under way", since)
+            starts[task.name] = task.started_at
+    names = ", ".join(starts) or "tasks"
+    since = min(starts.values(), default=job.created_at)
+    return Waiting("RUNNING", f"{names} under way", since)
 
 
 def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
-    """Return the reason if some of the nodes do not respond."""
+    """Return the reason if some of the nodes do not respond; None if all do."""
     silent = []
     times = []
     for node in nodes:
@@ -165,7 +185,10 @@ def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
 
 
 def _tries(job: Job, node: NodeJob) -> str:
-    """Return how often the node's newest failing call was tried, with its error."""
+    """Return how often the node's newest failing call was tried, with its error if it has one.
+
+    That is the call under way if no call to the node has failed so far.
+    """
     calls = _calls_under_way(job, node)
     failing = [call for call in calls if call.message] or calls[:1]
 
@@ -182,23 +205,33 @@ def _tries(job: Job, node: NodeJob) -> str:
 
 
 def _calls_under_way(job: Job, node: NodeJob) -> list[Call]:
-    """Return the calls to a node that the job needs a response to in its present state."""
+    """Return the calls to a node that the job needs a response to in its present state.
+
+    There is always at least one: the creation of a PENDING job, later its start.
+    """
     if job.status is JobStatus.PENDING:
         return [node.create]
     calls = [node.start]
     if job.status is JobStatus.RUNNING:
-        for task in job.tasks.values():
-            part = task.nodes.get(node.node)
-            if part is not None and not ended(TASK, part.status):
-                calls += [part.start, part.poll]
+        for part in _open_parts_at(job, node.node):
+            calls += [part.start, part.poll]
     return calls
+
+
+def _open_parts_at(job: Job, node: NodeId) -> list[NodeTask]:
+    """Return the node's parts of tasks that have not ended."""
+    parts = [task.nodes.get(node) for task in job.tasks.values()]
+    return [part for part in parts if part is not None and not ended(TASK, part.status)]
 
 
 # ---------------------------------------------------------------- tasks at the scheduling node
 
 
 def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
-    """Return the reason why each task waits; None for an ended task, and for all tasks of an ended job."""
+    """Return the reason why each task waits, by the task's name.
+
+    None for an ended task, and for all tasks of an ended job.
+    """
     if ended(JOB, job.status):
         return dict.fromkeys(job.tasks)
     job_waits = None
@@ -224,9 +257,10 @@ def _of_task(
     is_due: bool,
     parallelism: int,
 ) -> Waiting | None:
-    """Return the reason for one task; that of the job comes first unless the task is stopped.
+    """Return the reason for one task; None if it has ended.
 
-    ``is_due``: its next request is planned, so that nothing holds it back.
+    The stop of the task comes first, then the reason why the job as a whole waits (``job_waits``).
+    ``is_due``: a request for the task is planned, so that it does not have to wait its turn.
     """
     if ended(TASK, task.status):
         return None
@@ -236,13 +270,18 @@ def _of_task(
         text = f"the job waits: {job_waits.reason}"
         return Waiting("JOB", text, job_waits.since, job_waits.next_check)
     if task.failed_at is not None:
-        cause = "it failed"
-        if task.failure is not None:
-            cause = task.failure.reason
-        return Waiting("RETRY", f"attempt {task.attempt + 1} failed ({cause})", task.failed_at)
+        return _of_retry(task, task.failed_at)
     if task.started_at is None:
         return _of_unstarted_task(job, task, is_due, parallelism)
     return _of_started_task(job, task, task.started_at)
+
+
+def _of_retry(task: Task, failed_at: datetime) -> Waiting:
+    """Return the reason for a task whose attempt failed and is followed by another one."""
+    cause = "it failed"
+    if task.failure is not None:
+        cause = task.failure.reason
+    return Waiting("RETRY", f"attempt {task.attempt + 1} failed ({cause})", failed_at)
 
 
 def _of_task_ending(task: Task, ending: Ending) -> Waiting:
@@ -260,7 +299,10 @@ def _of_unstarted_task(
     is_due: bool,
     parallelism: int,
 ) -> Waiting:
-    """Return the reason why a task has not started: inputs, suspension, parallelism, or its turn."""
+    """Return the reason why a task has not started.
+
+    In this order: missing inputs, the job's suspension, the limit of parallel tasks, its turn.
+    """
     since = _since_ready(job, task)
     upstream = job.spec.dag[task.name].upstream
     missing = [name for name in upstream if job.tasks[name].status is not TaskStatus.SUCCESS]
@@ -274,7 +316,10 @@ def _of_unstarted_task(
 
 
 def _since_ready(job: Job, task: Task) -> datetime:
-    """Return when the last task ended whose output this one needs."""
+    """Return when the last task ended whose output this one needs.
+
+    The creation of the job if the task needs none, or none has ended.
+    """
     ends = [job.created_at]
     for name in job.spec.dag[task.name].upstream:
         ended_at = job.tasks[name].ended_at
@@ -284,7 +329,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 
 
 def _tasks_ahead(job: Job, parallelism: int) -> str:
-    """Describe the tasks under way for which a further one has to wait."""
+    """Describe the tasks under way that a further one has to wait for; at most `_MAX_LISTED`."""
     tasks = job.tasks.values()
     under_way = [task.name for task in tasks if task.begun and not ended(TASK, task.status)]
     names = ", ".join(under_way[:_MAX_LISTED])
@@ -295,7 +340,11 @@ def _tasks_ahead(job: Job, parallelism: int) -> str:
 
 
 def _of_started_task(job: Job, task: Task, started_at: datetime) -> Waiting:
-    """Return the reason for a task under way: silent or refusing nodes, or reports to come."""
+    """Return the reason for a task under way.
+
+    In this order: a node that does not respond, has not answered the start, or refuses polls; else
+    the task waits for the reports of its parties.
+    """
     parts = task.nodes.values()
     open_parts = [part for part in parts if not ended(TASK, part.status)]
     unreachable = _unreachable(job, [job.nodes[part.node] for part in open_parts])
@@ -307,6 +356,11 @@ def _of_started_task(job: Job, task: Task, started_at: datetime) -> Waiting:
     refusing = [part for part in open_parts if part.denials]
     if refusing:
         return Waiting("POLL_REFUSED", "; ".join(map(_refused_poll, refusing)), started_at)
+    return _of_reports(parts, started_at)
+
+
+def _of_reports(parts: Collection[NodeTask], started_at: datetime) -> Waiting:
+    """Return the reason for a task that runs: reports to come, counted from the latest one."""
     states = ", ".join(f"{part.node} {part.status}" for part in parts)
     reports = [part.reported_at for part in parts if part.reported_at]
     since = max(reports, default=started_at)
@@ -314,6 +368,7 @@ def _of_started_task(job: Job, task: Task, started_at: datetime) -> Waiting:
 
 
 def _refused_poll(part: NodeTask) -> str:
+    """Describe a node that refuses to report the state of its part."""
     return f"{part.node} refuses to tell the task's state and is asked again: {part.poll.message}"
 
 
@@ -332,7 +387,11 @@ def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
 
 
 def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
-    """Return the reason for a job that has ended here: reports or cleanups that are still open."""
+    """Return the reason for a job that has ended here: reports or cleanups that are still open.
+
+    ``is_released``: nothing is planned for the job any more, except perhaps the report of the
+    decision on it. None if nothing is open.
+    """
     scheduler = local.spec.scheduler
     confirm = approval.pending_confirmation(local)
     if confirm is not None:
@@ -350,17 +409,17 @@ def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
 
 
 def _of_open_local(local: LocalJob) -> Waiting:
-    """Return the reason for a job that goes on here; a silent scheduling node comes first."""
-    scheduler = local.spec.scheduler
+    """Return the reason for a job that goes on here.
+
+    A silent scheduling node comes first, then images, then the decision of a person here.
+    """
     if watched(local) and _scheduler_is_silent(local.ask):
         since = local.last_contact or local.created_at
-        text = f"nothing received from {scheduler} since {moment(since)}"
+        text = f"nothing received from {local.spec.scheduler} since {moment(since)}"
         return Waiting(UNREACHABLE, text, since)
     pull = approval.pending_preparation(local)
     if pull is not None and pull.agreed:
-        images = ", ".join(pull.images)
-        text = f"fetches {images} until {moment(pull.until)}: {pull.progress or 'begins'}"
-        return Waiting("PREPARING", text, pull.since)
+        return _of_pull(pull)
     decision = local.approval
     if decision is not None and local.status is JobStatus.PENDING:
         text = f"waits for approval here until {moment(decision.until)}"
@@ -370,6 +429,13 @@ def _of_open_local(local: LocalJob) -> Waiting:
     return _of_running_local(local)
 
 
+def _of_pull(pull: Preparation) -> Waiting:
+    """Return the reason for a job whose images are being pulled."""
+    images = ", ".join(pull.images)
+    text = f"fetches {images} until {moment(pull.until)}: {pull.progress or 'begins'}"
+    return Waiting("PREPARING", text, pull.since)
+
+
 def _scheduler_is_silent(query: Call) -> bool:
     """Return whether a query of the scheduling node has had no response so far."""
     is_unanswered = query.state in (CallState.SENT, CallState.LOST)
@@ -377,7 +443,10 @@ def _scheduler_is_silent(query: Call) -> bool:
 
 
 def _of_ready_local(local: LocalJob) -> Waiting:
-    """Return the reason for an accepted job: its scheduling node has to create or start it."""
+    """Return the reason for an accepted job: its scheduling node has to create it, or to start it.
+
+    A job is approved before its creation if the scheduling node asked for an audit first.
+    """
     scheduler = local.spec.scheduler
     since = local.created_at
     if local.approval is not None and local.approval.decided_at is not None:
@@ -433,7 +502,10 @@ def _of_run(
     run: Run,
     due: datetime | None,
 ) -> Waiting | None:
-    """Return the reason for one run by its state; None if it has ended."""
+    """Return the reason for one run by its state; None if it has ended.
+
+    ``due`` is the time of the next step planned for the run, if there is one.
+    """
     due = _displayable(due, run.created_at)
     match run.status:
         case RunStatus.WAITING:
@@ -456,7 +528,10 @@ def _of_waiting_run(
     run: Run,
     due: datetime | None,
 ) -> Waiting:
-    """Return the reason why a run is not launched: a shortage in the job's pool, or its turn."""
+    """Return the reason why a run is not launched: a shortage in the job's pool, or its turn.
+
+    A run with a due launch has no shortage.
+    """
     if due is None:
         shortage = domain_run.waits_for(local, run)
         if shortage:
@@ -465,7 +540,7 @@ def _of_waiting_run(
 
 
 def _running_text(run: Run) -> str:
-    """Describe the last news of a running container."""
+    """Describe the last news of a running container: its engine's silence, or its last report."""
     if run.away_at is not None:
         return f"its engine has not answered since {moment(run.away_at)}"
     if run.reported:
@@ -477,7 +552,10 @@ def _running_text(run: Run) -> str:
 
 
 def _earliest(dues: Iterable[Due[object]], subject: str) -> dict[str, datetime]:
-    """Return the earliest due time by the commands' ``subject`` attribute ("" for commands without it)."""
+    """Return the earliest due time for each value of the commands' attribute ``subject``.
+
+    The key is "" for commands without the attribute, such as requests about the job as a whole.
+    """
     earliest: dict[str, datetime] = {}
     for due in dues:
         name = getattr(due.command, subject, "")
@@ -486,15 +564,18 @@ def _earliest(dues: Iterable[Due[object]], subject: str) -> dict[str, datetime]:
 
 
 def _with_next_check(waiting: Waiting | None, due: datetime | None) -> Waiting | None:
-    """Set the next check of a reason that has none of its own."""
+    """Return a reason with its next check: its own if it has one, else ``due``."""
     if waiting is None or waiting.next_check is not None:
         return waiting
     return replace(waiting, next_check=due)
 
 
 def _displayable(due: datetime | None, earliest: datetime) -> datetime | None:
-    """Return a due time for people: ``earliest`` in place of the agenda's "immediately"."""
-    if due is not None and due.year == 1:
+    """Return a due time for people: ``earliest`` in place of `timeouts.NOW`, which is in year 1.
+
+    None stays None: only an event can end the waiting.
+    """
+    if due is not None and due.year == NOW.year:
         return earliest
     return due
 

@@ -21,7 +21,7 @@ from gateway.domain.scheduling.messages import (
     StopTaskAt,
     TaskRequest,
 )
-from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
+from gateway.domain.spec import UNCERTAIN, Call, CallState, NodeId, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
@@ -31,7 +31,7 @@ ToDo = Iterator[Due[Command]]
 def agenda(job: Job, timing: Timing) -> ToDo:
     """Yield every request and decision that is open, each with its earliest time.
 
-    Of a job that ends only the stops are open. A node without which the job runs is stopped too.
+    When the job ends, only its stops are open. A node without which the job goes on is stopped too.
     """
     if job.ending is not None:
         yield from _stops(job, timing, job.nodes.values())
@@ -54,8 +54,8 @@ def _of_node(
 ) -> ToDo:
     """Yield the creation and the start of the job at a node, and the deadlines of the node.
 
-    Silence counts as a refusal: of approval at the node's deadline, of the job once it was
-    unreachable for too long.
+    A node that is silent counts as refusing: its approval at the node's own deadline, the job once
+    the node was unreachable for too long.
     """
     if node.consent is not None and node.decides:
         yield Due(node.consent.until, Expire(node.node))
@@ -64,11 +64,24 @@ def _of_node(
         return
     if job.status is JobStatus.READY and reservations.granted(job):
         yield from when_due(node.start, StartAt(node.node), timing.call_deadline)
-    if node.unreachable_since is not None:
-        seconds = timing.unreachable_limit
-        if job.status is JobStatus.READY and node.start.tries > 0:
-            seconds = timing.start_deadline
-        yield Due(node.unreachable_since + timedelta(seconds=seconds), GiveUp(node.node))
+    yield from _giving_up(job, node, timing)
+
+
+def _giving_up(
+    job: Job,
+    node: NodeJob,
+    timing: Timing,
+) -> ToDo:
+    """Yield when a node of an accepted job was unreachable for too long; nothing if it responds.
+
+    Once the node was requested to start the job, the limit is that of the start.
+    """
+    if node.unreachable_since is None:
+        return
+    seconds = timing.unreachable_limit
+    if job.status is JobStatus.READY and node.start.tries > 0:
+        seconds = timing.start_deadline
+    yield Due(node.unreachable_since + timedelta(seconds=seconds), GiveUp(node.node))
 
 
 def _creation(
@@ -76,7 +89,10 @@ def _creation(
     node: NodeJob,
     timing: Timing,
 ) -> ToDo:
-    """Yield the request to accept the job, and when an unreachable node counts as having refused."""
+    """Yield the request to accept the job, and when an unreachable node counts as refusing it.
+
+    The latter is counted from the creation of the job, not from the first missing response.
+    """
     create = CreateAt(node.node)
     yield from when_due(node.create, create, timing.call_deadline)
     if node.unreachable_since is not None and not node.create.completed:
@@ -88,7 +104,7 @@ def _creation(
 
 
 def _tasks(job: Job, timing: Timing) -> ToDo:
-    """Yield the requests about the tasks whose inputs are complete, as many as may run together."""
+    """Yield the requests about tasks whose inputs are complete, as many as may run in parallel."""
     tasks = job.tasks.values()
     done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
     ready_tasks = ready(job.spec.dag, done, done)
@@ -108,14 +124,18 @@ def within(
     different halves of tasks that wait for each other.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
-    under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
-    capacity = limit - len(under_way)
+    capacity = limit - _number_under_way(tasks)
     for task in tasks:
         is_new = task.ending is None and not task.begun
         if is_new:
             capacity -= 1
         if not is_new or capacity >= 0:
             yield task.name
+
+
+def _number_under_way(tasks: Iterable[Task]) -> int:
+    """Return how many of these tasks have begun and not ended."""
+    return sum(task.begun and not ended(TASK, task.status) for task in tasks)
 
 
 def _of_task(
@@ -125,8 +145,8 @@ def _of_task(
 ) -> ToDo:
     """Yield the requests about a task; while the job is suspended, none that begins it.
 
-    A node is requested to start its part, then polled until the part is over there. An attempt that
-    has failed or is stopped is not started at further nodes any more.
+    Each node is requested to start its part, and then polled until the part is over there. An
+    attempt that has failed or is stopped is not started at further nodes any more.
     """
     may_start = not task.is_stopping and (task.begun or not suspended)
     for part in task.nodes.values():
@@ -144,7 +164,7 @@ def _of_task(
 def _is_over(task: Task, part: NodeTask) -> bool:
     """Return whether a node's part needs no further start or poll.
 
-    Before a retry that is when nothing of the failed attempt is left there.
+    If the task waits for a retry, nothing of the failed attempt may be left at the node.
     """
     if task.failed_at is not None:
         return part.over
@@ -156,7 +176,10 @@ def _task_poll(
     part: NodeTask,
     timing: Timing,
 ) -> ToDo:
-    """Yield the next poll of a node's part, not before its start has certainly arrived."""
+    """Yield the next poll of a node's part, not before its start has certainly arrived.
+
+    It asks for the roles that have not ended. Polls repeat: a response does not settle the call.
+    """
     open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
     poll = PollTaskAt(part.node, task.name, open_roles, task.attempt)
     polls = when_due(part.poll, poll, timing.call_deadline, repeats=True)
@@ -171,11 +194,12 @@ def _task_stop(
     """Yield the stop of a node's part if a start may have arrived there.
 
     It is due once the start can no longer be on its way. A part that has succeeded is not stopped,
-    and before a retry none that is over.
+    nor is a part that is over of a task that is tried again.
     """
     if part.start.state in (CallState.IDLE, CallState.REFUSED):
         return
-    if part.status is TaskStatus.SUCCESS or (task.ending is None and part.over):
+    is_retried = task.ending is None
+    if part.status is TaskStatus.SUCCESS or (is_retried and part.over):
         return
     stop = StopTaskAt(part.node, task.name, task.attempt)
     stops = when_due(part.stop, stop, timing.call_deadline)
@@ -183,7 +207,7 @@ def _task_stop(
 
 
 def _arrived_by(part: NodeTask, timing: Timing) -> datetime:
-    """Return when the start of a node's part can no longer be on its way."""
+    """Return when the start of a node's part is no longer on its way; `NOW` if it has arrived."""
     if part.start.state is CallState.OK:
         return NOW
     return expiry(part.start, timing.call_deadline)
@@ -197,7 +221,10 @@ def _stops(
     timing: Timing,
     nodes: Iterable[NodeJob],
 ) -> ToDo:
-    """Yield the stop of the job at nodes, once no other call to them can be on its way."""
+    """Yield the stop of the job at nodes, once no other call to them can be on its way.
+
+    A node that has nothing of the job, or has ignored its stop for too long, gets none.
+    """
     for node in nodes:
         if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
             continue
@@ -210,7 +237,10 @@ def _last_arrival(
     node: NodeJob,
     timing: Timing,
 ) -> datetime:
-    """Return when no request that creates or starts anything at the node can be on its way."""
+    """Return when no request that creates or starts anything at the node is on its way any more.
+
+    `NOW` if each of them has its response.
+    """
     calls = [node.create, node.start]
     for task in job.tasks.values():
         if node.node in task.nodes:
@@ -227,7 +257,7 @@ def _is_given_up(
     node: NodeJob,
     timing: Timing,
 ) -> bool:
-    """Return whether the stop of an ended job was repeated for long enough."""
+    """Return whether the stop of an ended job was repeated for ``redeliver_for`` seconds."""
     if node.stop.sent_at is None or job.ended_at is None:
         return False
     return node.stop.sent_at - job.ended_at > timedelta(seconds=timing.redeliver_for)
@@ -240,11 +270,11 @@ def _not_before(after: datetime, todo: ToDo) -> ToDo:
 
 
 def needs_stop(node: NodeJob) -> bool:
-    """Return whether the node may keep something of the job.
+    """Return whether the node may keep something of the job, so that it has to be stopped there.
 
-    It does not if it never got the job or refused it. The exceptions are a node that had agreed
-    before, in an audit; one that may have accepted an earlier try whose response was lost; and a
-    refusal with a reason that leaves it open.
+    It does not if it never got the job, or refused it. There are three exceptions: the node had
+    agreed before, in an audit; it may have accepted an earlier try whose response was lost; or the
+    reason of its refusal leaves open whether it has the job.
     """
     agreed = node.consent is not None and node.consent.status is JobStatus.READY
     match node.create.state:
@@ -262,27 +292,32 @@ def needs_stop(node: NodeJob) -> bool:
 
 
 def call_of(job: Job, request: Request) -> Call:
-    """Return the record of this request's call."""
+    """Return the record of this request's call, wherever the job has it."""
     call: Call = attrgetter(request.call)(_record_of(job, request))
     return call
 
 
 def max_deferred(job: Job, request: Request) -> int:
-    """Return how many responses to requests of this kind may be stored later, together.
+    """Return how many responses to requests of this kind may be stored later, in one write.
 
-    The job moves on only with the last of them. If all the nodes report by themselves, nothing
-    follows from the last response to a task's start either. For a request about a task, only
-    requests about the same task count.
+    The job moves on only with the last response, which is stored immediately. After the start of a
+    task even the last one changes nothing if all its nodes report by themselves. For a request
+    about a task, only the requests about the same task count.
     """
     records: Iterable[NodeJob | NodeTask] = job.nodes.values()
     if isinstance(request, TaskRequest):
         records = job.tasks[request.task].nodes.values()
     call = attrgetter(request.call)
     nodes = [record.node for record in records if call(record).state is CallState.SENT]
-    all_report = all(job.nodes[node].pushes or node == job.spec.scheduler for node in nodes)
+    all_report = all(_reports_by_itself(job, node) for node in nodes)
     if isinstance(request, StartTaskAt) and all_report:
         return len(nodes)
     return len(nodes) - 1
+
+
+def _reports_by_itself(job: Job, node: NodeId) -> bool:
+    """Return whether a node pushes its states; the scheduling node's own part always does."""
+    return job.nodes[node].pushes or node == job.spec.scheduler
 
 
 def with_call(
@@ -309,7 +344,7 @@ def _record_of(job: Job, request: Request) -> Any:
 
 
 def of_this_attempt(job: Job, request: TaskRequest) -> bool:
-    """Whether a request belongs to the task's present attempt, and its node still takes part."""
+    """Return whether a request is of the task's present attempt, and its node still takes part."""
     task = job.tasks[request.task]
     return request.attempt == task.attempt and request.node in task.nodes
 
@@ -319,7 +354,11 @@ def is_claimed(
     request: Request,
     at: datetime,
 ) -> bool:
-    """Whether a request is still the one claimed at that moment, unanswered and not repeated."""
+    """Return whether a request is still the one claimed at that moment.
+
+    It is not once it has a response or was repeated. ``at`` is when the request was claimed, which
+    its call has as the time of sending.
+    """
     if isinstance(request, TaskRequest) and not of_this_attempt(job, request):
         return False
     call = call_of(job, request)
@@ -327,7 +366,10 @@ def is_claimed(
 
 
 def quiet_polls(job: Job, request: PollTaskAt) -> int:
-    """Return the number of polls of a task without news since the last one that brought any."""
+    """Return how many polls of a node's part brought no news since the last one that did.
+
+    0 if the node does not take part in the task any more.
+    """
     part = job.tasks[request.task].nodes.get(request.node)
     if part is None:
         return 0

@@ -1,9 +1,9 @@
 """What the scheduling node does next, and how an event changes a job.
 
-`agenda` lists the open requests and decisions with their times; `plan` is the due part. `apply` is the
-only way a job changes. `step` combines both: it marks everything due as sent and returns the
-requests to make, so that storing its result is the claim, and two planners on one store never make
-a request twice.
+`agenda` lists the open requests and decisions with their times; `plan` is the due part of it.
+`apply` changes a job by an event, `step` by time: it takes the due decisions, marks the due
+requests as sent, and returns them. Storing the result of `step` claims its requests, so that two
+planners on one store never make a request twice.
 
 Three rules keep a task from starting twice: the intent is recorded before the call; a start without
 a response is followed by a poll, not by a second start; and the poll is sent only after the call's
@@ -15,7 +15,7 @@ from typing import TypeVar, assert_never
 
 from gateway.domain import approval, reservations, retries
 from gateway.domain.approval import ApprovalReported
-from gateway.domain.job import Job, NodeJob, NodeTask, Suspension
+from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
 from gateway.domain.records import replace
 from gateway.domain.scheduling import messages, reports, responses
 from gateway.domain.scheduling.agenda import agenda, call_of, with_call
@@ -30,12 +30,12 @@ def plan(
     now: datetime,
     timing: Timing = Timing(),
 ) -> list[messages.Command]:
-    """Return everything that should be done by now. Reads nothing else, writes nothing."""
+    """Return every command that is due by now. Reads and writes nothing but its arguments."""
     return [due.command for due in agenda(job, timing) if due.at <= now]
 
 
 def next_due(job: Job, timing: Timing = Timing()) -> datetime | None:
-    """Return when there is something to do next, or None when only an event can change the job."""
+    """Return when the next command is due; None if only an event can change the job."""
     return min((due.at for due in agenda(job, timing)), default=None)
 
 
@@ -44,9 +44,9 @@ def step(
     now: datetime,
     timing: Timing = Timing(),
 ) -> tuple[Job, list[messages.Request]]:
-    """Take every due decision and mark every due request as sent.
+    """Take every due decision and mark every due request as sent; return the job and the requests.
 
-    The requests are planned after the decisions: after one to end the job, only stops are due.
+    The requests are planned after the decisions, since a job that ends has no request but stops.
     """
     commands = plan(job, now, timing)
     decisions = [command for command in commands if isinstance(command, messages.Decision)]
@@ -66,7 +66,10 @@ def _mark_sent(
     request: messages.Request,
     now: datetime,
 ) -> Job:
-    """Record that a request is made now; the first start of a task is the start of its attempt."""
+    """Record that a request is made now.
+
+    The first start of a task at any node is the start of its attempt.
+    """
     job = with_call(job, request, call_of(job, request).sent(now))
     if not isinstance(request, messages.StartTaskAt):
         return job
@@ -83,8 +86,8 @@ def _decide(
 ) -> Job:
     """Return the job after a decision that time alone has brought.
 
-    Of several due decisions an earlier one may have ended the job: the later ones change nothing
-    then, except that a silent node is recorded as such.
+    If an earlier one of several due decisions has ended the job, the later ones change nothing,
+    except that a silent node is recorded as silent.
     """
     if isinstance(decision, messages.GiveUp):
         return _give_up_node(job, decision.node, now)
@@ -95,7 +98,7 @@ def _decide(
             return approval.record_silence(job, node, now)
         case retries.TryAgain(task):
             return retries.begin_again(job, task, now)
-        case retries.TimeOut(""):
+        case retries.TimeOut(""):  # the job as a whole
             return end_job(job, retries.job_timed_out(job, now))
         case retries.TimeOut(task):
             return retries.time_out(job, task, now)
@@ -110,8 +113,8 @@ def _give_up_node(
 ) -> Job:
     """Give up a node that was silent for too long.
 
-    A running job fails. One that is still created or started goes on without the node if it allows
-    that, and otherwise ends; the call without a response gets the reason.
+    A running job fails. A job that is still being created or started goes on without the node if it
+    allows that, and otherwise ends; the call without a response gets the reason.
     """
     record = job.nodes[node]
     if job.status is JobStatus.RUNNING:
@@ -129,7 +132,7 @@ def _give_up_node(
 
 
 def _silence(node: NodeId, call: Call) -> Failure:
-    """Return the failure of a node that has not responded to a call."""
+    """Return the failure of a node that has not responded to a call, with the call's own error."""
     reason = call.reason or "PEER_UNREACHABLE"
     return Failure(reason, call.message or "no answer", node)
 
@@ -155,7 +158,10 @@ def apply(
     event: messages.Event,
     timing: Timing = Timing(),
 ) -> Job:
-    """Return the job after the event. A late, repeated or unknown one changes only the timeline."""
+    """Return the job after the event.
+
+    An event that is late, repeated or about an unknown task changes only the timeline.
+    """
     if isinstance(event, messages.Response) and not responses.is_awaited(job, event):
         request = event.request
         job = job.with_note(event.at, "late response ignored", request.node, request=str(request))
@@ -169,7 +175,10 @@ def _with_event(
     event: messages.Event,
     timing: Timing,
 ) -> Job:
-    """Return the job after an event that counts; what follows from the new states comes later."""
+    """Return the job after an event that counts, before the transitions that follow from it.
+
+    `advance` makes those.
+    """
     match event:
         case messages.Accepted():
             return responses.accept(job, event, timing)
@@ -202,7 +211,10 @@ def _with_event(
 
 
 def _request_again(job: Job, event: messages.Freed) -> Job:
-    """Request a reservation immediately at a node that has capacity again."""
+    """Request a reservation immediately at a node that has capacity again.
+
+    A job that does not wait for the node stays as it is.
+    """
     node = reservations.freed(job, event.node, event.at)
     if node is None:
         return job
@@ -210,9 +222,10 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
 
 
 def _stop(job: Job, event: messages.StopRequested) -> Job:
-    """Decide that the job ends; the first decision counts.
+    """Decide that the job ends; only the first such decision counts.
 
-    A stop for another reason than STOPPED is a failure of the node that requests it.
+    The job counts as stopped for the reason STOPPED; any other reason is a failure of the node that
+    requests the stop. With ``if_waiting`` a running job is not ended.
     """
     if job.ending is not None:
         return job
@@ -237,7 +250,11 @@ def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
 
 
 def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
-    """Put new parameters into force, unless others came first or one of their tasks has begun."""
+    """Put new parameters of some tasks into force.
+
+    Nothing changes if other parameters came into force since these were agreed (``after`` is the
+    number of earlier amendments), or if one of the tasks has begun.
+    """
     amendment = event.amendment
     is_outdated = len(job.amendments) != event.after
     if job.ending is not None or is_outdated:
@@ -258,11 +275,14 @@ def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
 # ---------------------------------------------------------------- a node that responds again
 
 
-R = TypeVar("R", NodeJob, NodeTask)
+R = TypeVar("R", NodeJob, NodeTask)  # a node's record of the job, or of one task
 
 
 def reached(job: Job, node: NodeId) -> Job:
-    """Return the job with every unanswered call to a node due now: it is reachable again."""
+    """Return the job with every unanswered call to a node due now: it is reachable again.
+
+    Returns the same object if nothing waits for the node, so that nothing has to be stored.
+    """
     record = job.nodes.get(node)
     if record is None:
         return job
@@ -270,17 +290,30 @@ def reached(job: Job, node: NodeId) -> Job:
     if hurried_record is not record:
         job = job.with_node(hurried_record)
     for task in job.tasks.values():
-        part = task.nodes.get(node)
-        if part is None:
-            continue
-        hurried_part = _hurry(part, "start", "poll", "stop")
-        if hurried_part is not part:
-            job = job.with_part(task.name, hurried_part)
+        job = _hurry_part(job, task, node)
     return job
 
 
+def _hurry_part(
+    job: Job,
+    task: Task,
+    node: NodeId,
+) -> Job:
+    """Return the job with the unanswered calls of a node's part of a task due now."""
+    part = task.nodes.get(node)
+    if part is None:
+        return job
+    hurried_part = _hurry(part, "start", "poll", "stop")
+    if hurried_part is part:
+        return job
+    return job.with_part(task.name, hurried_part)
+
+
 def _hurry(record: R, *calls: str) -> R:
-    """Return a node's record with these calls due now if they wait for a retry."""
+    """Return a node's record with these calls due now if they wait for a retry.
+
+    ``calls`` are names of fields. The record itself is returned if no call changes.
+    """
     for call in calls:
         record = changed(record, call, Call.hurried)
     return record

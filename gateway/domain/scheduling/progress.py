@@ -16,14 +16,12 @@ from gateway.domain.timeouts import Timing
 def advance(job: Job, at: datetime) -> Job:
     """Return the job after every transition that follows from its record.
 
-    First its tasks move, then the job. One that ends is over once no node has to be waited for.
+    First its tasks move, then the job. An ending job is over once no node holds its end up any
+    more. An ended job stays as it is.
     """
     if ended(JOB, job.status):
         return job
-    for name in job.tasks:
-        task = job.tasks[name]
-        if task.ending is not None or not ended(TASK, task.status):
-            job = _advance_task(job, task, at)
+    job = _advance_tasks(job, at)
     if job.ending is None:
         job = _advance_job(job, at)
     if job.ending is None:
@@ -31,6 +29,18 @@ def advance(job: Job, at: datetime) -> Job:
     may_end = all(_lets_job_end(node) for node in job.nodes.values())
     if may_end and models.may_conclude(job, at):
         job = _conclude(job, job.ending.outcome, at)
+    return job
+
+
+def _advance_tasks(job: Job, at: datetime) -> Job:
+    """Move every task that is open, or is being stopped.
+
+    A task's failure may end the others, so each is read from the job as the ones before left it.
+    """
+    for name in job.tasks:
+        task = job.tasks[name]
+        if task.ending is not None or not ended(TASK, task.status):
+            job = _advance_task(job, task, at)
     return job
 
 
@@ -56,8 +66,8 @@ def go_on_without(
 ) -> Job:
     """Return the job without a node that takes no part; ended if it needs the node.
 
-    It needs the node unless its quorum is met without. Then it is rejected while it is PENDING, and
-    has failed later.
+    A job needs a node unless its quorum is met without it. A PENDING job then ends as rejected, a
+    later one as failed.
     """
     smaller_job = quorum.exclude(job, node.node, failure, at)
     if smaller_job is not None:
@@ -74,10 +84,10 @@ def go_on_without(
 def has_due_request(job: Job, node: NodeJob) -> bool:
     """Return whether a request to the node is under way, or comes next.
 
-    There may be none: the node's part of a task is over while another party's runs for hours, the job
-    is suspended, or waits for resources at another node.
+    There is none, for example, while another party's part of a task runs for hours and the node's
+    own is over, while the job is suspended, or while it waits for resources at another node.
     """
-    for due in agenda(job, Timing()):  # any timing will do: the moments do not matter
+    for due in agenda(job, Timing()):  # any timing will do: the times of requests do not matter
         if isinstance(due.command, messages.Request) and due.command.node == node.node:
             return True
     return reservations.is_requested_at(job, node)
@@ -93,7 +103,8 @@ def _advance_task(
 ) -> Job:
     """Move a task to the merged state of its nodes' parts.
 
-    A failure is followed by another attempt, tolerated, or ends the job.
+    A failed task is tried again if it may be. A task that waits for its next attempt, or that no
+    node has a part of, does not move.
     """
     stopped_task = retries.stopped(task)
     if stopped_task is not task:
@@ -106,6 +117,19 @@ def _advance_task(
         return job
     if status is TaskStatus.FAILED and retries.is_tried_again(job, task):
         return retries.set_back(job, task, at)
+    return _move_task(job, task, status, at)
+
+
+def _move_task(
+    job: Job,
+    task: Task,
+    status: TaskStatus,
+    at: datetime,
+) -> Job:
+    """Move a task to a state and note it; its failure is tolerated, or ends the job.
+
+    The failure of a task that was stopped alone, or of a job that ends anyway, ends nothing.
+    """
     task = _with_status(job, task, status, at)
     detail = _failure_detail(task.failure)
     detail["task"] = task.name
@@ -139,8 +163,8 @@ def _after_failure(
 ) -> Job:
     """Return the job after the failure of a task: it goes on if it tolerates that, else it ends.
 
-    A party may end its part of a job that is being stopped before this node learns of the stop: then
-    the job counts as stopped too.
+    A party may stop its part of a job and report that before its request to stop the job arrives:
+    then the job counts as stopped too.
     """
     tolerant_job = quorum.tolerated(job, task, at)
     if tolerant_job is not None:
@@ -155,16 +179,16 @@ def _after_failure(
 
 
 def _advance_job(job: Job, at: datetime) -> Job:
-    """Move the job as its nodes and tasks allow: to READY, to RUNNING, or to its end."""
+    """Move the job as its nodes and tasks allow: to READY, to RUNNING, or to its end.
+
+    Each step may end the job, after which no further one is taken.
+    """
     job = _without_denying_nodes(job, at)
+    if job.ending is None:
+        job = _make_ready_if_accepted(job, at)
     if job.ending is not None:
         return job
-    if job.status is JobStatus.PENDING and all(_has_accepted(node) for node in job.active):
-        job = _make_ready(job, at)
-    if job.ending is not None:
-        return job
-    if job.status is JobStatus.READY and all(_has_started(node) for node in job.active):
-        job = _make_running(job, at)
+    job = _make_running_if_started(job, at)
     ending = retries.ending_by_tasks(job, at)
     if ending is None:
         return job
@@ -180,11 +204,22 @@ def _without_denying_nodes(job: Job, at: datetime) -> Job:
     return job
 
 
-def _make_running(job: Job, at: datetime) -> Job:
-    """Return the job that every node has started as RUNNING."""
+def _make_running_if_started(job: Job, at: datetime) -> Job:
+    """Return a READY job as RUNNING once every node has started it."""
+    is_started = all(node.start.state is CallState.OK for node in job.active)
+    if job.status is not JobStatus.READY or not is_started:
+        return job
     status = move(JOB, job.status, JobStatus.RUNNING)
     job = replace(job, status=status, started_at=at)
     return job.with_note(at, "job RUNNING")
+
+
+def _make_ready_if_accepted(job: Job, at: datetime) -> Job:
+    """Return a PENDING job as READY, or ended, once every node has accepted it."""
+    is_accepted = all(_has_accepted(node) for node in job.active)
+    if job.status is not JobStatus.PENDING or not is_accepted:
+        return job
+    return _make_ready(job, at)
 
 
 def _has_accepted(node: NodeJob) -> bool:
@@ -192,14 +227,10 @@ def _has_accepted(node: NodeJob) -> bool:
     return node.create.state is CallState.OK and not node.decides
 
 
-def _has_started(node: NodeJob) -> bool:
-    return node.start.state is CallState.OK
-
-
 def _make_ready(job: Job, at: datetime) -> Job:
     """Return the job that every node has accepted as READY; ended if it cannot inherit a task.
 
-    Tasks that are inherited have ended already, all others are READY with the job.
+    Inherited tasks have ended already; all others become READY with the job.
     """
     inheriting_job = rerun.decide_inheritance(job, at)
     if isinstance(inheriting_job, Failure):
@@ -214,7 +245,10 @@ def _make_ready(job: Job, at: datetime) -> Job:
 
 
 def _denial(node: NodeJob) -> Failure | None:
-    """Return why a node takes no part; None while it may."""
+    """Return why a node takes no part; None while it may.
+
+    It has refused the creation, the start or a reservation, or a person there has rejected the job.
+    """
     for call in (node.create, node.start, node.reservation.apply):
         if call.state is CallState.REFUSED:
             return Failure(call.reason, call.message, node.node)
@@ -224,9 +258,10 @@ def _denial(node: NodeJob) -> Failure | None:
 
 
 def _forget_idle_silence(job: Job) -> Job:
-    """Return the job with no node counted as silent without a request to it.
+    """Return the job with no node counted as silent that has no request to answer.
 
-    Only a response could end its silence, which would go on towards the limit.
+    Only a response ends a silence. Without a request it would last until its limit, and end the
+    job.
     """
     for node in job.active:
         if node.unreachable_since is not None and not has_due_request(job, node):
@@ -235,7 +270,11 @@ def _forget_idle_silence(job: Job) -> Job:
 
 
 def _lets_job_end(node: NodeJob) -> bool:
-    """Return whether the end need not wait for this node: stopped, unconcerned or unreachable."""
+    """Return whether the end of the job need not wait for this node.
+
+    The node was stopped, needs no stop, or a stop to it got lost. Nor is an unreachable node waited
+    for, unless its creation is under way and may still succeed.
+    """
     is_stop_tried = node.stop.completed or node.stop.state is CallState.LOST
     if is_stop_tried or not needs_stop(node):
         return True
@@ -247,7 +286,10 @@ def _conclude(
     outcome: Outcome,
     at: datetime,
 ) -> Job:
-    """Return the job as over: FINISHED, or REJECTED if it was PENDING; open tasks have failed."""
+    """Return the job as over: FINISHED, or REJECTED if it was PENDING.
+
+    Its open tasks have failed.
+    """
     status = JobStatus.FINISHED
     if job.status is JobStatus.PENDING:
         status = JobStatus.REJECTED

@@ -1,4 +1,4 @@
-"""The states of tasks as nodes report them, pushed or polled, and the pause before the next poll."""
+"""The states of tasks as nodes report them, pushed or polled, and the pauses between polls."""
 
 from datetime import datetime, timedelta
 
@@ -10,6 +10,8 @@ from gateway.domain.spec import CallState, Failure, NodeId
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 
+_MAX_DOUBLINGS = 20  # of the pause between polls; any bound in `Timing` is reached by then
+
 
 def report_status(
     job: Job,
@@ -18,10 +20,10 @@ def report_status(
 ) -> Job:
     """Record the state of a task at a node, for one of its roles or for all.
 
-    Ignored, except for a note, is a report about a task that the node does not have, one that comes
-    after the end of the job, and one whose transition the table lacks: it is late.
+    Three kinds of reports are only noted: about a task that the node does not have, after the end
+    of the job, and of a state that the role cannot move to from its present one, which is late.
     """
-    role = event.role.partition(".")[0]
+    role = event.role.partition(".")[0]  # without the index: a node has one state for a role
     task = _task_at(job, event.task_id, event.node)
     if task is None or not _may_report(task.nodes[event.node], role):
         detail = {"task": event.task_id, "role": event.role}
@@ -31,6 +33,17 @@ def report_status(
         job = _mark_pushing(job, event.node)
     if ended(JOB, job.status):
         return _note_late_report(job, task, event)
+    return _record_roles(job, task, event, role, timing)
+
+
+def _record_roles(
+    job: Job,
+    task: Task,
+    event: messages.TaskReported,
+    role: str,
+    timing: Timing,
+) -> Job:
+    """Record the state of a node's roles, and the cause of a failure; each late role is noted."""
     part = task.nodes[event.node]
     roles = _moved_roles(part, role, event.status)
     for name in _reported_roles(part, role):
@@ -47,7 +60,10 @@ def report_status(
 
 
 def _may_report(part: NodeTask, role: str) -> bool:
-    """Return whether a node may report on a task: it was asked to start it, and plays the role."""
+    """Return whether a node may report on a task: it was asked to start it, and plays the role.
+
+    An empty role is all roles of the node.
+    """
     plays_role = role == "" or role in part.roles
     return plays_role and part.start.tries > 0
 
@@ -65,13 +81,13 @@ def _note_late_report(
     task: Task,
     event: messages.TaskReported,
 ) -> Job:
-    """Write a report into the timeline that changes nothing any more."""
+    """Note a report that changes nothing any more."""
     detail = {"task": task.name, "status": event.status}
     return job.with_note(event.at, "late report ignored", event.node, **detail)
 
 
 def _reported_roles(part: NodeTask, role: str) -> list[str]:
-    """Return the roles that a report is about; without a role it is about all of the node's."""
+    """Return the roles that a report is about: all of the node's for an empty role."""
     if role:
         return [role]
     return list(part.roles)
@@ -82,7 +98,10 @@ def _moved_roles(
     role: str,
     status: TaskStatus,
 ) -> dict[str, TaskStatus]:
-    """Return the states of a node's roles after a report; one without a legal move keeps its state."""
+    """Return the states of a node's roles after a report.
+
+    A role that cannot legally move to the reported state keeps its own.
+    """
     roles = dict(part.roles)
     for name in _reported_roles(part, role):
         if may(TASK, roles[name], status):
@@ -91,7 +110,10 @@ def _moved_roles(
 
 
 def _reported_failure(event: messages.TaskReported, role: str) -> Failure:
-    """Return the failure that a node reports, with its node and role."""
+    """Return the failure that a node reports, with its node and role.
+
+    A report without a cause gets the cause FAILED.
+    """
     failure = event.failure
     if failure is None:
         text = "the party reports a failure without a cause; its node has the log"
@@ -100,7 +122,10 @@ def _reported_failure(event: messages.TaskReported, role: str) -> Failure:
 
 
 def remove_role(job: Job, event: messages.RoleNotPlayed) -> Job:
-    """Take a role out of a node's part of a task, as the node does not play it there."""
+    """Take a role out of a node's part of a task, as the node does not play it there.
+
+    The node's last role stays: a part without roles would have no state.
+    """
     task = _task_at(job, event.task_id, event.node)
     if task is None:
         return job
@@ -122,11 +147,11 @@ def poll_pause(
 ) -> timedelta:
     """Return the pause before the next poll of a node's part of a task.
 
-    - A node that pushes its states is polled after a silence as long as the last one: a lost report
-      is noticed when the task was silent for twice as long. The scheduling node's own reports cannot
-      get lost, so it waits ten times longer at most.
-    - Any other node is polled in doubled pauses at first, then after a twentieth of the silence: the
-      end of a long task is noticed a twentieth late.
+    - A node that pushes its states is polled after a silence as long as the last one: a lost
+      report is noticed when the task was silent for twice as long. The scheduling node's own
+      reports cannot get lost, so its longest pause is ten times longer.
+    - Any other node is polled in doubled pauses at first, then after a twentieth of the silence:
+      the end of a long task is noticed a twentieth late.
 
     A job by callback does not count as pushing by itself, as some nodes never send any report.
     """
@@ -141,7 +166,8 @@ def poll_pause(
     elif is_scheduler:
         pause = max(timing.poll_pushing, silence / 20)
     else:
-        doubled = timing.poll_first * 2.0 ** min(part.polls, 20)
+        doublings = min(part.polls, _MAX_DOUBLINGS)
+        doubled = timing.poll_first * 2.0**doublings
         pause = min(doubled, max(timing.poll_max, silence / 20))
     return timedelta(seconds=min(pause, longest))
 
@@ -159,7 +185,7 @@ def fail_part(
 
 
 def mark_reached(job: Job, node: NodeId) -> Job:
-    """Return the job with a node that has just responded."""
+    """Return the job with a node that has just responded: it is not silent any more."""
     record = job.nodes[node]
     if record.unreachable_since is None:
         return job
@@ -171,7 +197,7 @@ def _task_at(
     task_id: str,
     node: NodeId,
 ) -> Task | None:
-    """Return the task of this id if the node takes part in it."""
+    """Return the task of this id if the node takes part in it; None otherwise."""
     for task in job.tasks.values():
         if task.task_id == task_id and node in task.nodes:
             return task
@@ -185,7 +211,11 @@ def _with_roles(
     at: datetime,
     timing: Timing,
 ) -> NodeTask:
-    """Return a node's part of a task with news of its roles; the next poll is put off."""
+    """Return a node's part of a task with news of its roles; the next poll is put off.
+
+    The news shows that the start has arrived, even if its response was lost. A poll under way is
+    left alone.
+    """
     start = part.start
     if start.state is not CallState.REFUSED:
         start = replace(start, state=CallState.OK)
@@ -201,7 +231,7 @@ def _keep_failure(
     name: str,
     failure: Failure,
 ) -> Job:
-    """Keep the cause of a task's failure; the first one counts."""
+    """Keep the cause of a task's failure unless the task has one already: the first one counts."""
     task = job.tasks[name]
     if task.failure is not None:
         return job

@@ -1,7 +1,7 @@
 """The changes of a job by the responses of nodes, and by their absence."""
 
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any
 
 from gateway.domain import approval, reservations, retries
 from gateway.domain.job import Acceptance, Job, NodeTask, Task
@@ -14,40 +14,50 @@ from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, Nod
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Timing, expiry
 
-_MAX_UNKNOWNS = 5  # starts of a task that its node does not know afterwards
-_MAX_DENIALS = 10  # refused polls, or stops of a task refused for a reason that leaves it open
+_MAX_UNKNOWNS = 5  # starts of a task that its node does not know afterwards; then it has failed
+# Refusals of polls, and of stops of a task with a reason that leaves open whether it is stopped.
+_MAX_DENIALS = 10
 
 
 def is_awaited(job: Job, event: messages.Response) -> bool:
     """Return whether a response still counts: its call was made, and nothing newer is known.
 
-    A call that was accepted may have been made twice; that one of the two got lost, or was refused
-    as a repeat, takes nothing back. The converse does: a node that accepts after all has to be
-    stopped.
+    A request may have been sent twice. If one of the two was accepted, a loss or refusal of the
+    other takes nothing back. But an acceptance counts after a refusal or loss: the node has the job
+    then, and has to be stopped.
     """
     request = event.request
     if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
         return False
     call = call_of(job, request)
+    if isinstance(event, messages.Lost | messages.TaskUnknown):
+        return _is_silence_awaited(job, event, call)
+    if call.tries == 0:
+        return False
+    if isinstance(request, messages.ReserveAt | messages.ReleaseAt):
+        # an older reservation may have been released since
+        return event.at >= (call.sent_at or NOW)
+    if isinstance(event, messages.Accepted):
+        return True
+    # a poll is never settled, so it may be refused after any number of responses
+    return isinstance(request, messages.PollTaskAt) or not call.completed
+
+
+def _is_silence_awaited(
+    job: Job,
+    event: messages.Lost | messages.TaskUnknown,
+    call: Call,
+) -> bool:
+    """Return whether a missing response, or a node that does not know its task, still counts.
+
+    It does while the call is under way, unless the event is older: then it is about an earlier try.
+    """
     sent_at = call.sent_at or NOW
-    is_reservation = isinstance(request, messages.ReserveAt | messages.ReleaseAt)
-    if is_reservation and not isinstance(event, messages.Lost):
-        # an older grant may have been released since
-        return call.tries > 0 and event.at >= sent_at
-    # a late loss may be that of an earlier try
-    is_under_way = call.state is CallState.SENT and event.at >= sent_at
-    match event:
-        case messages.Accepted():
-            return call.tries > 0
-        case messages.Refused():
-            may_be_refused = isinstance(request, messages.PollTaskAt) or not call.completed
-            return call.tries > 0 and may_be_refused
-        case messages.Lost():
-            return is_under_way
-        case messages.TaskUnknown(poll):
-            return is_under_way and _is_after_start(job, poll, sent_at)
-        case _:
-            assert_never(event)
+    if call.state is not CallState.SENT or event.at < sent_at:
+        return False
+    if isinstance(event, messages.Lost):
+        return True
+    return _is_after_start(job, event.request, sent_at)
 
 
 def _is_after_start(
@@ -55,7 +65,7 @@ def _is_after_start(
     poll: messages.PollTaskAt,
     sent_at: datetime,
 ) -> bool:
-    """Return whether a poll was sent after the last start, so that the node should know the task."""
+    """Return whether a poll was sent after the last start, so the node should know the task."""
     start = job.tasks[poll.task].nodes[poll.node].start
     return sent_at >= (start.sent_at or NOW)
 
@@ -68,7 +78,10 @@ def accept(
     event: messages.Accepted,
     timing: Timing,
 ) -> Job:
-    """Record a positive response: the call is settled. It is noted, except that of a poll or stop."""
+    """Record a positive response: the call is settled.
+
+    It is noted in the timeline, except for polls, starts of tasks and stops of the job.
+    """
     request = event.request
     job = mark_reached(job, request.node)
     call = replace(
@@ -86,17 +99,26 @@ def accept(
         case messages.StopAt():
             return with_call(job, request, call)
     job = with_call(job, request, call)
-    detail: dict[str, Any] = {}
     match request:
-        case messages.StopTaskAt():
-            detail["task"] = request.task
         case messages.ReleaseAt():
             job = _accept_release(job, request, call, timing)
         case messages.CreateAt() if event.acceptance is not None:
             job = _accept_creation(job, request.node, event.acceptance, event.at)
-            if event.acceptance.checks:
-                detail["checks"] = dict(event.acceptance.checks)
-    return job.with_note(event.at, request.name + " accepted", request.node, **detail)
+    title = request.name + " accepted"
+    return job.with_note(event.at, title, request.node, **_noted_detail(event))
+
+
+def _noted_detail(event: messages.Accepted) -> dict[str, Any]:
+    """Return the details of a positive response for the timeline; empty for most requests.
+
+    For a task's stop that is the task, for a creation the checks that the node has reported.
+    """
+    if isinstance(event.request, messages.StopTaskAt):
+        return {"task": event.request.task}
+    is_creation = isinstance(event.request, messages.CreateAt)
+    if is_creation and event.acceptance is not None and event.acceptance.checks:
+        return {"checks": dict(event.acceptance.checks)}
+    return {}
 
 
 def _accept_task_start(
@@ -106,7 +128,7 @@ def _accept_task_start(
     at: datetime,
     timing: Timing,
 ) -> Job:
-    """Record that a node has accepted its part of a task; it is polled for its state from now on."""
+    """Record that a node has accepted its part of a task; it is polled from now on."""
     part = replace(job.tasks[request.task].nodes[request.node], start=call)
     first_poll = Call(due_at=at + poll_pause(job, part, timing, at))
     return job.with_part(request.task, replace(part, poll=first_poll))
@@ -118,7 +140,10 @@ def _accept_release(
     call: Call,
     timing: Timing,
 ) -> Job:
-    """Record that a node has released its reservation, which may then be requested again."""
+    """Record that a node has released its reservation, which may then be requested again.
+
+    A refused release counts the same: the node has nothing to release.
+    """
     last_arrival = expiry(call, timing.call_deadline)
     node = reservations.returned(job.nodes[request.node], last_arrival)
     return job.with_node(node)
@@ -130,7 +155,10 @@ def _accept_creation(
     acceptance: Acceptance,
     at: datetime,
 ) -> Job:
-    """Record the conditions under which a node has accepted the job: reservation and approval."""
+    """Record the conditions under which a node has accepted the job: reservation and approval.
+
+    ``Acceptance.waits`` says that the node decides on the job only later.
+    """
     record = job.nodes[node]
     reservation = replace(record.reservation, acceptance=acceptance)
     job = job.with_node(replace(record, reservation=reservation))
@@ -180,10 +208,10 @@ def refuse(
     event: messages.Refused,
     timing: Timing,
 ) -> Job:
-    """Record a refusal. It fails a task or takes a node out of the job, unless it is retried.
+    """Record a refusal: it fails a task, or takes a node out of the job, unless it is repeated.
 
-    Retried are polls, requests to a busy node, and stops refused for a reason that leaves open
-    whether the node has stopped.
+    Requests that are repeated are polls, reservations at a busy node, and stops whose reason of
+    refusal leaves open whether the node has stopped.
     """
     request = event.request
     failure = event.failure
@@ -238,7 +266,10 @@ def _note_refusal(
     call: Call,
     timing: Timing,
 ) -> Job:
-    """Write a refusal into the timeline; one of a reservation that repeats itself ever more rarely."""
+    """Write a refusal into the timeline; a busy node that repeats itself, ever more rarely.
+
+    ``call`` is the call before this refusal.
+    """
     request = event.request
     failure = event.failure
     detail = failure.as_dict()
@@ -274,7 +305,10 @@ def lose(
     event: messages.Lost,
     timing: Timing,
 ) -> Job:
-    """Record that no response came: the node is unreachable, and the call is due after a pause."""
+    """Record that no response came: the node is unreachable, and the call is due after a pause.
+
+    Only a lost creation or start of the job is noted.
+    """
     request = event.request
     call = call_of(job, request)
     due = event.at + timing.retry(call.tries - 1, job.id, request)
@@ -298,10 +332,10 @@ def lose(
 
 
 def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
-    """Return whether a request without a response may have reached its node, now or in an earlier try.
+    """Return whether a request without a response may have reached its node, in any of its tries.
 
-    A start of a task is sent again only after the node did not know the task, so no earlier try
-    counts. The stop of a job always counts, as it is repeated until it is acknowledged.
+    A task is started again only after its node did not know it, so that no earlier try counts. The
+    stop of a job always counts, as it is repeated until the node acknowledges it.
     """
     if event.delivered:
         return True
@@ -311,7 +345,10 @@ def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
 
 
 def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
-    """Record since when a node is silent, unless that is of no importance to the job."""
+    """Record since when a node is silent.
+
+    A silence while the job needs nothing from the node is not recorded: nothing would end it.
+    """
     node = job.nodes[event.request.node]
     if node.unreachable_since is not None:
         return job
@@ -340,7 +377,10 @@ def delay(job: Job, event: messages.Delayed) -> Job:
 
 
 def start_again(job: Job, event: messages.TaskUnknown) -> Job:
-    """Repeat the start of a task that its node does not know, a few times at most."""
+    """Repeat the start of a task that its node does not know; after `_MAX_UNKNOWNS` times it fails.
+
+    The start of a task that is being stopped is not repeated.
+    """
     request = event.request
     job = mark_reached(job, request.node)
     task = job.tasks[request.task]
@@ -365,7 +405,11 @@ def _forget_start(
     part: NodeTask,
     at: datetime,
 ) -> Job:
-    """Record that a stopping task is unknown at its node: it never arrived, or was forgotten there."""
+    """Record that the node of a stopping task does not know it.
+
+    Either the start never arrived, or the node has forgotten a task that it had accepted, which is
+    a failure.
+    """
     if part.is_accepted:
         failure = Failure("TASK_UNKNOWN", "forgotten there")
         return fail_part(job, task.name, part, failure, at)
