@@ -1,7 +1,8 @@
 """Applications of nodes (the standard's management layer): for contracts, and for use of another node's resources.
 
-Every kind takes the same path: a node applies, the owner approves or rejects, either terminates. The applicant asks
-for the state if no response arrives. Times and counts end a permission by themselves.
+Every kind takes the same path: a node applies, the owner approves or rejects, either terminates.
+The applicant asks for the state if no response arrives. Times and counts end a permission by
+themselves.
 """
 
 from collections.abc import Mapping
@@ -81,7 +82,8 @@ class Application:
     level: int = 1  # of this node's permit, in the owner's record
     # of the route that a contract writes: whether the partner's requests must be signed
     signing: str = "required"
-    # Public keys that prove the partner's messages about a contract. Of an application for one: the signer's key.
+    # Public keys that prove the partner's messages about a contract. Of an application for one: the
+    # signer's key.
     keys: tuple[str, ...] = ()
     number: int = 0
     jobs: int = 0  # number of jobs that have used it
@@ -164,8 +166,8 @@ def confirmed(
 ) -> Application:
     """Return this node's application after the partner's response. Raises `IllegalMove`.
 
-    ``granted`` are fields of the application. A repeated response changes only these, and of a contract nothing:
-    the first response wrote its route.
+    ``granted`` are fields of the application. A repeated response changes only these, and of a
+    contract nothing: the first response wrote its route.
     """
     if application.side is not Side.MINE:
         raise IllegalMove(f"{application.partner} has applied")

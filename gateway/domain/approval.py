@@ -1,9 +1,9 @@
 """The approval of a job by a participating node: by rule immediately, or by a person before a deadline.
 
-At the participating node it is an `Approval`, at the scheduling node a `Consent`. Rules are matched against every
-piece of the job at this node: a task at a party, with its component and the party's dataset. The first rule that
-matches a piece decides on it; a piece that no rule matches needs a person. One rejected piece rejects the job, and
-one that needs a person makes the job wait.
+At the participating node it is an `Approval`, at the scheduling node a `Consent`. Rules are matched
+against every piece of the job at this node: a task at a party, with its component and the party's
+dataset. The first rule that matches a piece decides on it; a piece that no rule matches needs a
+person. One rejected piece rejects the job, and one that needs a person makes the job wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -146,7 +146,8 @@ def judge(
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job, and the piece and rule that decided it.
 
-    With ``is_own`` this node's own platform submitted the job, so no person is needed unless a rule says so.
+    With ``is_own`` this node's own platform submitted the job, so no person is needed unless a rule
+    says so.
     """
     verdict = Verdict.APPROVE
     explanation = ""
@@ -314,9 +315,9 @@ def pending_confirmation(local: LocalJob) -> Call | None:
 
 # ---------------------------------------------------------------- audits (management layer)
 #
-# Another node requests approval before it creates the job at this node. The request creates the job's record
-# immediately, so that rules, people, deadlines and reports are the same as for every approval. Until the job is
-# created nothing is reserved, and an approval that is not used expires.
+# Another node requests approval before it creates the job at this node. The request creates the
+# job's record immediately, so that rules, people, deadlines and reports are the same as for every
+# approval. Until the job is created nothing is reserved, and an approval that is not used expires.
 
 
 class AuditStatus(StrEnum):
@@ -464,10 +465,11 @@ def audit_status(local: LocalJob) -> AuditStatus:
     return AuditStatus.APPROVED
 
 
-# ---------------------------------------------------------------- images that are pulled before a job is READY
+# ----------------------------------------------------- images that are pulled before a job is READY
 #
-# For the scheduling node this is an approval: the creation is answered PENDING, and the decision follows once all
-# images are pulled, or one cannot be. If a person has to decide as well, both are needed.
+# For the scheduling node this is an approval: the creation is answered PENDING, and the decision
+# follows once all images are pulled, or one cannot be. If a person has to decide as well, both are
+# needed.
 
 
 def await_images(

@@ -1,7 +1,7 @@
 """The use of this node's datasets by jobs: grants to partner nodes, and the datasets that a job names.
 
-A job shows results of a dataset to all participants, so every other node of the job needs a grant, and the one whose
-platform submitted it. Jobs of this node's parties alone need none.
+A job shows results of a dataset to all participants, so every other node of the job needs a grant,
+and the one whose platform submitted it. Jobs of this node's parties alone need none.
 
 Outputs of a job need a grant as well, whatever the setting, before another job may name them.
 """
@@ -24,8 +24,8 @@ NOT_GRANTED = "NOT_AUTHORISED"
 class Default(StrEnum):
     """Who may use a dataset without any grant."""
 
-    # Every node that may take part in jobs here; from the first grant on, only grantees. It holds for uploads:
-    # an output of a job is always `LISTED`.
+    # Every node that may take part in jobs here; from the first grant on, only grantees. It holds
+    # for uploads: an output of a job is always `LISTED`.
     OPEN = "open"
     LISTED = "listed"  # no node
 

@@ -225,7 +225,8 @@ class Origin:
     start: str  # the task from which on
     by: NodeId
     changed: tuple[str, ...] = ()  # tasks with other parameters
-    # in the form of ``task_params``; known to the scheduling node only, as they may be one party's own
+    # in the form of ``task_params``; known to the scheduling node only, as they may be one party's
+    # own
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,8 +1,9 @@
 """Models: the results of a training job at each party, which a predicting job uses.
 
-``job_params.common.job_type`` distinguishes the two; the default is train. A training job that ends SUCCEEDED leaves
-one `PartyModel` per local party with an output of category model. Its ``model_id`` (by default the flow's id, else
-the job's) and version (by default the job's id) are the same at every node.
+``job_params.common.job_type`` distinguishes the two; the default is train. A training job that ends
+SUCCEEDED leaves one `PartyModel` per local party with an output of category model. Its ``model_id``
+(by default the flow's id, else the job's) and version (by default the job's id) are the same at
+every node.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from gateway.domain.states import Outcome, RunStatus
 TRAIN = "train"
 PREDICT = "predict"
 LONGEST_ID = 128  # characters of a model's id and of a version
-# The end of a successful training waits this long for nodes that have not confirmed, and so not saved, the model.
+# The end of a successful training waits this long for nodes that have not confirmed, and so not
+# saved, the model.
 HOLD = timedelta(seconds=30)
 _MODEL_SETTINGS = ("job_type", "model_id", "model_version")
 _LOCATION_KEYS = ("dataset_id", "namespace", "name")
@@ -145,8 +147,8 @@ def prediction(
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
     """Return the job that predicts with a trained model, its differences from the training, and problems.
 
-    It has the training's flow without outputs of models, and its parameters, id and trace. ``datasets`` are the ids
-    of the tables to predict on, by party such as guest.0.
+    It has the training's flow without outputs of models, and its parameters, id and trace.
+    ``datasets`` are the ids of the tables to predict on, by party such as guest.0.
     """
     settings = dict(zip(_MODEL_SETTINGS, (PREDICT, model_id, version), strict=True))
     changes: list[Change] = []
@@ -259,7 +261,8 @@ def outputs_to_fingerprint(
 def saves(local: LocalJob, ending: Ending | None) -> bool:
     """Whether the end of the job here is a success that leaves a model.
 
-    Without an ending from the scheduling node: if all runs here succeeded, and every last task of the flow ran here.
+    Without an ending from the scheduling node: if all runs here succeeded, and every last task of
+    the flow ran here.
     """
     runs = local.runs_that_count()
     if named(local.spec).predicts or not any(run.files for run in runs):
@@ -337,7 +340,8 @@ def _parts_in(run: Run) -> Iterator[ModelPart]:
 def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
     """Return the parts that a task of a predicting flow takes.
 
-    They are from the task with the same name, else from the only task with the same component in any version.
+    They are from the task with the same name, else from the only task with the same component in
+    any version.
     """
     by_name = tuple(part for part in model.parts if part.task == node.name)
     if by_name:
@@ -375,7 +379,8 @@ def not_allowed(
 def may_conclude(job: Job, at: datetime) -> bool:
     """Whether a job's end may be reported: of a successful training once every node has saved its model.
 
-    A node saves it before it confirms the stop. For one that does not, the end waits no longer than `HOLD`.
+    A node saves it before it confirms the stop. For one that does not, the end waits no longer than
+    `HOLD`.
     """
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED:

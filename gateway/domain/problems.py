@@ -78,7 +78,8 @@ def near(
 ) -> str:
     """Return the name that was probably meant by a misspelled word; empty if none is similar enough.
 
-    ``cutoff`` is the least similarity, from 0 to 1. Of names that differ only in case, the first counts.
+    ``cutoff`` is the least similarity, from 0 to 1. Of names that differ only in case, the first
+    counts.
     """
     by_lower: dict[str, str] = {}
     for name in names:
@@ -122,7 +123,7 @@ def index_of(text: str) -> int | None:
     return int(text)
 
 
-# ---------------------------------------------------------------- problems in the message of another node
+# ---------------------------------------------------------- problems in the message of another node
 
 
 def job_problems_in(message: str, node: str) -> Iterator[Problem]:

@@ -9,9 +9,9 @@ else:
     def replace(record, /, **changes):
         """Return a record with other values of some fields, in a tenth of the time of `dataclasses.replace`.
 
-        It runs neither the constructor nor ``__post_init__``. The records that are copied here need neither:
-        they are frozen dataclasses with ordinary fields. A `Dag` has a ``__post_init__``: copy it with
-        `dataclasses.replace`.
+        It runs neither the constructor nor ``__post_init__``. The records that are copied here need
+        neither: they are frozen dataclasses with ordinary fields. A `Dag` has a ``__post_init__``:
+        copy it with `dataclasses.replace`.
         """
         changed_record = object.__new__(type(record))
         changed_record.__dict__.update(record.__dict__, **changes)

@@ -1,12 +1,14 @@
 """Tasks that a job takes over from an earlier one, and reruns of a job from one of its tasks.
 
-A job names the earlier one by ``old_job_id``. Without more it takes over every task that is the same in both;
-with ``job_params.common.inherit`` exactly the tasks listed there, or it is refused. The node that schedules both
-compares the flows, every party its own side (`Acceptance.inherited`), and the job begins only when all agree.
+A job names the earlier one by ``old_job_id``. Without more it takes over every task that is the
+same in both; with ``job_params.common.inherit`` exactly the tasks listed there, or it is refused.
+The node that schedules both compares the flows, every party its own side (`Acceptance.inherited`),
+and the job begins only when all agree.
 
-A rerun is a new job, because the standard's FINISHED is final. It has the same flow, roles and settings,
-takes over the succeeded tasks that are not downstream of the task; the rest runs again, with the requested changes.
-The node that requests it is its initiator, even if another one submitted the old job.
+A rerun is a new job, because the standard's FINISHED is final. It has the same flow, roles and
+settings, takes over the succeeded tasks that are not downstream of the task; the rest runs again,
+with the requested changes. The node that requests it is its initiator, even if another one
+submitted the old job.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -167,8 +169,8 @@ def lost_upstream(
 def decide_inheritance(job: Job, at: datetime) -> Job | Failure:
     """Decide, once every node has accepted the job, which tasks it takes over.
 
-    A node that does not report its inheritable tasks thereby refuses, and so does one without a task
-    that the job demands. Without a demand such a task is run again.
+    A node that does not report its inheritable tasks thereby refuses, and so does one without a
+    task that the job demands. Without a demand such a task is run again.
     """
     tasks = {name: task for name, task in job.tasks.items() if task.lineage is not None}
     inheritable = _inheritable_tasks(job, tasks.values())
@@ -237,12 +239,13 @@ def _as_inherited(task: Task, at: datetime) -> Task:
 
 # ---------------------------------------------------------------- checkpoints
 #
-# Folders in which tasks keep their progress, to go on after an interruption: an extension on request of a job.
-# If a task's machine shares no folder with the node, they are in the storage of its outputs.
+# Folders in which tasks keep their progress, to go on after an interruption: an extension on
+# request of a job. If a task's machine shares no folder with the node, they are in the storage of
+# its outputs.
 #
-# With ``job_params.common.checkpoints: true`` each party of a task has one such folder in a job. Every attempt
-# finds the files of the earlier ones there; the first attempt in a job that takes over from another finds a copy
-# of the folder that the same task has in that job.
+# With ``job_params.common.checkpoints: true`` each party of a task has one such folder in a job.
+# Every attempt finds the files of the earlier ones there; the first attempt in a job that takes
+# over from another finds a copy of the folder that the same task has in that job.
 
 
 def may_go_on(
@@ -253,8 +256,9 @@ def may_go_on(
 ) -> bool:
     """Return whether a task may get the checkpoints of the same task of an earlier job, at these parties.
 
-    The scheduling node and the parties must be the same. So must components and data of the task and of all tasks
-    before it, as the new job then names these data and needs grants for them. Parameters may differ.
+    The scheduling node and the parties must be the same. So must components and data of the task
+    and of all tasks before it, as the new job then names these data and needs grants for them.
+    Parameters may differ.
     """
     if new.scheduler != old.scheduler or new.parties != old.parties:
         return False
@@ -357,8 +361,9 @@ def plan(
 ) -> tuple[Rerun | None, list[Problem]]:
     """Return the new job of an ended one, or all problems of the request.
 
-    ``by`` is the initiator of the new job, and needs a role in it. It may change the parameters of its own
-    parties. Only the old job's initiator, or the node that schedules it, may change other nodes' parameters.
+    ``by`` is the initiator of the new job, and needs a role in it. It may change the parameters of
+    its own parties. Only the old job's initiator, or the node that schedules it, may change other
+    nodes' parameters.
     """
     dag = old.spec.dag
     names = order(dag)
@@ -430,8 +435,8 @@ def change_parameters(
 ) -> tuple[list[Problem], dict[str, Any]]:
     """Return the problems of a node's changes of parameters, and the parameters with the changes.
 
-    ``may_change`` are the tasks whose parameters may change, ``else_rule`` is the rule that any other
-    violates. Parameters are complete only without problems.
+    ``may_change`` are the tasks whose parameters may change, ``else_rule`` is the rule that any
+    other violates. Parameters are complete only without problems.
     """
     problems: list[Problem] = []
     params = dict(spec.task_params)
@@ -594,9 +599,10 @@ def amendment_problems(
 def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
     """Return a job with the new parameters in force.
 
-    The scheduling node offers new parameters to every node, and each that accepts them stores them. They are in
-    force once the scheduling node has recorded them, in the write that also checks that none of their tasks has
-    begun. Each later start of a task names the parameters in force, and no others that were only offered.
+    The scheduling node offers new parameters to every node, and each that accepts them stores them.
+    They are in force once the scheduling node has recorded them, in the write that also checks that
+    none of their tasks has begun. Each later start of a task names the parameters in force, and no
+    others that were only offered.
     """
     tasks = {node.name for node in spec.dag.nodes}
     for amendment in amendments:

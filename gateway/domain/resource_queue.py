@@ -1,8 +1,9 @@
 """The queue for a node's resources: which jobs may hold their reservation now, and why the others wait.
 
-Order: priority, higher first, then age. A job that fits may pass a larger one that does not (no blocked head), but
-capacity stays reserved for earlier jobs that fit. A job that has waited longer than the ageing bound goes before
-all younger ones, whatever their priority, and is passed by no job that would delay it.
+Order: priority, higher first, then age. A job that fits may pass a larger one that does not (no
+blocked head), but capacity stays reserved for earlier jobs that fit. A job that has waited longer
+than the ageing bound goes before all younger ones, whatever their priority, and is passed by no job
+that would delay it.
 """
 
 from collections.abc import Iterable
@@ -32,7 +33,8 @@ def apply(
 ) -> tuple[Ledger, bool]:
     """Grant a job's request for resources, or queue it with a reason; return whether it is granted.
 
-    A repeated request keeps the age of the first one. For a job that holds its resources it changes nothing.
+    A repeated request keeps the age of the first one. For a job that holds its resources it changes
+    nothing.
     """
     earlier = ledger.claims.get(claim.job_id)
     if earlier is not None:

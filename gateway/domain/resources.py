@@ -1,8 +1,9 @@
 """The resources that a job needs at a node, and the ledger of reservations there.
 
-Two pools. The node's is for jobs: before it starts, a job reserves the amounts that its tasks here can need at the
-same time, at each of their engines. The job's own is for its tasks: a run uses its part from its launch to its end
-(`gateway.domain.run`). There are no counters: the rest is always the total less the reservations.
+Two pools. The node's is for jobs: before it starts, a job reserves the amounts that its tasks here
+can need at the same time, at each of their engines. The job's own is for its tasks: a run uses its
+part from its launch to its end (`gateway.domain.run`). There are no counters: the rest is always
+the total less the reservations.
 """
 
 import math
@@ -392,8 +393,8 @@ class Ledger:
 
 # ---------------------------------------------------------------- the demand of a job
 #
-# Each engine has cores, memory and GPUs of its own. The disk is the storage's, which all engines of a node share:
-# it is reserved with the main engine's part, wherever a task runs.
+# Each engine has cores, memory and GPUs of its own. The disk is the storage's, which all engines of
+# a node share: it is reserved with the main engine's part, wherever a task runs.
 
 
 @dataclass(frozen=True)
@@ -440,9 +441,9 @@ def demand(
 ) -> Demand:
     """Return the demand of a job at a node, all roles there together; ``placements`` are by task.
 
-    If tasks run at several engines, a party counts at each engine at which it has a role in any task.
-    The width follows from the flow's levels, unless the job limits it: independent tasks run in parallel by
-    default, and a job reserves enough for that.
+    If tasks run at several engines, a party counts at each engine at which it has a role in any
+    task. The width follows from the flow's levels, unless the job limits it: independent tasks run
+    in parallel by default, and a job reserves enough for that.
     """
     placed: dict[str, TaskPlacement] = {}
     for task in spec.dag.nodes:
@@ -452,8 +453,8 @@ def demand(
     parts = []
     for engine in engines:
         tasks = {name for name, placement in placed.items() if placement.engine == engine}
-        # At a single engine all parties count, and the demand's width limits the parallel tasks: their breadth, which
-        # matters if some of the tasks run elsewhere, is not needed.
+        # At a single engine all parties count, and the demand's width limits the parallel tasks:
+        # their breadth, which matters if some of the tasks run elsewhere, is not needed.
         if len(engines) == 1:
             parties = list(limits)
             max_parallel = len(spec.dag.nodes)
@@ -488,8 +489,8 @@ def widest_level(dag: Dag) -> int:
 def breadth(dag: Dag, names: Set[str]) -> int:
     """Return an upper bound of how many of these tasks can run in parallel.
 
-    It is the size of a cover of the tasks by chains, found greedily: of the tasks of one chain only one can run at
-    a time. The smallest cover would give the least bound, but is costly to find.
+    It is the size of a cover of the tasks by chains, found greedily: of the tasks of one chain only
+    one can run at a time. The smallest cover would give the least bound, but is costly to find.
     """
     ancestors: dict[
         str, int
@@ -564,10 +565,11 @@ class Never(Exception):
 def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
     """Return the amounts that the job has to reserve at the node; None if it needs nothing that is counted.
 
-    A further engine is listed even if its tasks need nothing of it: the job waits until it responds.
-    The amounts suffice for all tasks that the flow lets run in parallel. If an engine or the job's share of it is
-    too small, or other programs use much of it, they suffice for fewer tasks, in any combination.
-    Raises `Never` if an engine is too small for one task; an engine that has never responded is not judged.
+    A further engine is listed even if its tasks need nothing of it: the job waits until it
+    responds. The amounts suffice for all tasks that the flow lets run in parallel. If an engine or
+    the job's share of it is too small, or other programs use much of it, they suffice for fewer
+    tasks, in any combination. Raises `Never` if an engine is too small for one task; an engine that
+    has never responded is not judged.
     """
     if not needed:
         return _empty_pool(needed)
@@ -700,8 +702,8 @@ def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
 def outgrown(pool: Pool, node: NodeCapacity) -> str:
     """Return a refusal if a further engine is now too small for a job's pool; empty if none is.
 
-    The engine had more when the job was created, or was not known. An engine that was removed from the settings
-    has nothing and never will, so no job waits for it.
+    The engine had more when the job was created, or was not known. An engine that was removed from
+    the settings has nothing and never will, so no job waits for it.
     """
     for engine, needed in pool.further.items():
         if engine not in node.further:

@@ -1,11 +1,13 @@
 """Retries, time-outs and stops of tasks.
 
-An attempt that failed is stopped at every node. Once it is over at each of them, and no start or stop of it can
-still be on its way, the task begins again under a new id: nodes take a known id for one that was started already.
-Until the last attempt has failed the task keeps its state, as none of the standard's states goes back.
+An attempt that failed is stopped at every node. Once it is over at each of them, and no start or
+stop of it can still be on its way, the task begins again under a new id: nodes take a known id for
+one that was started already. Until the last attempt has failed the task keeps its state, as none of
+the standard's states goes back.
 
-A stop is a decision, made once and kept in `Task.ending`; from then on nothing of the task is started any more,
-and whatever else happens to it happens because of the stop. Only a success that was under way still counts.
+A stop is a decision, made once and kept in `Task.ending`; from then on nothing of the task is
+started any more, and whatever else happens to it happens because of the stop. Only a success that
+was under way still counts.
 """
 
 import hashlib

@@ -32,8 +32,8 @@ class Address:
     namespace: str
     name: str
     storage: str = NODE_FOLDER  # or the name of another of the node's storages
-    # ``file`` or ``folder`` of a table that was registered without a copy: the namespace may be a path, and files
-    # may have any name
+    # ``file`` or ``folder`` of a table that was registered without a copy: the namespace may be a
+    # path, and files may have any name
     in_place: str = field(default="", compare=False)
 
     @property
@@ -137,7 +137,8 @@ class Run:
     token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
     owner: str = ""  # gateway instance and engine that own the container
     of_job: str = ""  # the earlier job that it belongs to, if its outputs are inherited
-    # outputs that are models, by their names in the description: fingerprinted when the run has succeeded
+    # outputs that are models, by their names in the description: fingerprinted when the run has
+    # succeeded
     to_seal: tuple[str, ...] = ()
     seal: Call = Call()
     files: tuple[FileSum, ...] = ()  # of the sealed outputs
@@ -329,9 +330,9 @@ class LocalJob:
 
 # ---------------------------------------------------------------- a job's own pool
 #
-# A run borrows from it when it is launched and returns when it is over; nothing is counted, so nothing can be
-# returned twice. The runs of one task borrow together or not at all, tasks in the order in which they were
-# accepted unless a later one fits.
+# A run borrows from it when it is launched and returns when it is over; nothing is counted, so
+# nothing can be returned twice. The runs of one task borrow together or not at all, tasks in the
+# order in which they were accepted unless a later one fits.
 
 
 def amounts(run: Run) -> Amounts:

@@ -1,7 +1,8 @@
 """Every state and every legal move of jobs, tasks and runs; no other module decides which moves are allowed.
 
-There is a table for each of the three, and a rule (`merge`) for a task's state at several parties. The names of job
-and task states are the standard's. The outcome of a job is our own `Outcome`, as the standard has only FINISHED.
+There is a table for each of the three, and a rule (`merge`) for a task's state at several parties.
+The names of job and task states are the standard's. The outcome of a job is our own `Outcome`, as
+the standard has only FINISHED.
 """
 
 from collections.abc import Iterable, Mapping

@@ -94,7 +94,8 @@ class Timing(Pauses):
     start_deadline: float = 60.0  # the same while a job is started
     unreachable_limit: float = 600.0  # a running job whose node is silent for this long fails
     poll_first: float = 0.05  # pause between the first two polls; it doubles while there is no news
-    # the pause stops doubling here; then it is a twentieth of the time without news, if that is longer
+    # the pause stops doubling here; then it is a twentieth of the time without news, if that is
+    # longer
     poll_max: float = 2.0
     # first pause for a node that reports by itself; each further pause equals the time without news
     poll_pushing: float = 2.0
@@ -106,7 +107,8 @@ class Timing(Pauses):
     # the longest such pause; a node of ours says by itself when it has something free
     hold_most: float = 30.0
     hold_tries: int = 0  # how often one node is asked before the job ends; 0: as long as it takes
-    # a job that has waited for resources for this long keeps its grants until all nodes have granted it
+    # a job that has waited for resources for this long keeps its grants until all nodes have
+    # granted it
     ageing: float = 600.0
     # how long a node that acknowledged the stop of a failed attempt may still report it as running
     stop_timeout: float = 60.0
@@ -132,8 +134,8 @@ class RunTiming(Pauses):
     engine_timeout: float = 60.0  # a run fails when the engine has not answered for this long
     # sealing (reading a model's files) is repeated after this; repeating is harmless
     seal_deadline: float = 600.0
-    # practically unlimited, as fetching has its own deadlines; after a restart or a takeover the images
-    # are fetched again without waiting for this
+    # practically unlimited, as fetching has its own deadlines; after a restart or a takeover the
+    # images are fetched again without waiting for this
     prepare_deadline: float = 100_000.0
     # not seconds: how often a state is reported before the scheduling node has to ask
     tell_tries: int = 40

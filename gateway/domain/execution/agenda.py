@@ -38,9 +38,11 @@ from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
 ToDo = Iterator[Due[Command]]
 
-_MAX_STOP_TRIES = 8640  # tries of a stop that people here asked for: about a day
+# Tries of a stop that people here requested from a silent scheduling node: a day at the longest
+# pause of 10 s.
+_MAX_STOP_TRIES = 8640
 
-# The states that are reported to the scheduling node; it expects no report of the earlier ones.
+# States of a run that are reported to the scheduling node; it expects no report of earlier ones.
 _REPORTED_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 
@@ -59,10 +61,10 @@ def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
 
 
 def _questions_to_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
-    """Yield the requests that follow from the end of the job here.
+    """Yield the requests to the scheduling node that follow from the end of the job here.
 
-    The scheduling node is asked to stop the job everywhere if people here stopped it alone, and how
-    the job ended if its stop did not say so.
+    If people here stopped the job alone, the scheduling node is asked to stop it everywhere. If its
+    own stop did not say how the job ended, it is asked that.
     """
     if local.wish is not None and local.wish.tries < _MAX_STOP_TRIES:
         yield from when_due(local.wish, AskStop(), timing.call_deadline)
@@ -76,15 +78,15 @@ def _questions_to_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
 def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the steps and reports of all runs.
 
-    A run that waits for the job's pool is not launched yet. While a stop is still to be reported,
-    no state of a run is: the scheduling node has to learn why the job ends before the runs' failures.
+    A run that waits for resources of the job's pool is not launched yet. While a stop has still to
+    be reported, no state of a run is reported: the scheduling node has to learn why the job ends
+    before it learns of the failures that follow.
     """
     may_launch = domain_run.may_launch(local)
     is_stop_unreported = local.wish is not None and not local.wish.completed
     for run in local.runs:
-        if run.done_with:
-            continue
-        if run.status is RunStatus.WAITING and run.run_id not in may_launch:
+        awaits_pool = run.status is RunStatus.WAITING and run.run_id not in may_launch
+        if run.done_with or awaits_pool:
             continue
         yield from _of_run(run, timing)
         if not is_stop_unreported:
@@ -111,9 +113,7 @@ def _of_run(run: Run, timing: RunTiming) -> ToDo:
 def _of_running(run: Run, timing: RunTiming) -> ToDo:
     """Yield the inspections of a running container, and when the run ends without further news.
 
-    After the exit a report may still be on its way for ``callback_grace`` seconds. A container that
-    reported its success has ``linger`` seconds to exit, and one whose engine is silent is waited for
-    ``engine_timeout`` seconds.
+    After the exit a report may still be on its way for ``callback_grace`` seconds.
     """
     if run.exit is not None:
         exited_at = run.exit.finished_at or run.reported_at or NOW
@@ -121,17 +121,30 @@ def _of_running(run: Run, timing: RunTiming) -> ToDo:
         yield Due(exited_at + grace, Conclude(run.run_id))
         return
     yield Due(run.probe_at or NOW, Probe(run.run_id))
-    since = run.away_at
-    limit = timing.engine_timeout
+    gives_up_at = _gives_up_at(run, timing)
+    if gives_up_at is not None:
+        yield Due(gives_up_at, Conclude(run.run_id))
+
+
+def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
+    """Return when a running container is not waited for any longer; None if there is no limit.
+
+    A container that reported its success has ``linger`` seconds to exit. A container whose engine
+    is silent has ``engine_timeout`` seconds from the beginning of the silence.
+    """
     if run.reported is TaskStatus.SUCCESS:
         since = run.reported_at
         limit = timing.linger
-    if since is not None:
-        yield Due(since + timedelta(seconds=limit), Conclude(run.run_id))
+    else:
+        since = run.away_at
+        limit = timing.engine_timeout
+    if since is None:
+        return None
+    return since + timedelta(seconds=limit)
 
 
 def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the stop of a container; once it was stopped, inspections until it is seen to be gone."""
+    """Yield the stop of a container, and after it inspections until the container is gone."""
     deadline = timing.stop_grace + timing.call_deadline
     stop = StopRun(run.run_id, timing.stop_grace)
     yield from when_due(run.stop, stop, deadline)
@@ -140,7 +153,7 @@ def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
 
 
 def _of_ended(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the removal of an ended run's container, and the fingerprints of its model's files."""
+    """Yield the removal of an ended run's container, and the fingerprinting of its model's files."""
     if _awaits_collection(run):
         deadline = timing.stop_grace + timing.call_deadline
         yield from when_due(run.collect, Collect(run.run_id), deadline)
@@ -151,7 +164,7 @@ def _of_ended(run: Run, timing: RunTiming) -> ToDo:
 def _reports(run: Run, timing: RunTiming) -> ToDo:
     """Yield the report of a run's state that the scheduling node does not have yet.
 
-    After ``tell_tries`` tries it has to ask.
+    It is given up after ``tell_tries`` tries; the scheduling node then learns the state by a poll.
     """
     status = run.reported_status
     if status not in _REPORTED_STATES:
@@ -170,8 +183,8 @@ def _reports(run: Run, timing: RunTiming) -> ToDo:
 def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield what the approval of the job needs.
 
-    These are the deadline of the decision, its report to the scheduling node, and the images that
-    have to be pulled before.
+    This is the deadline of the decision, the report of the decision to the scheduling node, and the
+    pull of images before the job is accepted.
     """
     if local.approval is not None:
         lapses_at = approval.lapses_at(local)
@@ -188,8 +201,8 @@ def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
 def _of_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the next query of a scheduling node that is silent, or the end of the job without it.
 
-    The first query is due after the permitted silence; a lost one is repeated, and after
-    `MAX_QUERIES` of them the job ends.
+    The first query is due after the permitted silence. A query without a response is repeated;
+    after `MAX_QUERIES` of them the job ends here.
     """
     query = local.ask
     if query.state is CallState.LOST and query.tries >= MAX_QUERIES:
@@ -204,7 +217,10 @@ def _of_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
 
 
 def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
-    """Return when a partner's job has run here for as long as it may; None without such a limit."""
+    """Return when a partner's job has run here for as long as it may; None without such a limit.
+
+    The time counts from its first run here. A job of this node's own has no limit.
+    """
     if timing.partner_job is None or not local.runs:
         return None
     if local.status is not JobStatus.RUNNING or is_own(local.spec, local.node):
@@ -223,8 +239,8 @@ def _may_close(local: LocalJob) -> bool:
 def _is_in_use(local: LocalJob, run: Run) -> bool:
     """Return whether a run still keeps something of the job here: it goes on, or has its container.
 
-    A container at a gateway that the job has left is none of this one's: that gateway removes it
-    when it returns.
+    If a gateway of this node has lost the job to another one, its containers are its own: it
+    removes them when it returns.
     """
     if not run.over:
         return True
@@ -233,5 +249,5 @@ def _is_in_use(local: LocalJob, run: Run) -> bool:
 
 
 def _awaits_collection(run: Run) -> bool:
-    """Return whether the engine may still hold something of the run: it was launched once."""
+    """Return whether the engine may still hold a container or logs of the run: it was launched once."""
     return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK

@@ -1,9 +1,9 @@
 """The contact of a participating node to the job's scheduling node.
 
-After ``RunTiming.orphan`` seconds without a request or a response, and when it has restarted, the
-node asks whether the job is still known there, and a tenth of that later again. The job continues
-if it is known, and ends if the scheduling node does not know it, does not respond after a silence,
-or reports that it has ended.
+After ``RunTiming.orphan`` seconds without a request or a response, and after its own restart, the
+node queries the scheduling node whether it still knows the job. A query without a response is
+repeated a tenth of that time later. The job continues if it is known there. It ends here if it is
+not known, if it has ended there, or if no query after a silence gets a response.
 """
 
 from datetime import datetime, timedelta
@@ -23,7 +23,10 @@ MAX_QUERIES = 2  # unanswered queries after a silence, after which the scheduler
 
 
 def watched(local: LocalJob) -> bool:
-    """Return whether another node's silence matters to the job here."""
+    """Return whether the silence of the scheduling node matters to the job here.
+
+    It does not before the job is created, after it has ended, or if this node schedules it.
+    """
     is_created = local.audit is None or local.audit.created
     is_under_way = is_created and not ended(JOB, local.status)
     return is_under_way and local.spec.scheduler != local.node
@@ -42,7 +45,11 @@ def worth_noting(
     now: datetime,
     limit: float,
 ) -> bool:
-    """Return whether a contact has to be stored: it is kept to a tenth of the limit in seconds."""
+    """Return whether a contact has to be stored.
+
+    The time of the last contact is kept to a tenth of the limit (in seconds), which saves a write
+    for each request. A contact that ends a silence is always stored.
+    """
     if not watched(local):
         return False
     last_contact = local.last_contact or local.created_at
@@ -50,7 +57,7 @@ def worth_noting(
 
 
 def record_contact(local: LocalJob, at: datetime) -> LocalJob:
-    """Return the job after a sign of life of the scheduling node: the limit starts again."""
+    """Return the job after a sign of life of the scheduling node: its silence starts again at 0."""
     was_silent = bool(local.ask.message) or local.ask.tries > 1
     query = replace(
         local.ask,
@@ -70,10 +77,10 @@ def record_query(
     event: messages.Done,
     timing: RunTiming,
 ) -> LocalJob:
-    """Record the response to a query of the scheduling node; not ``final``: there was none.
+    """Record the end of a query of the scheduling node; it had no response unless it is ``final``.
 
-    The next query is due after a tenth of the limit at the earliest, as the node may just be
-    restarting.
+    The next query is due after a tenth of the limit at the earliest, as the scheduling node may
+    just be restarting.
     """
     if not watched(local):
         return local
@@ -115,9 +122,9 @@ def _lost_query(
 
 
 def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
-    """Return the job with all undelivered reports due now, if this is its scheduling node.
+    """Return the job with all undelivered reports to a node due now, as it is reachable again.
 
-    For a node that is reachable again. A job without such reports is returned itself.
+    The same object is returned if the node does not schedule the job, or no report is undelivered.
     """
     if local.spec.scheduler != node:
         return local

@@ -1,7 +1,6 @@
 """How a job ends at a participating node: by a stop, by itself, or as people or limits decide."""
 
 from datetime import datetime, timedelta
-from functools import partial
 
 from gateway.domain import models
 from gateway.domain.execution import messages, runs
@@ -14,12 +13,13 @@ from gateway.domain.timeouts import RunTiming
 
 MAX_INQUIRIES = 10  # tries to learn how a job ended from a scheduler whose stop did not say so
 
-# Pause before the first: some nodes record a job's end only after every party answered the stop.
+# Pause before the first inquiry, as some nodes record the end of a job only after every party has
+# responded to the stop.
 _INQUIRY_PAUSE = timedelta(seconds=1)
 
 
 def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """End the runs of some tasks, or of all and the job with them.
+    """End the runs of some tasks, or (without ``tasks`` in the event) all runs and the job with them.
 
     A stop that comes after the job has ended here may still explain how it ended.
     """
@@ -50,7 +50,10 @@ def _stop_runs(
     at: datetime,
 ) -> LocalJob:
     """Return the job with every run of these tasks ending."""
-    stop_run = partial(runs.stopped, at=at)
+
+    def stop_run(run: Run) -> Run:
+        return runs.stopped(run, at)
+
     for run in local.runs:
         if run.task_name in tasks:
             local = runs.with_run(local, run.run_id, stop_run, at=at)
@@ -65,8 +68,7 @@ def _end(
     """End the job: FINISHED, or REJECTED if it was PENDING.
 
     ``before`` is the job before its runs were stopped: they show how it ended if the stop does not
-    say so. In that case the scheduling node is asked a little later, and the models of the job are
-    kept only once the ending is known.
+    say so.
     """
     status = JobStatus.FINISHED
     if before.status is JobStatus.PENDING:
@@ -80,25 +82,32 @@ def _end(
         ended_at=event.at,
         ending=ending,
     )
-    is_unexplained = event.ending is None and status is JobStatus.FINISHED
-    if is_unexplained and _is_scheduled_by_another(before, event.by):
-        inquiry = Call(due_at=event.at + _INQUIRY_PAUSE)
-        ended_job = replace(ended_job, inquiry=inquiry)
-    else:
-        ended_job = keep_models(ended_job, event.at)
+    ended_job = _inquire_or_keep_models(ended_job, event)
     outcome = ""
     if ending is not None:
         outcome = ending.outcome
     return ended_job.with_note(event.at, f"job {status} here", event.by, outcome=outcome)
 
 
+def _inquire_or_keep_models(local: LocalJob, event: messages.StopRequested) -> LocalJob:
+    """Have the scheduling node asked how the job ended if its stop did not say so.
+
+    Otherwise the ending is final, and the job's models are kept. With an inquiry that has to wait
+    for the response.
+    """
+    is_unexplained = event.ending is None and local.status is JobStatus.FINISHED
+    if is_unexplained and _is_scheduled_by_another(local, event.by):
+        return replace(local, inquiry=Call(due_at=event.at + _INQUIRY_PAUSE))
+    return keep_models(local, event.at)
+
+
 def _is_scheduled_by_another(local: LocalJob, sender: NodeId) -> bool:
-    """Return whether a stop came from the scheduling node, and that is another node than this."""
+    """Return whether ``sender`` is the job's scheduling node, and not this node itself."""
     return sender == local.spec.scheduler and sender != local.node
 
 
 def keep_models(local: LocalJob, at: datetime) -> LocalJob:
-    """Keep the models of a job that has succeeded."""
+    """Keep the models of a job that has succeeded; a job without models stays as it is."""
     if local.model_saved or not models.saves(local, local.ending):
         return local
     name = models.named(local.spec)
@@ -110,14 +119,15 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def end_here(local: LocalJob, ending: Ending) -> LocalJob:
-    """End the job here by a decision of this node, whatever its scheduling node knows."""
+    """End the job here by a decision of this node, whatever the scheduling node does."""
     return stop(local, messages.StopRequested(ending.at, None, ending, ending.by))
 
 
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
-    """End the job for people here without its scheduling node, which does not answer.
+    """End the job for people here, without its scheduling node, which does not respond.
 
-    It is asked to stop the job everywhere once it does; a request that is under way is continued.
+    Once it does, it is asked to stop the job everywhere. A request for that is under way already if
+    people tried before; it is continued.
     """
     text = f"stopped by {local.node} alone: {event.why}"
     ending = Ending(Outcome.STOPPED, event.at, Failure("STOPPED", text, local.node), local.node)
@@ -130,7 +140,7 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
 def record_stop_request(local: LocalJob, event: messages.StopWished) -> LocalJob:
     """Record that people here had the scheduling node stop the job, or that it refused to.
 
-    The stop that follows is then explained by these people.
+    The stop that arrives from there is then explained by these people's request.
     """
     if ended(JOB, local.status):
         return local
@@ -165,9 +175,10 @@ def abandon(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """Take up an explanation of the ending that arrives only after the stop, as FATE sends it.
+    """Record an explanation of the ending that arrives only after the stop, as FATE sends it.
 
-    It settles the inquiry. If there was one, only now it is known whether the job leaves a model.
+    It answers the inquiry, if there was one; only then it is known whether the job leaves a model.
+    An explanation that `may_explain` rejects changes nothing else.
     """
     ending = event.ending
     if ending is None:
@@ -203,15 +214,19 @@ def may_explain(
     *,
     is_inferred: bool = False,
 ) -> bool:
-    """Return whether an outcome that comes after the end here is news.
+    """Return whether an outcome that comes after the end of the job here replaces the recorded one.
 
-    A success is news only for a job that still waits for its explanation. Any outcome but a success
-    replaces the stop of a single task, as a stopped run explains nothing. A stop by people here is
-    replaced by a success only. Apart from these, an ending that the scheduling node has reported is
-    final, and so is one of a job with a failure of its own here.
+    By the recorded ending:
 
-    ``is_inferred``: the outcome was read off tasks' states. A stop leaves running tasks FAILED at
-    some nodes, so a failure inferred there does not replace a stop.
+    - none: any failure or stop; a success only while the job waits for its explanation;
+    - the same outcome: nothing to replace;
+    - the stop of a single task: any failure, as a stopped run explains nothing;
+    - a stop by people here: only a success;
+    - an ending that the scheduling node has reported, or a failure of the job's own runs: final;
+    - any other ending was inferred here, and is replaced.
+
+    ``is_inferred``: the new outcome was read off tasks' states. A stop leaves running tasks FAILED
+    at some nodes, so a failure inferred there does not replace a stop.
     """
     ending = local.ending
     is_success = outcome is Outcome.SUCCEEDED
@@ -230,7 +245,7 @@ def may_explain(
 
 
 def _is_task_stop(ending: Ending) -> bool:
-    """Return whether the ending is only that of a stopped task."""
+    """Return whether the recorded ending is that of a stopped task, not of a stopped job."""
     failure = ending.failure
     return failure is not None and failure.reason == "STOPPED" and failure.task != ""
 
@@ -241,8 +256,8 @@ def _is_task_stop(ending: Ending) -> bool:
 def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return how the job ended if the scheduling node does not say; None if nothing shows it.
 
-    The reasons in the order in which they count: people here had the job stopped, the runs show the
-    ending, or the scheduling node stopped a job that was not over.
+    In this order: people here had the job stopped, the runs show the ending, or the scheduling node
+    stopped a job that was not over.
     """
     request = local.stop_request
     is_pending = local.status is JobStatus.PENDING
@@ -252,6 +267,14 @@ def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending |
     ending = _ending_by_runs(local, event)
     if ending is not None or is_pending:
         return ending
+    return _ending_by_scheduler(local, event)
+
+
+def _ending_by_scheduler(local: LocalJob, event: messages.StopRequested) -> Ending | None:
+    """Return the ending of a job that its scheduling node stopped before it was over.
+
+    None if all its runs were over, or the stop came from this node itself.
+    """
     all_over = local.runs != () and all(run.over for run in local.runs)
     if all_over or not _is_scheduled_by_another(local, event.by):
         return None
@@ -262,8 +285,8 @@ def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending |
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return the ending that the runs here show; None if they show none.
 
-    The first failure of a latest run is the job's. The standard has no message for a success: the
-    stop of a job whose every task has succeeded here is one.
+    The first failure of a latest run is the job's. A success shows if every task of the flow has
+    succeeded here, because the standard has no message for the success of a job but its stop.
     """
     latest_runs = _latest_runs(local)
     for run in latest_runs:
@@ -285,7 +308,7 @@ def _ending_by_failure(failure: Failure, event: messages.StopRequested) -> Endin
 
 
 def _latest_runs(local: LocalJob) -> list[Run]:
-    """Return the latest run of each task and party."""
+    """Return the latest run of each task at each party."""
     latest_runs = {}
     for run in local.runs:
         latest_runs[run.task_name, run.party] = run

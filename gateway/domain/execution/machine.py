@@ -5,7 +5,6 @@ The shape is that of `gateway.domain.scheduling.machine`: `plan`, `next_due`, `s
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import assert_never
 
 from gateway.domain import approval
@@ -37,7 +36,7 @@ def plan(
     timing: RunTiming = RunTiming(),
     owner: str = "",
 ) -> list[messages.Command]:
-    """Return everything that should be done by now; with an owner, only that gateway's share."""
+    """Return every command that is due by now; with an owner, only that gateway's share."""
     return [due.command for due in _agenda_of(local, timing, owner) if due.at <= now]
 
 
@@ -46,7 +45,7 @@ def next_due(
     timing: RunTiming = RunTiming(),
     owner: str = "",
 ) -> datetime | None:
-    """Return when there is something to do next, or None when only an event can change the job."""
+    """Return when the next command is due; None if only an event can change the job."""
     return min((due.at for due in _agenda_of(local, timing, owner)), default=None)
 
 
@@ -55,10 +54,10 @@ def _agenda_of(
     timing: RunTiming,
     owner: str,
 ) -> ToDo:
-    """Yield the part of the agenda that one of several gateways sees to.
+    """Yield the part of the agenda that one of several gateways of this node is responsible for.
 
     With an empty owner that is all of it. The gateway in ``LocalJob.home`` acts for the job as a
-    whole, the one in ``Run.owner`` for a run; any gateway may where these are empty.
+    whole, the one in ``Run.owner`` for a run. If these are empty, any gateway may act.
     """
     if not owner:
         yield from agenda(local, timing)
@@ -73,7 +72,7 @@ def _agenda_of(
 
 
 def _run_of(local: LocalJob, run_id: str | None) -> Run | None:
-    """Return the job's run with this id, if there is one."""
+    """Return the job's run with this id; None if it has none."""
     for run in local.runs:
         if run.run_id == run_id:
             return run
@@ -89,10 +88,10 @@ def step(
     timing: RunTiming = RunTiming(),
     owner: str = "",
 ) -> tuple[LocalJob, list[messages.Action]]:
-    """Take every due decision and mark every due action as started.
+    """Take every due decision and mark every due action as started; return the job and the actions.
 
     The caller stores the job, then carries out the actions. They are planned after the decisions,
-    so that what follows from a decision, such as the stop of containers, is among them.
+    so that the consequences of a decision, such as the stop of containers, are among them.
     """
     commands = plan(local, now, timing, owner)
     decisions = [command for command in commands if isinstance(command, messages.Decision)]
@@ -115,14 +114,7 @@ def _decide(
     """Return the job after a decision that time alone has brought."""
     match decision:
         case messages.Conclude(run_id):
-            end_run = partial(
-                runs.conclude,
-                now=now,
-                timing=timing,
-                job_id=local.id,
-                last=True,
-            )
-            return runs.with_run(local, run_id, end_run)
+            return _conclude_run(local, run_id, now, timing)
         case messages.Expire():
             return approval.expire(local, now, endings.end_here)
         case messages.Abandon():
@@ -133,21 +125,47 @@ def _decide(
             assert_never(decision)
 
 
+def _conclude_run(
+    local: LocalJob,
+    run_id: str,
+    now: datetime,
+    timing: RunTiming,
+) -> LocalJob:
+    """Return the job with a run ended that will not report any more."""
+
+    def conclude(run: Run) -> Run:
+        return runs.conclude(run, now, timing, local.id, last=True)
+
+    return runs.with_run(local, run_id, conclude)
+
+
 def _mark_started(
     local: LocalJob,
     action: messages.Action,
     now: datetime,
     timing: RunTiming,
 ) -> LocalJob:
-    """Record that an action begins now: its call is SENT, or the run's next inspection put off."""
+    """Record that an action begins now: its call is SENT.
+
+    An inspection of a container has no call; only the time of the next one is recorded.
+    """
+
+    def inspect(run: Run) -> Run:
+        return runs.probed(run, now, timing)
+
+    def launch(run: Run) -> Run:
+        return _launching(run, now)
+
+    def send(call: Call) -> Call:
+        return call.sent(now)
+
     match action:
         case messages.Probe(run_id):
-            probe = partial(runs.probed, now=now, timing=timing)
-            return runs.with_run(local, run_id, probe)
+            return runs.with_run(local, run_id, inspect)
         case messages.Launch(run_id):
-            return runs.with_run(local, run_id, partial(_launching, now=now))
+            return runs.with_run(local, run_id, launch)
         case _:
-            return _with_call(local, action, partial(Call.sent, now=now))
+            return _with_call(local, action, send)
 
 
 def _launching(run: Run, now: datetime) -> Run:
@@ -163,7 +181,7 @@ def _with_call(
     action: messages.Action,
     change: Callable[[Call], Call],
 ) -> LocalJob:
-    """Change the record of an action's call, in the job or in the run that it is about."""
+    """Change the record of an action's call, in the job or in the run that the action is about."""
     if isinstance(action, messages.OnJob):
         return changed(local, action.call, change)
 
@@ -181,7 +199,7 @@ def apply(
     event: messages.Event,
     timing: RunTiming = RunTiming(),
 ) -> LocalJob:
-    """Return the job after the event. A late or repeated one changes only the timeline."""
+    """Return the job after the event. A late or repeated event changes only the timeline."""
     match event:
         case messages.StopRequested():
             return endings.stop(local, event)
@@ -212,7 +230,7 @@ def apply(
 
 
 def _record_fetch_progress(local: LocalJob, event: messages.Fetching) -> LocalJob:
-    """Record how far the images have come that the job waits for; ignored once it does not wait."""
+    """Record how far the pull of the job's images has come; ignored if the job waits for none."""
     if approval.pending_preparation(local) is None:
         return local
 
@@ -227,15 +245,23 @@ def _with_run_event(
     event: messages.OfRun,
     timing: RunTiming,
 ) -> LocalJob:
-    """Return the job after news of one run.
+    """Return the job after news of one run."""
 
-    The engine's own message on a launch that failed for good goes into this node's timeline only,
-    not into the failure that every party sees.
+    def change(run: Run) -> Run:
+        return runs.apply(run, event, timing, local.id)
+
+    changed_job = runs.with_run(local, event.run, change, at=event.at)
+    if isinstance(event, messages.LaunchFailed) and event.engine_message:
+        return _note_engine_message(changed_job, event)
+    return changed_job
+
+
+def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> LocalJob:
+    """Note the engine's own message on a launch that failed for good.
+
+    It goes into this node's timeline only, not into the failure, which every party sees. Nothing is
+    noted while the run is launched again.
     """
-    change = partial(runs.apply, event=event, timing=timing, job_id=local.id)
-    local = runs.with_run(local, event.run, change, at=event.at)
-    if not isinstance(event, messages.LaunchFailed) or not event.engine_message:
-        return local
     run = _run_of(local, event.run)
     if run is None:
         return local.with_note(event.at, "engine message", message=event.engine_message)
@@ -247,12 +273,15 @@ def _with_run_event(
 
 
 def _place_of(run: Run) -> dict[str, str]:
-    """Return task and role of a run, as notes in the timeline name them."""
+    """Return the task and role of a run under the names that notes in the timeline have for them."""
     return {"task": run.task_name, "role": run.party.label}
 
 
 def _warn_of_report(local: LocalJob, event: messages.Misreported) -> LocalJob:
-    """Warn of a report that was refused: the run counts by its exit code alone."""
+    """Warn of a report that was refused because no container can have its status.
+
+    Only the exit code of the run then counts. The same warning is not repeated.
+    """
     run = _run_of(local, event.run)
     assert run is not None  # the report came with the run's token
     text = (
@@ -278,18 +307,33 @@ def _finish(
 
     After a failure the action is due again after a pause.
     """
-    finish_call = partial(_finished_call, event=event, timing=timing, job_id=local.id)
+
+    def finish_call(call: Call) -> Call:
+        return _finished_call(call, event, timing, local.id)
+
     match event.action:
         case messages.QueryScheduler():
             return contact.record_query(local, event, timing)
-        case messages.Tell(run_id, status):
-            report = partial(runs.reported, status=status, done=finish_call)
-            return runs.with_run(local, run_id, report)
+        case messages.Tell():
+            return _finish_report(local, event.action, finish_call)
         case messages.Prepare() if approval.pending_preparation(local) is None:
-            return local
-    local = _note_failed_cleanup(local, event)
-    local = _with_call(local, event.action, finish_call)
-    return _after_action(local, event)
+            return local  # the job has ended since, or does not wait for images any more
+    noted_job = _note_failed_cleanup(local, event)
+    finished_job = _with_call(noted_job, event.action, finish_call)
+    return _after_action(finished_job, event)
+
+
+def _finish_report(
+    local: LocalJob,
+    action: messages.Tell,
+    finish_call: Callable[[Call], Call],
+) -> LocalJob:
+    """Record the end of a report of a run's state."""
+
+    def report(run: Run) -> Run:
+        return runs.reported(run, action.status, finish_call)
+
+    return runs.with_run(local, action.run, report)
 
 
 def _finished_call(
@@ -300,7 +344,7 @@ def _finished_call(
 ) -> Call:
     """Return an action's call after its end: OK, or due again after a pause.
 
-    A completed call stays as it is: the failure of a repeat takes nothing back.
+    A completed call stays as it is: a failed repetition takes nothing back.
     """
     if call.completed:
         return call
@@ -311,7 +355,11 @@ def _finished_call(
 
 
 def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Return the job with the consequences of the end of an action."""
+    """Return the job with the consequences of the end of an action; most actions have none."""
+
+    def warn(run: Run) -> Run:
+        return runs.with_warnings(run, event.warnings)
+
     match event.action:
         case messages.Close() if event.final:
             return replace(local, closed=True)
@@ -323,13 +371,12 @@ def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
         case messages.Confirm() if event.final:
             return local.with_note(event.at, "decision reported", message=event.message)
         case messages.Collect(run_id) | messages.StopRun(run_id) if event.warnings:
-            warn = partial(runs.with_warnings, warnings=event.warnings)
             return runs.with_run(local, run_id, warn)
     return local
 
 
 def _after_inquiry(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Keep the models of the job once its ending is known, or is not asked for any more."""
+    """Keep the models of the job once its ending is known, or the last inquiry has failed."""
     inquiry = local.inquiry
     is_last_try = inquiry is not None and inquiry.tries >= endings.MAX_INQUIRIES
     if not event.final and not is_last_try:
@@ -338,7 +385,10 @@ def _after_inquiry(local: LocalJob, event: messages.Done) -> LocalJob:
 
 
 def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Note in the timeline that a step of the cleanup failed; the same message once in a row."""
+    """Note in the timeline that a step of the cleanup failed.
+
+    A message that is the same as at the last try is not repeated.
+    """
     action = event.action
     cleanup = _CLEANUPS.get(type(action))
     if cleanup is None or event.final or not event.message:
@@ -354,13 +404,13 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
     return local.with_note(event.at, f"{cleanup} failed", **detail)
 
 
-# ---------------------------------------------------------------- a gateway that restarts, or is lost
+# -------------------------------------------------------------- a gateway that restarts, or is lost
 
 
 def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
-    """Repeat what a gateway was doing when it exited: for the job, and for the runs that it owns.
+    """Repeat the actions under way of a gateway that exited: for the job, and for its runs.
 
-    Without an owner in the event that is the only gateway, which had everything.
+    An empty ``owner`` in the event is the node's only gateway, which acts for everything.
     """
     had_job = event.owner in ("", local.home) or not local.home
     if had_job:
@@ -387,8 +437,15 @@ def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
-    """Give the heir the runs that a lost gateway had not started; its other runs have failed with it."""
-    leave_owner = partial(runs.without_owner, event=event)
+    """Give the runs of a lost gateway that had not started to another one, the heir.
+
+    The other runs have failed with the lost gateway. The heir also gets the job as a whole if the
+    lost gateway acted for it.
+    """
+
+    def leave_owner(run: Run) -> Run:
+        return runs.without_owner(run, event)
+
     for run in local.runs:
         if run.owner == event.owner and not run.over:
             local = runs.with_run(local, run.run_id, leave_owner, at=event.at)
@@ -398,7 +455,7 @@ def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
 
 
 def _fetch_again(local: LocalJob) -> LocalJob:
-    """Have images fetched again, as the gateway that fetched them has exited."""
+    """Have the job's images pulled again, as the gateway that pulled them has exited."""
     if approval.pending_preparation(local) is None:
         return local
     return changed(local, "preparation.fetch", Call.interrupted)

@@ -1,4 +1,7 @@
-"""What a participating node does for a job, and the events that can change it."""
+"""The commands and events of a participating node's state machine for a job.
+
+Commands come out of the agenda: actions to carry out, and decisions that are due. Events go in.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime

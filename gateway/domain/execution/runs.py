@@ -1,11 +1,13 @@
-"""What an event changes in one run. A run ends by its report and its exit code.
+"""The changes of one run by events. A run ends by its report and its exit code.
 
-A reported failure is final, a reported success needs exit code 0, and an exit with code 0 without a report counts
-after a short grace if the outputs are there.
+A reported failure is final. A reported success also needs exit code 0. An exit with code 0 and
+without a report counts as success after a short grace if the outputs are there.
 
-A container outlives a daemon that dies; a daemon that comes back without live-restore ends it, by SIGTERM or
-SIGKILL, or does not know how it ended (255). One that has to end takes no more requests, then ends its
-containers, and only then is seen to be gone. Such an end is the engine's failure, not the container's.
+The end of a container may also be the fault of its Docker daemon. A container survives a daemon
+that dies, but a daemon that comes back without live-restore ends it, by SIGTERM or SIGKILL, or does
+not know how it ended (255). A daemon that is shut down first refuses requests, then ends its
+containers, and only after that its connections break. Such an end is the engine's failure, not the
+container's.
 """
 
 import json
@@ -26,43 +28,55 @@ NEVER_BEGAN = (126, 127)  # exit codes of a command that could not be executed
 
 # Exit codes of a container whose daemon died: unknown, SIGKILL, SIGTERM.
 _DAEMON_EXIT_CODES = (255, 137, 143)
-# Time that Docker gives its containers when it ends; a run that had ended before is not affected.
+# Time that Docker gives its containers when it is shut down. A container that exited longer before
+# the silence of its engine was not ended by it.
 _DAEMON_GRACE = timedelta(seconds=15)
 # Characters of a reported result that are kept.
 _MAX_CODE_LENGTH = 100
 _MAX_MESSAGE_LENGTH = 1000
-# Signals by which programs end that get no more memory: abort, bus error, kill, segmentation fault.
+# Signals that end programs without enough memory: abort, bus error, kill, segmentation fault.
 _OUT_OF_MEMORY_SIGNALS = (6, 7, 9, 11)
+_BY_SIGNAL = 128  # a program that a signal ends has this plus the signal's number as its exit code
 # Exit codes with a meaning by convention.
 _MEANINGS = {
-    126: "what it was to run is there and cannot be executed: a file without the right to be, or one that was "
-    "built for another kind of machine",
-    127: "what it was to run was not found: a program that the image does not have, such as the interpreter in a "
-    "script's first line or the program behind env",
+    126: (
+        "what it was to run is there and cannot be executed: a file without the right to be, "
+        "or one that was built for another kind of machine"
+    ),
+    127: (
+        "what it was to run was not found: a program that the image does not have, "
+        "such as the interpreter in a script's first line or the program behind env"
+    ),
 }
 
 
 def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
-    """Return result code and message where the last line is a JSON object with them; else empty texts.
+    """Return result code and message from the last line of a container's log.
 
-    The names are ``result_code`` and ``result_message``, or as in descriptions ``resultCode`` and
-    ``resultMessage``.
+    The line is a JSON object with ``result_code`` and ``result_message``, or with the names of
+    descriptions, ``resultCode`` and ``resultMessage``. Both texts are empty for any other line.
     """
     if not lines:
         return "", ""
-    try:
-        reported = json.loads(lines[-1])
-    except (ValueError, RecursionError):
-        return "", ""
-    if not isinstance(reported, dict):
-        return "", ""
-    code = reported.get("result_code") or reported.get("resultCode") or ""
-    message = reported.get("result_message") or reported.get("resultMessage") or ""
+    result = _parse_result(lines[-1])
+    code = result.get("result_code") or result.get("resultCode") or ""
+    message = result.get("result_message") or result.get("resultMessage") or ""
     return str(code)[:_MAX_CODE_LENGTH], str(message)[:_MAX_MESSAGE_LENGTH]
 
 
+def _parse_result(line: bytes) -> dict[str, Any]:
+    """Parse a line as a JSON object; empty for a line that is none."""
+    try:
+        result = json.loads(line)
+    except (ValueError, RecursionError):  # the latter for a line that is nested too deeply
+        return {}
+    if not isinstance(result, dict):
+        return {}
+    return result
+
+
 def meaning(code: int) -> str:
-    """Return the conventional meaning of an exit code; empty for one that is the program's own."""
+    """Return the meaning that an exit code has by convention; empty for a code without one."""
     return _MEANINGS.get(code, "")
 
 
@@ -74,8 +88,8 @@ def with_run(
 ) -> LocalJob:
     """Return the job with one of its runs changed, and with the run's move in the timeline.
 
-    ``at`` is the time of the move, by default the one that the run itself has for it. A job without
-    the run, or with nothing to change in it, is returned itself.
+    ``at`` is the time of the move, by default the time that the run itself records for it. A job
+    without the run, or without a change of it, is returned unchanged.
     """
     for position, run in enumerate(local.runs):
         if run.run_id == run_id:
@@ -174,7 +188,7 @@ def probed(
 
 
 def _next_probe(at: datetime, timing: RunTiming) -> datetime:
-    """Return when a container has to be inspected next after news of it."""
+    """Return when a container has to be inspected next after news of it at ``at``."""
     return at + timedelta(seconds=timing.probe_every)
 
 
@@ -185,7 +199,8 @@ def _engine_silent(
 ) -> Run:
     """Record since when the engine has not responded, and plan the next inspection.
 
-    A connection that breaks over and over does not put the inspection off.
+    An inspection that is planned already is not put off: otherwise a connection that breaks over
+    and over would put it off for ever.
     """
     if run.over:
         return run
@@ -196,9 +211,10 @@ def _engine_silent(
 
 
 def _gone(run: Run, event: messages.Gone) -> Run:
-    """End a run whose container the engine does not know: as stopped if it had to stop.
+    """End a run whose container the engine does not know any more.
 
-    A running one has failed, unless its exit is recorded already.
+    A run that was being stopped is then stopped. A running one has failed, unless its exit is
+    recorded already.
     """
     if run.status is RunStatus.STOPPING:
         return finished(run, event.at, _stop_failure(run))
@@ -213,7 +229,10 @@ def _inspected(
     event: messages.Inspected,
     timing: RunTiming,
 ) -> Run:
-    """Record that the engine responds and has the container; stored only if that is news."""
+    """Record that the engine responds and has the container.
+
+    The same run is returned if that is no news, so that nothing has to be stored.
+    """
     if run.over:
         return run
     is_running = run.status is RunStatus.RUNNING and run.away_at is None
@@ -237,7 +256,7 @@ def _exited(
 ) -> Run:
     """Record how the container exited, which ends the run unless a report may still come.
 
-    Result code and message of a report count more than the ones in the last line of the log.
+    Result code and message of a report take precedence over the last line of the log.
     """
     if run.exit is not None or run.status is RunStatus.WAITING:
         return run
@@ -256,9 +275,9 @@ def _with_report(
     timing: RunTiming,
     job_id: str,
 ) -> Run:
-    """Record the state that the container reports; after SUCCESS or FAILED nothing more counts.
+    """Record the state that the container reports; after SUCCESS or FAILED no further report counts.
 
-    A failure ends a running container's run immediately, a success once it has exited.
+    A reported failure ends the run immediately, a reported success only after the exit.
     """
     if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         return run
@@ -282,8 +301,8 @@ def _launched(
 ) -> Run:
     """Record that the container was started; it is stopped immediately if a stop came before.
 
-    Where the container of an ended run was removed already, a gateway that was frozen has started it
-    again: it is removed once more.
+    If the run has ended and its container was removed already, a gateway that was frozen has
+    started it again: it is removed once more.
     """
     if run.over and run.collect.state is not CallState.IDLE:
         return replace(run, collect=Call())
@@ -312,7 +331,8 @@ def _not_launched(
 ) -> Run:
     """End a run that could not be launched.
 
-    A run whose engine is away is launched again, for as long as a running one would wait for it.
+    If its engine does not respond, the run is launched again, for as long as a running one would
+    wait for the engine.
     """
     if run.status is not RunStatus.LAUNCHING:
         return run
@@ -334,8 +354,8 @@ def _sealed(
 ) -> Run:
     """Record the fingerprints of a model's files.
 
-    Files that could not be read are read again after a pause, `SEAL_TRIES` times; after that the
-    run has a warning and leaves no model. Its success is reported only then.
+    Files that could not be read are read again after a pause, `SEAL_TRIES` times. After that the
+    run has a warning and leaves no model. The success of the run is reported only after either.
     """
     if not run.unsealed:
         return run
@@ -366,10 +386,10 @@ def conclude(
 ) -> Run:
     """End a running container's run if its report and its exit decide that.
 
-    A reported failure and an exit code other than 0 are failures, an exit with code 0 after a
-    reported success is a success. Without a decision the run waits for more news, unless this is the
-    ``last``: it ends then too. ``cause`` is the fault of the run's storage: it becomes the failure's
-    reason, and the message has it before the container's own.
+    A reported failure and an exit code other than 0 are failures; exit code 0 after a reported
+    success is a success. Without such a decision the run waits for more news, unless this is the
+    ``last`` chance to end it. ``cause`` is the fault of the run's storage: it becomes the reason of
+    a failure, and its message precedes the container's own.
     """
     if run.status is RunStatus.STOPPING and run.exit is not None:
         return finished(run, now, _stop_failure(run))
@@ -393,7 +413,11 @@ def _conclude_without_exit(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """End a run whose container lingers after its report of success, or whose engine stays silent."""
+    """End a run without an exit whose time is over.
+
+    Its container still lingers after the report of success, or its engine stays silent. Any other
+    run goes on.
+    """
     if run.reported is TaskStatus.SUCCESS:
         return finished(run, now)
     if run.away_at is None or now < run.away_at + timedelta(seconds=timing.engine_timeout):
@@ -433,7 +457,7 @@ def finished(
     at: datetime,
     failure: Failure | None = None,
 ) -> Run:
-    """End the run: as a success, or with a failure that names party, task and node."""
+    """End the run: as a success, or with a failure, which gets the run's party, task and node."""
     status = RunStatus.SUCCESS
     if failure is not None:
         status = RunStatus.FAILED
@@ -456,22 +480,24 @@ def exit_failure(run: Run, job_id: str) -> Failure:
         return Failure("REPORTED_FAILED", result or _pointer_to_log(run, job_id))
     code = exit_.code
     if code == 0:
+        reason = "REPORTED_FAILED"
         text = result or _pointer_to_log(run, job_id)
-        return Failure("REPORTED_FAILED", text, exit_code=code)
-    if exit_.oom_killed:
+    elif exit_.oom_killed:
+        reason = "OOM_KILLED"
         text = result or "the container used more memory than it may"
-        return Failure("OOM_KILLED", text, exit_code=code)
-    if _ended_with_engine(run, exit_):
+    elif _ended_with_engine(run, exit_):
+        reason = "ENGINE_DOWN"
         text = f"the container engine went away and took the container along (exit code {code})"
-        return Failure("ENGINE_DOWN", text, exit_code=code)
-    text = _exit_in_words(run, exit_, result)
-    return Failure(f"EXIT_{code}", text, exit_code=code)
+    else:
+        reason = f"EXIT_{code}"
+        text = _exit_in_words(run, exit_, result)
+    return Failure(reason, text, exit_code=code)
 
 
 def _result_in_words(run: Run) -> str:
     """Return the reported result code with its message; empty without either.
 
-    A code without a message is looked up in the codes that the vendor has registered.
+    The message of a code that came without one is taken from the codes that the vendor registered.
     """
     message = run.result_message or run.results.get(run.result_code, "")
     if not run.result_code:
@@ -491,7 +517,7 @@ def _exit_in_words(
     sentences = [_exit_code_in_words(run, exit_)]
     if not run.reported:
         sentences.append(meaning(exit_.code))
-    is_memory_signal = exit_.code - 128 in _OUT_OF_MEMORY_SIGNALS
+    is_memory_signal = exit_.code - _BY_SIGNAL in _OUT_OF_MEMORY_SIGNALS
     if is_memory_signal and run.limits.get("memory"):
         sentences.append("its memory is limited, and programs that get no more end so")
     sentences.append(result)
@@ -499,7 +525,7 @@ def _exit_in_words(
 
 
 def _pointer_to_log(run: Run, job_id: str) -> str:
-    """Return the command that shows the log of a container that failed without a message."""
+    """Return a text with the command that shows the log of a container that failed without a message."""
     arguments = [job_id, "--task", run.task_name, "--party", run.party.label]
     look = shlex.join(["bfia-gateway", "job", "logs", *arguments])
     return f"the container reported FAILED; its node has the log: {look}"
@@ -516,7 +542,10 @@ def _exit_code_in_words(run: Run, exit_: Exit) -> str:
 
 
 def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
-    """Return the failure with the fault of the storage as its reason, unless the engine is to blame."""
+    """Return the failure with the fault of the storage as its reason.
+
+    A failure that is the engine's, or for lack of memory, stays: the storage did not cause it.
+    """
     if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
         return failure
     message = f"{cause.message}; the container: {failure.message}"
@@ -524,7 +553,11 @@ def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
 
 
 def _ended_with_engine(run: Run, exit_: Exit) -> bool:
-    """Return whether the container's exit is that of a container whose engine died or restarted."""
+    """Return whether the container exited because its engine died or restarted.
+
+    The engine was silent, the exit code is one that a daemon causes, and the container did not exit
+    long before the silence.
+    """
     if run.away_at is None or run.reported is TaskStatus.FAILED:
         return False
     if exit_.code not in _DAEMON_EXIT_CODES:
@@ -533,7 +566,7 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
 
 
 def _with_news(run: Run) -> Run:
-    """Return the run with its state due to be reported; no older report is waited for."""
+    """Return the run with its state due to be reported; an older report is not waited for."""
     return replace(run, reporting=replace(run.reporting, call=Call()))
 
 
@@ -549,10 +582,10 @@ def _stop_failure(run: Run) -> Failure:
 
 
 def stopped(run: Run, at: datetime) -> Run:
-    """Return the run after a request to stop it; one that has ended, or is ending, stays the same.
+    """Return the run after a request to stop it; a run that has ended or is ending stays the same.
 
-    A run without a container fails immediately, one with a container once that is gone. A run that
-    has succeeded leaves no model if that is not fingerprinted yet.
+    Without a container the run fails immediately, with a container once that is gone. A run that
+    has succeeded leaves no model if its files are not fingerprinted yet.
     """
     if run.unsealed:
         seal = replace(run.seal, state=CallState.REFUSED, message="stopped")
@@ -570,8 +603,8 @@ def stopped(run: Run, at: datetime) -> Run:
 def _may_have_container(run: Run) -> bool:
     """Return whether the engine may have a container of the run that has to be stopped.
 
-    A launch that is under way may still create it; one that failed has not. A container that has
-    exited needs no stop.
+    A launch that is under way may still create one; a launch that failed has not. A container that
+    has exited needs no stop.
     """
     match run.status:
         case RunStatus.WAITING:
@@ -589,9 +622,10 @@ def reported(
     status: TaskStatus,
     done: Callable[[Call], Call],
 ) -> Run:
-    """Return the run after a try to report its state; ``done`` says how the call ended.
+    """Return the run after a try to report its state; ``done`` changes the call by how it ended.
 
-    Ignored if the state has changed since: that has a call of its own.
+    Ignored if the state has changed since, or is reported already: a new state has a call of its
+    own.
     """
     if status is not run.reported_status or status is run.reporting.status:
         return run
@@ -603,14 +637,14 @@ def reported(
 
 
 def with_warnings(run: Run, warnings: tuple[str, ...]) -> Run:
-    """Return the run with further warnings, each once."""
+    """Return the run with further warnings; a warning that it has already is not repeated."""
     return replace(run, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
 
 
 def without_owner(run: Run, event: messages.OwnerLost) -> Run:
-    """Return the run of a lost gateway: the heir's if it had not started, else failed.
+    """Return the run of a lost gateway: the heir's if it had not started, otherwise as failed.
 
-    A container goes on, but the job's channel to the other parties was lost with its gateway.
+    Its container may still run, but its channel to the other parties was lost with the gateway.
     """
     if run.status is RunStatus.WAITING:
         return replace(run, owner=event.heir)
