@@ -1,9 +1,10 @@
-"""The approval of a job by a participating node: by rule immediately, or by a person before a deadline.
+"""The approval of a job by a participating node: by rule immediately, or by a person in time.
 
-At the participating node it is an `Approval`, at the scheduling node a `Consent`. Rules are matched
-against every piece of the job at this node: a task at a party, with its component and the party's
-dataset. The first rule that matches a piece decides on it; a piece that no rule matches needs a
-person. One rejected piece rejects the job, and one that needs a person makes the job wait.
+The participating node records it as an `Approval`, the scheduling node as a `Consent`. Rules are
+matched against every piece of the job at this node. A piece is a task at a party, with its
+component and the party's dataset. The first rule that matches a piece decides on it; a piece
+without a matching rule needs a person. One rejected piece rejects the job; one that needs a person
+makes the job wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from gateway.domain.dag import RolesOf
-from gateway.domain.job import GRACE, Acceptance, Consent, Job
+from gateway.domain.job import GRACE, Acceptance, Consent, Job, NodeJob
 from gateway.domain.run import Approval, Audit, LocalJob, Preparation
 from gateway.domain.spec import (
     Call,
@@ -40,10 +41,10 @@ UNUSED = "AUDIT_UNUSED"
 CREATE = "create"
 START = "start"
 
-DEADLINE = 86_400.0  # seconds for a node that does not report its own deadline
-_MAX_DEADLINE = 100 * DEADLINE
-_MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause
-_AUDIT_PREFIX = "audit_"
+DEADLINE = 86_400.0  # seconds to decide, for a node that does not report its own deadline
+_MAX_DEADLINE = 100 * DEADLINE  # seconds; a later deadline of a node is cut to this
+_MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause of 10 s
+_AUDIT_PREFIX = "audit_"  # of the ids of this node's audits; the job's id follows
 
 
 # ---------------------------------------------------------------- rules
@@ -76,7 +77,7 @@ class Piece:
     command: str = CREATE
 
 
-_PATTERNS = ("source", "component", "dataset", "role", "command")
+_PATTERNS = ("source", "component", "dataset", "role", "command")  # fields of pieces and rules
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,14 @@ class Rule:
     command: str = "*"
 
     def matches(self, piece: Piece) -> bool:
-        """Whether all patterns match."""
+        """Return whether all patterns match a piece."""
         return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
 
     def covers(self, rule: "Rule") -> bool:
-        """Whether each pattern is ``*`` or the same as in another rule, which then never matches alone."""
+        """Return whether each pattern is ``*`` or the same as in another rule.
+
+        The other rule then matches nothing that this one does not match.
+        """
         return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _PATTERNS)
 
 
@@ -115,7 +119,11 @@ def pieces(
     roles_of: RolesOf,
     command: str = CREATE,
 ) -> Iterator[Piece]:
-    """Yield the pieces of the job at this node; ``command`` is `CREATE` or `START`."""
+    """Yield the pieces of the job at this node, each once for a party with a role in its task.
+
+    If the component's roles are not known, every party counts. ``source`` is the requesting node,
+    ``command`` is `CREATE` or `START`.
+    """
     for task in spec.dag.nodes:
         roles = roles_of(task)
         component = f"{task.component.provider}/{task.component.name}"
@@ -130,6 +138,7 @@ def _dataset_id(
     party: Party,
     task: str,
 ) -> str:
+    """Return the id of a task's dataset at a party; empty without one."""
     location = data_location(spec.task_params, party, task)
     if location is None:
         return ""
@@ -144,10 +153,10 @@ def judge(
     *,
     is_own: bool = False,
 ) -> tuple[Verdict, str]:
-    """Return the policy's verdict on a job, and the piece and rule that decided it.
+    """Return the policy's verdict on a job, and the explanation: the piece and rule that decided.
 
-    With ``is_own`` this node's own platform submitted the job, so no person is needed unless a rule
-    says so.
+    With ``is_own`` this node's own platform submitted the job. No person is needed then unless a
+    rule demands it.
     """
     verdict = Verdict.APPROVE
     explanation = ""
@@ -170,7 +179,13 @@ def _judge_piece(
     piece: Piece,
     is_own: bool,
 ) -> tuple[Verdict, str]:
-    data = f" on {piece.dataset}" if piece.dataset else ""
+    """Return the verdict of the first rule that matches a piece, and the explanation.
+
+    Without a matching rule a person has to decide, unless the job is this node's own.
+    """
+    data = ""
+    if piece.dataset:
+        data = f" on {piece.dataset}"
     subject = f"{piece.component} as {piece.role}{data} for {piece.source}"
     for number, rule in enumerate(policy.rules):
         if rule.matches(piece):
@@ -199,7 +214,7 @@ def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
 
 
 def _covering_rule(policy: Policy, number: int) -> int | None:
-    """Return the number of the first earlier rule that leaves nothing to this one."""
+    """Return the number of the first earlier rule that leaves no piece to a rule; None without one."""
     for earlier, rule in enumerate(policy.rules[:number]):
         if rule.covers(policy.rules[number]):
             return earlier
@@ -207,6 +222,7 @@ def _covering_rule(policy: Policy, number: int) -> int | None:
 
 
 def _may_reject(rules: Iterable[Rule]) -> bool:
+    """Return whether any of these rules rejects."""
     return any(rule.decide is Verdict.REJECT for rule in rules)
 
 
@@ -232,10 +248,14 @@ def record_decision(
     comment: str,
     at: datetime,
 ) -> LocalJob:
-    """Return the job after a person's decision; only the first one counts, while the job is PENDING."""
+    """Return the job after a person's decision.
+
+    Only the first decision counts, while the job is PENDING. An approved job still waits for its
+    images.
+    """
     preparation = pending_preparation(local)
     if preparation is not None and preparation.agreed:
-        return local  # that was decided before
+        return local  # approved before, or without a person
     if not approve:
         text = f"{by or 'an operator'} at {local.node} refused"
         if comment:
@@ -259,9 +279,10 @@ def _conclude(
     by: str = "",
     comment: str = "",
 ) -> LocalJob:
-    """Return the job as READY or, with a failure, REJECTED, which is then reported.
+    """Return the job as READY or, with a failure, as REJECTED. The decision is then reported.
 
-    A job that was decided before stays as it is.
+    A job that was decided before stays as it is. ``by`` and ``comment`` are the person's, empty if
+    none decided.
     """
     if local.approval is None or local.status is not JobStatus.PENDING:
         return local
@@ -287,20 +308,23 @@ def _conclude(
 
 
 def awaits_person(local: LocalJob) -> bool:
-    """Whether a person has still to decide on the job at this node."""
+    """Return whether a person has still to decide on the job at this node."""
     is_agreed = local.preparation is not None and local.preparation.agreed
     return expires_at(local) is not None and not is_agreed
 
 
 def expires_at(local: LocalJob) -> datetime | None:
-    """Return when silence becomes a refusal; None without an open decision."""
+    """Return when a missing decision becomes a refusal; None without an open decision."""
     if local.approval is None or local.status is not JobStatus.PENDING:
         return None
     return local.approval.until
 
 
 def pending_confirmation(local: LocalJob) -> Call | None:
-    """Return the call that reports the decision; None if there is nothing to report."""
+    """Return the call that reports the decision; None if there is nothing to report.
+
+    An approval need not be reported once the job runs or has ended: the scheduling node knows it.
+    """
     approval = local.approval
     if approval is None or approval.decision is JobStatus.PENDING:
         return None
@@ -309,7 +333,7 @@ def pending_confirmation(local: LocalJob) -> Call | None:
         return None
     has_advanced = ended(JOB, local.status) or local.status is JobStatus.RUNNING
     if approval.decision is JobStatus.READY and has_advanced:
-        return None  # the scheduling node knows it already
+        return None
     return confirm
 
 
@@ -347,7 +371,10 @@ def open_audit(
     explanation: str,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one under audit, decided on immediately if the rules do so."""
+    """Return a new job as one under audit, decided on immediately if the rules do so.
+
+    ``explanation`` names the rule and the piece of the job behind the verdict.
+    """
     local = replace(local, audit=audit)
     local = local.with_note(at, "asked before creation", local.spec.scheduler, audit=audit.id)
     local = await_person(local, policy, explanation, at)
@@ -367,26 +394,30 @@ def audit_existing(
     audit: Audit,
     at: datetime,
 ) -> LocalJob:
-    """Return a job that was created before its audit: the decision on it is reported to the audit."""
+    """Return a job that was created before its audit.
+
+    The decision on it, made or to come, is reported as the decision of the audit.
+    """
     approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
     local = replace(local, audit=replace(audit, created=True), approval=approval)
     return local.with_note(at, "asked after creation", local.spec.scheduler, audit=audit.id)
 
 
 def is_unused(local: LocalJob) -> bool:
-    """Whether the job was audited and has not been created since."""
+    """Return whether the job was audited and has not been created since."""
     return local.audit is not None and not local.audit.created
 
 
 def is_same(local: LocalJob, spec: JobSpec) -> bool:
-    """Whether a job is the audited one, as far as it concerns this node.
+    """Return whether a job is the audited one, as far as it concerns this node.
 
-    Entries of other nodes are not compared: they may be sent with the audit and not later.
+    Entries of other nodes are not compared: they may be sent with the audit and left out later.
     """
     return _comparable(local.spec, local.node) == _comparable(spec, local.node)
 
 
 def _comparable(spec: JobSpec, node: NodeId) -> JobSpec:
+    """Return the part of a job that must not change between its audit and its creation."""
     return replace(spec.for_node(node), trace_id="", bundles={})
 
 
@@ -395,7 +426,7 @@ def record_creation(
     at: datetime,
     by: str,
 ) -> LocalJob:
-    """Return an audited job after its creation."""
+    """Return an audited job as created; any other job, and one that has ended, stays as it is."""
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
     local = replace(local, audit=replace(local.audit, created=True), last_contact=at)
@@ -407,7 +438,10 @@ def withdrawal(
     at: datetime,
     reported: Ending | None = None,
 ) -> Ending:
-    """Return the ending of a job that the requesting node withdraws: with its reason, if it gives one."""
+    """Return the ending of a job that the requesting node withdraws.
+
+    It is the ending that the node has reported, if that has a failure.
+    """
     if reported is not None and reported.failure is not None:
         return reported
     failure = Failure(WITHDRAWN, f"{by} does not ask for the job any more", by)
@@ -415,7 +449,11 @@ def withdrawal(
 
 
 def lapses_at(local: LocalJob) -> datetime | None:
-    """Return when the job expires, undecided or (after an audit) not created; None if it does not."""
+    """Return when the job expires; None if it does not.
+
+    It expires undecided at the deadline of the decision. An audited job that is approved and not
+    created expires after the same time once more, from the decision on.
+    """
     approval = local.approval
     if approval is None or approval.decided_at is None:
         return expires_at(local)
@@ -431,19 +469,16 @@ def expire(
 ) -> LocalJob:
     """Return the job after its deadline: not created, images not pulled, or not decided on in time.
 
-    ``end`` ends a job that was audited and not created.
+    ``end`` ends a job that was approved in an audit and not created; the other two are rejected.
     """
     if local.status is not JobStatus.PENDING:
-        text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
-        failure = Failure(UNUSED, text, local.node)
-        return end(local, Ending(Outcome.STOPPED, now, failure, local.node))
+        return _expire_unused(local, now, end)
     preparation = pending_preparation(local)
     if preparation is not None and preparation.agreed:
-        images = ", ".join(preparation.images)
-        text = f"{images} not here by {moment(now)}: {preparation.progress}"
-        failure = Failure(LATE, text, local.node)
-        return _conclude(local, "not ready to take part", now, failure, comment=text)
-    since = moment(local.approval.since) if local.approval else ""
+        return _expire_pull(local, preparation, now)
+    since = ""
+    if local.approval is not None:
+        since = moment(local.approval.since)
     text = f"{local.node} did not decide on the job, submitted for approval at {since}, in time"
     failure = Failure(TIMEOUT, text, local.node)
     event = "approval timed out"
@@ -452,9 +487,37 @@ def expire(
     return _conclude(local, event, now, failure, comment=text)
 
 
+def _expire_unused(
+    local: LocalJob,
+    now: datetime,
+    end: Callable[[LocalJob, Ending], LocalJob],
+) -> LocalJob:
+    """End an approved job that its scheduling node has not created in time."""
+    text = (
+        f"{local.spec.scheduler} has not created the job "
+        "within the time after which an approval ends"
+    )
+    failure = Failure(UNUSED, text, local.node)
+    return end(local, Ending(Outcome.STOPPED, now, failure, local.node))
+
+
+def _expire_pull(
+    local: LocalJob,
+    preparation: Preparation,
+    now: datetime,
+) -> LocalJob:
+    """Reject a job whose images were not pulled in time."""
+    images = ", ".join(preparation.images)
+    text = f"{images} not here by {moment(now)}: {preparation.progress}"
+    failure = Failure(LATE, text, local.node)
+    return _conclude(local, "not ready to take part", now, failure, comment=text)
+
+
 def audit_status(local: LocalJob) -> AuditStatus:
-    """Return the state of the audit."""
-    decision = local.approval.decision if local.approval else JobStatus.READY
+    """Return the state of the audit; a job without a decision of its own counts as approved."""
+    decision = JobStatus.READY
+    if local.approval is not None:
+        decision = local.approval.decision
     if decision is JobStatus.REJECTED:
         return AuditStatus.REJECTED
     is_open = decision is JobStatus.PENDING
@@ -478,7 +541,10 @@ def await_images(
     seconds: float,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one that waits for its images, for at most this many seconds."""
+    """Return a new job as one that waits for its images, for at most this many seconds.
+
+    ``images`` maps each image to its engine; a job without any stays as it is.
+    """
     if not images:
         return local
     needs_person = local.status is JobStatus.PENDING
@@ -505,29 +571,52 @@ def record_preparation(
     failure: Failure | None,
     at: datetime,
 ) -> LocalJob:
-    """Return the job once all images are pulled, or (with a failure) cannot be."""
+    """Return the job once all images are pulled, or (with a failure) cannot be.
+
+    A job that does not wait for images stays as it is.
+    """
     preparation = pending_preparation(local)
     if preparation is None:
         return local
-    state = CallState.REFUSED if failure else CallState.OK
+    state = CallState.OK
+    if failure is not None:
+        state = CallState.REFUSED
     fetch = replace(preparation.fetch, state=state, due_at=None)
     local = replace(local, preparation=replace(preparation, fetch=fetch))
     if failure is not None:
-        local = local.with_note(at, "images not fetched", **failure.as_dict())
-        failure = replace(failure, node=local.node)
-        comment = failure.message
-        return _conclude(local, "not ready to take part", at, failure, comment=comment)
+        return _reject_without_images(local, failure, at)
     seconds = (at - preparation.since).total_seconds()
     local = local.with_note(at, "images fetched", seconds=round(seconds, 1))
     if not preparation.agreed:
         return local  # a person has still to decide
-    by = local.approval.by if local.approval else ""
-    event = "approved" if by else "ready to take part"
+    return _conclude_prepared(local, at)
+
+
+def _reject_without_images(
+    local: LocalJob,
+    failure: Failure,
+    at: datetime,
+) -> LocalJob:
+    """Reject a job whose images cannot be pulled."""
+    local = local.with_note(at, "images not fetched", **failure.as_dict())
+    failure = replace(failure, node=local.node)
+    comment = failure.message
+    return _conclude(local, "not ready to take part", at, failure, comment=comment)
+
+
+def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
+    """Accept a job whose images are pulled and that no person has to decide on any more."""
+    by = ""
+    if local.approval is not None:
+        by = local.approval.by
+    event = "ready to take part"
+    if by:
+        event = "approved"
     return _conclude(local, event, at, by=by)
 
 
 def awaited_only_images(local: LocalJob) -> bool:
-    """Whether the job waits, or waited, for its images and not for a person."""
+    """Return whether the job waits, or has waited, for its images and for no person."""
     if local.preparation is None or not local.preparation.agreed:
         return False
     return local.approval is None or not local.approval.by
@@ -558,11 +647,15 @@ def record_condition(
     acceptance: Acceptance,
     at: datetime,
 ) -> Job:
-    """Record that the node accepted the job subject to approval, or was requested to audit it."""
+    """Record that the node accepted the job subject to approval, or was requested to audit it.
+
+    The node's decision may have come before this response. Then nothing is waited for, and after an
+    audit that was agreed to, the job is created at the node.
+    """
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
         return job
-    if record.consent is not None:  # the decision came before the response
+    if record.consent is not None:
         is_agreed = record.consent.status is JobStatus.READY
         if acceptance.asked_only and is_agreed:
             return job.with_node(replace(record, create=Call()))
@@ -577,20 +670,26 @@ def record_condition(
 
 
 def _consent(acceptance: Acceptance, at: datetime) -> Consent:
+    """Return the open approval of a node, with a deadline that also lets its report arrive."""
     seconds = acceptance.within
     if seconds is None:
         seconds = DEADLINE
     seconds = min(max(seconds, 0.0), _MAX_DEADLINE)
+    until = at + timedelta(seconds=seconds + GRACE)
     return Consent(
-        at,
-        at + timedelta(seconds=seconds + GRACE),
+        asked_at=at,
+        until=until,
         asked_only=acceptance.asked_only,
         waits_for=acceptance.waits_for,
     )
 
 
 def record_confirmation(job: Job, event: ApprovalReported) -> Job:
-    """Record a node's decision. It counts once, while the job is PENDING; anything else is only noted."""
+    """Record a node's decision.
+
+    Only the first decision counts, while the job is PENDING. The same decision once more changes
+    nothing; any other is only noted.
+    """
     record = job.nodes[event.node]
     consent = record.consent or Consent(event.at, event.at)
     if record.consent is not None and consent.status is event.status:
@@ -600,23 +699,35 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
         return job.with_note(event.at, "late response ignored", event.node, status=event.status)
     consent = replace(consent, status=event.status)
     record = replace(record, consent=consent, unreachable_since=None)
-    failure = event.failure
-    if failure is not None:
-        create = replace(
-            record.create,
-            state=CallState.REFUSED,
-            reason=failure.reason,
-            message=failure.message,
-        )
-        job = job.with_node(replace(record, create=create))
-        return job.with_note(event.at, "rejected", event.node, **failure.as_dict())
-    if consent.asked_only:  # it is created there only now
+    if event.failure is not None:
+        return _record_refusal(job, record, event.failure, event.at)
+    if consent.asked_only:  # after an audit the job is created at the node only now
         record = replace(record, consent=replace(consent, asked_only=False), create=Call())
     return job.with_node(record).with_note(event.at, "approved", event.node)
 
 
+def _record_refusal(
+    job: Job,
+    record: NodeJob,
+    failure: Failure,
+    at: datetime,
+) -> Job:
+    """Record that a node has rejected the job: its creation there counts as refused."""
+    create = replace(
+        record.create,
+        state=CallState.REFUSED,
+        reason=failure.reason,
+        message=failure.message,
+    )
+    job = job.with_node(replace(record, create=create))
+    return job.with_note(at, "rejected", record.node, **failure.as_dict())
+
+
 def contradicts(job: Job, event: ApprovalReported) -> str:
-    """Return why a decision is too late; empty if it counts, or repeats the earlier one."""
+    """Return why a node's decision comes too late; empty if it counts.
+
+    A decision that repeats the earlier one is never too late.
+    """
     consent = job.nodes[event.node].consent
     if consent is not None and consent.status is event.status:
         return ""
@@ -624,7 +735,8 @@ def contradicts(job: Job, event: ApprovalReported) -> str:
         return f"node {event.node} has answered {consent.status} before"
     if ended(JOB, job.status) or job.ending is not None:
         return "the job has ended, or is about to"
-    if job.status is not JobStatus.PENDING and event.failure is not None:
+    is_refusal = event.failure is not None
+    if is_refusal and job.status is not JobStatus.PENDING:
         return f"the job is {job.status} already"
     return ""
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near
 
-X = TypeVar("X")
+X = TypeVar("X")  # a value that depends only on the component of a task
 
 _MAX_LISTED = 10  # outputs of a component that a problem lists
 _LONGEST = LARGEST_NAME // 2  # bytes of a task's name or an output's key
@@ -81,7 +81,10 @@ class Dag:
         return self._by_name[name]
 
     def type_of(self, task: str, key: str) -> str:
-        """Return the type of an output, such as dataset, model or report; empty if it is not in the flow."""
+        """Return the type of an output, such as dataset, model or report.
+
+        Empty if the flow does not have the output.
+        """
         node = self.get(task)
         output = _output(node, key) if node else None
         if output is None:
@@ -90,6 +93,7 @@ class Dag:
 
 
 def _output(node: DagNode, key: str) -> DagOutput | None:
+    """Return the output of a task with this key; None without one."""
     for output in node.outputs:
         if output.key == key:
             return output
@@ -97,7 +101,11 @@ def _output(node: DagNode, key: str) -> DagOutput | None:
 
 
 def check(dag: Dag, path: str = "dag") -> list[Problem]:
-    """Return all problems of the flow: names, duplicate keys, inputs without a matching output, cycles."""
+    """Return all problems of the flow; empty for a valid one.
+
+    They are invalid names, duplicate keys, inputs without a matching output, and cycles. ``path``
+    is that of the flow in the checked document.
+    """
     components = f"{path}.components"
     if not dag.nodes:
         return [Problem(components, "must hold at least one component", [])]
@@ -112,15 +120,24 @@ def check(dag: Dag, path: str = "dag") -> list[Problem]:
         problems += _output_problems(node, at)
         for j, task_input in enumerate(node.inputs):
             problems += _input_problems(dag, node, task_input, f"{at}.input[{j}]")
+    problems += _cycle_problems(dag, components)
+    return problems
+
+
+def _cycle_problems(dag: Dag, path: str) -> Iterator[Problem]:
+    """Find a cycle of tasks that need each other's outputs; only the first one is reported."""
     try:
         _sorter(dag)
     except CycleError as error:
         cycle = " -> ".join(error.args[1])
-        problems.append(Problem(components, "must not form a cycle", cycle))
-    return problems
+        yield Problem(path, "must not form a cycle", cycle)
 
 
 def _name_problems(name: str, path: str) -> Iterator[Problem]:
+    """Find violations of the rules for a task's name.
+
+    A dot would be ambiguous: inputs are written as ``task.key``.
+    """
     rule = name_rule(name, _LONGEST)
     if rule:
         yield Problem(path, rule, name)
@@ -129,6 +146,7 @@ def _name_problems(name: str, path: str) -> Iterator[Problem]:
 
 
 def _output_problems(node: DagNode, at: str) -> Iterator[Problem]:
+    """Find outputs of a task with an invalid key, or with the key of another one."""
     keys: set[str] = set()
     for j, output in enumerate(node.outputs):
         path = f"{at}.output[{j}].key"
@@ -146,6 +164,10 @@ def _input_problems(
     task_input: DagInput,
     at: str,
 ) -> Iterator[Problem]:
+    """Find an input that names no output, or an output of another type.
+
+    Types match within their `group`.
+    """
     edge = f"{task_input.task}.{task_input.key}"
     if not task_input.task or not task_input.key:
         yield Problem(f"{at}.key", "must read <task>.<output key>", edge.strip("."))
@@ -169,6 +191,10 @@ def _missing_output(
     source: DagNode,
     at: str,
 ) -> Problem:
+    """Return the problem of an input whose task has no output of that key.
+
+    It lists the keys that the task has, and suggests the one that was probably meant.
+    """
     keys = [output.key for output in source.outputs[:_MAX_LISTED]]
     has = ", ".join(keys) or "no output"
     if len(source.outputs) > _MAX_LISTED:
@@ -196,7 +222,10 @@ _DATA = frozenset(
 
 
 def group(kind: str) -> str:
-    """Return the group of an artefact type, data, model or metric, within which types match."""
+    """Return the group of an artefact type: data, model or metric.
+
+    An input and an output match if their types are of one group.
+    """
     if kind in _DATA:
         return "data"
     if "model" in kind:
@@ -205,7 +234,10 @@ def group(kind: str) -> str:
 
 
 def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
-    """Return a function that caches another one by component: a flow may have many tasks of one."""
+    """Return a function that asks only once per component and caches the response.
+
+    A flow may have many tasks of one component.
+    """
     cache: dict[ComponentRef, X] = {}
 
     def cached(task: DagNode) -> X:
@@ -217,7 +249,10 @@ def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
 
 
 def order(dag: Dag) -> list[str]:
-    """Return the tasks' names so that each follows its upstream tasks; otherwise in the flow's order."""
+    """Return the tasks' names in an order in which each follows its upstream tasks.
+
+    Tasks that could come in any order have that of the flow. Raises `CycleError`.
+    """
     positions = {node.name: i for i, node in enumerate(dag.nodes)}
     sorter = _sorter(dag)
     names: list[str] = []

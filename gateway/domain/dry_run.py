@@ -1,4 +1,4 @@
-"""The report of a dry run: the checks of a job at each of its nodes before anything is created. Values only."""
+"""The report of a dry run: the checks of a job at each of its nodes before it is created."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

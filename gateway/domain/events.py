@@ -87,7 +87,10 @@ NAME_OF = {entry: kind.name for kind in KINDS for entry in kind.entries}
 
 
 def entries(names: Iterable[str] = ()) -> list[str]:
-    """Return the timeline entries of the named events, or of all events if none is named."""
+    """Return the timeline entries of the named events, or of all events if none is named.
+
+    An unknown name has no entries.
+    """
     selected = set(names) or set(NAMES)
     timeline_entries: list[str] = []
     for kind in KINDS:

@@ -82,7 +82,10 @@ class NodeJob:
 
     @property
     def refusal(self) -> Failure:
-        """Why the node refused to take part, without the names that its message may begin with."""
+        """Why the node refused to take part.
+
+        Its message may begin with the names of the node and the reason, which are removed.
+        """
         reason = self.create.reason
         message = self.create.message.removeprefix(f"{self.node}: ")
         message = message.removeprefix(f"{reason}: ")
@@ -116,7 +119,7 @@ class NodeTask:
         return merge(self.roles.values())
 
     def failed(self) -> Self:
-        """Return the part with every role failed that has not ended."""
+        """Return the part with each of its open roles failed; the same part if none is open."""
         roles = dict(self.roles)
         for role, status in self.roles.items():
             if not ended(TASK, status):
@@ -134,7 +137,7 @@ class NodeTask:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of the attempt is left there: it ended, or certainly never began."""
+        """Whether nothing of the present attempt is left there: it ended, or never began."""
         if self.start.state is CallState.IDLE:
             return True
         return all(ended(TASK, status) for status in self.roles.values())
@@ -292,7 +295,10 @@ class Job:
 
     @property
     def progress(self) -> int:
-        """The share of finished tasks in per cent; 100 only once the job has succeeded."""
+        """The share of finished tasks in per cent; 100 only once the job has succeeded.
+
+        A job of which all tasks are finished has `_MAX_PROGRESS` until then.
+        """
         if self.outcome is Outcome.SUCCEEDED:
             return 100
         if not self.tasks:

@@ -1,12 +1,12 @@
 """Models: the results of a training job at each party, which a predicting job uses.
 
 ``job_params.common.job_type`` distinguishes the two; the default is train. A training job that ends
-SUCCEEDED leaves one `PartyModel` per local party with an output of category model. Its ``model_id``
-(by default the flow's id, else the job's) and version (by default the job's id) are the same at
-every node.
+SUCCEEDED leaves one `PartyModel` per local party with an output of category model. Its id and
+version are the same at every node. The id is set by ``model_id``, by default the flow's id, or the
+job's id if the flow's cannot be part of a path. The version is by default the job's id.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ from gateway.domain.states import Outcome, RunStatus
 TRAIN = "train"
 PREDICT = "predict"
 LONGEST_ID = 128  # characters of a model's id and of a version
-# The end of a successful training waits this long for nodes that have not confirmed, and so not
-# saved, the model.
+# The end of a successful training waits this long for nodes that have not confirmed the stop, and
+# so may not have saved the model.
 HOLD = timedelta(seconds=30)
 _MODEL_SETTINGS = ("job_type", "model_id", "model_version")
 _LOCATION_KEYS = ("dataset_id", "namespace", "name")
@@ -89,7 +89,7 @@ class Named:
 
 
 def named(spec: JobSpec) -> Named:
-    """Return the version that a job makes or uses."""
+    """Return the version of a model that a job makes or uses."""
     settings = _model_settings(spec)
     default_id = spec.flow_id
     if id_rule(spec.flow_id) is not None:
@@ -112,14 +112,20 @@ def _model_settings(spec: JobSpec) -> dict[str, Any]:
 
 
 def id_rule(text: str) -> str | None:
-    """Return the rule that a model's id or version, which is part of paths, violates; None for a valid one."""
+    """Return the rule that a model's id or version violates; None for a valid one.
+
+    Both are parts of paths, and have at most `LONGEST_ID` characters.
+    """
     if len(text) > LONGEST_ID:
         return f"must not be longer than {LONGEST_ID} characters"
     return name_rule(text, LARGEST_NAME)
 
 
 def makes_model(spec: JobSpec) -> bool:
-    """Whether the job leaves a model if it succeeds."""
+    """Return whether the job leaves a model if it succeeds.
+
+    It does if it trains, and one of its tasks has an output that is a model.
+    """
     return not named(spec).predicts and any(model_keys(node) for node in spec.dag.nodes)
 
 
@@ -145,10 +151,11 @@ def prediction(
     version: str,
     datasets: Mapping[str, str],
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
-    """Return the job that predicts with a trained model, its differences from the training, and problems.
+    """Return the job that predicts with a trained model.
 
-    It has the training's flow without outputs of models, and its parameters, id and trace.
-    ``datasets`` are the ids of the tables to predict on, by party such as guest.0.
+    The second value are its differences from the training, the third problems. It has the
+    training's flow without outputs of models, and its parameters, id and trace. ``datasets`` are
+    the ids of the tables to predict on, by party such as guest.0.
     """
     settings = dict(zip(_MODEL_SETTINGS, (PREDICT, model_id, version), strict=True))
     changes: list[Change] = []
@@ -170,25 +177,34 @@ def prediction(
 
 
 def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
-    """Return a flow without outputs of models and the inputs that take them, and the differences."""
+    """Return a flow without outputs of models, and without the inputs that take them.
+
+    The second value are the differences.
+    """
     models: set[tuple[str, str]] = set()
     for node in dag.nodes:
         models.update((node.name, key) for key in model_keys(node))
     nodes = []
     changes = []
     for number, node in enumerate(dag.nodes):
-        path = f"dag.components[{number}]"
         outputs = tuple(item for item in node.outputs if (node.name, item.key) not in models)
-        if outputs != node.outputs:
-            changes.append(Change(f"{path}.output", _keys(node.outputs), _keys(outputs)))
         inputs = tuple(item for item in node.inputs if (item.task, item.key) not in models)
-        if inputs != node.inputs:
-            changes.append(Change(f"{path}.input", _keys(node.inputs), _keys(inputs)))
-        nodes.append(replace(node, inputs=inputs, outputs=outputs))
+        changed_node = replace(node, inputs=inputs, outputs=outputs)
+        changes += _node_changes(node, changed_node, f"dag.components[{number}]")
+        nodes.append(changed_node)
     return replace(dag, nodes=tuple(nodes)), changes
 
 
+def _node_changes(before: DagNode, after: DagNode, path: str) -> Iterator[Change]:
+    """Yield the differences of a task's outputs and inputs, by their keys."""
+    if after.outputs != before.outputs:
+        yield Change(f"{path}.output", _keys(before.outputs), _keys(after.outputs))
+    if after.inputs != before.inputs:
+        yield Change(f"{path}.input", _keys(before.inputs), _keys(after.inputs))
+
+
 def _keys(items: Sequence[DagInput | DagOutput]) -> list[str]:
+    """Return the keys of inputs or outputs."""
     return [item.key for item in items]
 
 
@@ -212,23 +228,44 @@ def _with_datasets(
             continue
         path = f"config.task_params.{party.role}.{party.index}.{task}"
         changes.append(Change(path, dict(location), {"dataset_id": dataset_id}))
-        index = str(party.index)
-        by_index = params[party.role]
-        by_task = by_index[index]
-        entry = _with_dataset(by_task[task], dataset_id)
-        params[party.role] = {**by_index, index: {**by_task, task: entry}}
+        _set_dataset(params, party, task, dataset_id)
+    problems += _superfluous_datasets(datasets, labels)
+    return params, changes, problems
+
+
+def _set_dataset(
+    params: dict[str, Any],
+    party: Party,
+    task: str,
+    dataset_id: str,
+) -> None:
+    """Replace the table of a party's task in parameters with one entry per index.
+
+    Objects inside the parameters are copied, as the training has them too.
+    """
+    index = str(party.index)
+    by_index = params[party.role]
+    by_task = by_index[index]
+    entry = _with_dataset(by_task[task], dataset_id)
+    params[party.role] = {**by_index, index: {**by_task, task: entry}}
+
+
+def _superfluous_datasets(datasets: Iterable[str], labels: Collection[str]) -> Iterator[Problem]:
+    """Find datasets for parties that trained without a table; ``labels`` are the other parties."""
     names = ", ".join(sorted(labels))
     rule = f"names no party that trained with a table; those are {names}"
     for label in datasets:
         if label not in labels:
-            problems.append(Problem(f"datasets.{label}", rule))
-    return params, changes, problems
+            yield Problem(f"datasets.{label}", rule)
 
 
 def _tables(
     training: JobSpec, params: Mapping[str, Any]
 ) -> list[tuple[Party, str, Mapping[str, str]]]:
-    """Return the tables of a training: party, task, and the table's place, of each with an entry of its own."""
+    """Return the tables of a training: party, task, and the table's id or names.
+
+    Only a party with an entry of its own has a table; ``params`` has one entry per index.
+    """
     tables = []
     for party in training.parties:
         for node in training.dag.nodes:
@@ -239,7 +276,7 @@ def _tables(
 
 
 def _with_dataset(entry: Mapping[str, Any], dataset_id: str) -> dict[str, Any]:
-    """Return a task's parameters with another table."""
+    """Return a task's parameters with another table in place of theirs."""
     parameters = {key: value for key, value in entry.items() if key not in _LOCATION_KEYS}
     return {**parameters, "dataset_id": dataset_id}
 
@@ -252,32 +289,42 @@ def outputs_to_fingerprint(
     node: DagNode,
     output_keys: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the outputs of a run, by their names in the description, that become part of a model."""
+    """Return the outputs of a run that become part of a model; empty in a predicting job.
+
+    They are named as in the component's description; ``output_keys`` has these names by the keys of
+    the flow.
+    """
     if named(spec).predicts:
         return ()
     return tuple(output_keys[key] for key in model_keys(node) if key in output_keys)
 
 
 def saves(local: LocalJob, ending: Ending | None) -> bool:
-    """Whether the end of the job here is a success that leaves a model.
+    """Return whether the end of the job here is a success that leaves a model.
 
-    Without an ending from the scheduling node: if all runs here succeeded, and every last task of
-    the flow ran here.
+    The scheduling node may not report an ending. Then the job counts as a success if all runs here
+    succeeded and every last task of the flow ran here.
     """
     runs = local.runs_that_count()
-    if named(local.spec).predicts or not any(run.files for run in runs):
+    has_model = any(run.files for run in runs)
+    if named(local.spec).predicts or not has_model:
         return False
     if ending is not None:
         return ending.outcome is Outcome.SUCCEEDED
+    return _has_succeeded_here(local.spec.dag, runs)
+
+
+def _has_succeeded_here(dag: Dag, runs: Sequence[Run]) -> bool:
+    """Return whether the latest run of each task and party succeeded, among them the last tasks."""
     latest = {(run.task_name, run.party.label): run for run in runs}
     if any(run.status is not RunStatus.SUCCESS for run in latest.values()):
         return False
     tasks = {run.task_name for run in runs}
-    return _last_tasks(local.spec.dag) <= tasks
+    return _last_tasks(dag) <= tasks
 
 
 def _last_tasks(dag: Dag) -> set[str]:
-    """Return the tasks without downstream tasks."""
+    """Return the tasks whose outputs no other task takes."""
     last = {node.name for node in dag.nodes}
     for node in dag.nodes:
         last -= node.upstream
@@ -293,18 +340,19 @@ def left_by(local: LocalJob) -> list[PartyModel]:
     models = []
     for party in local.spec.parties_at(local.node):
         parts = _parts_of(local, party)
-        if parts:
-            model = PartyModel(
-                name.model_id,
-                name.version,
-                party,
-                local.spec.parties,
-                local.id,
-                local.spec.flow_id,
-                local.ended_at or local.created_at,
-                parts,
-            )
-            models.append(model)
+        if not parts:
+            continue
+        model = PartyModel(
+            model_id=name.model_id,
+            version=name.version,
+            party=party,
+            parties=local.spec.parties,
+            job_id=local.id,
+            flow_id=local.spec.flow_id,
+            created_at=local.ended_at or local.created_at,
+            parts=parts,
+        )
+        models.append(model)
     return models
 
 
@@ -338,10 +386,10 @@ def _parts_in(run: Run) -> Iterator[ModelPart]:
 
 
 def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
-    """Return the parts that a task of a predicting flow takes.
+    """Return the parts of a model that a task of a predicting flow takes; empty if none fits.
 
-    They are from the task with the same name, else from the only task with the same component in
-    any version.
+    They come from the task with the same name, otherwise from the only task with the same component
+    in any version.
     """
     by_name = tuple(part for part in model.parts if part.task == node.name)
     if by_name:
@@ -363,9 +411,10 @@ def not_allowed(
     model: PartyModel,
     granted: Sequence[NodeId],
 ) -> list[NodeId]:
-    """Return the nodes of a job that may not use a model: no party of its training, and not granted it.
+    """Return the nodes of a job that may not use a model.
 
-    The scheduling node counts, too: it alone claims that another node is the initiator.
+    Allowed are the nodes of its training's parties, and those it was ``granted`` to. The scheduling
+    node must be allowed too: that another node is the initiator is only its own claim.
     """
     allowed = {party.node for party in model.parties}
     allowed.update(granted)
@@ -377,10 +426,10 @@ def not_allowed(
 
 
 def may_conclude(job: Job, at: datetime) -> bool:
-    """Whether a job's end may be reported: of a successful training once every node has saved its model.
+    """Return whether the end of a job may be reported.
 
-    A node saves it before it confirms the stop. For one that does not, the end waits no longer than
-    `HOLD`.
+    A successful training has to wait until every node has saved its model, which each does before
+    it confirms the stop. For nodes that do not confirm, it waits no longer than `HOLD`.
     """
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED:
@@ -391,5 +440,5 @@ def may_conclude(job: Job, at: datetime) -> bool:
 
 
 def _takes_part(node: NodeJob) -> bool:
-    """Whether the job was created at a node, and does not run without it."""
+    """Return whether the job was created at a node, and does not run without it."""
     return node.excluded is None and node.create.state not in (CallState.IDLE, CallState.REFUSED)

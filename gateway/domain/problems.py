@@ -1,4 +1,4 @@
-"""An error in an input, as a value; descriptions of components and route tables use it, too."""
+"""Errors in inputs, as values: of jobs, descriptions of components, and route tables."""
 
 import json
 import unicodedata
@@ -12,8 +12,8 @@ _MAX_VALUE = 200  # characters of an input's value that a message repeats
 _MAX_LISTED = 20  # problems that the message of an exception lists
 _MAX_WORD = 64  # characters of a word that are compared with the valid names
 _MAX_MESSAGE = 10_000  # characters of a node's message that are parsed
-_MAX_INDEX_DIGITS = 9
-_JOB_PATHS = ("config.", "config[", "dag.", "dag[")
+_MAX_INDEX_DIGITS = 9  # of a party's index
+_JOB_PATHS = ("config.", "config[", "dag.", "dag[")  # beginnings of paths in the body of a job
 
 # How a problem is spelled; `job_problems_in` parses this form again.
 _BETWEEN_PROBLEMS = "; "
@@ -55,6 +55,7 @@ class Problem(NamedTuple):
 
     @property
     def _hint(self) -> str:
+        """The suggestion as the end of a sentence; empty without one."""
         if not self.suggestion:
             return ""
         return f"; did you mean {self.suggestion}?"
@@ -76,10 +77,10 @@ def near(
     names: Iterable[str],
     cutoff: float = 0.6,
 ) -> str:
-    """Return the name that was probably meant by a misspelled word; empty if none is similar enough.
+    """Return the name that was probably meant by a misspelled word; empty if none is similar.
 
     ``cutoff`` is the least similarity, from 0 to 1. Of names that differ only in case, the first
-    counts.
+    one counts.
     """
     by_lower: dict[str, str] = {}
     for name in names:
@@ -98,7 +99,7 @@ def is_unprintable(text: str) -> bool:
 def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
     """Return the rule that a name or namespace violates; None for a valid folder name.
 
-    ``largest`` is in bytes.
+    ``largest`` is the limit of its size in bytes.
     """
     if not text:
         return "must not be empty"
@@ -116,7 +117,7 @@ def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
 
 
 def index_of(text: str) -> int | None:
-    """Parse a party's index; None unless it is a decimal number of at most nine digits."""
+    """Parse a party's index; None for any text but a decimal number of at most nine digits."""
     is_number = text.isascii() and text.isdecimal()
     if not is_number or len(text) > _MAX_INDEX_DIGITS:
         return None
@@ -127,9 +128,10 @@ def index_of(text: str) -> int | None:
 
 
 def job_problems_in(message: str, node: str) -> Iterator[Problem]:
-    """Parse the problems of a job's body in a node's message; each rule is prefixed with the node.
+    """Parse the problems of a job's body in a message of a node.
 
-    Text before the first problem is skipped.
+    The rule of each gets the node as a prefix. Text before the first problem is skipped, and so is
+    text beyond `_MAX_MESSAGE` characters.
     """
     texts: list[str] = []
     for part in message[:_MAX_MESSAGE].split(_BETWEEN_PROBLEMS):
@@ -148,7 +150,10 @@ def _begins_problem(text: str) -> bool:
 
 
 def _parse_problem(text: str, node: str) -> Problem:
-    """Parse a problem in the form of `Problem.__str__`; its rule gets the node as a prefix."""
+    """Parse a problem in the form of `Problem.__str__`; its rule gets the node as a prefix.
+
+    Value and suggestion are texts; a problem without a value has None.
+    """
     path, _, rule = text.partition(_BEFORE_RULE)
     value = ""
     suggestion = ""
@@ -160,7 +165,7 @@ def _parse_problem(text: str, node: str) -> Problem:
 
 
 def _unquoted(value: str) -> str:
-    """Return a text without its quotes, and any other value as its JSON."""
+    """Return a quoted text without its quotes, and any other value as it is, in JSON."""
     if not value.startswith(("'", '"')):
         return value
     quote = value[0]

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from gateway.domain import redaction, rerun, retries
 from gateway.domain.dag import downstream
-from gateway.domain.job import Job, NodeJob, Task
+from gateway.domain.job import Consent, Job, NodeJob, Task
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, Party, moment
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
@@ -24,18 +24,15 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 
 def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
-    """Return whether the job may run without all of these nodes."""
+    """Return whether the job may run without these nodes, all of them together."""
     excluded = frozenset(nodes)
     if spec.initiator in excluded:
         return False
+    parties = [party for party in spec.parties if party.node in excluded]
     required = spec.settings.required_parties
-    roles = set()
-    for party in spec.parties:
-        if party.node not in excluded:
-            continue
-        if party.label in required:
-            return False
-        roles.add(party.role)
+    if any(party.label in required for party in parties):
+        return False
+    roles = {party.role for party in parties}
     return all(_has_enough(spec, role, excluded) for role in roles)
 
 
@@ -47,17 +44,18 @@ def _has_enough(spec: JobSpec, role: str, excluded: frozenset[NodeId]) -> bool:
 
 
 def _least(spec: JobSpec, role: str, parties: list[Party]) -> int:
-    """Return how many parties of a role the job needs; all of them if the number is not valid.
+    """Return how many of a role's parties the job needs; ``parties`` are all of them.
 
-    Without a number, a role with required parties needs no further ones, which are 0 here.
+    0 for a role with required parties and no number in ``min_parties``: `can_spare` checks the
+    required ones, and the job needs no others. A number that is not valid counts as all.
     """
     min_parties = spec.settings.min_parties
-    required = spec.settings.required_parties
     if role in min_parties:
         least = min_parties[role]
         if isinstance(least, int):
             return least
         return len(parties)
+    required = spec.settings.required_parties
     if any(party.label in required for party in parties):
         return 0
     return len(parties)
@@ -79,8 +77,8 @@ def excluded_parties(job: Job) -> tuple[str, ...]:
 def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
     """Return the job without a node and its parts of all tasks; None if the job needs the node.
 
-    A node can be excluded only before any task starts. Nodes that got a start get another one,
-    which names the excluded parties.
+    A node can be excluded only before any task starts. Nodes that the start of the job was sent to
+    get it again, as it names the excluded parties.
     """
     if job.status is JobStatus.RUNNING or job.ending is not None:
         return None
@@ -111,10 +109,10 @@ def _tasks_without(job: Job, node: NodeId) -> dict[str, Task] | None:
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:
-    """Return the job's end as reported to a node that is stopped.
+    """Return the job's end as reported to a node that is stopped; None if it has none.
 
-    An excluded node only learns why it was excluded. Any other gets the ending without values from
-    other nodes' entries, neither the submitted nor the amended ones.
+    An excluded node only learns why it was excluded. Any other node gets the ending without values
+    of other nodes' entries, whether submitted or amended.
     """
     excluded = job.nodes[node].excluded
     if excluded is None:
@@ -138,7 +136,7 @@ def tolerated(
 ) -> Job | None:
     """Return the job as it goes on after the failure of a task; None if it cannot.
 
-    The task keeps its failure as its ending, and the tasks that need its output never start.
+    The failure becomes the task's ending, and the tasks that need its output never start.
     """
     is_tolerable = task.name in job.spec.settings.tolerable_tasks
     if not is_tolerable or task.ending is not None or job.ending is not None:
@@ -164,7 +162,7 @@ def failed_tasks(job: Job) -> list[str]:
 
 
 def _has_tolerated_failure(task: Task) -> bool:
-    """Return whether a task has failed, and that was also recorded as its ending."""
+    """Return whether a task has failed, and the job went on with the failure as its ending."""
     if task.status is not TaskStatus.FAILED or task.ending is None:
         return False
     return task.ending.outcome is Outcome.FAILED
@@ -180,7 +178,7 @@ class PartyDetail:
     party: str
     node: NodeId
     state: str
-    excluded: bool
+    excluded: bool  # the job runs without it
     reason: str = ""
     message: str = ""
     tries: int = 0  # of the call whose response is awaited, or came last
@@ -188,7 +186,7 @@ class PartyDetail:
 
 
 def details(job: Job) -> list[PartyDetail]:
-    """Return the state of every party."""
+    """Return the state of every party, in the order of the job's parties."""
     party_details = []
     for party in job.spec.parties:
         node = job.nodes.get(party.node)
@@ -198,19 +196,22 @@ def details(job: Job) -> list[PartyDetail]:
 
 
 def in_words(job: Job) -> str:
-    """Describe the state of every node in one sentence."""
-    states: dict[NodeId, str] = {}
-    for detail in details(job):
-        text = f"{detail.node} {detail.state}"
-        why = " ".join(filter(None, (detail.reason, detail.message)))
-        if why and detail.state != "ok":
-            text += f": {why}"
-        states[detail.node] = text
+    """Describe the state of every node in one sentence, with the cause unless it is ok."""
+    states = {detail.node: _node_in_words(detail) for detail in details(job)}
     return "; ".join(states.values())
 
 
+def _node_in_words(detail: PartyDetail) -> str:
+    """Describe the state of a node by one of its parties, which all have the same."""
+    text = f"{detail.node} {detail.state}"
+    cause = " ".join(filter(None, (detail.reason, detail.message)))
+    if detail.state == "ok" or not cause:
+        return text
+    return f"{text}: {cause}"
+
+
 def _detail(label: str, node: NodeJob) -> PartyDetail:
-    """Return the state of a party at a node."""
+    """Return the state of a party at a node, by the node's latest call."""
     call = _latest_call(node)
     state, reason, message = _state(node, call)
     if state == "unknown" and node.unreachable_since is not None and not reason:
@@ -228,7 +229,10 @@ def _detail(label: str, node: NodeJob) -> PartyDetail:
 
 
 def _latest_call(node: NodeJob) -> Call:
-    """Return the call that the node's state depends on: create, then reservation, then start."""
+    """Return the call that the node's state depends on: create, then reservation, then start.
+
+    A granted reservation says nothing about the node that its creation does not.
+    """
     reservation = node.reservation.apply
     if reservation.state is CallState.REFUSED:
         return reservation
@@ -249,8 +253,13 @@ def _state(node: NodeJob, call: Call) -> tuple[str, str, str]:
         return "unknown", node.excluded.reason, node.excluded.message
     if call.state is not CallState.OK:
         return "unknown", call.reason, call.message
-    if consent is None or consent.status is not JobStatus.PENDING:
+    if consent is None or not node.decides:
         return "ok", call.reason, call.message
+    return _pending_state(consent)
+
+
+def _pending_state(consent: Consent) -> tuple[str, str, str]:
+    """Return state, reason and message of a node that has not decided on the job yet."""
     deadline = moment(consent.decides_by)
     if consent.waits_for:
         return "unknown", "PREPARING", f"{consent.waits_for}, by {deadline}"

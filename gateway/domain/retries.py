@@ -5,9 +5,9 @@ stop of it can still be on its way, the task begins again under a new id: nodes 
 one that was started already. Until the last attempt has failed the task keeps its state, as none of
 the standard's states goes back.
 
-A stop is a decision, made once and kept in `Task.ending`; from then on nothing of the task is
-started any more, and whatever else happens to it happens because of the stop. Only a success that
-was under way still counts.
+A stop is a decision, made once and recorded in `Task.ending`. From then on nothing of the task is
+started any more, and any later failure counts as caused by the stop. Only a success that was under
+way still counts.
 """
 
 import hashlib
@@ -22,12 +22,11 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Due, Timing, expiry
 
-# The ids of a task's attempts: opaque, or made of the task's name and the attempt's number.
+
+# ---------------------------------------------------------------- ids of attempts
 #
-# Nodes that know a task only by name and number need the second kind; a job whose first attempts
-# have it keeps to it.
-
-
+# An id is either opaque, or made of the task's name and the attempt's number. The latter is for
+# nodes that know a task only by name and number. All attempts of a task have the same kind.
 def numbered_id(
     job_id: str,
     task: str,
@@ -45,20 +44,24 @@ def following(
 ) -> str:
     """Return the id of the attempt after the one with the id ``before``, of the same kind.
 
-    Always the same one, so that two planners agree on it.
+    It depends on the arguments only, so that two planners agree on it.
     """
     if before == numbered_id(job_id, task, attempt - 1):
         return numbered_id(job_id, task, attempt)
     return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
 
 
-# Reasons that another attempt would meet again, or that were intended.
+# ---------------------------------------------------------------- retries
+
+# Reasons of failures after which no attempt follows: it would fail in the same way, or the failure
+# was intended.
 _REPEATED = """
-    ATTEMPTS_USED_UP COMMAND_NOT_FOUND COMPONENT_UNKNOWN DAEMON_NOT_ALLOWED DATASET_CHANGED DATASET_DISABLED
-    DATASET_UNKNOWN DATA_MISSING DIGEST_CHANGED IMAGE_NOT_FOUND INPUT_MISSING INVALID JOB_ENDED JOB_UNKNOWN
-    NOT_AUTHORISED NOT_STOPPED NOT_SUPPORTED NO_ROLE_HERE PARAMETERS_CHANGED PROVIDER_RETIRED
-    PROVIDER_UNKNOWN PULL_DENIED RESOURCES_NEVER SIGNATURE_ABSENT SIGNATURE_INVALID STOPPED STORAGE_ADDRESSING
-    STORAGE_DENIED STORAGE_GONE STORAGE_MISMATCH STORAGE_UNKNOWN TASK_ID_CONFLICT TASK_UNKNOWN VERSION_UNKNOWN
+    ATTEMPTS_USED_UP COMMAND_NOT_FOUND COMPONENT_UNKNOWN DAEMON_NOT_ALLOWED
+    DATASET_CHANGED DATASET_DISABLED DATASET_UNKNOWN DATA_MISSING DIGEST_CHANGED
+    IMAGE_NOT_FOUND INPUT_MISSING INVALID JOB_ENDED JOB_UNKNOWN NOT_AUTHORISED NOT_STOPPED
+    NOT_SUPPORTED NO_ROLE_HERE PARAMETERS_CHANGED PROVIDER_RETIRED PROVIDER_UNKNOWN PULL_DENIED
+    RESOURCES_NEVER SIGNATURE_ABSENT SIGNATURE_INVALID STOPPED STORAGE_ADDRESSING STORAGE_DENIED
+    STORAGE_GONE STORAGE_MISMATCH STORAGE_UNKNOWN TASK_ID_CONFLICT TASK_UNKNOWN VERSION_UNKNOWN
 """
 NOT_WORTH_IT = frozenset(_REPEATED.split())
 
@@ -78,9 +81,13 @@ class TryAgain:
 
 
 def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
-    """Yield the decisions that time alone brings: time-outs of job and tasks, and next attempts."""
+    """Yield the decisions that time alone brings: time-outs of job and tasks, and next attempts.
+
+    Only a running job has any.
+    """
     limits = job.spec.settings.time_limits
-    if limits == JobLimits() or job.status is not JobStatus.RUNNING:
+    has_limits = limits != JobLimits()
+    if not has_limits or job.status is not JobStatus.RUNNING:
         return
     if limits.job_timeout is not None and job.started_at is not None:
         yield Due(job.started_at + timedelta(seconds=limits.job_timeout), TimeOut())
@@ -107,18 +114,13 @@ def _after_failed_attempt(
     earliest: datetime,
     timing: Timing,
 ) -> Iterator[Due[TimeOut | TryAgain]]:
-    """Yield the next attempt once the failed one is over everywhere, else when that is given up.
+    """Yield the next attempt once the failed one is over at all nodes.
 
-    The next attempt begins at ``earliest``, and not before every start and stop of the failed one
-    has certainly arrived.
+    Until then, yield when the nodes at which it goes on are given up.
     """
     parts = task.nodes.values()
     if all(part.over for part in parts):
-        moments = [earliest]
-        for part in parts:
-            moments.append(_last_arrival(part.start, timing.call_deadline))
-            moments.append(_last_arrival(part.stop, timing.call_deadline))
-        yield Due(max(moments), TryAgain(task.name))
+        yield Due(_next_attempt_at(parts, earliest, timing), TryAgain(task.name))
         return
     for part in parts:
         given_up = _given_up_at(part, timing.stop_timeout)
@@ -126,10 +128,28 @@ def _after_failed_attempt(
             yield Due(given_up, TimeOut(task.name))
 
 
-def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
-    """Return when a node's time to end its part was over, if a later poll showed that it goes on.
+def _next_attempt_at(
+    parts: Iterable[NodeTask],
+    earliest: datetime,
+    timing: Timing,
+) -> datetime:
+    """Return when the attempt after a failed one begins.
 
-    ``timeout`` is the time in seconds after the stop, which the node must have acknowledged.
+    That is not before ``earliest``, nor before every start and stop of the failed attempt has
+    certainly arrived.
+    """
+    moments = [earliest]
+    for part in parts:
+        moments.append(_last_arrival(part.start, timing.call_deadline))
+        moments.append(_last_arrival(part.stop, timing.call_deadline))
+    return max(moments)
+
+
+def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
+    """Return when a node's time to end its part of a failed attempt was over.
+
+    None unless the node has acknowledged the stop, and a poll later than ``timeout`` seconds after
+    it shows that the part goes on.
     """
     stop = part.stop
     poll = part.poll
@@ -143,9 +163,9 @@ def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
 
 
 def _last_arrival(call: Call, call_deadline: float) -> datetime:
-    """Return when a call certainly does not arrive any more.
+    """Return when a call certainly does not arrive any more; `NOW` if it has arrived.
 
-    Of a call that was made twice the first may be late.
+    The first of two tries may be late even if the call has its response.
     """
     if call.completed and call.tries < 2:
         return NOW
@@ -155,7 +175,7 @@ def _last_arrival(call: Call, call_deadline: float) -> datetime:
 def is_tried_again(job: Job, task: Task) -> bool:
     """Return whether a task that has just failed is retried.
 
-    Not if the job or the task ends, the reason would come up again, or no attempt remains.
+    It is not if the job or the task ends, the same failure would follow, or no attempt remains.
     """
     if job.status is not JobStatus.RUNNING or job.ending is not None:
         return False
@@ -171,7 +191,10 @@ def set_back(
     task: Task,
     at: datetime,
 ) -> Job:
-    """Record that an attempt has failed and another follows; from now on it is stopped wherever it runs."""
+    """Record that an attempt has failed and another one follows.
+
+    From now on the failed attempt is stopped wherever it still runs.
+    """
     failure = task.failure or Failure("FAILED", task=task.name)
     detail = {
         **failure.as_dict(),
@@ -188,10 +211,10 @@ def time_out(
     name: str,
     at: datetime,
 ) -> Job:
-    """Return the job after a task took too long: it is retried, or fails with all that still runs.
+    """Return the job after a task took too long: it is retried, or fails at all its nodes.
 
-    An attempt that failed, and whose stop took too long, fails for good: it would run next to the
-    following one.
+    A failed attempt whose stop took too long is not retried: it would run next to the following
+    one.
     """
     task = job.tasks[name]
     if task.failed_at is not None:
@@ -210,7 +233,7 @@ def _not_stopped(task: Task) -> Failure:
 
 
 def _timeout(job: Job, task: Task) -> Failure:
-    """Return the failure of a task that took longer than its time limit."""
+    """Return the failure of a task that took longer than its time limit, with its open nodes."""
     limit = job.spec.settings.time_limits.of(task.name).timeout or 0.0
     text = f"not over after {limit:g} s"
     nodes = _open_nodes(task)
@@ -231,7 +254,7 @@ def _fail_everywhere(
 
 
 def _open_nodes(task: Task) -> str:
-    """List the nodes at which a task is not over, each with its state there."""
+    """List the nodes at which a task is not over, each with its state there; empty for none."""
     texts = []
     for node, part in task.nodes.items():
         open_statuses = [status for status in part.roles.values() if not ended(TASK, status)]
@@ -241,7 +264,7 @@ def _open_nodes(task: Task) -> str:
 
 
 def job_timed_out(job: Job, at: datetime) -> Ending:
-    """Return how a job ends that takes too long."""
+    """Return the ending of a job that took longer than its time limit."""
     tasks = job.tasks.values()
     open_tasks = [task.name for task in tasks if task.status is not TaskStatus.SUCCESS]
     limit = job.spec.settings.time_limits.job_timeout or 0.0
@@ -254,7 +277,10 @@ def begin_again(
     name: str,
     at: datetime,
 ) -> Job:
-    """Begin the next attempt of a task; one that has succeeded everywhere in the meantime is a success."""
+    """Begin the next attempt of a task.
+
+    If its failed attempt has succeeded everywhere after all, the task is a success instead.
+    """
     task = job.tasks[name]
     if task.reported is TaskStatus.SUCCESS:
         job = job.with_task(replace(task, failed_at=None, failure=None))
@@ -271,7 +297,7 @@ def begin_again(
 
 
 def _next_attempt(job: Job, task: Task) -> Task:
-    """Return a task with a new attempt that has not begun anywhere, and the failed one among the past."""
+    """Return a task with a new attempt that has not begun anywhere; the failed one becomes past."""
     failure = task.failure or Failure("FAILED", task=task.name)
     failed_attempt = Attempt(task.attempt, task.task_id, failure, task.started_at, task.failed_at)
     number = task.attempt + 1
@@ -298,7 +324,10 @@ def with_endings(
     names: Iterable[str],
     ending: Ending,
 ) -> tuple[Job, list[str]]:
-    """Return the job with this ending decided for tasks, and the names of those that had none."""
+    """Return the job with this ending recorded for tasks, and the names of the tasks that got it.
+
+    A task that has an ending already keeps its own.
+    """
     requested = set(names)
     tasks = dict(job.tasks)
     changed = []
@@ -329,19 +358,26 @@ def stop(
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     """Return how the job ends because nothing is left to run; None if something is.
 
-    Every task has succeeded or has an ending. The job was stopped if one of its tasks was; failures
-    of tasks that have an ending were tolerated.
+    Nothing is left once every task has succeeded or has an ending. The job was stopped if one of
+    its tasks was; other failures of tasks with an ending were tolerated.
     """
     tasks = job.tasks.values()
     open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
     if not tasks or any(task.ending is None for task in open_tasks):
         return None
-    if not open_tasks:
-        return Ending(Outcome.SUCCEEDED, at)
+    if open_tasks:
+        stop_ending = _first_stop(tasks)
+        if stop_ending is not None:
+            return replace(stop_ending, at=at)
+    return Ending(Outcome.SUCCEEDED, at)
+
+
+def _first_stop(tasks: Iterable[Task]) -> Ending | None:
+    """Return the ending of the first task that was stopped; None if none was."""
     for task in tasks:
         if task.ending is not None and task.ending.outcome is Outcome.STOPPED:
-            return replace(task.ending, at=at)
-    return Ending(Outcome.SUCCEEDED, at)
+            return task.ending
+    return None
 
 
 def cause(
@@ -349,7 +385,11 @@ def cause(
     task: Task,
     failure: Failure,
 ) -> Failure:
-    """Return why a task fails: the stop of the task or its job, else the failure that its node names."""
+    """Return why a task fails.
+
+    If the task or its job was stopped, that is the cause; otherwise it is ``failure``, which its
+    node has reported.
+    """
     if task.ending is not None:
         return task.ending.failure or failure
     ending = job.ending
@@ -361,14 +401,16 @@ def cause(
 def stopped(task: Task) -> Task:
     """Return a task as its stop leaves it: no attempt follows, and parts never started have failed.
 
-    A task that never began at any node has no failed parts.
+    The same task is returned if it is not being stopped. A first attempt that no node has accepted
+    has no failed parts.
     """
     if task.ending is None:
         return task
     if task.failed_at is not None:
         task = replace(task, failed_at=None, failure=task.ending.failure or task.failure)
     parts = task.nodes.values()
-    if task.attempt == 0 and not any(part.is_accepted for part in parts):
+    was_accepted = any(part.is_accepted for part in parts)
+    if task.attempt == 0 and not was_accepted:
         return task
     unstarted_parts = [part for part in parts if part.start.state is CallState.IDLE]
     return _with_failed(task, unstarted_parts)
@@ -379,7 +421,10 @@ def closed(
     task: Task,
     at: datetime,
 ) -> Task:
-    """Return the task as the end of its job leaves it: failed everywhere if it began without success."""
+    """Return the task as the end of its job leaves it.
+
+    A task that began without success has failed everywhere. Any other task stays as it is.
+    """
     if task.status is TaskStatus.SUCCESS or not _has_begun(task):
         return task
     task = _with_failed(task, task.nodes.values())

@@ -163,7 +163,7 @@ class Run:
 
     @property
     def done_with(self) -> bool:
-        """Whether nothing is left to do: it has ended, is reported, and its container is removed."""
+        """Whether nothing is left to do: it has ended, and that is reported and cleaned up."""
         is_reported = self.reporting.status is TASK_OF_RUN[self.status]
         return self.over and self.collect.state is CallState.OK and is_reported
 
@@ -183,7 +183,7 @@ class Approval:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Images that are pulled here before the job is READY; it waits as it does for an `Approval`."""
+    """Images that are pulled here before the job is READY; until then it waits as for approval."""
 
     images: Mapping[str, str]  # image -> name of its engine
     since: datetime
@@ -195,7 +195,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Audit:
-    """The request of another node whether this one takes part in a job that it has not created yet."""
+    """Another node's request whether this one takes part in a job that is not created yet."""
 
     id: str  # made by the requesting node
     name: str = ""
@@ -273,7 +273,7 @@ class LocalJob:
 
     @property
     def own_failure(self) -> Failure | None:
-        """The first failure of a task's last run here, except that of a stopped one; None if there is none."""
+        """The first failure of a task's last run here, other than a stop; None without one."""
         last_runs = {(run.task_name, run.party): run for run in self.runs}
         for run in last_runs.values():
             if run.failure is not None and run.failure.reason != "STOPPED":
@@ -282,7 +282,10 @@ class LocalJob:
 
     @property
     def is_ending_inferred(self) -> bool:
-        """Whether the recorded ending was inferred, as the scheduling node has not reported it."""
+        """Whether the recorded ending was inferred, as the scheduling node has not reported it.
+
+        False for a job without an inquiry: its ending came with the stop.
+        """
         if self.inquiry is None:
             return False
         return self.inquiry.state is not CallState.OK or self.inquiry.message != ""
@@ -303,7 +306,7 @@ class LocalJob:
         role: str = "",
         index: int | None = None,
     ) -> tuple[Run, ...]:
-        """Return the runs of a task, optionally of one role or index only."""
+        """Return the runs of a task's attempt, optionally of one role or index only."""
         runs = [run for run in self.runs if run.task_id == task_id]
         if role:
             runs = [run for run in runs if run.party.role == role]
@@ -312,7 +315,10 @@ class LocalJob:
         return tuple(runs)
 
     def runs_that_count(self, task_name: str = "") -> tuple[Run, ...]:
-        """Return the runs whose outputs count, optionally of one task: the job's own, else inherited ones."""
+        """Return the runs whose outputs count, optionally of one task only.
+
+        A task counts with the job's own runs if it has any, otherwise with the inherited ones.
+        """
         own_tasks = {run.task_name for run in self.runs}
         runs = [run for run in self.inherited if run.task_name not in own_tasks]
         runs += self.runs
@@ -321,7 +327,7 @@ class LocalJob:
         return tuple(runs)
 
     def newest_runs(self, task_name: str) -> tuple[Run, ...]:
-        """Return the runs of a task's newest attempt here."""
+        """Return the runs of a task's newest attempt here; empty if it never ran here."""
         for run in reversed(self.runs):
             if run.task_name == task_name:
                 return self.runs_of(run.task_id)
@@ -330,13 +336,14 @@ class LocalJob:
 
 # ---------------------------------------------------------------- a job's own pool
 #
-# A run borrows from it when it is launched and returns when it is over; nothing is counted, so
-# nothing can be returned twice. The runs of one task borrow together or not at all, tasks in the
-# order in which they were accepted unless a later one fits.
+# A run uses its amounts from its launch until it is over. There is no counter that could go wrong:
+# the rest is always the pool less the amounts of the runs under way. The runs of one task are
+# launched together or not at all, in the order in which their tasks were accepted, except that a
+# later task may go ahead if it fits.
 
 
 def amounts(run: Run) -> Amounts:
-    """Return the amounts that a run borrows."""
+    """Return the amounts that a run takes from the job's pool."""
     limits = run.limits
     return Amounts.of(
         limits.get("cpu"), limits.get("memory"), limits.get("disk"), limits.get("gpu")
@@ -344,9 +351,10 @@ def amounts(run: Run) -> Amounts:
 
 
 def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
-    """Return the amounts that a run borrows by engine, with the disk at the main one.
+    """Return the amounts that a run takes from the job's pool, by engine.
 
-    A job from before further engines were counted has all of them from the main one.
+    The disk is always the main engine's. A job from before further engines were counted has all of
+    its amounts from the main one.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
@@ -355,12 +363,12 @@ def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
 
 
 def borrowed(local: LocalJob) -> AmountsByEngine:
-    """Return the amounts of the pool that the job's runs use now."""
+    """Return the amounts of the job's pool that its runs use now."""
     return _sum_of_runs(local, _borrowers(local))
 
 
 def remaining(local: LocalJob) -> AmountsByEngine:
-    """Return the rest of the job's pool."""
+    """Return the rest of the job's pool; negative amounts for a job without a pool."""
     total = AmountsByEngine()
     if local.pool is not None:
         total = local.pool.by_engine
@@ -387,8 +395,13 @@ def may_launch(local: LocalJob) -> set[str]:
 
 
 def waits_for(local: LocalJob, run: Run) -> str:
-    """Return the shortage for which a waiting run is not launched; empty if it may be launched, or was."""
-    if run.status is not RunStatus.WAITING or local.pool is None or run.run_id in may_launch(local):
+    """Return the shortage because of which a waiting run is not launched.
+
+    Empty for a run that may be launched, or was launched before.
+    """
+    if run.status is not RunStatus.WAITING or local.pool is None:
+        return ""
+    if run.run_id in may_launch(local):
         return ""
     needed = _sum_of_runs(local, _waiting_by_task(local)[run.task_id])
     free = remaining(local)
@@ -414,7 +427,7 @@ def _shortage(
 
 
 def _users(local: LocalJob, engine: str) -> str:
-    """Return the names of the tasks that borrow from an engine."""
+    """Return the names of the tasks whose runs use an engine, sorted."""
     names = {run.task_name for run in _borrowers(local) if amounts_by_engine(local, run)[engine]}
     return ", ".join(sorted(names))
 
@@ -446,7 +459,10 @@ MOST = 99  # per cent of a job that has not succeeded
 
 
 def with_progress(local: LocalJob, percent: float) -> LocalJob:
-    """Return the job with the progress that the scheduling node reported; it never falls."""
+    """Return the job with the progress that the scheduling node reported; it never falls.
+
+    ``percent`` is cut to 0 to `MOST`; a value that is no finite number is ignored.
+    """
     if not math.isfinite(percent):
         return local
     progress = int(min(max(percent, 0), MOST))
@@ -465,8 +481,13 @@ def of(local: LocalJob) -> int:
     total = len(local.spec.dag.nodes)
     if not total:
         return local.progress
+    share = 100 * _number_done(local) // total
+    return max(local.progress, min(MOST, share))
+
+
+def _number_done(local: LocalJob) -> int:
+    """Return how many tasks have succeeded at all of their parties here."""
     latest = {(run.task_name, run.party): run for run in local.runs_that_count()}
     tasks = {task for task, _ in latest}
     unfinished = {task for (task, _), run in latest.items() if run.status is not RunStatus.SUCCESS}
-    share = 100 * len(tasks - unfinished) // total
-    return max(local.progress, min(MOST, share))
+    return len(tasks - unfinished)

@@ -103,7 +103,10 @@ class JobSpec:
         return JobSettings(self.common)
 
     def for_node(self, node: NodeId) -> Self:
-        """Return the job as one node gets it: entries for parties at other nodes are emptied."""
+        """Return the job as one node gets it: entries for parties at other nodes are emptied.
+
+        It has the flow with the node's own providers, and only the node's bundle.
+        """
         labels = {party.label for party in self.parties_at(node)}
         bundles = {}
         if node in self.bundles:
@@ -117,7 +120,7 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return the party's own providers by task, for the tasks with one."""
+        """Return the party's own providers by task, for the tasks of the flow that have one."""
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
             node = self.dag.get(task)
@@ -145,23 +148,34 @@ class JobSpec:
         Some peers read no other form. Indices without a party are left out, so that a long key
         does not multiply its entry.
         """
-        parties = {(party.role, str(party.index)) for party in self.parties}
         result: dict[str, Any] = {}
         for role, by_index in params.items():
             if role == "common" or not isinstance(by_index, Mapping):
                 result[role] = by_index
                 continue
-            single: dict[str, Any] = {}
-            for key, entry in by_index.items():
-                for index in dict.fromkeys(key.split("|")):
-                    if (role, index) in parties:
-                        single[index] = _merge_entries(single.get(index), entry)
-            result[role] = single
+            indices = {str(party.index) for party in self.parties if party.role == role}
+            result[role] = _split_keys(by_index, indices)
         return result
 
 
+def _split_keys(by_index: Mapping[str, Any], indices: set[str]) -> dict[str, Any]:
+    """Return a role's entries with one key per index; later entries overlay earlier ones.
+
+    Only these indices are kept.
+    """
+    entries: dict[str, Any] = {}
+    for key, entry in by_index.items():
+        for index in dict.fromkeys(key.split("|")):  # each once, in their order
+            if index in indices:
+                entries[index] = _merge_entries(entries.get(index), entry)
+    return entries
+
+
 def _merge_entries(old: Any, new: Any) -> Any:
-    """Lay one entry over another as `overlay` does: task by task, a task's values one level deep."""
+    """Return one entry overlaid by another, as `overlay` does: parameter by parameter of each task.
+
+    A value that is not an object replaces the old one.
+    """
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     merged = {**old, **new}
@@ -173,7 +187,11 @@ def _merge_entries(old: Any, new: Any) -> Any:
 
 
 def _entries_for(params: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
-    """Return parameters with the entries of all parties but these emptied."""
+    """Return parameters with the entries of all parties but these emptied.
+
+    ``labels`` are those of the parties that keep their entries, such as ``guest.0``. Keys stay, so
+    that the receiver sees the same form as the submitter sent.
+    """
     result: dict[str, Any] = {}
     for role, by_index in params.items():
         if role == "common" or not isinstance(by_index, Mapping):
@@ -182,22 +200,21 @@ def _entries_for(params: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
         entries: dict[str, Any] = {}
         for key, entry in by_index.items():
             entry_labels = [f"{role}.{index}" for index in key.split("|")]
-            entries[key] = {}
-            if not labels.isdisjoint(entry_labels):
-                entries[key] = entry
+            is_foreign = labels.isdisjoint(entry_labels)
+            entries[key] = {} if is_foreign else entry
         result[role] = entries
     return result
 
 
 def is_own(spec: JobSpec, node: NodeId) -> bool:
-    """Return whether a node both submitted and schedules a job; any other is a partner's to it."""
+    """Return whether a node both submitted and schedules a job; any other job is a partner's."""
     return spec.initiator == node and spec.scheduler == node
 
 
 def is_outside(spec: JobSpec, node: NodeId) -> bool:
-    """Return whether a node is not involved in a job, and so learns nothing of it.
+    """Return whether a node is not involved in a job, and so must learn nothing of it.
 
-    An empty id means this node.
+    An empty id means this node, which is never outside.
     """
     involved = (*spec.nodes, spec.scheduler, spec.initiator)
     return node != "" and node not in involved
@@ -219,9 +236,10 @@ def effective(
     party: Party,
     task: str,
 ) -> dict[str, Effective]:
-    """Return the parameters of a task at a party: common, overlaid by the party's own, shallow.
+    """Return the parameters of a task at a party: common ones, overlaid by the party's own.
 
-    Left out is ``dataset_id`` of the party's own entry, which names an input.
+    A value that is an object is replaced as a whole. The party's own ``dataset_id`` is left out: it
+    names an input.
     """
     parameters: dict[str, Effective] = {}
     for name, value in _values_of(params.get("common"), task).items():
@@ -237,14 +255,17 @@ def overlay(
     party: Party,
     task: str,
 ) -> dict[str, Effective]:
-    """Return the party's own parameters of a task; of several entries for its index the last wins."""
+    """Return the party's own parameters of a task; empty for a party without an entry.
+
+    Of several entries for the party's index the last one wins, parameter by parameter.
+    """
     parameters: dict[str, Effective] = {}
     by_index = params.get(party.role)
     if not isinstance(by_index, Mapping):
         return parameters
     index = str(party.index)
     for key, by_task in by_index.items():
-        if key != index and index not in key.split("|"):
+        if index not in key.split("|"):
             continue
         for name, value in _values_of(by_task, task).items():
             parameters[name] = Effective(value, f"{party.role}.{key}")
@@ -266,7 +287,10 @@ def data_location(
     party: Party,
     task: str,
 ) -> Mapping[str, str] | None:
-    """Return ``{dataset_id}`` or ``{namespace, name}`` of the party's own entry; None without."""
+    """Return the place of a task's dataset in the party's own entry; None without one.
+
+    It is ``{dataset_id}`` or ``{namespace, name}``. An empty ``dataset_id`` means no dataset.
+    """
     parameters = overlay(params, party, task)
     if "dataset_id" in parameters:
         dataset_id = str(parameters["dataset_id"].value or "")
@@ -280,7 +304,10 @@ def data_location(
 
 
 def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the tasks that changes of parameters name."""
+    """Return the tasks that a change of parameters names, sorted.
+
+    ``changes`` has the form of ``task_params``.
+    """
     tasks: set[str] = set(changes.get("common", {}))
     for role, by_index in changes.items():
         if role != "common":
@@ -357,7 +384,7 @@ class Call:
         return replace(self, state=CallState.LOST, due_at=None)
 
     def hurried(self) -> "Call":
-        """Return the call for a node that is reachable again: one without a response is due now."""
+        """Return the call to a node that is reachable again: due now if it waits for a retry."""
         was_tried = self.state is CallState.IDLE and self.tries > 0
         awaits_retry = self.state is CallState.LOST or was_tried
         if not awaits_retry or self.due_at is None:
@@ -373,9 +400,9 @@ def changed(
     path: str,
     change: Callable[[Any], Any],
 ) -> R:
-    """Return a record with the value at a dotted path changed.
+    """Return a record with the value at a dotted path, such as ``reporting.call``, changed.
 
-    Where a part of the path is None, or the value stays, the same record is returned.
+    The same record is returned if a part of the path is None, or the value stays the same object.
     """
     name, _, rest = path.partition(".")
     parent: Any = record

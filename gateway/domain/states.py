@@ -1,8 +1,8 @@
-"""Every state and every legal move of jobs, tasks and runs; no other module decides which moves are allowed.
+"""Every state and every legal move of jobs, tasks and runs.
 
-There is a table for each of the three, and a rule (`merge`) for a task's state at several parties.
-The names of job and task states are the standard's. The outcome of a job is our own `Outcome`, as
-the standard has only FINISHED.
+Only these tables decide which moves are allowed. `merge` folds a task's states at several parties
+into one. The names of job and task states are the standard's. The outcome of a job is our own
+`Outcome`, as the standard has only FINISHED.
 """
 
 from collections.abc import Iterable, Mapping
@@ -129,9 +129,10 @@ def move(
 
 
 def merge(statuses: Iterable[TaskStatus]) -> TaskStatus:
-    """Return a task's status from its parties': the first present of FAILED, RUNNING, READY, PENDING.
+    """Return a task's status from those of its parties.
 
-    A task is SUCCESS only if every party is.
+    It is the first of FAILED, RUNNING, READY and PENDING that some party has. A task is SUCCESS
+    only if every party is.
     """
     present = list(statuses)
     for status in _PRECEDENCE:

@@ -14,7 +14,7 @@ C_co = TypeVar("C_co", covariant=True)
 NOW = datetime.min.replace(tzinfo=UTC)  # "immediately" in an agenda
 # The first tries of a call are all noted; after them only the 4th, 8th, 16th and so on.
 _NOTED_TRIES = 3
-_MAX_DOUBLINGS = 20
+_MAX_DOUBLINGS = 20  # of a pause; any `Pauses.retry_max` is reached by then
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,10 @@ def when_due(
     *,
     repeats: bool = False,
 ) -> Iterator[Due[C]]:
-    """Yield the due time of a call; none once it has a response, unless it ``repeats``.
+    """Yield when a call has to be made, or nothing once it has a response.
 
-    ``deadline`` is in seconds.
+    A call under way is due when it counts as lost, ``deadline`` seconds after it was sent. With
+    ``repeats`` a call with a response is due again.
     """
     if call.state is CallState.SENT:
         yield Due(expiry(call, deadline), command)
@@ -43,14 +44,17 @@ def when_due(
 
 
 def expiry(call: Call, deadline: float) -> datetime:
-    """Return the time after which a call without a response counts as lost."""
+    """Return the time after which a call without a response counts as lost; `NOW` if never sent."""
     if call.sent_at is None:
         return NOW
     return call.sent_at + timedelta(seconds=deadline)
 
 
 def is_noted(tries: int) -> bool:
-    """Whether a try is written to the timeline: the first three, then the 4th, 8th, 16th and so on."""
+    """Return whether a try is written to the timeline.
+
+    These are the first three, then the 4th, 8th, 16th and so on.
+    """
     is_power_of_two = tries & (tries - 1) == 0
     return tries <= _NOTED_TRIES or is_power_of_two
 
@@ -60,7 +64,10 @@ def shortened(
     by: float,
     *words: object,
 ) -> float:
-    """Return a pause shortened by a pseudo-random share between 0 and ``by``, seeded by ``words``."""
+    """Return a pause in seconds shortened by a share between 0 and ``by``.
+
+    The share is pseudo-random: it depends on ``words`` only.
+    """
     share = zlib.crc32(repr(words).encode()) / 2**32
     return seconds * (1.0 - by * share)
 

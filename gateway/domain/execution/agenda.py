@@ -153,7 +153,7 @@ def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
 
 
 def _of_ended(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the removal of an ended run's container, and the fingerprinting of its model's files."""
+    """Yield the removal of an ended run's container, and the fingerprinting of its model."""
     if _awaits_collection(run):
         deadline = timing.stop_grace + timing.call_deadline
         yield from when_due(run.collect, Collect(run.run_id), deadline)
@@ -249,5 +249,8 @@ def _is_in_use(local: LocalJob, run: Run) -> bool:
 
 
 def _awaits_collection(run: Run) -> bool:
-    """Return whether the engine may still hold a container or logs of the run: it was launched once."""
+    """Return whether the engine may still hold a container or logs of the run.
+
+    It may once the run was launched, until both are collected.
+    """
     return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK

@@ -19,7 +19,7 @@ _INQUIRY_PAUSE = timedelta(seconds=1)
 
 
 def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """End the runs of some tasks, or (without ``tasks`` in the event) all runs and the job with them.
+    """End the runs of some tasks; without ``tasks`` in the event all runs, and the job with them.
 
     A stop that comes after the job has ended here may still explain how it ended.
     """

@@ -273,7 +273,7 @@ def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> Local
 
 
 def _place_of(run: Run) -> dict[str, str]:
-    """Return the task and role of a run under the names that notes in the timeline have for them."""
+    """Return the task and role of a run under the names that they have in the timeline."""
     return {"task": run.task_name, "role": run.party.label}
 
 

@@ -227,15 +227,12 @@ class Done:
 
 @dataclass(frozen=True)
 class Sealed(RunEvent):
-    """The files of a run's model were read; ``files`` None: they could not be, for the reason in ``message``.
+    """The end of a try to read the files of a run's model."""
 
-    ``final``: they never will be.
-    """
-
-    files: tuple[FileSum, ...] | None
+    files: tuple[FileSum, ...] | None  # None: they could not be read
     at: datetime
-    message: str = ""
-    final: bool = False
+    message: str = ""  # why they could not be read
+    final: bool = False  # no further try could read them
 
 
 @dataclass(frozen=True)

@@ -275,7 +275,7 @@ def _with_report(
     timing: RunTiming,
     job_id: str,
 ) -> Run:
-    """Record the state that the container reports; after SUCCESS or FAILED no further report counts.
+    """Record the state that the container reports; no report counts after SUCCESS or FAILED.
 
     A reported failure ends the run immediately, a reported success only after the exit.
     """
@@ -525,7 +525,7 @@ def _exit_in_words(
 
 
 def _pointer_to_log(run: Run, job_id: str) -> str:
-    """Return a text with the command that shows the log of a container that failed without a message."""
+    """Return a message for a failure without one: it names the command that shows the log."""
     arguments = [job_id, "--task", run.task_name, "--party", run.party.label]
     look = shlex.join(["bfia-gateway", "job", "logs", *arguments])
     return f"the container reported FAILED; its node has the log: {look}"

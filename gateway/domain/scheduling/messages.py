@@ -163,7 +163,10 @@ class TaskReported:
 
 @dataclass(frozen=True)
 class RoleNotPlayed:
-    """The node has the task but not in this role; it was polled as the component is unknown here."""
+    """The node has the task but not in this role.
+
+    It was polled for the role because the roles of the component are unknown here.
+    """
 
     task_id: str
     node: NodeId
