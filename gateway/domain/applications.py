@@ -1,8 +1,8 @@
-"""Applications of nodes (the standard's management layer): for contracts, and for use of another node's resources.
+"""Applications of nodes to each other: for contracts, and for the use of another node's resources.
 
-Every kind takes the same path: a node applies, the owner approves or rejects, either terminates.
-The applicant asks for the state if no response arrives. Times and counts end a permission by
-themselves.
+They are part of the standard's management layer. Every kind takes the same path: a node applies,
+the owner approves or rejects, either terminates. The applicant asks for the state if no response
+arrives. A permission also ends at its time, or after its number of jobs.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ APPROVED = AuditStatus.APPROVED
 REJECTED = AuditStatus.REJECTED
 TERMINATED = AuditStatus.TERMINATED
 
-# Pauses between calls to the partner; both are longer than a call takes.
+# Pauses between calls to the partner, doubled with each try; both are longer than a call takes.
 _FIRST_PAUSE = timedelta(seconds=15)
 _LONGEST_PAUSE = timedelta(hours=1)
-_MAX_DOUBLINGS = 20
+_MAX_DOUBLINGS = 20  # enough to reach the longest pause
 
 
 class Kind(StrEnum):
@@ -37,10 +37,10 @@ class Kind(StrEnum):
 
 
 class Side(StrEnum):
-    """The applicant."""
+    """The applicant, seen from the node that has the record."""
 
-    MINE = "mine"
-    THEIRS = "theirs"
+    MINE = "mine"  # this node has applied
+    THEIRS = "theirs"  # the partner has applied, and this node decides
 
 
 MOVES: Mapping[AuditStatus, frozenset[AuditStatus]] = {
@@ -68,9 +68,8 @@ class Application:
     changed_at: datetime | None = None
     expires_at: datetime | None = None
     most_jobs: int | None = None  # jobs that may use it; None: any number
-    token: str = (
-        ""  # the permit: for as long as it is used, or at the owner until the partner has it
-    )
+    # the permit: at the applicant while it is valid, at the owner until the applicant has it
+    token: str = ""
     digest: str = ""  # of the permit that this node checks
     # received, or sent, with an approval: the permit or the owner's credentials
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -85,11 +84,11 @@ class Application:
     # Public keys that prove the partner's messages about a contract. Of an application for one: the
     # signer's key.
     keys: tuple[str, ...] = ()
-    number: int = 0
+    number: int = 0  # of the record in this node's database
     jobs: int = 0  # number of jobs that have used it
 
     def holds(self, now: datetime) -> bool:
-        """Whether it is approved and has not expired."""
+        """Return whether it is approved and has not expired at a time."""
         return self.status is APPROVED and (self.expires_at is None or now < self.expires_at)
 
 
@@ -106,7 +105,10 @@ def new_application(
     url: str = "",
     signing: str = "required",
 ) -> Application:
-    """Return a new application; for its own, this node asks the partner about the state later."""
+    """Return a new application.
+
+    After a pause this node asks the partner for the state of its own application.
+    """
     application = Application(
         kind,
         id_,
@@ -126,9 +128,10 @@ def new_application(
 
 
 def again(existing: Application, new: Application) -> Application:
-    """Return the record after a partner applied again under an id. Raises `IllegalMove`.
+    """Return the record after a partner applied again under the same id.
 
     The same application changes nothing; a rejected one may be repeated, even with other content.
+    Raises `IllegalMove` for other content, and for an application that was terminated.
     """
     if existing.status is REJECTED:
         return replace(new, number=existing.number)
@@ -146,7 +149,11 @@ def record_decision(
     token: str = "",
     digest: str = "",
 ) -> Application:
-    """Return a partner's application after the decision of a person at this node. Raises `IllegalMove`."""
+    """Return a partner's application after the decision of a person at this node.
+
+    An approval has the permit and its digest. The partner has to be notified. Raises `IllegalMove`
+    for this node's own application, and for one that is decided already.
+    """
     if application.side is not Side.THEIRS:
         raise IllegalMove(f"{application.partner} decides")
     if approve:
@@ -200,7 +207,10 @@ def terminated(
 
 
 def expired(application: Application, now: datetime) -> Application:
-    """Return an application in its state at a time; the partner is not notified, as it knows the end, too."""
+    """Return an application in its state at a time: terminated if its time is over.
+
+    The partner is not notified, as it knows the end, too.
+    """
     if application.status is not APPROVED or application.holds(now):
         return application
     return terminated(application, "", "expired", now, tell=False)
@@ -219,7 +229,10 @@ def later(
     now: datetime,
     trouble: str = "",
 ) -> Application:
-    """Return an application whose partner is called again after a pause, which doubles with each try."""
+    """Return an application whose partner is called again after a pause.
+
+    The pause doubles with each try. ``trouble`` is why the call has failed.
+    """
     pause = _FIRST_PAUSE * 2 ** min(application.tries, _MAX_DOUBLINGS)
     return replace(
         application,
@@ -230,7 +243,10 @@ def later(
 
 
 def next_due(application: Application) -> datetime | None:
-    """Return the time of the next action on an application: a call to the partner, or its expiry."""
+    """Return when an application has its next action: a call to the partner, or its expiry.
+
+    None if there is no further action.
+    """
     times = []
     awaits_decision = application.side is Side.MINE and application.status is APPLIED
     if application.due_at is not None and (application.notice or awaits_decision):
@@ -247,6 +263,7 @@ def _move(
     reason: str,
     now: datetime,
 ) -> Application:
+    """Return an application in another state, with nothing left to notify. Raises `IllegalMove`."""
     if status not in MOVES[application.status]:
         raise IllegalMove(f"{application.status} -> {status}")
     return replace(

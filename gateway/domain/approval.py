@@ -214,7 +214,7 @@ def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
 
 
 def _covering_rule(policy: Policy, number: int) -> int | None:
-    """Return the number of the first earlier rule that leaves no piece to a rule; None without one."""
+    """Return the number of the first earlier rule that covers a rule; None if none does."""
     for earlier, rule in enumerate(policy.rules[:number]):
         if rule.covers(policy.rules[number]):
             return earlier

@@ -1,7 +1,8 @@
-"""The use of this node's datasets by jobs: grants to partner nodes, and the datasets that a job names.
+"""The use of this node's datasets by jobs: grants to partner nodes, and the datasets of a job.
 
-A job shows results of a dataset to all participants, so every other node of the job needs a grant,
-and the one whose platform submitted it. Jobs of this node's parties alone need none.
+All participants of a job see results of a dataset that it uses. So every other node of the job
+needs a grant, as does the node whose platform submitted it. Jobs of this node's parties alone need
+none.
 
 Outputs of a job need a grant as well, whatever the setting, before another job may name them.
 """
@@ -44,12 +45,12 @@ class Grant:
     revoked_by: str = ""
 
     def holds(self, now: datetime) -> bool:
-        """Whether it is in force at a time."""
+        """Return whether the grant is in force at a time."""
         is_expired = self.expires_at is not None and now >= self.expires_at
         return self.revoked_at is None and not is_expired
 
     def state(self, now: datetime) -> str:
-        """Return in force, expired, or revoked."""
+        """Return the state at a time: in force, expired, or revoked."""
         if self.revoked_at is not None:
             return "revoked"
         if self.holds(now):
@@ -70,7 +71,11 @@ def wanted(
     node: NodeId,
     roles_of: RolesOf,
 ) -> Iterator[Wanted]:
-    """Yield the datasets of a node that a job names, by id or by namespace and name."""
+    """Yield the datasets of a node that a job names, by id or by namespace and name.
+
+    Tasks that take outputs of other tasks name no datasets. If the roles of a component are not
+    known, every party of the node counts.
+    """
     for task in spec.dag.nodes:
         if task.inputs:
             continue
@@ -79,18 +84,20 @@ def wanted(
             if roles is not None and party.role not in roles:
                 continue
             location = data_location(spec.task_params, party, task.name)
-            if location is None:
-                continue
-            path = f"config.task_params.{party.label}.{task.name}"
-            if "dataset_id" in location:
-                namespace, _, name = location["dataset_id"].partition("#")
-                yield Wanted(f"{path}.dataset_id", Address(namespace, name))
-            else:
-                yield Wanted(f"{path}.name", Address(location["namespace"], location["name"]))
+            if location is not None:
+                yield _wanted_at(location, f"config.task_params.{party.label}.{task.name}")
+
+
+def _wanted_at(location: Mapping[str, str], path: str) -> Wanted:
+    """Return the dataset of a location, with the path of the parameter that names it."""
+    if "dataset_id" in location:
+        namespace, _, name = location["dataset_id"].partition("#")
+        return Wanted(f"{path}.dataset_id", Address(namespace, name))
+    return Wanted(f"{path}.name", Address(location["namespace"], location["name"]))
 
 
 def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
-    """Return the other nodes of a job, including its initiator and its scheduling node, each once."""
+    """Return the other nodes of a job, each once, with its initiator and its scheduling node."""
     involved = dict.fromkeys([*spec.nodes, spec.initiator, spec.scheduler])
     return [partner for partner in involved if partner not in ("", node)]
 
@@ -101,7 +108,10 @@ def without_grant(
     default: Default,
     now: datetime,
 ) -> list[tuple[NodeId, str]]:
-    """Return the nodes that may not use the dataset of these grants, each with the cause."""
+    """Return the nodes that may not use the dataset of these grants, each with the cause.
+
+    ``grants`` are all grants of the dataset, also those that ended; the last one of a node counts.
+    """
     if not grants and default is Default.OPEN:
         return []
     by_node = {grant.node: grant for grant in grants}
@@ -129,10 +139,16 @@ def refused(
     node: NodeId,
     refusals: Sequence[tuple[NodeId, str]],
 ) -> Problem:
-    """Return the problem of a dataset without all grants, for people of this node."""
+    """Return the problem of a dataset without all grants, for people of this node.
+
+    ``refusals`` are the nodes without a grant, each with the cause.
+    """
     dataset = want.dataset.dataset_id
     words = "; ".join(f"{partner} {cause}" for partner, cause in refusals)
-    rule = f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; ask its admin for a grant"
+    rule = (
+        f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; "
+        "ask its admin for a grant"
+    )
     return Problem(want.path, rule, dataset)
 
 
@@ -141,7 +157,10 @@ def not_here(
     node: NodeId,
     partners: Sequence[NodeId],
 ) -> Problem:
-    """Return the problem of a dataset without all grants, for other nodes: the same as for a missing dataset."""
+    """Return the problem of a dataset without all grants, for people of other nodes.
+
+    It is the same as for a missing dataset, so that it does not show whether the dataset exists.
+    """
     dataset = want.dataset.dataset_id
     rule = (
         f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(partners)}"
@@ -150,7 +169,7 @@ def not_here(
 
 
 def closed(want: Wanted, node: NodeId) -> Problem:
-    """Return the problem of a dataset that is disabled."""
+    """Return the problem of a disabled dataset."""
     dataset = want.dataset.dataset_id
     rule = f"{DISABLED}: dataset {dataset} is disabled at node {node}; ask its admin to enable it"
     return Problem(want.path, rule, dataset)
@@ -165,34 +184,33 @@ class Dataset:
     columns: tuple[str, ...]
     count: int | None  # rows, headers not counted; None: not counted
     partitions: int
-    meta: Mapping[
-        str, Any
-    ]  # as uploaded: delimiter is that of the uploaded file, in the storage it is a comma
+    # as uploaded; its delimiter is the uploaded file's, as in the storage it is always a comma
+    meta: Mapping[str, Any]
     checksum: str  # sha256 of the uploaded file, hex
     size: int  # bytes of the uploaded file
     created_at: datetime
-    origin: str  # ``path:`` and the server path, ``file:`` and the name of the file that was sent, or ``place:``
+    # ``path:`` and the path on the server, ``file:`` and the name of the file that was sent, or
+    # ``place:``
+    origin: str
     disabled: bool = False
     types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
     sid: str = ""  # name of the generated column; empty for none
     description: str = ""
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
-    published: tuple[
-        NodeId, ...
-    ] = ()  # nodes that see its name, columns and count; "*": with a contract, all
+    # nodes that see its name, columns and count; "*": every node with a contract
+    published: tuple[NodeId, ...] = ()
     place: str = ""  # its name in the storage, new with each upload; empty: as ``name``
     # ``file`` or ``folder`` of a table that was registered without a copy; ``place`` is its path
     in_place: str = ""
     stamp: str = ""  # changes with its files, if it was registered without a copy
     format: str = "csv"  # or parquet
-    stored: str = (
-        ""  # sha256 of the table in the storage, hex; empty: unknown, as it has several partitions
-    )
-    warnings: tuple[str, ...] = ()  # what looked odd in it when it was read
+    # sha256 of the table in the storage, hex; empty: unknown, as it has several partitions
+    stored: str = ""
+    warnings: tuple[str, ...] = ()  # oddities of its content, seen when it was read
 
     @property
     def address(self) -> Address:
-        """Its place in the storage."""
+        """The place of its files in the storage."""
         if self.in_place:
             folder, _, name = self.place.rpartition("/")
             return Address(folder, name, self.storage, self.in_place)
@@ -214,7 +232,10 @@ class DatasetRepository(Protocol):
         """Store a dataset; one of the same namespace and name is replaced."""
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
-        """Store a dataset if its current record is still ``before``; return whether it was stored."""
+        """Store a dataset if its current record is still ``before``.
+
+        ``before`` is None for a new dataset. Returns whether it was stored.
+        """
 
     def delete(self, namespace: str, name: str) -> bool:
         """Remove a dataset; False if it is unknown."""
@@ -238,7 +259,7 @@ class MemoryDatasets:
         self._datasets[dataset.namespace, dataset.name] = dataset
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
-        """Store a dataset if its current record is still ``before``; return whether it was stored."""
+        """Store a dataset if its current record is still ``before``; return whether it did."""
         if self.get(after.namespace, after.name) != before:
             return False
         self.put(after)

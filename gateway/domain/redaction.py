@@ -47,7 +47,7 @@ def without_others(
     node: NodeId,
     text: str,
 ) -> str:
-    """Return a text with … in place of each value that occurs only in entries of other nodes."""
+    """Return a text with … in place of each value that only other nodes have in their entries."""
     entries = list(_foreign_entries(spec, node))
     values: list[Any] = []
     for entry in entries:

@@ -1,14 +1,14 @@
-"""Tasks that a job takes over from an earlier one, and reruns of a job from one of its tasks.
+"""Tasks that a job inherits from an earlier one, and reruns of a job from one of its tasks.
 
-A job names the earlier one by ``old_job_id``. Without more it takes over every task that is the
-same in both; with ``job_params.common.inherit`` exactly the tasks listed there, or it is refused.
-The node that schedules both compares the flows, every party its own side (`Acceptance.inherited`),
-and the job begins only when all agree.
+A job names the earlier one by ``old_job_id``. By default it inherits every task that is the same in
+both. With ``job_params.common.inherit`` it inherits exactly the tasks listed there, or is refused.
+The node that schedules both jobs compares the flows, and every party compares its own side
+(`Acceptance.inherited`). The job begins only when all agree.
 
-A rerun is a new job, because the standard's FINISHED is final. It has the same flow, roles and
-settings, takes over the succeeded tasks that are not downstream of the task; the rest runs again,
-with the requested changes. The node that requests it is its initiator, even if another one
-submitted the old job.
+A rerun is a new job, because the standard's FINISHED is final. It has the old job's flow, roles and
+settings. It inherits the succeeded tasks that are not downstream of the task to begin with; the
+rest runs again, with the requested changes. The node that requests the rerun is its initiator, even
+if another node submitted the old job.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,6 +34,7 @@ from gateway.domain.spec import (
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 
 REASON = "INHERITANCE_FAILED"
+_MAX_LISTED = 20  # tasks that a problem lists
 
 
 def difference(
@@ -42,7 +43,7 @@ def difference(
     task: str,
     parties: Iterable[Party],
 ) -> str:
-    """Describe the first difference of a task in two jobs, at these parties; empty if there is none."""
+    """Describe the first difference of a task in two jobs, at these parties; empty for none."""
     if old.parties != new.parties:
         return f"the roles differ: {_roles(new)} instead of {_roles(old)}"
     old_task = old.dag.get(task)
@@ -63,7 +64,7 @@ def difference(
 
 
 def _component_difference(old: ComponentRef, new: ComponentRef) -> str:
-    """Describe the difference of two components: only the version, or another component."""
+    """Describe the difference of two components: "version" if only that differs."""
     what = "component"
     if old.provider == new.provider and old.name == new.name:
         what = "version"
@@ -76,7 +77,7 @@ def _party_difference(
     task: str,
     party: Party,
 ) -> str:
-    """Describe the difference of a party's parameters or dataset of a task; empty if there is none."""
+    """Describe the difference of a party's parameters or dataset of a task; empty for none."""
     names = _different_parameters(old, new, task, party)
     if names:
         return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
@@ -101,6 +102,7 @@ def _different_parameters(
     old_values = _values(old, party, task)
     new_values = _values(new, party, task)
     names = sorted(old_values.keys() | new_values.keys())
+    # `...` stands for an absent parameter, as None is a value
     return [name for name in names if old_values.get(name, ...) != new_values.get(name, ...)]
 
 
@@ -115,10 +117,10 @@ def _values(
 
 
 def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, str]]:
-    """Return the tasks that may be taken over, and why others may not.
+    """Return the tasks that may be inherited, with their origin, and why others may not.
 
-    That is the scheduling node's view: each party compares its own side. Without ``inherit`` in the
-    settings all tasks of the flow are considered.
+    This is the view of the scheduling node: each party compares its own side later. Without
+    ``inherit`` in the settings all tasks of the flow are considered.
     """
     lineages: dict[str, Lineage] = {}
     obstacles: dict[str, str] = {}
@@ -143,7 +145,10 @@ def _obstacle(
     spec: JobSpec,
     name: str,
 ) -> str:
-    """Return why a task of the old job cannot be taken over by itself; empty if it can."""
+    """Return why a task of the old job cannot be inherited, whatever its inputs; empty if it can.
+
+    ``old_spec`` is the old job with the parameters that were in force at its end.
+    """
     task = old.tasks.get(name)
     if not ended(JOB, old.status):
         return f"job {old.id} is still {old.status}"
@@ -159,7 +164,7 @@ def lost_upstream(
     task: str,
     inherited: Collection[str],
 ) -> str:
-    """Return which output a task lacks to be inherited; empty if none."""
+    """Return which outputs a task needs that are not inherited, as a message; empty for none."""
     missing = sorted(spec.dag[task].upstream - set(inherited))
     if not missing:
         return ""
@@ -167,15 +172,36 @@ def lost_upstream(
 
 
 def decide_inheritance(job: Job, at: datetime) -> Job | Failure:
-    """Decide, once every node has accepted the job, which tasks it takes over.
+    """Decide, once every node has accepted the job, which tasks it inherits.
 
-    A node that does not report its inheritable tasks thereby refuses, and so does one without a
-    task that the job demands. Without a demand such a task is run again.
+    A task is inherited if every node of it reports that it can, and the tasks before it are
+    inherited too. Otherwise it runs again. The job fails if it demands the task, or if a node does
+    not report its inheritable tasks.
     """
     tasks = {name: task for name, task in job.tasks.items() if task.lineage is not None}
     inheritable = _inheritable_tasks(job, tasks.values())
     if isinstance(inheritable, Failure):
         return inheritable
+    inherited = _agreed_tasks(job, tasks, inheritable)
+    if isinstance(inherited, Failure):
+        return inherited
+    for name, task in tasks.items():
+        if name in inherited:
+            job = job.with_task(_as_inherited(task, at))
+        else:
+            job = job.with_task(replace(task, lineage=None))
+    return _note_inheritance(job, tasks, inherited, at)
+
+
+def _agreed_tasks(
+    job: Job,
+    tasks: Mapping[str, Task],
+    inheritable: Mapping[NodeId, Collection[str]],
+) -> set[str] | Failure:
+    """Return the tasks that all of their nodes can inherit, together with the tasks before them.
+
+    A failure if another task is demanded. ``inheritable`` are the tasks that each node reports.
+    """
     inherited: set[str] = set()
     for name in order(job.spec.dag):
         if name not in tasks:
@@ -186,19 +212,14 @@ def decide_inheritance(job: Job, at: datetime) -> Job | Failure:
         elif job.spec.settings.inherit is not None:
             text = f"task {name} of job {job.spec.old_job_id} cannot be inherited"
             return Failure(REASON, text, next(iter(refusing), ""), task=name)
-    for name, task in tasks.items():
-        if name in inherited:
-            job = job.with_task(_as_inherited(task, at))
-        else:
-            job = job.with_task(replace(task, lineage=None))
-    return _note_inheritance(job, tasks, inherited, at)
+    return inherited
 
 
 def _inheritable_tasks(
     job: Job,
     tasks: Iterable[Task],
 ) -> dict[NodeId, tuple[str, ...]] | Failure:
-    """Return the tasks that each node can inherit, by its report; a failure if a node has sent none."""
+    """Return the tasks that each node can inherit; a failure if a node has not reported them."""
     reports = {}
     for task in tasks:
         for node in task.nodes:
@@ -216,7 +237,7 @@ def _note_inheritance(
     inherited: Collection[str],
     at: datetime,
 ) -> Job:
-    """Write into the timeline which of the tasks are inherited, with their origin."""
+    """Note of each task whether it is inherited, with its origin."""
     for name, task in tasks.items():
         event = "task not inherited"
         if name in inherited:
@@ -229,7 +250,7 @@ def _note_inheritance(
 
 
 def _as_inherited(task: Task, at: datetime) -> Task:
-    """Return a task that has succeeded in the earlier job, at all of its nodes."""
+    """Return a task as succeeded at all of its nodes, as it was in the earlier job."""
     nodes = {}
     for node, part in task.nodes.items():
         nodes[node] = replace(part, roles=dict.fromkeys(part.roles, TaskStatus.SUCCESS))
@@ -239,7 +260,7 @@ def _as_inherited(task: Task, at: datetime) -> Task:
 
 # ---------------------------------------------------------------- checkpoints
 #
-# Folders in which tasks keep their progress, to go on after an interruption: an extension on
+# Folders in which tasks save their progress, to go on after an interruption: an extension on
 # request of a job. If a task's machine shares no folder with the node, they are in the storage of
 # its outputs.
 #
@@ -254,11 +275,11 @@ def may_go_on(
     task: str,
     parties: Collection[Party],
 ) -> bool:
-    """Return whether a task may get the checkpoints of the same task of an earlier job, at these parties.
+    """Return whether a task may get the checkpoints that the same task has in an earlier job.
 
-    The scheduling node and the parties must be the same. So must components and data of the task
-    and of all tasks before it, as the new job then names these data and needs grants for them.
-    Parameters may differ.
+    The scheduling node and all parties must be the same. So must be the components and data, at
+    ``parties``, of the task and of all tasks before it: only then has the new job named these data
+    itself, and needed grants for them. Parameters may differ.
     """
     if new.scheduler != old.scheduler or new.parties != old.parties:
         return False
@@ -278,7 +299,10 @@ def _has_same_data(
     task: str,
     parties: Iterable[Party],
 ) -> bool:
-    """Return whether a task has the same component, inputs and datasets in both jobs."""
+    """Return whether a task has the same component, inputs and datasets in both jobs.
+
+    Datasets are compared at these parties only.
+    """
     old_task = old.dag.get(task)
     new_task = new.dag[task]
     if old_task is None or old_task.component != new_task.component:
@@ -298,9 +322,9 @@ def checkpoints(
     party: Party,
     storage: str = "",
 ) -> tuple[Address | None, Address | None]:
-    """Return the checkpoints' folder of a party of a task: in this job, and in the old one.
+    """Return a party's folder for checkpoints of a task: in this job, and in the old one.
 
-    Both None for a job without checkpoints, the second for one without an old job.
+    Both are None for a job without checkpoints, the second also without an old job.
     """
     if not spec.settings.checkpoints:
         return None, None
@@ -316,6 +340,7 @@ def _checkpoint_folder(
     party: Party,
     storage: str,
 ) -> Address:
+    """Return the folder for checkpoints of a party's task in a job."""
     return Address(f"{job_id}-{party.role}-{party.index}", f"{task}-checkpoint", storage)
 
 
@@ -361,9 +386,9 @@ def plan(
 ) -> tuple[Rerun | None, list[Problem]]:
     """Return the new job of an ended one, or all problems of the request.
 
-    ``by`` is the initiator of the new job, and needs a role in it. It may change the parameters of
-    its own parties. Only the old job's initiator, or the node that schedules it, may change other
-    nodes' parameters.
+    ``by`` becomes the initiator of the new job, and needs a role in it. It may change the
+    parameters of its own parties. Only the old job's initiator and its scheduling node may change
+    the parameters of other nodes.
     """
     dag = old.spec.dag
     names = order(dag)
@@ -396,19 +421,22 @@ def plan(
 
 
 def _start_problem(old: Job, start: str) -> Problem | None:
-    """Return the problem of a rerun's first task: none to run again, or one that the job does not have."""
+    """Return the problem of the task that a rerun begins with; None if it has none.
+
+    ``start`` is empty if the request names no task, and none has failed.
+    """
     if not start:
         text = f"every task of job {old.id} has succeeded: say from which one it is to run again"
         return Problem("from", text, start)
     dag = old.spec.dag
     if dag.get(start) is None:
-        names = ", ".join(order(dag)[:20])
+        names = ", ".join(order(dag)[:_MAX_LISTED])
         return Problem("from", f"job {old.id} has no such task, but {names}", start)
     return None
 
 
 def _role_problem(old: Job, by: NodeId) -> Problem | None:
-    """Return the problem of a node that requests a rerun without a role in the job."""
+    """Return the problem of a node that requests a rerun without a role in the job, else None."""
     if old.spec.parties_at(by):
         return None
     rule = (
@@ -419,7 +447,10 @@ def _role_problem(old: Job, by: NodeId) -> Problem | None:
 
 
 def _initiator_role(spec: JobSpec, node: NodeId) -> str:
-    """Return the role in which a node initiates the job: the old initiator's if it plays it too."""
+    """Return the role in which a node initiates the job.
+
+    The role of the old initiator if the node plays that too, otherwise the node's first role.
+    """
     roles = [party.role for party in spec.parties_at(node)]
     if spec.initiator_role in roles:
         return spec.initiator_role
@@ -435,8 +466,9 @@ def change_parameters(
 ) -> tuple[list[Problem], dict[str, Any]]:
     """Return the problems of a node's changes of parameters, and the parameters with the changes.
 
-    ``may_change`` are the tasks whose parameters may change, ``else_rule`` is the rule that any
-    other violates. Parameters are complete only without problems.
+    ``may_change`` are the tasks whose parameters may change; ``else_rule`` is the rule that a
+    change of any other task violates. ``by`` requests the changes. The parameters are complete only
+    if there are no problems.
     """
     problems: list[Problem] = []
     params = dict(spec.task_params)
@@ -466,7 +498,7 @@ class _Change:
 
 
 def _changes(spec: JobSpec, changes: Mapping[str, Any]) -> Iterator[_Change | Problem]:
-    """Yield each entry of a request to change parameters, or the problem that makes it unreadable."""
+    """Yield each entry of a request to change parameters, or the problem of an unreadable one."""
     roles = {party.role for party in spec.parties}
     for role, entry in changes.items():
         path = f"parameters.{role}"
@@ -488,7 +520,7 @@ def _party_change(
     key: Any,
     by_task: Any,
 ) -> _Change | Problem:
-    """Return the entry of one index of a role, or the problem that makes it unreadable."""
+    """Return the entry of one index of a role, or the problem of an unreadable one."""
     path = f"parameters.{role}.{key}"
     party = _party(spec, role, key)
     if party is None:
@@ -518,7 +550,10 @@ def _change_problems(
     by: NodeId,
     else_rule: str,
 ) -> list[Problem]:
-    """Return why a node may not make a change: it concerns other nodes, or tasks that cannot change."""
+    """Return why the node ``by`` may not make a change; empty if it may.
+
+    It concerns other nodes, or tasks that do not exist or cannot change.
+    """
     party = change.party
     is_own = party is not None and party.node == by
     if not is_own and by not in (spec.initiator, spec.scheduler):
@@ -541,7 +576,7 @@ def _change_problems(
 
 
 def _laid_over(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay changes over an entry, task by task."""
+    """Return an entry with changes laid over it, parameter by parameter of each task."""
     entry: dict[str, Any] = {}
     if isinstance(old, Mapping):
         entry.update(old)
@@ -559,9 +594,9 @@ def _for_party(
     party: Party,
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give a party an entry of its own with its present parameters and the changes.
+    """Return a role's entries with one for this party alone: its parameters and the changes.
 
-    The entry is the last one of its role, which counts among several for an index.
+    The new entry comes last, so that it wins over other entries for the party's index.
     """
     entries: dict[str, Any] = {}
     if isinstance(by_index, Mapping):
@@ -600,9 +635,9 @@ def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
     """Return a job with the new parameters in force.
 
     The scheduling node offers new parameters to every node, and each that accepts them stores them.
-    They are in force once the scheduling node has recorded them, in the write that also checks that
-    none of their tasks has begun. Each later start of a task names the parameters in force, and no
-    others that were only offered.
+    They are in force once the scheduling node has recorded them, in a write that also checks that
+    none of their tasks has begun. Each later start of a task names the amendments in force, so that
+    a node ignores any that was only offered.
     """
     tasks = {node.name for node in spec.dag.nodes}
     for amendment in amendments:
@@ -612,6 +647,9 @@ def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
 
 
 def in_force(local: LocalJob) -> JobSpec:
-    """Return a party's job with the new parameters in force."""
+    """Return a party's job with the new parameters in force here.
+
+    These are the offered ones that the start of a task has named.
+    """
     amendments = [offer for offer in local.offered if offer.id in local.amendments]
     return with_amendments(local.spec, amendments)

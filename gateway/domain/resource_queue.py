@@ -1,9 +1,9 @@
-"""The queue for a node's resources: which jobs may hold their reservation now, and why the others wait.
+"""The queue for a node's resources: which jobs get their reservation now, and why others wait.
 
-Order: priority, higher first, then age. A job that fits may pass a larger one that does not (no
-blocked head), but capacity stays reserved for earlier jobs that fit. A job that has waited longer
-than the ageing bound goes before all younger ones, whatever their priority, and is passed by no job
-that would delay it.
+Jobs are served by priority, higher first, then by age. A job that fits may pass a larger one that
+does not, so that a large job does not block the queue. A job that has waited longer than the ageing
+bound goes before all younger ones, whatever their priority, and no job that would delay it may pass
+it.
 """
 
 from collections.abc import Iterable
@@ -31,10 +31,10 @@ def apply(
     now: datetime,
     rules: QueueRules = QueueRules(),
 ) -> tuple[Ledger, bool]:
-    """Grant a job's request for resources, or queue it with a reason; return whether it is granted.
+    """Return the ledger after a job's request for resources, and whether it is granted.
 
-    A repeated request keeps the age of the first one. For a job that holds its resources it changes
-    nothing.
+    A request that is not granted waits in the ledger with a reason. A repeated request keeps the
+    age of the first one. A job that holds its resources keeps them.
     """
     earlier = ledger.claims.get(claim.job_id)
     if earlier is not None:
@@ -55,7 +55,10 @@ def admissible(
     now: datetime,
     rules: QueueRules = QueueRules(),
 ) -> list[str]:
-    """Return the ids of waiting jobs that may hold their resources now, in the order of the queue."""
+    """Return the ids of waiting jobs that may hold their resources now, in the queue's order.
+
+    A job with an engine that does not respond is passed over: nothing is reserved for it.
+    """
     free = ledger.available
     job_ids = []
     for claim in queue(ledger, now, rules):
@@ -82,6 +85,7 @@ def queue(
             waiting.append(claim)
 
     def rank(claim: Claim) -> tuple[bool, int, datetime, str]:
+        # False sorts before True: aged jobs come first, by age alone
         if is_aged(claim, now, rules):
             return (False, 0, claim.since, claim.job_id)
         return (True, -claim.priority, claim.since, claim.job_id)
@@ -104,7 +108,7 @@ def _silent_engines(ledger: Ledger, claim: Claim) -> list[str]:
 
 
 def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> AmountsByEngine:
-    """Return the capacity that other jobs may take without delaying the owner of these reservations."""
+    """Return the capacity that is left for other jobs if these amounts are kept for an aged one."""
     unreserved = dict(free.at)
     for engine, amounts in reserved:
         unreserved[engine] = _unreserved(free[engine], amounts)
@@ -112,6 +116,7 @@ def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> Amoun
 
 
 def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
+    """Return the rest of one engine's capacity; kinds without a reservation stay as they are."""
     amounts = dict(free)
     for kind, amount in reserved:
         if amount:
@@ -128,18 +133,23 @@ def why(
     now: datetime,
     rules: QueueRules = QueueRules(),
 ) -> str:
-    """Return the reason why a job waits: engines that do not respond, else the shortage and its causes."""
+    """Return the reason why a job waits.
+
+    In this order: engines that do not respond, too little free capacity with its users, or the jobs
+    that go first.
+    """
     silent = _silent_engines(ledger, claim)
     if silent:
         return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
-    on = f" on node {ledger.node}" if ledger.node else ""
-    shortages = []
-    for engine, needed in claim.by_engine:
-        shortage = _shortage(ledger, engine, needed, on)
-        if shortage:
-            shortages.append(shortage)
-    if shortages:
-        return "; ".join(shortages)
+    on = ""
+    if ledger.node:
+        on = f" on node {ledger.node}"
+    shortages = [
+        _shortage(ledger, engine, needed, on)  # empty if the engine has enough
+        for engine, needed in claim.by_engine
+    ]
+    if any(shortages):
+        return "; ".join(filter(None, shortages))
     needs = f"needs {claim.by_engine.text()}{on}, which is kept for jobs that go first"
     ahead = _ahead_of(claim, queue(ledger, now, rules))
     if not ahead:
@@ -148,6 +158,7 @@ def why(
 
 
 def _ahead_of(claim: Claim, claims: list[Claim]) -> list[Claim]:
+    """Return the claims before a claim in the queue; all of them if it is not in the queue."""
     job_ids = [other_claim.job_id for other_claim in claims]
     if claim.job_id not in job_ids:
         return claims
@@ -160,20 +171,21 @@ def _shortage(
     needed: Amounts,
     on: str,
 ) -> str:
-    """Return what an engine has too little of, and who uses it; empty if there is enough."""
+    """Return the shortage at an engine, and who uses its capacity; empty if there is enough.
+
+    ``on`` names the node, empty for none.
+    """
     if engine and engine not in ledger.further:
         return f"there is no engine {engine}{on} any more"
     free = ledger.available[engine]
     kinds = needed.lacking(free)
     if not kinds:
         return ""
-    at = f" at engine {engine}{on}" if engine else on
+    at = on
+    if engine:
+        at = f" at engine {engine}{on}"
     text = f"needs {needed.text(kinds)}{at}, free {free.text(kinds)}"
-    holders = []
-    for claim in ledger.holders:
-        reserved = claim.by_engine[engine]
-        if _kinds_in(reserved, kinds):
-            holders.append((claim, reserved.text(kinds)))
+    holders = _holders_of(ledger, engine, kinds)
     if holders:
         text = f"{text}, held by {_listed(holders)}"
     used_by_others = ledger.others[engine]
@@ -183,14 +195,28 @@ def _shortage(
     return text
 
 
+def _holders_of(
+    ledger: Ledger,
+    engine: str,
+    kinds: Iterable[str],
+) -> list[tuple[Claim, str]]:
+    """Return the claims that hold any of these kinds at an engine, with their amounts in words."""
+    holders = []
+    for claim in ledger.holders:
+        reserved = claim.by_engine[engine]
+        if _kinds_in(reserved, kinds):
+            holders.append((claim, reserved.text(kinds)))
+    return holders
+
+
 def _kinds_in(amounts: Amounts, kinds: Iterable[str]) -> list[str]:
-    """Return the kinds of which the amounts have more than 0."""
+    """Return the kinds, among these, that the amounts have more than 0 of."""
     by_kind = dict(amounts)
     return [kind for kind in kinds if by_kind[kind]]
 
 
 def _listed(claims: Iterable[tuple[Claim, str]]) -> str:
-    """List jobs with their amounts, oldest first, and count those beyond the limit."""
+    """List jobs with their amounts in words, oldest first, and count any beyond `_MAX_LISTED`."""
     by_age = sorted(claims, key=_age)
     text = ", ".join(f"job {claim.job_id} ({amounts})" for claim, amounts in by_age[:_MAX_LISTED])
     hidden = len(by_age) - _MAX_LISTED
@@ -200,5 +226,6 @@ def _listed(claims: Iterable[tuple[Claim, str]]) -> str:
 
 
 def _age(entry: tuple[Claim, str]) -> tuple[datetime, str]:
+    """Return the key that sorts claims by when they were granted, else first requested."""
     claim, _ = entry
     return (claim.held_at or claim.since, claim.job_id)

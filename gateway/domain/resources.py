@@ -1,9 +1,10 @@
 """The resources that a job needs at a node, and the ledger of reservations there.
 
-Two pools. The node's is for jobs: before it starts, a job reserves the amounts that its tasks here
-can need at the same time, at each of their engines. The job's own is for its tasks: a run uses its
-part from its launch to its end (`gateway.domain.run`). There are no counters: the rest is always
-the total less the reservations.
+There are two pools. The node's pool is shared by jobs: before it starts, a job reserves the amounts
+that its tasks here can need at the same time, at each of their engines. These amounts are the job's
+own pool, shared by its tasks: a run uses its part from its launch to its end
+(`gateway.domain.run`). There are no counters: the rest of a pool is always the total less the
+amounts in use.
 """
 
 import math
@@ -95,18 +96,24 @@ class Amounts:
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
     def fits(self, free: "Amounts") -> bool:
-        """Whether the capacity suffices; kinds that are not needed are ignored, even if negative."""
+        """Return whether the capacity suffices.
+
+        Kinds that are not needed are ignored, even if the capacity is negative there.
+        """
         return not self.lacking(free)
 
     def lacking(self, free: "Amounts") -> tuple[str, ...]:
-        """Return the kinds of which the capacity has too little."""
+        """Return the kinds that the capacity has too little of; empty if it suffices."""
         capacity = dict(free)
         return tuple(kind for kind, amount in self if amount > max(capacity[kind], 0))
 
     def times_in(self, free: "Amounts") -> int | None:
         """Return how often the amounts fit into the capacity; None if they are all 0."""
         capacity = dict(free)
-        times = [max(capacity[kind], 0) // amount for kind, amount in self if amount]
+        times = []
+        for kind, amount in self:
+            if amount:
+                times.append(max(capacity[kind], 0) // amount)
         return min(times, default=None)
 
     def as_dict(self) -> dict[str, float]:
@@ -119,11 +126,17 @@ class Amounts:
         }
 
     def text(self, kinds: Iterable[str] = ()) -> str:
-        """Return the amounts of these kinds for a sentence; by default of all kinds that are not 0."""
+        """Return the amounts of these kinds for a sentence, such as "cpu 2, memory 4 GiB".
+
+        By default these are all kinds with an amount above 0, or the cpu if there is none.
+        """
         listed = tuple(kinds)
         if not listed:
-            listed = tuple(kind for kind, amount in self if amount) or ("cpu",)
+            listed = self._kinds_above_zero() or ("cpu",)
         return ", ".join(_text(kind, amount) for kind, amount in self if kind in listed)
+
+    def _kinds_above_zero(self) -> tuple[str, ...]:
+        return tuple(kind for kind, amount in self if amount)
 
 
 _NOTHING = Amounts()
@@ -135,6 +148,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 
 def _text(kind: str, amount: int) -> str:
+    """Return an amount with its kind and unit for a sentence."""
     if kind == "cpu":
         return f"cpu {amount / CORE:g}"
     if kind == "gpu":
@@ -143,6 +157,7 @@ def _text(kind: str, amount: int) -> str:
 
 
 def _not_negative(amounts: Amounts) -> Amounts:
+    """Return the amounts with 0 in place of each negative one."""
     return Amounts(**{kind: max(amount, 0) for kind, amount in amounts})
 
 
@@ -189,8 +204,10 @@ class AmountsByEngine:
         """Return the amounts for a sentence, with the names of engines other than the main one."""
         parts = []
         for engine, amounts in self:
-            place = f" at engine {engine}" if engine else ""
-            parts.append(amounts.text() + place)
+            text = amounts.text()
+            if engine:
+                text += f" at engine {engine}"
+            parts.append(text)
         return "; ".join(parts) or _NOTHING.text()
 
 
@@ -214,7 +231,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Defaults:
-    """Limits of a task for which the job has none (-1 or absent). None: no limit, and nothing is reserved for it."""
+    """The node's limits for tasks of jobs that request none (-1 or absent).
+
+    A limit of None is no limit: nothing is reserved for that kind.
+    """
 
     cpu: float | None = None  # cores
     memory: int | None = None  # bytes
@@ -232,7 +252,10 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Granted:
-    """The limits of each run of a party; None: the node's own limit (`gateway.jobs.engine_capacities`)."""
+    """The limits of each run of a party.
+
+    None is the node's own limit, which `gateway.jobs.engine_capacities` sets.
+    """
 
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
@@ -252,7 +275,10 @@ def granted(
     party: Party,
     defaults: Defaults,
 ) -> Granted:
-    """Return the limits of each run of a party: the job's request for it, else the node's default."""
+    """Return the limits of each run of a party, each with its origin.
+
+    A limit is the job's request for the party if it has a valid one, otherwise the node's default.
+    """
     default, name = defaults.for_role(party.role)
     limits: dict[str, float | None] = {
         "cpu": default.cpu,
@@ -262,7 +288,9 @@ def granted(
     }
     origins = {}
     for kind in ("cpu", "memory", "disk"):
-        origins[kind] = "the node's bound" if limits[kind] is None else name
+        origins[kind] = name
+        if limits[kind] is None:
+            origins[kind] = "the node's bound"
     if default.cpu is None and not is_own(spec, party.node):
         origins["cpu"] = PARTNERS_LIMIT
     for kind, request in overlay(spec.job_params, party, "resources").items():
@@ -274,7 +302,7 @@ def granted(
 
 
 def amount(value: Any) -> float | None:
-    """Parse an amount; None if it is not a number, or more than any machine has."""
+    """Parse an amount in a job's settings; None unless it is a number that a machine can have."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -294,7 +322,8 @@ class ClaimState(StrEnum):
 
     WAITING = "WAITING"
     HELD = "HELD"
-    RETURNED = "RETURNED"  # released before the job has started, because another node was busy; keeps its age
+    # Released before the job has started, because another node was busy. The claim keeps its age.
+    RETURNED = "RETURNED"
 
 
 @dataclass(frozen=True)
@@ -348,7 +377,10 @@ class Ledger:
 
     @property
     def remaining(self) -> Amounts:
-        """The rest of the main engine, and of the disk; negative if the node has shrunk below its reservations."""
+        """The rest of the main engine, and of the disk.
+
+        Negative if the node has less than is reserved, as it may have lost a machine.
+        """
         return self.total - self.held - self.others[MAIN]
 
     @property
@@ -357,12 +389,12 @@ class Ledger:
         return _not_negative(self.remaining)
 
     def held_by_engine(self, engine: str) -> Amounts:
-        """Return the reserved amounts of an engine."""
+        """Return the amounts of an engine that jobs have reserved."""
         return total(claim.by_engine[engine] for claim in self.holders)
 
     @property
     def available(self) -> AmountsByEngine:
-        """The amounts that can be reserved, of each engine that responds."""
+        """The amounts that can be reserved, of each engine that responds; never negative."""
         further = {}
         for engine, capacity in self.further.items():
             if engine not in self.away:
@@ -375,7 +407,11 @@ class Ledger:
         return replace(self, claims={**self.claims, claim.job_id: claim})
 
     def give_back(self, job_id: str) -> "Ledger":
-        """Release a job's reservation; without one, count the release as ignored."""
+        """Return the ledger after a job released its reservation.
+
+        The claim stays, so that the job keeps its age. A release without a reservation only counts
+        as ignored.
+        """
         claim = self.claims.get(job_id)
         if claim is None or claim.state is not ClaimState.HELD:
             return replace(self, ignored=self.ignored + 1)
@@ -383,7 +419,7 @@ class Ledger:
         return self.with_claim(claim)
 
     def without(self, job_id: str) -> "Ledger":
-        """Remove a job that has ended, with its reservation; idempotent."""
+        """Return the ledger without a job that has ended; unchanged if it is not in it."""
         if job_id not in self.claims:
             return self
         claims = dict(self.claims)
@@ -439,36 +475,55 @@ def demand(
     defaults: Defaults,
     placements: Mapping[str, TaskPlacement] | None = None,
 ) -> Demand:
-    """Return the demand of a job at a node, all roles there together; ``placements`` are by task.
+    """Return the demand of a job at a node, all its parties there together.
 
-    If tasks run at several engines, a party counts at each engine at which it has a role in any
-    task. The width follows from the flow's levels, unless the job limits it: independent tasks run
-    in parallel by default, and a job reserves enough for that.
+    ``placements`` are by task; a task without one runs at the main engine, for all roles. The width
+    follows from the flow's levels, unless the job limits it: independent tasks run in parallel by
+    default, and a job reserves enough for that.
     """
     placed: dict[str, TaskPlacement] = {}
     for task in spec.dag.nodes:
         placed[task.name] = (placements or {}).get(task.name, _MAIN_ENGINE)
     engines = dict.fromkeys(placement.engine for placement in placed.values())
     limits = {party: granted(spec, party, defaults).amounts for party in spec.parties_at(node)}
-    parts = []
-    for engine in engines:
-        tasks = {name for name, placement in placed.items() if placement.engine == engine}
-        # At a single engine all parties count, and the demand's width limits the parallel tasks:
-        # their breadth, which matters if some of the tasks run elsewhere, is not needed.
-        if len(engines) == 1:
-            parties = list(limits)
-            max_parallel = len(spec.dag.nodes)
-        else:
-            parties = _parties_in(limits, [placed[name] for name in tasks])
-            max_parallel = breadth(spec.dag, tasks)
-        by_label = {party.label: limits[party] for party in parties}
-        parts.append(EngineDemand(by_label, max_parallel, engine))
+    if len(engines) == 1:
+        parts = [_whole_demand(spec.dag, limits, engine) for engine in engines]
+    else:
+        parts = [_demand_at(spec.dag, limits, placed, engine) for engine in engines]
     limit = spec.settings.task_parallelism or len(spec.dag.nodes) or 1
     return Demand(tuple(parts), min(widest_level(spec.dag), limit))
 
 
+def _whole_demand(dag: Dag, limits: Mapping[Party, Amounts], engine: str) -> EngineDemand:
+    """Return the demand of a job all of whose tasks run at one engine.
+
+    All parties count. No bound on the parallel tasks is needed but the demand's width.
+    """
+    by_label = {party.label: amounts for party, amounts in limits.items()}
+    return EngineDemand(by_label, len(dag.nodes), engine)
+
+
+def _demand_at(
+    dag: Dag,
+    limits: Mapping[Party, Amounts],
+    placed: Mapping[str, TaskPlacement],
+    engine: str,
+) -> EngineDemand:
+    """Return the demand at one of several engines, by the tasks that are placed there.
+
+    A party counts if it has a role in any of them.
+    """
+    tasks = {name for name, placement in placed.items() if placement.engine == engine}
+    parties = _parties_in(limits, [placed[name] for name in tasks])
+    by_label = {party.label: limits[party] for party in parties}
+    return EngineDemand(by_label, breadth(dag, tasks), engine)
+
+
 def _parties_in(parties: Iterable[Party], placements: Iterable[TaskPlacement]) -> list[Party]:
-    """Return the parties with a role in any of these tasks."""
+    """Return the parties with a role in any of these tasks, in their order.
+
+    A task whose component's roles are not known counts for all parties.
+    """
     roles: set[str] = set()
     for placement in placements:
         if placement.roles is None:
@@ -478,7 +533,10 @@ def _parties_in(parties: Iterable[Party], placements: Iterable[TaskPlacement]) -
 
 
 def widest_level(dag: Dag) -> int:
-    """Return the largest number of tasks at the same distance from the flow's start, which may run in parallel."""
+    """Return the largest number of tasks at the same distance from the flow's start.
+
+    These may run in parallel. 1 for a flow without tasks.
+    """
     levels: dict[str, int] = {}
     for name in order(dag):
         upstream = [levels[task] for task in dag[name].upstream if task in levels]
@@ -489,13 +547,13 @@ def widest_level(dag: Dag) -> int:
 def breadth(dag: Dag, names: Set[str]) -> int:
     """Return an upper bound of how many of these tasks can run in parallel.
 
-    It is the size of a cover of the tasks by chains, found greedily: of the tasks of one chain only
-    one can run at a time. The smallest cover would give the least bound, but is costly to find.
+    It is the number of chains in a cover of the tasks by chains: of the tasks of one chain only one
+    can run at a time. The cover is found greedily. The smallest one would give the least bound, but
+    is costly to find.
     """
-    ancestors: dict[
-        str, int
-    ] = {}  # task -> bit set of it and everything upstream, by the flow's order
-    chain_ends = 0  # bit set of the last task of each chain
+    # Sets of tasks are integers with a bit per task, numbered in the order of the flow.
+    ancestors: dict[str, int] = {}  # task -> set of it and everything upstream
+    chain_ends = 0  # set of the last task of each chain
     chains = 0
     for number, name in enumerate(order(dag)):
         upstream = 0
@@ -507,7 +565,7 @@ def breadth(dag: Dag, names: Set[str]) -> int:
             continue
         chains_upstream = upstream & chain_ends
         if chains_upstream:
-            # The task continues one of these chains: that of the lowest bit.
+            # The task continues one of these chains: the one with the lowest bit.
             chain_ends ^= chains_upstream & -chains_upstream
         else:
             chains += 1
@@ -543,7 +601,10 @@ class NodeCapacity:
     others: Amounts = _NOTHING  # used by other programs at the main engine
 
     def of(self, engine: str) -> EngineCapacity:
-        """Return the capacity of an engine, with the disk that all engines share."""
+        """Return the capacity of an engine, with the disk that all engines share.
+
+        The total of an engine that has not responded yet, or is not one of this node, is None.
+        """
         if not engine:
             return EngineCapacity(self.total, self.cores, others=self.others)
         capacity = self.further.get(engine, EngineCapacity(None))
@@ -563,13 +624,15 @@ class Never(Exception):
 
 
 def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
-    """Return the amounts that the job has to reserve at the node; None if it needs nothing that is counted.
+    """Return the amounts that the job has to reserve at the node; None if it needs none.
 
-    A further engine is listed even if its tasks need nothing of it: the job waits until it
-    responds. The amounts suffice for all tasks that the flow lets run in parallel. If an engine or
-    the job's share of it is too small, or other programs use much of it, they suffice for fewer
-    tasks, in any combination. Raises `Never` if an engine is too small for one task; an engine that
-    has never responded is not judged.
+    They suffice for all tasks that the flow lets run in parallel. They suffice for fewer tasks, in
+    any combination, if an engine or the job's share of it is too small, or other programs use much
+    of it. A further engine is listed even if its tasks need nothing of it: the job waits until it
+    responds.
+
+    Raises `Never` if an engine is too small for one task; an engine that has never responded is not
+    judged.
     """
     if not needed:
         return _empty_pool(needed)
@@ -585,6 +648,7 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
 
 
 def _empty_pool(needed: Demand) -> Pool | None:
+    """Return the pool of a job that needs no amounts: only its further engines; None for none."""
     further = {part.engine: _NOTHING for part in needed.parts if part.engine}
     if not further:
         return None
@@ -592,6 +656,7 @@ def _empty_pool(needed: Demand) -> Pool | None:
 
 
 def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
+    """Return the amounts for this number of parallel tasks, whichever tasks they are."""
     main = _NOTHING
     further = {}
     disk = 0
@@ -610,7 +675,10 @@ def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
 
 
 def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
-    """Yield upper bounds of the number of parallel tasks, from the capacity of the part's engine."""
+    """Yield upper bounds of the number of parallel tasks, by the capacity of the part's engine.
+
+    Nothing is yielded for a kind that the tasks need nothing of.
+    """
     capacity = node.of(part.engine)
     engine_total = capacity.total
     if engine_total is None:
@@ -633,17 +701,19 @@ def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
 
 
 def _obstacles(part: EngineDemand, node: NodeCapacity) -> Iterator[str]:
-    """Yield why not even one task of this part fits."""
+    """Yield why not even one task of this part fits; nothing if one does.
+
+    Of an engine that has not responded yet, only the shared disk can be judged.
+    """
     capacity = node.of(part.engine)
-    if capacity.total is not None:
-        too_many_cores = list(_too_many_cores(part, capacity.cores, node.named(part.engine)))
-        yield from too_many_cores
-        if not too_many_cores:
-            yield from _too_large(part, part.per_task, capacity.total, node)
+    if capacity.total is None:
+        disk = Amounts(disk=part.per_task.disk)
+        yield from _too_large(part, disk, node.total, node)
         return
-    # An unknown engine: only the shared disk can be judged.
-    disk = Amounts(disk=part.per_task.disk)
-    yield from _too_large(part, disk, node.total, node)
+    too_many_cores = list(_too_many_cores(part, capacity.cores, node.named(part.engine)))
+    yield from too_many_cores
+    if not too_many_cores:
+        yield from _too_large(part, part.per_task, capacity.total, node)
 
 
 def _too_many_cores(
@@ -651,8 +721,13 @@ def _too_many_cores(
     cores: float,
     place: str,
 ) -> Iterator[str]:
-    """Yield each party whose tasks need more cores than the engine's machine has."""
-    engine = place if part.engine else f"the engine of {place}"
+    """Yield each party whose tasks need more cores than the engine's machine has.
+
+    ``place`` is the name of the engine, or of the node for its main one.
+    """
+    engine = place
+    if not part.engine:
+        engine = f"the engine of {place}"
     for label, amounts in part.parties.items():
         if amounts.cpu > Amounts.of(cpu=cores).cpu:
             yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {cores:g}"
@@ -664,14 +739,17 @@ def _too_large(
     has: Amounts,
     node: NodeCapacity,
 ) -> Iterator[str]:
-    """Yield a refusal if the share of the capacity for one job is less than one task needs."""
+    """Yield a refusal if one task needs more than the share of the capacity for one job."""
     for_one_job = has.scaled(node.share)
     kinds = per_task.lacking(for_one_job)
     if not kinds:
         return
     parties = _parties_text(part, kinds)
     where = node.named(part.engine)
-    text = f"one task at a time needs {per_task.text(kinds)} ({parties}), {where} has {has.text(kinds)}"
+    text = (
+        f"one task at a time needs {per_task.text(kinds)} ({parties}), "
+        f"{where} has {has.text(kinds)}"
+    )
     if per_task.lacking(has):
         yield text
     else:
@@ -679,16 +757,20 @@ def _too_large(
 
 
 def _parties_text(part: EngineDemand, kinds: tuple[str, ...]) -> str:
-    """Return the parties of a part; of several, each with its amounts."""
+    """Return the parties of a part; if there are several, each with its amounts."""
     if len(part.parties) <= 1:
         return ", ".join(part.parties)
-    return "; ".join(f"{label} {a.text(kinds)}" for label, a in part.parties.items() if a)
+    texts = []
+    for label, amounts in part.parties.items():
+        if amounts:
+            texts.append(f"{label} {amounts.text(kinds)}")
+    return "; ".join(texts)
 
 
 def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
-    """Return a refusal if one of these engines (by default the main one) has no cpu or memory at all.
+    """Return a refusal if an engine has no cpu or no memory at all; empty if all have some.
 
-    Empty if all have some.
+    Without ``engines`` the main one is checked. An engine that has not responded yet is not judged.
     """
     for engine in list(dict.fromkeys(engines)) or [MAIN]:
         capacity = node.of(engine).total
@@ -702,8 +784,8 @@ def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
 def outgrown(pool: Pool, node: NodeCapacity) -> str:
     """Return a refusal if a further engine is now too small for a job's pool; empty if none is.
 
-    The engine had more when the job was created, or was not known. An engine that was removed from
-    the settings has nothing and never will, so no job waits for it.
+    The engine had more when the job was created, or was not known then. An engine that was removed
+    from the settings has nothing and never will, so that no job waits for it.
     """
     for engine, needed in pool.further.items():
         if engine not in node.further:

@@ -65,7 +65,7 @@ class JobSettings:
 
     @property
     def priority(self) -> int:
-        """The job's place in a queue for resources: higher goes first."""
+        """The job's place in a queue for resources: higher goes first; 0 by default."""
         return self.common.get("priority") or 0
 
     @property
@@ -75,7 +75,7 @@ class JobSettings:
 
     @property
     def inherit(self) -> tuple[str, ...] | None:
-        """The tasks to take over from the old job, and no others; None: all that are unchanged."""
+        """The tasks to inherit from the old job, and no others; None: all that are unchanged."""
         tasks = self.common.get("inherit")
         if tasks is None:
             return None
@@ -83,7 +83,7 @@ class JobSettings:
 
     @property
     def min_parties(self) -> Mapping[str, Any]:
-        """Role -> number of its parties that are enough."""
+        """Number of parties that are enough, by role; empty for none."""
         return self.common.get("min_parties") or {}
 
     @property
@@ -93,12 +93,15 @@ class JobSettings:
 
     @property
     def tolerable_tasks(self) -> Collection[str]:
-        """The tasks that may fail while the job still succeeds."""
+        """The tasks that may fail while the job still succeeds; empty by default."""
         return self.common.get("tolerable_tasks") or ()
 
     @property
     def time_limits(self) -> JobLimits:
-        """How long the job and its tasks may take, and how often a task is retried."""
+        """How long the job and its tasks may take, and how often a task is retried.
+
+        The settings of the job hold for each task that has no entry of its own for them.
+        """
         default = TaskLimits(
             timeout=self.common.get("task_timeout"),
             retries=self.common.get("auto_retries") or 0,
@@ -110,7 +113,7 @@ class JobSettings:
 
 
 def _task_limits(entry: Mapping[str, Any], default: TaskLimits) -> TaskLimits:
-    """Return the limits in a task's own entry; the default for each that it leaves out."""
+    """Return the limits in a task's own entry, with the default for each that it leaves out."""
     changes = {}
     for setting, field_name in _TASK_SETTINGS.items():
         value = entry.get(setting)
