@@ -52,7 +52,7 @@ from route_table.live import LiveRoutes
 ANSWER_WITHIN = 30.0  # seconds in which every node has to accept a job
 LIST_WITHIN = 5.0  # seconds; a list of jobs waits this long for their scheduling nodes
 
-# Timeline events of a submission; the second is that of databases of earlier releases.
+# Timeline events of a submission; the second one occurs in databases of earlier releases.
 _SUBMIT = ("submission requested", "asked to submit")
 
 
@@ -70,7 +70,7 @@ class Coordinator:
         new_id: Callable[[Iterable[NodeId]], str],
         executor: Executor,
     ) -> None:
-        """``new_id`` makes an id that all of a job's nodes can keep."""
+        """``new_id`` makes a job's id that fits the rules of all these nodes."""
         self._store = context.store
         self._clock = context.clock
         self._scheduler = scheduler
@@ -84,14 +84,17 @@ class Coordinator:
     # ---------------------------------------------------------------- submission
 
     def check(self, spec: JobSpec) -> list[str]:
-        """Return warnings about a job as far as this node can tell.
+        """Return warnings about a job, as far as this node can tell; empty for none.
 
         Raises `Invalid` with every problem.
         """
         return self._new.check(spec)
 
     def submit(self, spec: JobSpec) -> str:
-        """Submit a job of this node's own platform to its scheduling node; return the job's id."""
+        """Submit a job of this node's own platform to its scheduling node; return the job's id.
+
+        The scheduling node, if it is another one, may choose an id of its own.
+        """
         this_node = self._peers.node
         if spec.scheduler == this_node:
             with self._name_job_in_errors(spec.job_id), traced(spec.trace_id):
@@ -109,10 +112,10 @@ class Coordinator:
         return job_id
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Take a job in from its initiator; return once every node has accepted it.
+        """Accept a job from its initiator; return its id once every node has accepted it.
 
         Beyond the port's errors: raises `NotAllowed` for a sender other than the initiator, and
-        `PeerUnreachable` if a node has not answered in time (the job may begin all the same).
+        `PeerUnreachable` if a node has not responded in time (the job may begin all the same).
         """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(
@@ -122,7 +125,7 @@ class Coordinator:
         return spec.job_id
 
     def submitters(self, job_id: str) -> set[str]:
-        """Return the people here who submitted a job or its rerun, as far as they are known."""
+        """Return the people here who submitted a job or its rerun; empty if none is known."""
         people = set()
         for entry in self._store.timeline(job_id):
             if entry.event in _SUBMIT:
@@ -141,10 +144,11 @@ class Coordinator:
         timeline: str,
         **detail: Any,
     ) -> Iterator[None]:
-        """Record the submission of a job to another node, and drop the record if it is refused.
+        """Record the submission of a job to another node; remove the record if it is refused.
 
-        The record precedes the call: without an answer, the job may exist all the same, and its
-        scheduling node may ask for an approval here before it answers.
+        The record precedes the call. Without a response the job may exist all the same, and its
+        scheduling node may request an approval here before it responds. The calls are noted in the
+        timeline of the job ``timeline``.
         """
         self._store.add_submission(job_id, flow_id, scheduler, self._clock())
         self._note_request(job_id, "submission", **detail)
@@ -169,7 +173,10 @@ class Coordinator:
             raise
 
     def _adopt_id(self, job_id: str, spec: JobSpec) -> None:
-        """Keep the id that the scheduling node chose. Raises `Refused` for another job's id."""
+        """Record the submitted job under the id that the scheduling node chose for it.
+
+        Raises `Refused` if that is the id of another job here.
+        """
         self._store.drop_submission(spec.job_id)
         record = self._store.record(job_id)
         if record is not None:
@@ -189,28 +196,41 @@ class Coordinator:
         sender: NodeId,
         origin: Origin | None = None,
     ) -> None:
-        """Begin a job and wait until its nodes have decided."""
+        """Begin a job and wait until its nodes have decided; raise if it does not begin.
+
+        ``origin`` is the job that this one runs again. A repeated submission waits as the first
+        one.
+        """
         self._check_intake(spec.job_id, sender)
         with self._registry.one_view():
             job = replace(self._new.build_job(spec), origin=origin)
         if not self._scheduler.begin(job):
-            existing = self._store.jobs.get(spec.job_id)
-            if existing.digest != job.digest:
-                raise Conflict(
-                    f"job {spec.job_id} is here already, with another body",
-                    reason="JOB_ID_CONFLICT",
-                )
+            self._check_same_body(job)
         job = self._scheduler.wait(spec.job_id, _is_decided, ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
             raise _refused(job)
         if not _is_decided(job):
             raise PeerUnreachable(f"not every node has answered within {ANSWER_WITHIN:g} s")
 
+    def _check_same_body(self, job: Job) -> None:
+        """Raise `Conflict` if the job with this id was submitted with another body."""
+        existing = self._store.jobs.get(job.id)
+        if existing.digest != job.digest:
+            raise Conflict(
+                f"job {job.id} is here already, with another body",
+                reason="JOB_ID_CONFLICT",
+            )
+
     def _check_intake(self, job_id: str, sender: NodeId) -> None:
-        """Raise if no new jobs are taken from the sender; a repeated submission always passes."""
-        is_own = sender == self._peers.node
+        """Raise if no new jobs are accepted from the sender.
+
+        A repeated submission always passes.
+        """
+        requester = sender
+        if sender == self._peers.node:
+            requester = ""  # this node itself
         try:
-            self._intake.check("" if is_own else sender)
+            self._intake.check(requester)
         except GatewayError:
             if self._store.jobs.find(job_id) is None:
                 raise
@@ -225,9 +245,9 @@ class Coordinator:
     ) -> RerunResult:
         """Have the scheduling node of a job run it again from a task on, as a new job.
 
-        With an empty ``start``: from the first task that has not succeeded. Raises `NotFound`,
-        `Conflict`, `Invalid`, `Refused`, `PeerUnreachable`, or `NotServed` if the scheduling node
-        has no such function.
+        With an empty ``start`` it begins with the first task that has not succeeded. Raises
+        `NotFound`, `Conflict`, `Invalid`, `Refused`, `PeerUnreachable`, or `NotServed` if the
+        scheduling node has no such function.
         """
         self._intake.check()
         record = self._store.record(job_id)
@@ -249,20 +269,29 @@ class Coordinator:
     def _rerun_elsewhere(
         self, order: Order, record: LocalJob | None, scheduler: NodeId
     ) -> RerunResult:
+        """Have another node run its job again; ``record`` is this node's own, if it has one.
+
+        Some nodes choose the id of the new job themselves; it is then recorded in place of ours.
+        """
         api = self._scheduler_api(order.job_id, record)
-        flow_id = record.spec.flow_id if record else ""
+        flow_id = ""
+        if record is not None:
+            flow_id = record.spec.flow_id
         submission = self._submission(
             order.new_job_id, flow_id, scheduler, timeline=order.job_id, rerun_of=order.job_id
         )
         with submission, traced(current_trace()):
             result = api.rerun_job(order, self._peers.node)
-        if result.job_id != order.new_job_id:  # some nodes choose the id themselves
+        if result.job_id != order.new_job_id:
             self._store.drop_submission(order.new_job_id)
             self._note_request(result.job_id, "submission", rerun_of=order.job_id)
         return result
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
-        """Plan the new job from the old one's record, and take it in like any other."""
+        """Plan the new job from the old one's record, and accept it like any other job.
+
+        Raises `Conflict` for a job that has not ended, and `Invalid` for a request with problems.
+        """
         old = self._scheduled(order.job_id, sender)
         if not ended(JOB, old.status):
             text = f"job {old.id} is still {old.status}: stop it, or wait for its end"
@@ -278,18 +307,23 @@ class Coordinator:
         return RerunResult(plan.spec.job_id, plan.origin.start, plan.runs, plan.inherits)
 
     def _note_rerun(self, old_id: str, new_id: str, origin: Origin) -> None:
+        """Note in the timeline of a job that another one runs it again."""
         detail = {
             "new_job": new_id,
             "from": origin.start,
             "parameters": dict(origin.parameters),
         }
         note = Note(self._clock(), "run again as another job", origin.by, detail)
-        self._store.jobs.update(old_id, lambda job: replace(job, notes=(*job.notes, note)))
+
+        def add_note(job: Job) -> Job:
+            return replace(job, notes=(*job.notes, note))
+
+        self._store.jobs.update(old_id, add_note)
 
     # ---------------------------------------------------------------- status
 
     def status_here(self, job_id: str) -> JobView | None:
-        """Return the status of a job scheduled here, None for others; calls no other node."""
+        """Return the status of a job scheduled here; None for any other. Calls no other node."""
         job = self._store.jobs.find(job_id)
         if job is None:
             return None
@@ -298,8 +332,8 @@ class Coordinator:
     def status(self, job_id: str) -> JobView:
         """Return the status of a job, whichever node schedules it. Raises `NotFound`.
 
-        If the scheduling node does not answer, has no route by now or has deleted the job, what
-        this node knows is returned.
+        If the scheduling node does not respond, has no route any more or has deleted the job, the
+        status is what this node knows.
         """
         record = self._store.record(job_id)
         if isinstance(record, Job):
@@ -307,7 +341,7 @@ class Coordinator:
         scheduler = self._scheduler_api(job_id, record)
         start = time.monotonic()
         try:
-            with traced(record.spec.trace_id if record else current_trace()):
+            with traced(_trace_of(record)):
                 reported = scheduler.job_status(job_id, self._peers.node)
         except GatewayError as error:
             if record is None:
@@ -320,18 +354,23 @@ class Coordinator:
         return with_local(reported, local, asked_before=time.monotonic() - start)
 
     def _keep_progress(self, local: LocalJob, reported: JobView) -> None:
-        """Store the progress of a job under way, for when its scheduling node does not answer."""
+        """Store the progress of a job under way, to show it while its scheduling node is silent.
+
+        A failure to store it is ignored, as the status can be returned without.
+        """
         if ended(JOB, reported.status) or reported.progress <= local.progress:
             return
+
+        def add_progress(local: LocalJob) -> LocalJob:
+            return run.with_progress(local, reported.progress)
+
         with suppress(GatewayError):
-            self._store.local_jobs.update(
-                local.id, lambda local: run.with_progress(local, reported.progress)
-            )
+            self._store.local_jobs.update(local.id, add_progress)
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Return the status of a job that this node schedules, or of this node's part in another.
+        """Return the status of a job scheduled here, or of this node's part in another node's job.
 
-        The latter is for other nodes of the job, without texts that may quote this node's data.
+        The part is for other nodes of the job, without texts that may quote this node's data.
         """
         record = self._store.record(job_id)
         is_elsewhere = isinstance(record, LocalJob) and record.spec.scheduler != self._peers.node
@@ -350,11 +389,12 @@ class Coordinator:
     def _statuses_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
         """Ask the scheduling nodes of these jobs in parallel, for at most `LIST_WITHIN`.
 
-        A job that its node refused, or does not answer for in time, is PENDING.
+        A job whose node refuses, or does not respond in time, is PENDING. A node that did not
+        respond once is not asked for its further jobs.
         """
         statuses = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent_nodes: set[NodeId] = set()
-        answers: Queue[tuple[str, JobStatus]] = Queue()
+        responses: Queue[tuple[str, JobStatus]] = Queue()
 
         def ask(job_id: str, node: NodeId) -> None:
             status = JobStatus.PENDING
@@ -366,16 +406,16 @@ class Coordinator:
             except GatewayError:
                 pass
             finally:
-                answers.put((job_id, status))
+                responses.put((job_id, status))
 
         lanes = Lanes()
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
         deadline = time.monotonic() + LIST_WITHIN
-        with suppress(Empty):
+        with suppress(Empty):  # the time is over
             for _ in jobs:
                 remaining = max(deadline - time.monotonic(), 0)
-                job_id, status = answers.get(timeout=remaining)
+                job_id, status = responses.get(timeout=remaining)
                 statuses[job_id] = status
         lanes.close(wait=False)
         return statuses
@@ -385,53 +425,65 @@ class Coordinator:
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the scheduling node stop a job, or one task of it.
 
-        If that node is silent, this node's part of the job ends here and the node hears of it later.
+        If that node is silent, this node's part of the job ends here, and the node is told later.
         Raises `NotFound`, and `PeerUnreachable` for a task or for a job without a part here.
         """
         record = self._store.record(job_id)
         if record is not None and task_name:
             _check_task(record.spec, task_name)
         scheduler = self._scheduler_api(job_id, record)
-        local = record if isinstance(record, LocalJob) and not task_name else None
+        if isinstance(record, LocalJob) and not task_name:
+            self._stop_local(scheduler, record)
+            return
+        if isinstance(record, LocalJob) and self._is_over(scheduler, record):
+            return
+        is_ending = isinstance(record, Job) and record.ending is not None
+        if not is_ending:
+            self._note_request(job_id, "stop", task=task_name)
+        with traced(_trace_of(record)), self._calls_in_timeline(job_id):
+            scheduler.stop_job(job_id, task_name, self._peers.node)
+
+    def _stop_local(self, scheduler: SchedulerApi, local: LocalJob) -> None:
+        """Have another node stop a job that this node takes part in; end it here if it is silent.
+
+        The request is recorded before the call, so that the stop that arrives is explained by it.
+        """
         try:
-            if isinstance(record, LocalJob) and self._is_over(scheduler, record):
+            if self._is_over(scheduler, local):
                 return
-            if not (isinstance(record, Job) and record.ending):
-                self._note_request(job_id, "stop", task=task_name)
-            if local is not None:
-                self._executor.record_stop_request(job_id, self._requester())
-            trace_id = record.spec.trace_id if record else current_trace()
-            with traced(trace_id), self._calls_in_timeline(job_id):
-                scheduler.stop_job(job_id, task_name, self._peers.node)
+            self._note_request(local.id, "stop", task="")
+            self._executor.record_stop_request(local.id, self._requester())
+            with traced(local.spec.trace_id), self._calls_in_timeline(local.id):
+                scheduler.stop_job(local.id, "", self._peers.node)
         except GatewayError as error:
-            if local is None:
-                raise
             if not _is_silence(error):
-                self._executor.record_stop_request(job_id, "")
+                self._executor.record_stop_request(local.id, "")
                 raise
-            self._executor.stop_here(job_id, error.message)
+            self._executor.stop_here(local.id, error.message)
 
     def _requester(self) -> str:
-        """Return who requests something here, for the scheduling node: this node or a person."""
+        """Return the name under which the scheduling node sees a request from here.
+
+        That is the person who made it, or this node if the person is not known.
+        """
         person = by_user().get("user")
         if person:
             return f"{person} at {self._peers.node}"
         return self._peers.node
 
     def _is_over(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
-        """Return whether a job has ended here and at its scheduling node, too.
+        """Return whether a job has ended both here and at its scheduling node.
 
-        It may go on there if this node was left out of it, or has ended its own part. Without an
-        answer it counts as ended, unless this node ended its part because of that very silence:
-        then raises `PeerUnreachable`.
+        It may go on there if this node was left out of it, or has ended its own part. Without a
+        response it counts as ended. But if this node ended its part because its scheduling node was
+        silent, the silence is no news: then raises `PeerUnreachable`.
         """
         if not ended(JOB, local.status):
             return False
         try:
             reported = scheduler.job_status(local.id, self._peers.node)
         except PeerUnreachable:
-            failure = local.ending.failure if local.ending else None
-            if failure is not None and failure.reason == UNREACHABLE:
+            if _ended_by_silence(local):
                 raise
             return True
         except GatewayError:
@@ -445,7 +497,10 @@ class Coordinator:
         sender: NodeId,
         why: Failure | None = None,
     ) -> None:
-        """Record the request to stop; the scheduler tells the nodes afterwards."""
+        """Record the request to stop a job, or one task of it; the nodes are told afterwards.
+
+        ``why`` is the failure of the node that requests the stop; None for a stop by people.
+        """
         job = self._scheduled(job_id, sender)
         by = sender or self._peers.node
         now = self._clock()
@@ -459,9 +514,9 @@ class Coordinator:
         )
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
-        """Stop all jobs scheduled here without a started run; return their ids.
+        """Stop all jobs scheduled here that wait and have no started run; return their ids.
 
-        ``dry_run``: return the ids and stop nothing.
+        With ``dry_run`` return the ids and stop nothing.
         """
         waiting_jobs = self._store.jobs.in_state(*queries.WAITING)
         if dry_run:
@@ -469,7 +524,10 @@ class Coordinator:
         return [job_id for job_id in waiting_jobs if self._cancel(job_id, by)]
 
     def _cancel(self, job_id: str, by: str) -> bool:
-        """Stop a job without a started run; False if it runs, is over or deleted by now."""
+        """Stop a job without a started run; return whether that ended it.
+
+        It does not end a job that runs, is over or was deleted in the meantime.
+        """
         text = f"cancelled by {by} while it waited"
         request = messages.StopRequested(by, self._clock(), text, if_waiting=True)
         try:
@@ -484,10 +542,13 @@ class Coordinator:
     # ---------------------------------------------------------------- suspend, amend
 
     def suspend(self, job_id: str, on: bool) -> None:
-        """Have the scheduling node start no further task of a job, or go on with it."""
+        """Have the scheduling node start no further task of a job; with ``on`` False start them."""
         with self._scheduled_by(job_id) as scheduler:
             scheduler.suspend_job(job_id, on, self._peers.node)
-        self._note_request(job_id, "suspend" if on else "resume")
+        request = "resume"
+        if on:
+            request = "suspend"
+        self._note_request(job_id, request)
 
     def suspend_job(
         self,
@@ -495,7 +556,10 @@ class Coordinator:
         on: bool,
         sender: NodeId,
     ) -> None:
-        """Record the request to suspend or resume. Raises `Conflict` (JOB_ENDED) if it is too late."""
+        """Record the request to suspend or resume.
+
+        Raises `Conflict` (JOB_ENDED) if the job has ended, or is about to.
+        """
         self._scheduled(job_id, sender)
         request = messages.SuspendRequested(sender or self._peers.node, self._clock(), on)
         job = self._scheduler.record(job_id, request)
@@ -525,7 +589,11 @@ class Coordinator:
         reason: str,
         sender: NodeId,
     ) -> int:
-        """Offer the parameters to every node, then record them if none of the tasks has begun."""
+        """Offer the parameters to every node, then record them if none of the tasks has begun.
+
+        Returns the version of the job's parameters, from 1. Raises `Conflict` (JOB_NOT_RUNNING,
+        TASK_BEGUN), and `Invalid` for a change that the sender may not make.
+        """
         job = self._scheduled(job_id, sender)
         if job.status is not JobStatus.RUNNING or job.ending is not None:
             raise Conflict(f"job {job_id} is {job.status}, not running", reason="JOB_NOT_RUNNING")
@@ -549,7 +617,10 @@ class Coordinator:
         return job.amendments.index(amendment) + 1
 
     def _offer_amendment(self, job: Job, amendment: Amendment, spec_after: JobSpec) -> None:
-        """Offer new parameters to the job's nodes; each gets only the parameters of its own parties."""
+        """Offer new parameters to the job's nodes.
+
+        Each node gets only the parameters of its own parties.
+        """
         in_force = [earlier.id for earlier in job.amendments]
         offered_spec = replace(job.spec, task_params=amendment.parameters)
         for node_job in job.active:
@@ -567,7 +638,10 @@ class Coordinator:
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Record a node's decision. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""
+        """Record a node's decision on a job.
+
+        Raises `Conflict` (ALREADY_DECIDED) for the opposite of its earlier decision.
+        """
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
@@ -580,7 +654,11 @@ class Coordinator:
         self._scheduler.record(job_id, event)
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Record news of a task. Raises `NotAllowed` for a node without a part in it."""
+        """Record news of a task.
+
+        Raises `NotFound` for a task that is not scheduled here, also for a sender outside its job,
+        and `NotAllowed` for a node of the job without a part in the task.
+        """
         unknown = NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
         job_id = self._store.job_of_task(report.task_id)
         if job_id is None:
@@ -595,12 +673,12 @@ class Coordinator:
                 raise NotAllowed(f"node {name} has no part in task {report.task_id}")
 
         event = messages.TaskReported(
-            report.task_id,
-            sender,
-            report.role,
-            report.status,
-            self._clock(),
-            report.failure,
+            task_id=report.task_id,
+            node=sender,
+            role=report.role,
+            status=report.status,
+            at=self._clock(),
+            failure=report.failure,
             pushed=True,
         )
         self._scheduler.record(job_id, event, allowed=check_sender)
@@ -620,7 +698,10 @@ class Coordinator:
         return job
 
     def _scheduler_api(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
-        """Return the API of a job's scheduling node: this object or a client. Raises `NotFound`."""
+        """Return the API of a job's scheduling node: this object, or a client of another node.
+
+        Raises `NotFound` for a job that this node knows nothing of.
+        """
         if isinstance(record, Job):
             return self
         if record is not None:
@@ -636,7 +717,7 @@ class Coordinator:
     def _scheduled_by(self, job_id: str) -> Iterator[SchedulerApi]:
         """Yield the API of a job's scheduling node, under the job's trace id. Raises `NotFound`."""
         record = self._store.record(job_id)
-        with traced(record.spec.trace_id if record else current_trace()):
+        with traced(_trace_of(record)):
             yield self._scheduler_api(job_id, record)
 
     def _note_request(
@@ -645,7 +726,7 @@ class Coordinator:
         what: str,
         **detail: Any,
     ) -> None:
-        """Write the person who requested something here into the job's timeline, if known."""
+        """Note in the job's timeline who requested something here, if the person is known."""
         person = by_user().get("user")
         if not person:
             return
@@ -654,7 +735,7 @@ class Coordinator:
 
     @contextmanager
     def _calls_in_timeline(self, job_id: str) -> Iterator[None]:
-        """Write the calls that this node's platform caused into the job's timeline, failed or not."""
+        """Note the calls made in this context in the job's timeline, whether they failed or not."""
         with listening() as calls:
             try:
                 yield
@@ -664,18 +745,34 @@ class Coordinator:
 
 
 def _check_task(spec: JobSpec, name: str) -> None:
+    """Raise `NotFound` if the job has no task of this name."""
     if spec.dag.get(name) is None:
         raise NotFound(f"job {spec.job_id} has no task {name}", reason="TASK_UNKNOWN")
 
 
+def _trace_of(record: Job | LocalJob | None) -> str:
+    """Return the trace id of a job; without a record of it that of the current request."""
+    if record is None:
+        return current_trace()
+    return record.spec.trace_id
+
+
+def _ended_by_silence(local: LocalJob) -> bool:
+    """Return whether this node ended its part of a job as the scheduling node was silent."""
+    if local.ending is None or local.ending.failure is None:
+        return False
+    return local.ending.failure.reason == UNREACHABLE
+
+
 def _is_silence(error: GatewayError) -> bool:
-    """Return whether a call failed without an answer from a node that knows the job."""
+    """Return whether a call failed without a response of a node that knows the job."""
     if isinstance(error, PeerUnreachable):
         return True
     return error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")
 
 
 def _without_texts(part: JobView) -> JobView:
+    """Return a view of a job without messages, which may quote this node's data."""
     tasks = [replace(task, failure=None) for task in part.tasks]
     return replace(part, failure=None, warnings=(), waiting=None, tasks=tasks)
 
@@ -694,31 +791,41 @@ def _is_decided(job: Job) -> bool:
 
 
 def _refused(job: Job) -> Refused:
-    """Return the error that answers the submission of a job which ended before it began."""
-    failure = job.ending.failure if job.ending else None
+    """Return the error that answers the submission of a job which ended before it began.
+
+    It has the problems that nodes have named, and the failure's reason and node.
+    """
     problems: list[Problem] = []
     for refusal in job.refusals:
         problems += job_problems_in(refusal.message, refusal.node)
-    reason = failure.reason if failure else "REFUSED"
-    error = Refused(_refusal(job), reason=reason, problems=problems)
-    error.node = failure.node if failure else ""
+    failure = _ending_failure(job) or Failure("REFUSED")
+    error = Refused(_refusal(job), reason=failure.reason, problems=problems)
+    error.node = failure.node
     return error
+
+
+def _ending_failure(job: Job) -> Failure | None:
+    """Return the failure that ends the job; None without one."""
+    if job.ending is None:
+        return None
+    return job.ending.failure
 
 
 def _refusal(job: Job) -> str:
     """Return the refusals of a job's nodes in one line, each with its node and reason."""
-    failure = job.ending.failure if job.ending else None
-    shown_reason = failure.reason if failure else ""
-    refusals = [_refusal_text(refusal, shown_reason) for refusal in job.refusals]
+    failure = _ending_failure(job) or Failure("")
+    refusals = [_refusal_text(refusal, failure.reason) for refusal in job.refusals]
     if refusals:
         return "; ".join(refusals)
-    if failure and failure.message:
-        return failure.message
-    return "the job was stopped before every node accepted it"
+    return failure.message or "the job was stopped before every node accepted it"
 
 
 def _refusal_text(refusal: Failure, shown_reason: str) -> str:
-    """Return a refusal with node and reason, without repeating what the message already names."""
+    """Return a refusal with its node and reason.
+
+    The reason is left out if the whole error shows it (``shown_reason``) or the message has it, the
+    node if the message begins with it.
+    """
     message = refusal.message
     has_reason = refusal.reason == shown_reason or f" {refusal.reason}: " in message
     if not has_reason:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from gateway.domain import approval, rerun
 from gateway.domain import dag as flow
@@ -14,7 +13,7 @@ from gateway.domain.job import Acceptance
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.quorum import can_spare
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Amendment, Ending, JobSpec, NodeId, is_outside
+from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId, is_outside
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused, TooLarge
 from gateway.jobs.admission import Admission
@@ -31,7 +30,7 @@ from gateway.store.queries import is_known
 from gateway.store.records import job_unknown
 from gateway.store.serialization import dumps
 
-# Offers of new parameters per job that the scheduling node has not recorded yet; older ones go.
+# Offers of new parameters per job that are not in force yet; the oldest beyond that are dropped.
 _MAX_PENDING_OFFERS = 8
 
 
@@ -67,11 +66,14 @@ class Participant:
         return self.admission.dry_run(spec, sender)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Return None: this node needs no question beforehand, it answers the creation."""
+        """Return None: this node needs no audit before the creation of a job."""
         return None
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Validate and store a job."""
+        """Validate and store a job; return the conditions under which it is accepted.
+
+        A repeated creation returns the same. Raises `Conflict` for the id of another job.
+        """
         check_id_unused(self._store, spec.job_id, spec.job_id)
         with self._registry.one_view():
             local = self.admission.admit(spec, sender)
@@ -83,7 +85,10 @@ class Participant:
         return self._acceptance(local)
 
     def _check_not_deleted(self, job_id: str) -> None:
-        """Raise `Conflict` for a job that ran here: a signed agreement holds for one execution."""
+        """Raise `Conflict` for a job that ran here and was deleted.
+
+        A signed agreement holds for one execution.
+        """
         for entry in self._store.timeline(job_id):
             if entry.event == "job deleted":
                 raise Conflict(
@@ -95,7 +100,7 @@ class Participant:
     def _repeat_creation(self, new: LocalJob, sender: NodeId) -> LocalJob:
         """Return the record of a job that is here already. Raises `Conflict` if it is another job.
 
-        A job known from an audit alone becomes a created one.
+        A job that was only audited before becomes a created one.
         """
         existing = self._store.local_jobs.get(new.id)
         was_only_audited = approval.is_unused(existing)
@@ -123,9 +128,7 @@ class Participant:
 
         That happens for a repeated creation, or for one that follows a refused audit.
         """
-        refusal = local.approval.failure if local.approval else None
-        if refusal is None and approval.is_unused(local) and local.ending is not None:
-            refusal = local.ending.failure
+        refusal = _earlier_refusal(local)
         if refusal is not None:
             raise Refused(refusal.message, reason=refusal.reason)
         expires_at = approval.expires_at(local)
@@ -134,18 +137,17 @@ class Participant:
             remaining = expires_at - self._clock()
             expires_in = max(remaining.total_seconds(), 0.0)
         waits_for = ""
-        if (
-            local.preparation
-            and approval.pending_preparation(local)
-            and not approval.awaits_person(local)
-        ):
+        if local.preparation is not None and _only_awaits_images(local):
             waits_for = f"fetches {', '.join(local.preparation.images)}"
+        tasks_at_once = None
+        if local.pool is not None:
+            tasks_at_once = local.pool.tasks_at_once
         return Acceptance(
-            local.pool is not None,
-            local.pool.tasks_at_once if local.pool else None,
-            expires_at is not None,
-            expires_in,
-            local.can_inherit,
+            holds=local.pool is not None,
+            tasks_at_once=tasks_at_once,
+            waits=expires_at is not None,
+            within=expires_in,
+            inherited=local.can_inherit,
             waits_for=waits_for,
             checks=local.checks,
         )
@@ -165,10 +167,11 @@ class Participant:
         by: str,
         words: str,
     ) -> tuple[LocalJob, bool]:
-        """Record a person's decision on a job that waits for one. Raises `NotFound`, `Conflict`.
+        """Record a person's decision on a job that waits for one.
 
-        Returns the job and whether this decision counts: False if it repeats an
-        earlier one, whose words stay.
+        Returns the job and whether this decision counts: False if it repeats an earlier one, whose
+        ``words`` stay. Raises `NotFound`, and `Conflict` for a job that does not wait (NOT_WAITING)
+        or has the opposite decision (ALREADY_DECIDED).
         """
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
@@ -190,13 +193,16 @@ class Participant:
     # ---------------------------------------------------------------- resources and start
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Hold the resources of a job. Raises `NotAllowed` if it may no longer use its data, too."""
+        """Reserve the resources of a job.
+
+        Raises `NotAllowed` also if the job may not use its data any more.
+        """
         local = self._job_for(job_id, sender)
         self.admission.check_start(local, sender)
         self._resources.hold(local)
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Release the resources of a READY job. Raises `Conflict` for any other."""
+        """Release the resources of a READY job; raise `Conflict` for a job in another state."""
         local = self._job_for(job_id, sender)
         if local.status is not JobStatus.READY:
             raise Conflict(
@@ -210,9 +216,9 @@ class Participant:
         sender: NodeId,
         without: Sequence[str] = (),
     ) -> None:
-        """Hold the resources if they are not held yet, and begin.
+        """Reserve the resources if they are not reserved yet, and begin.
 
-        ``without``: labels of excluded parties; a running job takes in those alone.
+        ``without`` are the labels of excluded parties. A running job records only these.
         """
         local = self._job_for(job_id, sender)
         self.admission.check_start(local, sender)
@@ -231,7 +237,7 @@ class Participant:
         self._store.local_jobs.update(job_id, start)
 
     def _exclude(self, local: LocalJob, labels: Sequence[str], sender: NodeId) -> LocalJob:
-        """Return the job without further parties, as far as they are not excluded yet."""
+        """Return the job without these parties; unchanged if it runs without them already."""
         new_labels = set(labels).difference(local.excluded)
         left_out = tuple(party.label for party in local.spec.parties if party.label in new_labels)
         if not left_out:
@@ -250,9 +256,10 @@ class Participant:
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
-        """Check the job with new parameters as at its creation, and keep them until a task starts.
+        """Check the job with new parameters as at its creation, and store them.
 
-        ``holding``: ids of earlier offers that are in force.
+        They come into force when the start of a task names them. ``holding`` are the ids of earlier
+        offers that are in force. Raises `Conflict` for a job that has ended, and `Invalid`.
         """
         local = _with_amendments(self._job_for(job_id, sender), holding)
         if ended(JOB, local.status):
@@ -264,19 +271,25 @@ class Participant:
         )
         if problems:
             raise Invalid(problems)
-        bundles = {self._node: offered.bundle} if offered.bundle else {}
+        bundles = {}
+        if offered.bundle:
+            bundles[self._node] = offered.bundle
         spec_after = replace(rerun.with_amendments(spec_before, [offered]), bundles=bundles)
         warnings = self.admission.check_amended(spec_after, sender)
-        add_offer = partial(self._add_offer, offer=offered, warnings=warnings)
+
+        def add_offer(local: LocalJob) -> LocalJob:
+            return self._add_offer(local, offered, warnings)
+
         self._store.local_jobs.update(job_id, add_offer)
 
     def _add_offer(self, local: LocalJob, offer: Amendment, warnings: Sequence[str]) -> LocalJob:
+        """Return the job with one more offer; unchanged if it has the offer already.
+
+        Raises `Invalid` if all offers together are too large to be stored with the job.
+        """
         if any(earlier.id == offer.id for earlier in local.offered):
             return local
-        pending = [earlier for earlier in local.offered if earlier.id not in local.amendments]
-        outdated = pending[:-_MAX_PENDING_OFFERS]
-        offers = [earlier for earlier in local.offered if earlier not in outdated]
-        offers.append(offer)
+        offers = [*_lasting_offers(local), offer]
         size = len(dumps(tuple(offers)))
         if size > MAX_JOB_SIZE:
             rule = f"must not have more than {MAX_JOB_SIZE} characters with earlier ones"
@@ -303,14 +316,11 @@ class Participant:
     ) -> None:
         """Store the runs of a task; the executor starts them afterwards.
 
-        ``holding``: ids of the offered parameters that are in force.
+        ``holding`` are the ids of the offered parameters that are in force. A repeated start
+        changes nothing.
         """
         local = _with_amendments(self._job_for(job_id, sender), holding)
-        started = local.runs_of(task_id)
-        if started:
-            if started[0].task_name != task_name:
-                text = f"task id {task_id} is that of task {started[0].task_name} here"
-                raise Conflict(text, reason="TASK_ID_CONFLICT")
+        if _is_started(local, task_id, task_name):
             return
         rule = name_rule(task_id, LARGEST_NAME // 3)
         if rule:
@@ -327,6 +337,7 @@ class Participant:
             self._resources.hold(local)
 
         def start(local: LocalJob) -> LocalJob:
+            # Checked again, as the job may have changed since.
             if local.runs_of(task_id):
                 return local
             if ended(JOB, local.status):
@@ -350,8 +361,8 @@ class Participant:
             status = move(JOB, status, JobStatus.RUNNING)
         # Another gateway may have become the job's home since the runs were planned.
         home = self._home_of(local)
-        owned = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
-        # A slow start may arrive after a later one; the parameters of that one stay in force.
+        owned = tuple(replace(run, owner=home) for run in runs)
+        # A slow start may arrive after a later one, whose parameters stay in force.
         amendments = tuple(dict.fromkeys((*local.amendments, *holding)))
         local = replace(
             local,
@@ -375,9 +386,10 @@ class Participant:
         role: str,
         sender: NodeId,
     ) -> TaskNews:
-        """Return the status of a task.
+        """Return the status of a task, with its first failure.
 
-        ``role`` may be ``host``, ``host.1`` or empty. Raises `NotFound` (ROLE_UNKNOWN), too.
+        ``role`` is such as ``host`` or ``host.1``; empty for all roles of this node. Raises
+        `NotFound` (TASK_UNKNOWN, ROLE_UNKNOWN).
         """
         local = self._job_of_task(task_id, sender)
         self._check_sender(local, sender)
@@ -385,7 +397,7 @@ class Participant:
         if not runs:
             raise NotFound(f"task {task_id} has no role {role} here", reason="ROLE_UNKNOWN")
         failures = [run.failure for run in runs if run.failure]
-        return TaskNews(merge_runs(runs), failures[0] if failures else None)
+        return TaskNews(merge_runs(runs), next(iter(failures), None))
 
     # ---------------------------------------------------------------- end
 
@@ -395,7 +407,7 @@ class Participant:
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """End a job here that was asked about and not created: here both are the same record."""
+        """End a job here that was audited and not created: both are the same record here."""
         self.stop_job(job_id, "", ending, sender)
 
     def stop_job(
@@ -405,7 +417,7 @@ class Participant:
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Record the request to stop; the executor ends the runs afterwards."""
+        """Record the request to stop a job, or one task of it; its runs end afterwards."""
         local = self._job_for(job_id, sender)
         if task_name:
             self._stop_task(local, task_name, sender)
@@ -419,7 +431,10 @@ class Participant:
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End a task; a late stop of an attempt that was followed by another changes nothing."""
+        """End a task, which is named by its id, or by its job and name.
+
+        A late stop of an attempt that was followed by another one changes nothing.
+        """
         if job_id:
             local = self._job_for(job_id, sender)
         else:
@@ -439,9 +454,9 @@ class Participant:
     ) -> None:
         """End the runs of a task and of its downstream tasks.
 
-        After a success, the downstream tasks stay: some peers tidy up by such a stop. Nor does
-        anything happen if the task never started here: its downstream tasks can run here only if
-        it succeeded at other nodes.
+        If the task has succeeded, its downstream tasks go on: some peers send such a stop to tidy
+        up. Nothing happens either if the task never started here: its downstream tasks can run here
+        only if it succeeded at other nodes.
         """
         if local.spec.dag.get(task_name) is None:
             raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
@@ -457,7 +472,7 @@ class Participant:
         dry_run: bool,
         sender: NodeId,
     ) -> None:
-        """Delete the job here."""
+        """Delete the job here for another node; with ``dry_run`` only check whether it may."""
         self._deleting.delete_for(job_id, sender, dry_run)
 
     # ---------------------------------------------------------------- callbacks of containers
@@ -465,12 +480,17 @@ class Participant:
     def callback(self, report: Callback) -> None:
         """Record a container's report. Raises `NotFound` for an unknown run.
 
-        Containers report once, and many fail without an answer: so an outage of the database is
-        waited out.
+        A container reports once, and may fail if it gets no response. Therefore the report waits
+        while the database does not respond.
         """
-        wait_for_database(partial(self._record_callback, report))
+
+        def record() -> None:
+            self._record_callback(report)
+
+        wait_for_database(record)
 
     def _record_callback(self, report: Callback) -> None:
+        """Record a container's report as an event of its run."""
         job_id, run_id = self._find_run(report)
         if report.status is None:
             self._executor.record(job_id, Misreported(run_id, report.word, self._clock()))
@@ -483,39 +503,64 @@ class Participant:
             message = message or run.results.get(report.result_code, "")
             if has_failed:
                 cause = self._executor.probes.storage_failure(run, message)
-        event = Reported(run_id, report.status, self._clock(), report.result_code, message, cause)
+        event = Reported(
+            run=run_id,
+            status=report.status,
+            at=self._clock(),
+            result_code=report.result_code,
+            result_message=message,
+            cause=cause,
+        )
         self._executor.record(job_id, event)
 
     def _find_run(self, report: Callback) -> tuple[str, str]:
-        """Return the ids of a report's job and run: by the run's token, or by the sender's address."""
+        """Return the ids of a report's job and run.
+
+        The run is known by the token in the callback's address. A container that reports to another
+        address is recognised by its own network address; raises `NotAllowed` if that is ambiguous.
+        """
         if report.run_id:
             job_id = self._store.job_of_run(report.run_id)
             if not job_id:
                 raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
             return job_id, report.run_id
         local = self._job_of_task(report.task_id)
-        matching = []
-        for run in _runs_of_role(local, report.task_id, report.role):
-            if report.address and self._executor.address_of(run) == report.address:
-                matching.append(run)
-        if len(matching) != 1:
+        runs = self._runs_at(local, report)
+        if len(runs) != 1:
             raise NotAllowed(
                 f"{report.address or 'an unknown address'} is not the address of one run of "
-                f"{report.role or 'any role'} in task {report.task_id}: use system.callback unchanged, with ?run="
+                f"{report.role or 'any role'} in task {report.task_id}: "
+                "use system.callback unchanged, with ?run="
             )
-        return local.id, matching[0].run_id
+        return local.id, runs[0].run_id
+
+    def _runs_at(self, local: LocalJob, report: Callback) -> list[Run]:
+        """Return the runs of a report's task and role that have the sender's address."""
+        if not report.address:
+            return []
+        matching = []
+        for run in _runs_of_role(local, report.task_id, report.role):
+            if self._executor.address_of(run) == report.address:
+                matching.append(run)
+        return matching
 
     # ---------------------------------------------------------------- access
 
     def _job_of_task(self, task_id: str, sender: NodeId = "") -> LocalJob:
+        """Return the job of a task's attempt here. Raises `NotFound`, also for outside senders."""
+        local = None
         job_id = self._store.local_job_of_task(task_id)
-        local = self._store.local_jobs.get(job_id) if job_id else None
+        if job_id:
+            local = self._store.local_jobs.get(job_id)
         if local is None or is_outside(local.spec, sender):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
         return local
 
     def _job_for(self, job_id: str, sender: NodeId) -> LocalJob:
-        """Return a job here, for its scheduling node alone. Raises `NotFound`, `NotAllowed`."""
+        """Return a job here, for its scheduling node alone.
+
+        Raises `NotFound` for a sender outside the job, and `NotAllowed` for its other nodes.
+        """
         local = self._store.local_jobs.get(job_id)
         if is_outside(local.spec, sender):
             raise job_unknown(job_id)
@@ -523,7 +568,10 @@ class Participant:
         return local
 
     def _check_sender(self, local: LocalJob, sender: NodeId) -> None:
-        """Raise `NotAllowed` unless the sender schedules the job (empty: this node itself)."""
+        """Record a contact of the job's scheduling node; raise `NotAllowed` for another sender.
+
+        An empty sender is this node itself.
+        """
         if not sender:
             return
         if sender != local.spec.scheduler:
@@ -543,13 +591,31 @@ def _has_decision(local: LocalJob, approve: bool) -> bool:
     """
     if local.approval is None:
         return False
-    if approve and approval.pending_preparation(local) and not approval.awaits_person(local):
-        return True
-    return local.approval.decision is (JobStatus.READY if approve else JobStatus.REJECTED)
+    if approve:
+        return local.approval.decision is JobStatus.READY or _only_awaits_images(local)
+    return local.approval.decision is JobStatus.REJECTED
+
+
+def _only_awaits_images(local: LocalJob) -> bool:
+    """Return whether a job waits for its images and for no person."""
+    awaits_images = approval.pending_preparation(local) is not None
+    return awaits_images and not approval.awaits_person(local)
+
+
+def _earlier_refusal(local: LocalJob) -> Failure | None:
+    """Return why a job was refused here before; None if it was not.
+
+    A job that was audited and not created may also have ended as its request was withdrawn.
+    """
+    if local.approval is not None and local.approval.failure is not None:
+        return local.approval.failure
+    if approval.is_unused(local) and local.ending is not None:
+        return local.ending.failure
+    return None
 
 
 def _decision_word(local: LocalJob) -> str:
-    """Return the word for the decision on a job, or ``ended`` if it ended undecided."""
+    """Return the decision on a job for a message: READY, REJECTED, or "ended" for none."""
     if approval.pending_preparation(local):
         return JobStatus.READY
     if local.approval is None or local.approval.decision is JobStatus.PENDING:
@@ -561,13 +627,37 @@ def _decision_word(local: LocalJob) -> str:
 
 
 def _with_amendments(local: LocalJob, ids: Sequence[str]) -> LocalJob:
-    """Return the job with these offered parameters in force. Raises `Refused` for an unknown offer."""
+    """Return the job with these offered parameters in force.
+
+    Raises `Refused` if one of them was never offered.
+    """
     unknown = set(ids) - {offer.id for offer in local.offered}
     if unknown:
         raise Refused(
             f"job {local.id}: no parameters {', '.join(sorted(unknown))} were offered here"
         )
     return replace(local, amendments=tuple(ids))
+
+
+def _lasting_offers(local: LocalJob) -> list[Amendment]:
+    """Return the offers that stay when a further one comes.
+
+    These are all offers in force, and the newest `_MAX_PENDING_OFFERS` of the others.
+    """
+    pending = [offer for offer in local.offered if offer.id not in local.amendments]
+    outdated = pending[:-_MAX_PENDING_OFFERS]
+    return [offer for offer in local.offered if offer not in outdated]
+
+
+def _is_started(local: LocalJob, task_id: str, task_name: str) -> bool:
+    """Return whether the attempt is here already. Raises `Conflict` for the id of another task."""
+    runs = local.runs_of(task_id)
+    if not runs:
+        return False
+    if runs[0].task_name != task_name:
+        text = f"task id {task_id} is that of task {runs[0].task_name} here"
+        raise Conflict(text, reason="TASK_ID_CONFLICT")
+    return True
 
 
 def _check_attempt(
@@ -577,8 +667,8 @@ def _check_attempt(
 ) -> None:
     """Raise `Conflict` unless a task may begin now with these of the offered parameters.
 
-    A task that failed at another node may run again though its part here succeeded, but not once
-    a later task has begun here, nor if all of its parties are here.
+    A task that failed at another node may run again although its part here succeeded. But it may
+    not once a later task has begun here, nor if all of its parties are here.
     """
     _check_parameters(local, task, holding)
     newest = local.newest_runs(task.name)
@@ -590,10 +680,18 @@ def _check_attempt(
     if has_succeeded and _is_final(local, task, newest[0].roles):
         text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
+    _check_attempts(local, task)
+
+
+def _check_attempts(local: LocalJob, task: DagNode) -> None:
+    """Raise `Conflict` if a task has run as often as its retries allow."""
     attempts = {run.task_id for run in local.runs if run.task_name == task.name}
     allowed = 1 + local.spec.settings.time_limits.of(task.name).retries
     if len(attempts) >= allowed:
-        text = f"task {task.name} of job {local.id} has run {len(attempts)} times, and may {allowed} (auto_retries)"
+        text = (
+            f"task {task.name} of job {local.id} has run {len(attempts)} times, "
+            f"and may {allowed} (auto_retries)"
+        )
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
 
 
@@ -602,12 +700,19 @@ def _check_parameters(local: LocalJob, task: DagNode, holding: Sequence[str]) ->
     begun_tasks = {run.task_name for run in local.runs}
     changed = _changed_tasks(local, holding)
     if task.name in changed.dropped or changed.added & begun_tasks:
-        text = f"task {task.name} would begin with other parameters than were agreed for the tasks that have begun"
+        text = (
+            f"task {task.name} would begin with other parameters "
+            "than were agreed for the tasks that have begun"
+        )
         raise Conflict(f"job {local.id}: {text}", reason="PARAMETERS_CHANGED")
 
 
 def _is_final(local: LocalJob, task: DagNode, roles: Sequence[str]) -> bool:
-    """Return whether a task's success here is final: no other node takes part, or a later task began."""
+    """Return whether a task's success here is final.
+
+    It is if no other node takes part in the task (``roles`` are its roles), or a task that takes
+    its output has begun.
+    """
     parties = [party for party in local.spec.parties if party.role in roles]
     if all(party.node == local.node for party in parties):
         return True
@@ -624,6 +729,7 @@ class _ChangedTasks:
 
 
 def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
+    """Return the tasks whose parameters change if a start names these offers as in force."""
     added: set[str] = set()
     dropped: set[str] = set()
     for offer in local.offered:
@@ -637,7 +743,10 @@ def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
 
 
 def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:
-    """Raise `NotAllowed` unless the job allows to exclude these parties, before any task has begun."""
+    """Raise `NotAllowed` unless the job may go on without these parties.
+
+    It may before any task has begun, if its settings allow it and the parties are at other nodes.
+    """
     excluded = (*local.excluded, *left_out)
     nodes = {party.node for party in local.spec.parties if party.label in excluded}
     if local.runs or local.node in nodes or not can_spare(local.spec, nodes):
@@ -648,6 +757,7 @@ def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:
 
 
 def _run_with_id(local: LocalJob, run_id: str) -> Run:
+    """Return the job's run with this id, which must exist."""
     return next(run for run in local.runs if run.run_id == run_id)
 
 
@@ -656,7 +766,10 @@ def _runs_of_role(
     task_id: str,
     role: str,
 ) -> Sequence[Run]:
-    """Return the runs of a task at a role such as ``guest`` or ``guest.0``; none for a bad index."""
+    """Return the runs of a task's attempt at a role such as ``guest`` or ``guest.0``.
+
+    Empty for a role without runs, or with an index that is no number. An empty role is all roles.
+    """
     name, _, index = role.partition(".")
     if not index:
         return local.runs_of(task_id, name, None)
