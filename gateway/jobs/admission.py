@@ -1,10 +1,10 @@
-"""Decides whether this node takes a job: one path for its creation, for the job audit and for a dry run.
+"""Decides whether this node accepts a job, for its creation, an audit or a dry run alike.
 
-Each step adds to a draft. For a creation the first refusal raises; a dry run reports all of them
-and stores nothing.
+Each step adds to a draft. In a creation the first refusal raises; a dry run reports all of them and
+stores nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 
@@ -34,12 +34,15 @@ from gateway.jobs.digest import digest
 from gateway.jobs.drafts import Draft
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.planner import TaskPlanner
-from gateway.jobs.readiness import FacilityFailure, Readiness
+from gateway.jobs.readiness import FacilityFailure, JobImage, Readiness
 from gateway.jobs.resources import Resources
 from gateway.runtime.context import NodeContext
 
 _REMEDY = "correct the job, or register and upload what it names"
-_STORAGE_REMEDY = "upload the data with --storage into one that the component lists, or use a component for where it lies"
+_STORAGE_REMEDY = (
+    "upload the data with --storage into one that the component lists, "
+    "or use a component for where it lies"
+)
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,19 @@ class Admission:
     # -------------------------------------------------- use cases
 
     def validate(self, spec: JobSpec, sender: NodeId) -> LocalJob:
-        """Return the record of a job that could run here.
+        """Return the record of a job that could run here; raise for a job that could not.
 
-        Stored is only that it takes over results of an earlier job.
+        Nothing is stored, except that results of an earlier job are kept if the job inherits them.
         """
         draft = self._draft(spec, sender)
         self._validate(draft)
         return self._record(draft)
 
     def admit(self, spec: JobSpec, sender: NodeId) -> LocalJob:
-        """Return the record of a created job: READY, or PENDING for a person or for images."""
+        """Return the record of a created job: READY, or PENDING for a person or for images.
+
+        Raises for a job that this node does not accept.
+        """
         draft = self._draft(spec, sender)
         agreement = self._rules.bundles.accept(spec, sender)
         try:
@@ -99,7 +105,9 @@ class Admission:
         if draft.existing is None or approval.is_unused(draft.existing):
             checks = self._check_readiness(draft)
         images = self._images_to_fetch(draft)
-        status = "PENDING" if images else "READY"
+        status = "READY"
+        if images:
+            status = "PENDING"
         local = self._approved(self._record(draft), draft, checks, status)
         local = replace(
             local,
@@ -113,9 +121,10 @@ class Admission:
         return local
 
     def check_amended(self, spec: JobSpec, sender: NodeId) -> Sequence[str]:
-        """Check a job here with other parameters as at its creation; return its warnings.
+        """Check a job here with new parameters as at its creation; return its warnings.
 
-        Raises `NotAllowed`, also if a person would have to agree to it.
+        Raises as a creation does, and `NotAllowed` if a person would have to agree to the
+        parameters.
         """
         self._rules.bundles.accept(spec, sender)
         with self._registry.one_view():
@@ -129,7 +138,7 @@ class Admission:
         return warnings
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
-        """Report what would happen to a job here; create nothing."""
+        """Report whether this node would accept a job, by all checks; create nothing."""
         with self._registry.one_view():
             draft = self._draft(spec, sender, dry_run=True)
             problems, _ = validation.check(spec)
@@ -145,11 +154,17 @@ class Admission:
         sender: NodeId,
         command: str = CREATE,
     ) -> tuple[Verdict, str]:
-        """Return the policy's verdict on a job, with the reason."""
+        """Return the policy's verdict on a job, with the reason.
+
+        ``command`` is `CREATE` or `START`.
+        """
         return admission_rules.judge(spec, sender, command, self._node, self._rules, self._registry)
 
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
-        """Apply the policy again before anything starts. Raises `NotAllowed`, `Conflict`."""
+        """Check again, before anything starts, whether the job may run here.
+
+        Raises `Conflict` for a job that is not approved or not prepared yet, and `NotAllowed`.
+        """
         if approval.pending_preparation(local) and not approval.awaits_person(local):
             raise Conflict(
                 f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY"
@@ -164,14 +179,20 @@ class Admission:
             raise refusal.error
 
     def failures(self) -> Sequence[FacilityFailure]:
-        """Return the reasons why this node takes no jobs now, or none with data in some storage."""
+        """Return why this node accepts no jobs now, or no jobs with data in some storage.
+
+        An engine that does not respond is left out: jobs wait for it.
+        """
         failures = self._readiness.failures().values()
         return [failure for failure in failures if failure.reason != EngineDown.reason]
 
     # -------------------------------------------------- the start of a job
 
     def _start_refusal(self, local: LocalJob, sender: NodeId) -> _StartRefusal | None:
-        """Return why the policy, a dataset, a contract or the bundle forbids the start now."""
+        """Return why the policy, a dataset, a contract or the bundle forbids the start now.
+
+        None if the job may start. The bundle is checked only before the first start.
+        """
         trust = self._rules.trust
         spec = rerun.in_force(local)
         with self._registry.one_view():
@@ -186,10 +207,15 @@ class Admission:
         if no_contract is not None:
             return _StartRefusal(no_contract, no_contract.message)
         if local.status is JobStatus.READY:
-            try:
-                self._rules.bundles.check_start(local, sender)
-            except NotAllowed as error:
-                return _StartRefusal(error, error.message)
+            return self._bundle_refusal(local, sender)
+        return None
+
+    def _bundle_refusal(self, local: LocalJob, sender: NodeId) -> _StartRefusal | None:
+        """Return why the job's bundle forbids the start now; None if it does not."""
+        try:
+            self._rules.bundles.check_start(local, sender)
+        except NotAllowed as error:
+            return _StartRefusal(error, error.message)
         return None
 
     def _record_refused_start(
@@ -198,7 +224,7 @@ class Admission:
         sender: NodeId,
         refusal: _StartRefusal,
     ) -> None:
-        """Write a refused start into the job's timeline and into the audit."""
+        """Note a refused start in the job's timeline and in the audit."""
         now = self._context.clock()
 
         def add_note(current: LocalJob) -> LocalJob:
@@ -217,7 +243,11 @@ class Admission:
         *,
         dry_run: bool = False,
     ) -> Draft:
-        """Return a draft of a job. Raises for a job of nodes without a route, or without this node."""
+        """Return a draft of a job.
+
+        Raises `NotAllowed` for a new job of nodes without a route here, and `Refused` for a job
+        without this node.
+        """
         existing = self._context.store.local_jobs.find(spec.job_id)
         # A job that was only audited before is new as well.
         is_new = existing is None or approval.is_unused(existing)
@@ -238,7 +268,7 @@ class Admission:
                 )
 
     def _validate(self, draft: Draft) -> None:
-        """Check a job and complete its draft."""
+        """Check a job and complete its draft. Raises by `Draft.refuse`."""
         spec = draft.spec
         self._check_intake(draft)
         problems, _ = validation.check(spec)
@@ -254,7 +284,7 @@ class Admission:
             draft.warnings += self._image_warnings(draft)
 
     def _check_intake(self, draft: Draft) -> None:
-        """Refuse a new job of another node while this one takes none from it."""
+        """Refuse a new job of another node while this node accepts none from it."""
         if draft.sender in ("", self._node) or draft.existing is not None:
             return
         try:
@@ -264,6 +294,7 @@ class Admission:
             draft.refuse(error, problem("takes jobs", error.message, remedy))
 
     def _check_contract(self, draft: Draft) -> None:
+        """Refuse a job without a contract that the settings require with one of its nodes."""
         refusal = self._rules.trust.without_contract(draft.spec)
         if refusal is None:
             return
@@ -300,12 +331,16 @@ class Admission:
         not_shared: NotShared,
         problems: Sequence[Problem],
     ) -> None:
+        """Refuse a job for a dataset that it may not use, together with its other problems."""
         remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
         error = NotShared(not_shared.reason, [*not_shared.problems, *problems], not_shared.why)
         draft.refuse(error, *as_problems("datasets", not_shared.problems, remedy))
 
     def _check_model(self, draft: Draft, problems: Sequence[Problem]) -> None:
-        """Refuse a job that names a model which it may not use, with the problems of its components."""
+        """Refuse a job that names a model which it may not use.
+
+        The refusal also has the ``problems`` of the job's components.
+        """
         refusal = self._planner.models.refusal(draft.spec)
         if refusal is None:
             return
@@ -315,14 +350,14 @@ class Admission:
         draft.refuse(error, problem("model", text, remedy))
 
     def _inherit(self, draft: Draft) -> None:
-        """Take over the results of an earlier job that the new one may use."""
+        """Record the results of an earlier job that the new one inherits, and keep them."""
         draft.offer = self._inheritance.offer(draft.spec)
         self._inheritance.keep(draft.spec, draft.offer)
         for name, obstacle in draft.offer.lacking.items():
             draft.warnings.append(f"task {name} is not inherited: {obstacle}")
 
     def _reserve(self, draft: Draft) -> None:
-        """Determine the resources that the job has to hold here; reserves nothing yet."""
+        """Determine the resources that the job has to reserve here; reserves nothing yet."""
         try:
             draft.pool = self._resources.pool_for(draft.spec)
         except GatewayError as error:
@@ -334,6 +369,7 @@ class Admission:
             draft.items.append(Item("resources", Standing.UNKNOWN, cause=str(error)))
 
     def _image_warnings(self, draft: Draft) -> list[str]:
+        """Return the problems of the job's images as warnings."""
         warnings = []
         for image in draft.images:
             item = self._readiness.image_item(image)
@@ -344,7 +380,7 @@ class Admission:
     def _images_to_fetch(self, draft: Draft) -> dict[str, str]:
         """Return the images to pull before the job is READY, each with its engine.
 
-        If the scheduling node does not wait for that, they are pulled before the launch.
+        Empty if the scheduling node does not wait for that: they are pulled before the launch then.
         """
         is_awaited = draft.existing is None and self._takes_confirm(draft.spec.scheduler)
         if not is_awaited:
@@ -352,15 +388,16 @@ class Admission:
         return self._readiness.to_fetch(draft.images)
 
     def _record(self, draft: Draft) -> LocalJob:
+        """Return the record of the drafted job, as READY."""
         can_inherit = None
         if draft.spec.old_job_id and draft.existing is None:
             can_inherit = tuple(draft.offer.tasks)
         return LocalJob(
-            draft.spec,
-            self._node,
-            JobStatus.READY,
-            self._context.clock(),
-            draft.digest,
+            spec=draft.spec,
+            node=self._node,
+            status=JobStatus.READY,
+            created_at=self._context.clock(),
+            digest=draft.digest,
             warnings=tuple(draft.warnings),
             pool=draft.pool,
             inherited=tuple(draft.offer.runs),
@@ -369,20 +406,17 @@ class Admission:
         )
 
     def _check_readiness(self, draft: Draft) -> dict[str, str]:
-        """Return the warnings about images and facilities; raise if they refuse the job."""
+        """Return the states of images and facilities that are not ready, by the check's name.
+
+        Raises `Refused` if a facility makes this node refuse jobs, and `Invalid` for missing images
+        if the settings demand them.
+        """
         failures = self._readiness.failures()
         fetched = self._readiness.to_fetch(draft.images)
-        checks: dict[str, str] = {}
         missing: list[Problem] = []
         for image in draft.images:
-            if image.name in fetched:
-                checks["image"] = f"{image.name} is fetched"
-            elif image.missing:
+            if image.missing and image.name not in fetched:
                 missing.append(Problem(image.path, f"IMAGE_NOT_FOUND: {image.error}", image.name))
-                checks["image"] = f"{image.name} is missing"
-            elif image.error is not None:
-                # Only a warning: the engine may work again before the first task.
-                checks["image"] = f"{image.name}: {image.error.reason}"
         refusing = [failure for failure in failures.values() if failure.refuses]
         if refusing:
             texts = [failure.text for failure in refusing]
@@ -393,6 +427,7 @@ class Admission:
             )
         if missing and self._rules.require_images:
             raise Invalid(missing, reason="IMAGE_NOT_FOUND")
+        checks = _image_checks(draft.images, fetched)
         for name, failure in failures.items():
             checks[name] = failure.text
         return checks
@@ -404,7 +439,11 @@ class Admission:
         checks: Mapping[str, str],
         status: str,
     ) -> LocalJob:
-        """Return a job that the policy approves, or one that waits for a person. Raises if neither is possible."""
+        """Return a job that the policy approves, or one that waits for a person.
+
+        Raises `NotAllowed` if the policy rejects it, and `Refused` if a person has to decide and
+        the scheduling node does not wait for that.
+        """
         node = self._node
         now = self._context.clock()
         scheduler = local.spec.scheduler
@@ -412,7 +451,9 @@ class Admission:
         if verdict is Verdict.REJECT:
             raise NotAllowed(f"node {node} does not take part: {words}")
         if verdict is Verdict.APPROVE or draft.existing is not None:
-            detail = {"checks": dict(checks)} if checks else {}
+            detail = {}
+            if checks:
+                detail["checks"] = dict(checks)
             return local.with_note(now, f"job {status} here", draft.sender, **detail)
         if not self._takes_confirm(scheduler):
             text = f"a person at {node} has to agree ({words}), which {scheduler} does not wait for"
@@ -423,13 +464,34 @@ class Admission:
         return approval.await_person(pending, self._rules.policy, words, now)
 
     def _takes_confirm(self, scheduler: NodeId) -> bool:
-        """Whether the scheduling node waits for the decision of a person here."""
+        """Return whether the scheduling node waits for the decision of a person here."""
         return scheduler == self._node or self._rules.peers.takes_confirm(scheduler)
 
 
+def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[str, str]:
+    """Return the state of the last image that is not ready as the check ``image``; else empty.
+
+    ``fetched`` are the images that are pulled first. An image whose engine does not respond is only
+    shown: the engine may work again before the first task.
+    """
+    checks: dict[str, str] = {}
+    for image in images:
+        if image.name in fetched:
+            checks["image"] = f"{image.name} is fetched"
+        elif image.missing:
+            checks["image"] = f"{image.name} is missing"
+        elif image.error is not None:
+            checks["image"] = f"{image.name}: {image.error.reason}"
+    return checks
+
+
 def _problem_items(component_problem: Problem) -> Sequence[Item]:
-    """Return the items of a report for a problem of the components."""
+    """Return the items of a report for a problem of the components or their datasets."""
     rule = component_problem.rule
-    check = "datasets" if rule.startswith("DATASET_") else "components"
-    remedy = _STORAGE_REMEDY if rule.startswith("STORAGE_MISMATCH") else _REMEDY
+    check = "components"
+    if rule.startswith("DATASET_"):
+        check = "datasets"
+    remedy = _REMEDY
+    if rule.startswith("STORAGE_MISMATCH"):
+        remedy = _STORAGE_REMEDY
     return as_problems(check, [component_problem], remedy)

@@ -1,7 +1,7 @@
 """Deletion of jobs: here and at every other node of the job, or the outputs of one task.
 
-Each deletion leaves a line in the timeline. A job is deleted as a whole and only once it is over; outputs that
-others need are kept, and the refusal names who needs them.
+Each deletion leaves a line in the timeline. A job is deleted as a whole and only once it is over.
+Outputs that others need stay, and the refusal names their users.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 
 _DELETED_BY_PARTNER = "deleted by a partner"  # event of a timeline
 _MAX_NAMED = 20  # users of outputs that a refusal names
-_NODES_AT_A_TIME = 16
+_NODES_AT_A_TIME = 16  # that are called in parallel
 _REMEDY = (
-    "Delete first what refers to them, jobs by `bfia-gateway job delete`, models by `bfia-gateway model delete` "
-    "(see `model list`), or keep this job"
+    "Delete first what refers to them, jobs by `bfia-gateway job delete`, "
+    "models by `bfia-gateway model delete` (see `model list`), or keep this job"
 )
 
 
@@ -68,7 +68,7 @@ class Deleted:
 
 
 class SomeUnreached(PeerUnreachable):
-    """Nodes of the job do not answer; the job is kept here, so that the deletion can be repeated."""
+    """Nodes of the job do not respond; the job stays here, so that its deletion can be repeated."""
 
     def __init__(self, nodes: Mapping[NodeId, AtNode]) -> None:
         silent = ", ".join(_nodes_with(nodes, PeerUnreachable.reason))
@@ -81,8 +81,8 @@ class SomeUnreached(PeerUnreachable):
 class Deleting:
     """Deletes jobs, and outputs of their tasks.
 
-    The record of a partner's uses of this node outlasts every deletion: a partner deletes outputs
-    only, and the line that this node's own people leave names tasks, components and tables.
+    The record of a partner's use of this node outlasts every deletion. A partner deletes outputs
+    only; a deletion by people here leaves a line that names tasks, components and tables.
     """
 
     def __init__(
@@ -123,12 +123,16 @@ class Deleting:
         if not queries.is_known(self._store, job_id):
             raise job_unknown(job_id)
         self._check(job_id)
-        nodes = {} if here else self._delete_elsewhere(job_id, dry_run)
+        nodes: dict[NodeId, AtNode] = {}
+        if not here:
+            nodes = self._delete_elsewhere(job_id, dry_run)
         if not dry_run:
             _check_answers(job_id, nodes)
         results = {node: result.reason or "deleted" for node, result in nodes.items()}
         items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": results})
-        return Deleted(job_id, dry_run, items, None if here else nodes)
+        if here:
+            return Deleted(job_id, dry_run, items)
+        return Deleted(job_id, dry_run, items, nodes)
 
     def delete_for(
         self,
@@ -138,9 +142,9 @@ class Deleting:
     ) -> None:
         """Delete a job here on behalf of another node; a job that is not here counts as deleted.
 
-        Only the outputs of a job that has run here go: record, parameters, logs and timeline stay
-        as long as ``retention`` says. Raises `NotAllowed` unless the sender schedules or submitted
-        the job, and `Conflict` as `delete` does.
+        Of a job that has run here only the outputs are deleted: record, parameters, logs and
+        timeline stay for the time set by ``retention``. Raises `NotAllowed` unless the sender
+        schedules or submitted the job, and `Conflict` as `delete` does.
         """
         record = self._store.record(job_id)
         if record is None or is_outside(record.spec, sender):
@@ -148,8 +152,8 @@ class Deleting:
         spec = record.spec
         if sender not in (spec.scheduler, spec.initiator, self._node):
             raise NotAllowed(
-                f"only {spec.initiator}, which submitted job {job_id}, and {spec.scheduler}, which schedules it, "
-                "may have it deleted"
+                f"only {spec.initiator}, which submitted job {job_id}, "
+                f"and {spec.scheduler}, which schedules it, may have it deleted"
             )
         self._check(job_id)
         local = self._store.local_jobs.find(job_id)
@@ -164,7 +168,10 @@ class Deleting:
         sender: NodeId,
         dry_run: bool,
     ) -> None:
-        """Delete a job's outputs here for a partner; a repeated request leaves no further line."""
+        """Delete a job's outputs here for a partner.
+
+        A repeated request without anything to delete leaves no further line in the timeline.
+        """
         outputs = self._leftovers.outputs(local)
         if dry_run or (not outputs and self._was_deleted_by_partner(local.id)):
             return
@@ -181,19 +188,12 @@ class Deleting:
         )
 
     def _was_deleted_by_partner(self, job_id: str) -> bool:
+        """Return whether a partner has deleted the job's outputs before."""
         return any(entry.event == _DELETED_BY_PARTNER for entry in self._store.timeline(job_id))
 
     def _delete_elsewhere(self, job_id: str, dry_run: bool) -> dict[NodeId, AtNode]:
         """Have the job's other nodes delete it, in parallel; return their results."""
-        record = self._store.record(job_id)
-        if record is None:
-            involved = [self._store.scheduler_of(job_id) or self._node]
-            protocol = "bfia"
-        else:
-            spec = record.spec
-            involved = [*spec.nodes, spec.scheduler, spec.initiator]
-            protocol = spec.protocol
-        nodes = [node for node in dict.fromkeys(involved) if node != self._node]
+        nodes, protocol = self._other_nodes(job_id)
 
         def delete_at(node: NodeId) -> AtNode:
             try:
@@ -207,6 +207,22 @@ class Deleting:
         with ThreadPoolExecutor(_NODES_AT_A_TIME, thread_name_prefix="delete") as pool:
             return dict(zip(nodes, pool.map(delete_at, nodes), strict=True))
 
+    def _other_nodes(self, job_id: str) -> tuple[list[NodeId], str]:
+        """Return the other nodes of a job, each once, and the protocol to call them by.
+
+        Without a record of the job only its scheduling node is known.
+        """
+        record = self._store.record(job_id)
+        if record is None:
+            involved = [self._store.scheduler_of(job_id) or self._node]
+            protocol = "bfia"
+        else:
+            spec = record.spec
+            involved = [*spec.nodes, spec.scheduler, spec.initiator]
+            protocol = spec.protocol
+        nodes = [node for node in dict.fromkeys(involved) if node != self._node]
+        return nodes, protocol
+
     def _delete_here(
         self,
         job_id: str,
@@ -214,6 +230,10 @@ class Deleting:
         dry_run: bool,
         detail: Mapping[str, Any],
     ) -> list[Item]:
+        """Delete outputs, logs and records of a job here; return the items.
+
+        ``detail`` is added to the line that stays in the timeline. A dry run deletes nothing.
+        """
         local = self._store.local_jobs.find(job_id)
         outputs = self._leftovers.outputs(local)
         log_folders = self._log_folders(local)
@@ -227,17 +247,13 @@ class Deleting:
         if local is not None:
             self._end_session(job_id)
         logs = sum(item.kind == "logs" for item in items)
-        line = {"outputs": len(outputs), "logs": logs, **detail}
-        uses = used_by(local) if local is not None else []
-        if local is not None and uses:
-            line["initiator"] = local.spec.initiator
-            line["scheduler"] = local.spec.scheduler
-            line["used"] = uses
+        line = {"outputs": len(outputs), "logs": logs, **detail, **_use_by_partner(local)}
         queries.drop_job(self._store, job_id, self._clock(), by, line)
         log.info("job deleted", job=job_id, by=by, outputs=len(outputs), logs=logs)
         return [replace(item, removed=True) for item in items]
 
     def _log_folders(self, local: LocalJob | None) -> list[Path]:
+        """Return the folders with the logs of a job's runs, whether they exist or not."""
         if local is None:
             return []
         return [self._leftovers.runs / run.name for run in local.runs]
@@ -245,6 +261,7 @@ class Deleting:
     def _items(
         self, job_id: str, outputs: Sequence[Address], log_folders: Sequence[Path]
     ) -> list[Item]:
+        """Return the outputs and logs of a job, and the job itself, as items of a deletion."""
         why = "its job is deleted"
         items = [self._leftovers.item(job_id, address, why) for address in outputs]
         for folder in log_folders:
@@ -267,13 +284,11 @@ class Deleting:
     ) -> list[Item]:
         """Delete outputs of a task of an ended job here: one of `CONTENTS`.
 
-        ``party``: a label such as ``guest.0``; empty for all parties.
+        ``task`` is its name or id; ``party`` a label such as ``guest.0``, empty for all parties.
+        Returns the items. Raises `NotFound` (TASK_UNKNOWN) and `Conflict` as `delete` does.
         """
         local = self._store.local_jobs.get(job_id)
-        runs = []
-        for run in local.runs:
-            if task in (run.task_name, run.task_id) and party in ("", run.party.label):
-                runs.append(run)
+        runs = _runs_of_task(local, task, party)
         if not runs:
             raise NotFound(f"job {job_id} has no run of task {task} here", reason="TASK_UNKNOWN")
         self._check_ended(job_id)
@@ -298,7 +313,10 @@ class Deleting:
     # ---------------------------------------------------------------- checks
 
     def _check(self, job_id: str) -> None:
-        """Raise `Conflict` for a job that has not ended, or whose outputs are needed."""
+        """Raise `Conflict` for a job that has not ended, or whose outputs are needed.
+
+        A job without a record here has nothing to check.
+        """
         if self._store.record(job_id) is None:
             return
         self._check_ended(job_id)
@@ -306,19 +324,26 @@ class Deleting:
         self._check_unused(job_id, self._existing(outputs))
 
     def _check_ended(self, job_id: str) -> None:
+        """Raise `Conflict` (JOB_NOT_ENDED) unless nothing is left to do about a job here."""
         job = self._store.jobs.find(job_id)
         if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
             silent = ", ".join(
                 node_job.node for node_job in job.nodes.values() if not node_job.stop.completed
             )
-            text = f"job {job_id} has ended, but {silent} has not acknowledged it yet: its stop is still repeated"
+            text = (
+                f"job {job_id} has ended, but {silent} has not acknowledged it yet: "
+                "its stop is still repeated"
+            )
             raise Conflict(text, reason="JOB_NOT_ENDED")
         if self._leftovers.ended_at(job_id) is None:
             text = f"job {job_id} has not ended here, or is still being tidied up; stop it first"
             raise Conflict(text, reason="JOB_NOT_ENDED")
 
     def _check_unused(self, job_id: str, outputs: Sequence[Address]) -> None:
-        """Raise `Conflict` if any job on record reads one of these outputs, or a keeper needs it."""
+        """Raise `Conflict` (OUTPUTS_IN_USE) if one of these outputs has users.
+
+        Users are other jobs on record that read it, and keepers that need it.
+        """
         namespaces = {address.namespace for address in outputs}
         readers = self._leftovers.read_by(queries.local_jobs_naming(self._store, namespaces))
         outputs_by_user: dict[str, list[str]] = {}
@@ -335,27 +360,42 @@ class Deleting:
         raise Conflict(f"its outputs are needed: {text}. {_REMEDY}", reason="OUTPUTS_IN_USE")
 
     def _existing(self, outputs: Sequence[Address]) -> list[Address]:
+        """Return the outputs that exist in the storage."""
         return [address for address in outputs if self._storage.exists(address)]
 
 
 def _check_answers(job_id: str, nodes: Mapping[NodeId, AtNode]) -> None:
-    """Raise if a node was silent or is not ready: then the job stays here and is deleted later."""
+    """Raise if a node was silent or is not ready: the job then stays here and is deleted later."""
     if _nodes_with(nodes, PeerUnreachable.reason):
         raise SomeUnreached(nodes)
     busy = _nodes_with(nodes, "JOB_NOT_ENDED")
     if busy:
-        text = f"{', '.join(busy)} still tidies up after job {job_id}; nothing was deleted here: ask again"
+        text = (
+            f"{', '.join(busy)} still tidies up after job {job_id}; "
+            "nothing was deleted here: ask again"
+        )
         raise Conflict(text, reason="JOB_NOT_ENDED")
 
 
 def _nodes_with(nodes: Mapping[NodeId, AtNode], reason: str) -> list[NodeId]:
+    """Return the nodes whose result has this reason."""
     return [node for node, result in nodes.items() if result.reason == reason]
 
 
 def _use_text(user: str, outputs: Sequence[str]) -> str:
+    """Return a user of outputs with the first of them, and the number of the others."""
     if len(outputs) == 1:
         return f"{user}: {outputs[0]}"
     return f"{user}: {outputs[0]} and {len(outputs) - 1} more"
+
+
+def _runs_of_task(local: LocalJob, task: str, party: str) -> list[Run]:
+    """Return the runs of a task, by its name or id; ``party`` is a label, empty for all parties."""
+    runs = []
+    for run in local.runs:
+        if task in (run.task_name, run.task_id) and party in ("", run.party.label):
+            runs.append(run)
+    return runs
 
 
 def _outputs_with(local: LocalJob, runs: Sequence[Run], groups: Sequence[str]) -> set[Address]:
@@ -368,10 +408,24 @@ def _outputs_with(local: LocalJob, runs: Sequence[Run], groups: Sequence[str]) -
     return addresses
 
 
-def used_by(local: LocalJob) -> list[dict[str, Any]]:
-    """Return what a partner's job used here, per task and party: component, tables, time.
+def _use_by_partner(local: LocalJob | None) -> dict[str, Any]:
+    """Return the use of this node by a partner's job for the line that outlasts the job.
 
-    Attempts of a task are counted in one entry. Empty for this node's own jobs.
+    Empty for a job of this node's own, or without runs here.
+    """
+    if local is None:
+        return {}
+    uses = used_by(local)
+    if not uses:
+        return {}
+    return {"initiator": local.spec.initiator, "scheduler": local.spec.scheduler, "used": uses}
+
+
+def used_by(local: LocalJob) -> list[dict[str, Any]]:
+    """Return the use of this node by a partner's job, an entry for each task and party.
+
+    Entries have component, tables, time and the number of attempts. Empty for a job of this node's
+    own.
     """
     if is_own(local.spec, local.node):
         return []
@@ -386,6 +440,7 @@ def used_by(local: LocalJob) -> list[dict[str, Any]]:
 
 
 def _use_of(local: LocalJob, run: Run, task_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the use of a task at a party, by its first run, with no attempt counted yet."""
     tables: list[str] = []
     if not local.spec.dag[run.task_name].inputs:
         tables = _tables_at(data_location(task_params, run.party, run.task_name))

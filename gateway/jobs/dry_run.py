@@ -1,4 +1,4 @@
-"""Dry run: asks every node of a job what would happen to it, and creates nothing."""
+"""Dry run: the report of every node of a job on its creation, without creating anything."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +23,12 @@ from gateway.runtime.context import Peers, traced
 from gateway.runtime.trials import Result, Step
 from provider_registry.registry import Registry
 
-_NODES_AT_A_TIME = 8
+_NODES_AT_A_TIME = 8  # that are asked in parallel
 
-# Steps of a route test that are rows of their own in a dry run; all others are the route.
+# Steps of a route test that are rows of their own in a dry run; all others count as the route.
 _OWN_ROWS = ("profile", "way back")
 
+# The standing of a step's result. A peer without the function is no problem, but unknown.
 _STANDING = {
     Result.OK: Standing.OK,
     Result.FAILED: Standing.PROBLEM,
@@ -37,7 +38,7 @@ _STANDING = {
 
 
 class DryRun:
-    """Asks every node of a job what would happen to it."""
+    """Asks every node of a job whether it would accept it."""
 
     def __init__(
         self,
@@ -46,14 +47,17 @@ class DryRun:
         check: Callable[[JobSpec], Sequence[str]],
         try_route: Callable[[NodeId], Sequence[Step]],
     ) -> None:
-        """``check`` returns the warnings of the node that a job is submitted to; raises `Invalid`."""
+        """``check`` returns this node's warnings about a job submitted here; raises `Invalid`."""
         self._peers = peers
         self._registry = registry
         self._check = check
         self._try_route = try_route
 
     def plan(self, spec: JobSpec) -> JobPlan:
-        """Return what every node reports; a silent node costs the time of any unanswered call."""
+        """Return the reports of all nodes; a silent node takes as long as any unanswered call.
+
+        This node comes first if it only submits the job.
+        """
         spec, _, _ = with_versions(spec, self._registry)
         nodes = list(dict.fromkeys((*spec.nodes, spec.scheduler)))
         with ThreadPoolExecutor(min(len(nodes), _NODES_AT_A_TIME)) as pool:
@@ -64,6 +68,10 @@ class DryRun:
         return JobPlan((this_node, *plans))
 
     def _plan_at(self, spec: JobSpec, node: NodeId) -> NodePlan:
+        """Return the report of one node: of its route from here, then its own.
+
+        A node is not asked if its route has a problem, or if no party is at it.
+        """
         labels = tuple(party.label for party in spec.parties_at(node))
         with traced(spec.trace_id):
             if node == self._peers.node:
@@ -75,7 +83,7 @@ class DryRun:
         return NodePlan(node, labels, in_order(dict.fromkeys(items)))
 
     def _submission(self, spec: JobSpec) -> Iterator[Item]:
-        """Report the checks of the node that the job is submitted to."""
+        """Yield the checks of this node, which the job is submitted to."""
         try:
             warnings = self._check(spec)
         except Invalid as error:
@@ -89,23 +97,25 @@ class DryRun:
             yield warning("job", text)
 
     def _route(self, node: NodeId) -> Iterator[Item]:
-        """Report the test of the route to a node: the route itself, its profile, the way back."""
+        """Yield the test of the route to a node: the route itself, its profile, the way back.
+
+        Steps that were skipped because the route failed are left out.
+        """
         steps = self._try_route(node)
         route_steps = [step for step in steps if step.name not in _OWN_ROWS]
+        further_steps = [step for step in steps if step.name in _OWN_ROWS]
         failed = [step for step in route_steps if step.result is Result.FAILED]
         for step in failed:
             yield problem("route", f"{step.name}: {step.cause}", step.remedy)
-        if not failed:
+        if failed:
+            further_steps = [step for step in further_steps if step.result is not Result.SKIPPED]
+        else:
             yield fine("route", _route_summary(route_steps))
-        for step in steps:
-            if step.name not in _OWN_ROWS:
-                continue
-            if failed and step.result is Result.SKIPPED:
-                continue
+        for step in further_steps:
             yield _item_of_step(step)
 
     def _reported_items(self, spec: JobSpec, node: NodeId) -> Iterable[Item]:
-        """Return what a node itself reports of the job."""
+        """Return the report of a node itself; one item of unknown standing for a silent node."""
         peer = self._peers.participant(node, spec.protocol)
         try:
             items = peer.dry_run(spec.for_node(node), self._peers.node)
@@ -123,10 +133,12 @@ class DryRun:
 
 
 def _has_route_problem(items: Iterable[Item]) -> bool:
+    """Return whether the test of a route has failed."""
     return any(item.check == "route" and item.standing is Standing.PROBLEM for item in items)
 
 
 def _route_summary(steps: Iterable[Step]) -> str:
+    """Return the address and latency of a route, as far as its test has them."""
     parts = []
     for step in steps:
         if step.name in ("route", "latency") and step.found:
@@ -135,6 +147,7 @@ def _route_summary(steps: Iterable[Step]) -> str:
 
 
 def _item_of_step(step: Step) -> Item:
+    """Return a step of a route test as an item of the report."""
     standing = _STANDING[step.result]
     cause = step.cause
     if not cause and standing is Standing.UNKNOWN:

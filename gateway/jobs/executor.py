@@ -1,4 +1,7 @@
-"""Carries out what `gateway.domain.execution` decides, on the engine; wakes on the engine's exit events."""
+"""The executor: carries out the decisions of `gateway.domain.execution` on the engine.
+
+It wakes at due times and by the engine's exit events.
+"""
 
 import time
 from collections.abc import Callable
@@ -41,7 +44,24 @@ _LANES = {
     messages.Prepare: "engine-pull",
 }
 
-_MAX_DEFERRED = 1000  # successes without consequence that may wait for the next news
+_MAX_DEFERRED = 1000  # successes without consequence that may be stored with later news
+
+
+def _observe_nothing(action: str, seconds: float) -> None:
+    """Ignore the duration of an action."""
+
+
+def _ignore_text(text: str) -> None:
+    """Ignore a node, or the side of a job."""
+
+
+def _ignore_run(run: Run) -> None:
+    """Ignore a run."""
+
+
+def _nothing_awaited(run: Run) -> str:
+    """Return that a run waits for nothing on the channel."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -50,13 +70,15 @@ class Hooks:
 
     close_session: Callable[[str], None]  # takes the id of a job that is over
     release: Callable[[str], None]  # takes the id of a job that no longer needs its resources
-    # Takes the duration in seconds of an action on the engine.
-    observe: Callable[[str, float], None] = lambda action, seconds: None
-    silent: Callable[[NodeId], None] = lambda node: None  # takes a node that a call did not reach
-    stuck: Callable[[str], None] = lambda side: None  # called when a job could not be advanced
+    # Takes the name of an action on the engine, and its duration in seconds.
+    observe: Callable[[str, float], None] = _observe_nothing
+    silent: Callable[[NodeId], None] = _ignore_text  # takes a node that a call did not reach
+    # Called when a job could not be advanced; takes the side, which is "participant".
+    stuck: Callable[[str], None] = _ignore_text
     # Takes a run whose container is gone; raises `StorageFailed`.
-    end_credentials: Callable[[Run], None] = lambda run: None
-    on_channel: Callable[[Run], str] = lambda run: ""  # returns what a run waits for on the channel
+    end_credentials: Callable[[Run], None] = _ignore_run
+    # Returns which message a run waits for on the channel; empty for none.
+    on_channel: Callable[[Run], str] = _nothing_awaited
 
 
 class Executor(Shell[LocalJob, list[messages.Action]]):
@@ -91,16 +113,23 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             hooks.end_credentials,
             hooks.on_channel,
         )
+
+        def probe_all(_: str) -> None:
+            self._probe_all()
+
+        def one_item(_: object) -> list[str]:
+            return ["all"]  # all runs are probed one after the other
+
         self._probe_loop = Loop(
             "probes",
-            lambda _: self._probe_all(),
-            lambda _: ["all"],
+            probe_all,
+            one_item,
             every=timing.probe_every,
             workers=1,
         )
 
     def start(self) -> None:
-        """Take up the jobs of an earlier process, then watch the engine."""
+        """Resume the jobs of an earlier process, then watch the engine."""
         for job_id in self._store.local_jobs.unfinished():
             try:
                 self.record(job_id, messages.Restarted(self._clock(), self._owner))
@@ -111,7 +140,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._probe_loop.start()
 
     def stop(self) -> None:
-        """End the watch and the loops; containers go on."""
+        """End the watch and the loops; containers keep running."""
         if self._watch is not None:
             self._watch.close()
         self._probe_loop.stop()
@@ -120,18 +149,21 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     # ---------------------------------------------------------------- news of a job
 
     def stop_here(self, job_id: str, why: str) -> None:
-        """End a job here whose scheduling node is silent; that node hears of it once it answers."""
+        """End a job here whose scheduling node is silent; the node is told once it responds."""
         self.record(job_id, messages.StoppedHere(self._clock(), why))
 
     def record_stop_request(self, job_id: str, by: str) -> None:
-        """Record that people here want the scheduling node to stop a job.
+        """Record that people here have the scheduling node stop a job; ``by`` names them.
 
-        An empty ``by``: the scheduling node has refused.
+        With an empty ``by``: the scheduling node has refused.
         """
         self.record(job_id, messages.StopWished(self._clock(), by))
 
     def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:
-        """Record the end of a job that its scheduling node has just reported, if it is news."""
+        """Record the end of a job that its scheduling node has just reported, if it is news.
+
+        Returns the job as it is then.
+        """
         for event in missed_stop(local, view, self._clock()):
             outcome = Outcome.STOPPED
             if event.ending:
@@ -142,17 +174,20 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return local
 
     def note_contact(self, local: LocalJob) -> None:
-        """Record a sign of life of a job's scheduling node."""
+        """Record a sign of life of a job's scheduling node, unless a recent one is stored."""
         now = self._clock()
         if contact.worth_noting(local, now, self._timing.orphan):
             self.record(local.id, messages.SchedulerAlive(now))
 
     def address_of(self, run: Run) -> str:
-        """Return the address from which a run's requests come; empty if the engine does not know."""
+        """Return the address of a run's container; empty if the engine does not know it."""
         return self._launching.address_of(run)
 
     def waiting_for_turn(self, local: LocalJob) -> frozenset[str]:
-        """Return the runs of a job whose launch waits until the runs of other jobs had their turn."""
+        """Return the ids of a job's runs whose launch is queued behind launches of other jobs.
+
+        Launches of a job are carried out in order, so these are its last ones.
+        """
         launching = [run.run_id for run in local.runs if run.status is RunStatus.LAUNCHING]
         queued = self._lanes.queued("engine", local.id)
         if not queued:
@@ -162,6 +197,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     # ---------------------------------------------------------------- news of the engine
 
     def _on_exit(self, name: str) -> None:
+        """Have the exit of a container recorded; containers of unknown runs are ignored."""
         ids = self._store.job_of_container(name)
         if ids is None:
             return
@@ -169,12 +205,16 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._lanes.submit("engine-exit", partial(self._record_exit, job_id, run_id), job_id)
 
     def _record_exit(self, job_id: str, run_id: str) -> None:
+        """Record the exit of a run's container, unless it is recorded already."""
         run = _run(self._store.local_jobs.get(job_id), run_id)
         if run.exit is None:
             self.record(job_id, self.probes.probe(run))
 
     def _on_away(self, engine: str) -> None:
-        """Record an engine's silence; what its return does to containers does not count as failure."""
+        """Record an engine's silence for all runs on it.
+
+        What its return does to their containers then counts as the engine's failure, not theirs.
+        """
         now = self._clock()
         for job_id in self._store.local_jobs.unfinished():
             local = self._store.local_jobs.find(job_id)
@@ -189,17 +229,22 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 self.record(job_id, *events)
 
     def _is_running_here(self, run: Run) -> bool:
+        """Return whether a run's container is this gateway's and runs."""
         return run.status is RunStatus.RUNNING and run.owner in ("", self._owner)
 
     def _probe_all(self) -> None:
-        """Probe the runs here that are not due for a probe soon; write only news."""
+        """Probe the runs here whose own next probe is not due soon; write only news.
+
+        Of an engine that does not respond only the first run is probed: its watcher records the
+        silence.
+        """
         soon = self._clock() + timedelta(seconds=self._timing.probe_every)
-        silent_engines: set[str] = set()  # their watchers record it
+        silent_engines: set[str] = set()
         for launched in self._store.launched(self._owner):
             local = self._store.local_jobs.find(launched.job_id)
             if local is None:
                 continue
-            run = next((run for run in local.runs if run.name == launched.name), None)
+            run = _run_named(local, launched.name)
             if run is None or not _is_probed_late(run, soon) or run.engine in silent_engines:
                 continue
             event = self.probes.probe(run)
@@ -207,7 +252,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 silent_engines.add(run.engine)
                 continue
             events = [event]
-            if type(event) is messages.Inspected:
+            if type(event) is messages.Inspected:  # not a subclass: those are news of their own
                 events = self.probes.ask_container(local, run)
             if events:
                 self.record(local.id, *events)
@@ -215,21 +260,29 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     # ---------------------------------------------------------------- the shell's steps
 
     def _apply(self, local: LocalJob, event: messages.Event) -> LocalJob:
+        """Return the job after an event, by the rules of this node."""
         return machine.apply(local, event, self._timing)
 
     def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
+        """Return the job after its due decisions, and the actions of this gateway."""
         return machine.step(local, self._clock(), self._timing, self._owner)
 
     def _mark_reached(self, local: LocalJob, node: NodeId) -> LocalJob:
+        """Return the job with its reports due to a node that is reachable again."""
         return contact.retry_reports(local, node)
 
     def _next_due(self, local: LocalJob) -> datetime | None:
+        """Return when this gateway has to act on the job next; None if it does not.
+
+        Other gateways of the node may own its runs; their actions do not wake this one.
+        """
         owners = [local.home, *(run.owner for run in local.runs)]
         if all(owner in ("", self._owner) for owner in owners):
             return super()._next_due(local)
         return machine.next_due(local, self._timing, self._owner)
 
     def _begin(self, local: LocalJob, actions: list[messages.Action]) -> None:
+        """Queue the actions in lanes: calls by their node, others by the kind of work."""
         for action in actions:
             work = partial(self._perform, local, action)
             if isinstance(action, SchedulerCall):
@@ -239,10 +292,14 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 self._lanes.submit(lane, work, local.id, local.spec.settings.priority)
 
     def _end_containers(self, job_id: str, containers: list[str]) -> None:
+        """Have the containers of an unreadable job ended."""
         self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, containers), job_id)
 
     def _end_abandoned(self, job_id: str, names: list[str]) -> None:
-        """End the containers of an unreadable job; what stays is found as an orphan."""
+        """End the containers of an unreadable job, its session and its reservation.
+
+        A container that cannot be ended stays; the cleaner finds it as one without a known run.
+        """
         for name in names:
             with suppress(EngineError):
                 self._engine.stop(name, self._timing.stop_grace)
@@ -259,14 +316,15 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         *,
         fetching: bool = False,
     ) -> None:
-        """Carry out an action and record its events. ``fetching``: this lane may fetch an image."""
+        """Carry out an action and record its events.
+
+        ``fetching``: this lane may fetch an image, which may take long.
+        """
         with traced(local.spec.trace_id), listening() as calls:
             start = time.monotonic()
             try:
                 events = self._do(local, action, fetching)
-                if not isinstance(action, (messages.Tell, messages.Close)):
-                    self._hooks.observe(type(action).__name__.lower(), time.monotonic() - start)
-            except ImageIsFetched:  # which may take long, so it gets a lane of its own
+            except ImageIsFetched:
                 fetch = partial(self._perform, local, action, fetching=True)
                 self._lanes.submit("engine-pull", fetch, local.id)
                 return
@@ -275,7 +333,14 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                     "unexpected error of an action", job=local.id, action=type(action).__name__
                 )
                 events = [self._unexpected_error(action)]
+            else:
+                self._observe(action, time.monotonic() - start)
             self._record_events(local, action, events, calls)
+
+    def _observe(self, action: messages.Action, seconds: float) -> None:
+        """Report the duration of an action on the engine; reports and closings are none."""
+        if not isinstance(action, (messages.Tell, messages.Close)):
+            self._hooks.observe(type(action).__name__.lower(), seconds)
 
     def _record_events(
         self,
@@ -284,7 +349,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         events: list[messages.Event],
         calls: list[Exchange],
     ) -> None:
-        """Record what an action brought; a success without consequence may wait for other news."""
+        """Record the events of an action, and its calls.
+
+        A success without consequence may be stored with later news.
+        """
         is_final = any(isinstance(event, messages.Done) and event.final for event in events)
         changes = with_calls(
             self._change_by(*events), calls, self._clock(), _tries(local, action), answered=is_final
@@ -296,7 +364,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self.record_answer(local.id, changes, max_deferred)
 
     def _unexpected_error(self, action: messages.Action) -> messages.Event:
-        """Return what a bug of ours means for the run: a failed launch; all else is tried again."""
+        """Return the event for a bug of this gateway in an action.
+
+        A launch has failed; any other action is tried again.
+        """
         text = "an error inside the gateway; its log has the trace"
         match action:
             case messages.Launch():
@@ -314,6 +385,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         action: messages.Action,
         fetching: bool,
     ) -> list[messages.Event]:
+        """Carry out an action and return its events. Raises `ImageIsFetched`."""
         outside_transaction()
         match action:
             case messages.Close():
@@ -333,11 +405,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.Launch():
                 return [self._launching.launch(local, _run(local, action.run), fetching)]
             case messages.Probe():
-                run = _run(local, action.run)
-                event = self.probes.probe(run)
-                if type(event) is messages.Inspected:
-                    return [event, *self.probes.ask_container(local, run)]
-                return [event]
+                return self._probe(local, _run(local, action.run))
             case messages.StopRun():
                 return self.endings.stop(_run(local, action.run), action)
             case messages.Seal():
@@ -345,22 +413,38 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.Collect():
                 return [self.endings.collect(local, _run(local, action.run), action)]
 
+    def _probe(self, local: LocalJob, run: Run) -> list[messages.Event]:
+        """Probe a run's container through its engine; ask a running one itself, too."""
+        event = self.probes.probe(run)
+        if type(event) is messages.Inspected:  # not a subclass: those have no running container
+            return [event, *self.probes.ask_container(local, run)]
+        return [event]
+
     def _close(self, local: LocalJob, action: messages.Close) -> messages.Event:
+        """End the job's session of the channel and release its reservation."""
         self._hooks.close_session(local.id)
         if local.pool is not None:
             self._hooks.release(local.id)
         return messages.Done(action, self._clock())
 
 
+def _run_named(local: LocalJob, name: str) -> Run | None:
+    """Return the job's run whose container has this name; None if it has none."""
+    for run in local.runs:
+        if run.name == name:
+            return run
+    return None
+
+
 def _is_probed_late(run: Run, soon: datetime) -> bool:
-    """Return whether a running container's next regular probe is later than soon."""
+    """Return whether a running container's next regular probe is later than ``soon``."""
     if run.status is not RunStatus.RUNNING or run.exit is not None:
         return False
     return run.probe_at is not None and run.probe_at > soon
 
 
 def _has_no_consequence(action: messages.Action, local: LocalJob) -> bool:
-    """Return whether nothing follows from the success of an action."""
+    """Return whether nothing follows from the success of an action, so that storing it can wait."""
     if isinstance(action, messages.Tell):
         return True
     return isinstance(action, messages.Collect) and not ended(JOB, local.status)
@@ -377,4 +461,5 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
 
 
 def _run(local: LocalJob, run_id: str) -> Run:
+    """Return the job's run with this id, which must exist."""
     return next(run for run in local.runs if run.run_id == run_id)

@@ -1,4 +1,7 @@
-"""Checks of a job's tasks against the descriptions of their components: inputs, outputs, datasets, formats."""
+"""Checks of a job's tasks against the descriptions of their components.
+
+They concern inputs and outputs, datasets, models and formats.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from gateway.domain.dag import order
 from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, overlay
-from gateway.jobs.party_task import PartyTask
+from gateway.jobs.party_task import FlowInput, PartyTask
 from provider_registry.model import DataSpec
 from provider_registry.values import format_problem
 
@@ -25,13 +28,16 @@ Plans = Mapping[tuple[str, str], Plan]  # by the task's name and the party's lab
 
 
 def in_flow_order(spec: JobSpec, plans: Plans) -> list[Plan]:
-    """Return plans in the order of the flow."""
+    """Return plans in the order of the flow: each task after the tasks whose outputs it reads."""
     rank = {name: number for number, name in enumerate(order(spec.dag))}
     return sorted(plans.values(), key=lambda plan: rank[plan.task.node.name])
 
 
 def unconnected_inputs_and_outputs(task: PartyTask, path: str) -> Iterator[Problem]:
-    """Yield inputs and outputs of the flow without a counterpart in the description: no container gets them."""
+    """Yield inputs and outputs of the flow that the component's description does not have.
+
+    No container gets them. ``path`` is that of the task in the job.
+    """
     inputs = []
     for flow_input in task.inputs:
         edge = flow_input.edge
@@ -50,7 +56,10 @@ def _without_counterpart(
     items: Iterable[tuple[str, str | None]],
     described: Sequence[DataSpec],
 ) -> Iterator[Problem]:
-    """Yield the items without a name in the description; ``side``: input or output."""
+    """Yield the items without a name in the description.
+
+    ``items`` are texts for messages with these names; ``side`` is "input" or "output".
+    """
     names = ", ".join(f"{spec.name} ({spec.category})" for spec in described) or "none"
     rule = f"has no counterpart among the {side}s that {task.component.name} describes, {names}"
     remedy = "take it out of the flow, or have the description name it"
@@ -64,45 +73,67 @@ def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
 
     The format of descriptions cannot mark an input as required; an arbiter has no data of its own.
     """
-    node = task.node
-    name = task.component.name
-    first = task.component.inputs[0] if task.component.inputs else None
-    parameters = overlay(task.spec.task_params, task.party, node.name)
-    dataset = parameters.get("dataset_id")
-    if dataset is not None:
-        path = f"config.task_params.{dataset.origin}.{node.name}.dataset_id"
-        if node.inputs:
-            upstream = ", ".join(sorted(node.upstream))
-            rule = f"is ignored, as the task reads {upstream}: leave one of the two out"
-            yield Problem(path, rule, dataset.value)
-        elif first is None and dataset.value:
-            rule = f"is ignored, as {name} describes no input: leave it out"
-            yield Problem(path, rule, dataset.value)
-    if first is None or node.inputs or task.dataset:
+    first = _first_input(task)
+    yield from _unused_dataset(task, first)
+    if first is None or task.node.inputs or task.dataset:
         return
     reads_table = first.group == "data" and first.category != "cache"
     if reads_table and task.party.role != "arbiter":
+        name = task.component.name
         rule = f"is missing: {name} reads {first.name} and would start without it; name a dataset"
         yield Problem(f"{task.parameters_path}.dataset_id", rule)
 
 
+def _unused_dataset(task: PartyTask, first: DataSpec | None) -> Iterator[Problem]:
+    """Yield the dataset of a task that reads other tasks' outputs, or no input at all.
+
+    ``first`` is the first input of the component, None for none.
+    """
+    node = task.node
+    parameters = overlay(task.spec.task_params, task.party, node.name)
+    dataset = parameters.get("dataset_id")
+    if dataset is None:
+        return
+    path = f"config.task_params.{dataset.origin}.{node.name}.dataset_id"
+    if node.inputs:
+        upstream = ", ".join(sorted(node.upstream))
+        rule = f"is ignored, as the task reads {upstream}: leave one of the two out"
+        yield Problem(path, rule, dataset.value)
+    elif first is None and dataset.value:
+        rule = f"is ignored, as {task.component.name} describes no input: leave it out"
+        yield Problem(path, rule, dataset.value)
+
+
+def _first_input(task: PartyTask) -> DataSpec | None:
+    """Return the first input that the component describes; None if it describes none."""
+    return next(iter(task.component.inputs), None)
+
+
 def undescribed_models(task: PartyTask, models: Iterable[str]) -> list[Problem]:
-    """Return the models that a task receives without an input for them in its description."""
+    """Return the models that a task receives without an input for them in its description.
+
+    ``models`` are names of inputs that the models of a prediction are mounted as.
+    """
     described = {spec.name for spec in task.component.inputs}
-    rule = "receives a model, but its description has no input of category model: an image that ignores it trains"
+    rule = (
+        "receives a model, but its description has no input of category model: "
+        "an image that ignores it trains"
+    )
     return [Problem(task.path, rule, name) for name in models if name not in described]
 
 
 def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
-    """Return the problem of a table of another format than CSV, which the standard's components read.
+    """Return the problem of a table in a format that the task's first input does not list.
 
-    None if it is CSV, or if the task's input lists the format.
+    None for CSV, which the standard's components read, and for a format that the input lists.
     """
     spec = task.component.inputs[0]
     formats = [name.lower() for name in spec.formats]
     if format_name == CSV or format_name in formats:
         return None
-    listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
+    listed = "lists nothing"
+    if spec.formats:
+        listed = f"lists {', '.join(spec.formats)}"
     rule = f"FORMAT_MISMATCH: the table is {format_name}; dataFormat of input {spec.name} {listed}"
     return Problem(
         task.dataset_path, f"{rule}: have it list {format_name}, or upload the table as CSV"
@@ -110,7 +141,10 @@ def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
 
 
 def dataset_format_problem(task: PartyTask, format_name: str) -> Problem | None:
-    """Return the problem of a dataset whose format the task's first input does not list."""
+    """Return the problem of a dataset whose format the task's first input does not list.
+
+    None if the format is listed, or the component describes no input.
+    """
     if not task.component.inputs:
         return None
     return format_problem(format_name, task.component.inputs[0], task.parameters_path)
@@ -121,13 +155,10 @@ def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
     inputs = {spec.name: spec for spec in task.component.inputs}
     problems = []
     for flow_input in task.inputs:
-        edge = flow_input.edge
-        source = plans.get((edge.task, task.party.label))
-        if source is None or not flow_input.name:
-            continue
-        formats = _output_formats(source.task, edge.key)
+        formats = _formats_upstream(task, flow_input, plans)
         if not formats:
             continue
+        edge = flow_input.edge
         problem = format_problem(formats[0], inputs[flow_input.name], f"{task.path}.input")
         if problem is not None:
             rule = f"{problem.rule}, from {edge.task}.{edge.key}"
@@ -135,8 +166,19 @@ def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
     return problems
 
 
+def _formats_upstream(task: PartyTask, flow_input: FlowInput, plans: Plans) -> Sequence[str]:
+    """Return the formats of the output that an input of a party receives.
+
+    Empty if they are not described, or the input has no counterpart in the component.
+    """
+    source = plans.get((flow_input.edge.task, task.party.label))
+    if source is None or not flow_input.name:
+        return ()
+    return _output_formats(source.task, flow_input.edge.key)
+
+
 def _output_formats(task: PartyTask, key: str) -> Sequence[str]:
-    """Return the formats of an output, by its key in the flow."""
+    """Return the formats of an output, by its key in the flow; empty if they are not described."""
     name = task.outputs.get(key)
     for spec in task.component.outputs:
         if spec.name == name:

@@ -1,4 +1,7 @@
-"""A task of a job as one of this node's parties runs it, and where its parts are named in the job."""
+"""A task of a job as one of this node's parties runs it.
+
+It knows the paths under which its parts are named in the job.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from provider_registry.values import match_inputs, match_outputs
 
 @dataclass(frozen=True)
 class FlowInput:
-    """An input of a task in the flow, with the input of the component's description that receives it."""
+    """An input of a task in the flow, and the described input that receives it."""
 
     edge: DagInput
     name: str  # in the description; empty: it has no counterpart
@@ -39,26 +42,32 @@ class PartyTask:
 
     @property
     def dataset(self) -> Mapping[str, str] | None:
-        """The location of the party's dataset; None for a task that reads outputs of other tasks."""
+        """The location of the party's dataset; None for a task that reads other tasks' outputs."""
         if self.node.inputs:
             return None
         return data_location(self.spec.task_params, self.party, self.node.name)
 
     @property
     def dataset_path(self) -> str:
-        """Path of the dataset's name in the job."""
-        key = "dataset_id" if "dataset_id" in (self.dataset or {}) else "name"
+        """Path of the dataset's name in the job: of ``dataset_id``, or else of ``name``."""
+        key = "name"
+        if self.dataset is not None and "dataset_id" in self.dataset:
+            key = "dataset_id"
         return f"{self.parameters_path}.{key}"
 
     @property
     def address_parameters(self) -> set[str]:
-        """The parameters ``namespace`` and ``name`` if they only say where the dataset is."""
+        """The names among ``namespace`` and ``name`` that only locate the dataset.
+
+        A component may also describe parameters of these names; such a parameter is none of them.
+        """
         address = {"namespace", "name"}.intersection(self.dataset or ())
         return address - {parameter.name for parameter in self.component.parameters}
 
     @property
     def inputs(self) -> list[FlowInput]:
-        """The inputs from other tasks."""
+        """The inputs from other tasks, each with its name in the component's description."""
+        # The number makes keys unique: two tasks may have outputs of the same key.
         edges = {f"{number}.{edge.key}": edge for number, edge in enumerate(self.node.inputs)}
         items = [(edge.type, key) for key, edge in edges.items()]
         names = match_inputs(items, self.component.inputs)
@@ -66,6 +75,9 @@ class PartyTask:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Key of an output in the flow -> its name in the component's description."""
+        """The outputs' names in the component's description, by their keys in the flow.
+
+        An output without a counterpart in the description is left out.
+        """
         items = [(output.type, output.key) for output in self.node.outputs]
         return match_outputs(items, self.component.outputs)

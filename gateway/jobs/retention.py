@@ -32,8 +32,8 @@ from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
+# Returns the users of the data at an address, each in a few words; empty if there are none.
 Keeper = Callable[[Address], Sequence[str]]
-"""Returns who still refers to the data at an address, each in a few words."""
 
 _IDLE_UNKNOWN = 86_400.0  # seconds; an idle mailbox of an unknown job is removed after this time
 _STOP_WITHIN = 10.0  # seconds that a removal under way gets when the cleaner stops
@@ -46,15 +46,14 @@ class Item:
     kind: str  # container, session, upload, logs, outputs, job
     name: str
     job: str  # the job it belongs to; empty if unknown
-    bytes: int
-    """0 if they are not counted"""
+    bytes: int  # 0 if they are not counted
     why: str
     removed: bool = False
     cause: str = ""  # why it could not be removed
 
 
 class Leftovers:
-    """The outputs of jobs on this node, and who refers to them."""
+    """The outputs of jobs on this node, and their users."""
 
     def __init__(
         self,
@@ -72,12 +71,16 @@ class Leftovers:
         self.keepers = keepers
 
     def outputs(self, local: LocalJob | None) -> list[Address]:
-        """Return a job's outputs and the checkpoints of its tasks, as far as they exist here."""
+        """Return a job's outputs and the checkpoints of its tasks, if they exist here.
+
+        Empty without a job.
+        """
         outputs = [address for address in outputs_of(local) if self.storage.exists(address)]
         checkpoints = [address for address in _checkpoints_of(local) if self._is_stored(address)]
         return [*outputs, *checkpoints]
 
     def _is_stored(self, address: Address) -> bool:
+        """Return whether a folder is in its storage; False if the node has no such storage."""
         if address.storage and address.storage not in self.storage.remotes:
             return False
         return address.name in self.storage.names(address.namespace, address.storage)
@@ -88,7 +91,7 @@ class Leftovers:
         address: Address,
         why: str,
     ) -> Item:
-        """Return an output as an item of a cleaning or a deletion."""
+        """Return an output as an item of a cleaning or a deletion; ``why`` it is removed."""
         if address.storage:
             size = self.storage.size(address)
         else:
@@ -105,7 +108,10 @@ class Leftovers:
         job_id: str,
         readers: Mapping[Address, set[str]],
     ) -> list[str]:
-        """Return who needs an output apart from its own job, each in a few words."""
+        """Return the users of an output apart from its own job, in a few words; empty for none.
+
+        ``readers`` are the jobs that read an address, as `read_by` returns them.
+        """
         other_jobs = readers.get(address, set()) - {job_id}
         users = [f"read by job {job}" for job in sorted(other_jobs)]
         for keeper in self.keepers:
@@ -117,16 +123,17 @@ class Leftovers:
         readers: dict[Address, set[str]] = {}
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
-            for run in local.runs if local else ():
-                inputs = list(run.inputs.values())
-                if run.checkpoint_from:
-                    inputs.append(run.checkpoint_from)
-                for address in inputs:
-                    readers.setdefault(address, set()).add(job_id)
+            if local is None:
+                continue
+            for address in _inputs_of(local):
+                readers.setdefault(address, set()).add(job_id)
         return readers
 
     def ended_at(self, job_id: str) -> datetime | None:
-        """Return when a job was over here, as scheduler and participant; None if it is not."""
+        """Return when a job was over here, as scheduler and participant.
+
+        None if something of it is not over, or this node has no record of it.
+        """
         ends: list[datetime] = []
         for record in (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id)):
             if record is None:
@@ -143,19 +150,19 @@ class Leftovers:
         seconds: float,
         now: datetime,
     ) -> bool:
-        """Return whether a job ended here at least so many seconds ago."""
+        """Return whether a job ended here at least ``seconds`` ago."""
         end = self.ended_at(job_id)
         return end is not None and now - end >= timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """How leftovers of one kind are found and removed."""
+    """The search and the removal of leftovers of one kind."""
 
     kind: str
-    # Items at a time; with True also items without a record in the database.
+    # Returns the items to remove at a time; with True also items that the database does not know.
     find: Callable[[datetime, bool], Iterable[Item]]
-    remove: Callable[[Item], object]  # raises nothing for an item that is gone already
+    remove: Callable[[Item], object]  # an item that does not exist any more is no error
 
 
 class Cleaner:
@@ -172,9 +179,10 @@ class Cleaner:
         clock: Clock,
         every: float = 60.0,
     ) -> None:
-        """``channel``: the folder of the channel's messages; a session's name is ``prefix`` and the job's id.
+        """Prepare the cleaner; `start` begins its thread.
 
-        ``every``: seconds between two cleanings.
+        ``channel`` is the folder of the channel's messages. The name of a job's session is
+        ``prefix`` and the job's id. ``every``: seconds between two cleanings.
         """
         self._leftovers = leftovers
         self._keep = leftovers.keep
@@ -200,11 +208,14 @@ class Cleaner:
         )
 
     def plan(self, *, orphans: bool = False) -> list[Item]:
-        """Return what `clean` would remove now, and remove nothing."""
+        """Return the items that `clean` would remove now, and remove nothing.
+
+        ``orphans``: also items that the database does not know.
+        """
         return [item for item, _ in self._find(orphans)]
 
     def clean(self, *, orphans: bool = False) -> list[Item]:
-        """Remove what `plan` names; return the items with their results."""
+        """Remove the items that `plan` returns; return them with their results."""
         with self._lock:
             return [self._remove(item, sweep) for item, sweep in self._find(orphans)]
 
@@ -213,12 +224,13 @@ class Cleaner:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; waits for a removal under way, at most `_STOP_WITHIN`."""
+        """End the thread; wait at most `_STOP_WITHIN` for a removal under way."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=_STOP_WITHIN)
 
     def _work(self) -> None:
+        """Clean at intervals until the cleaner stops."""
         while not self._stopping.wait(self._every):
             try:
                 self.clean()
@@ -226,7 +238,10 @@ class Cleaner:
                 log.exception("cleaning failed")
 
     def _find(self, orphans: bool) -> list[tuple[Item, _Sweep]]:
-        """Return the items of all sweeps; a sweep that fails does not keep back the others."""
+        """Return the items of all sweeps, each with its sweep.
+
+        A sweep that fails is logged, and the others go on.
+        """
         now = self._clock()
         items = []
         for sweep in self._sweeps:
@@ -240,6 +255,7 @@ class Cleaner:
         return items
 
     def _remove(self, item: Item, sweep: _Sweep) -> Item:
+        """Remove an item; return it with the result, and log that."""
         try:
             sweep.remove(item)
         except (EngineError, GatewayError, OSError) as error:
@@ -259,19 +275,20 @@ class Cleaner:
     # ---------------------------------------------------------------- containers
 
     def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield containers of collected runs; with ``orphans`` containers of unknown runs as well."""
+        """Yield containers of collected runs; with ``orphans`` also containers of unknown runs."""
         containers = {container.name: container for container in self._engine.list()}
         runs = queries.runs_named(self._store, containers)
         for name, container in sorted(containers.items()):
             run = runs.get(name)
             if run is None:
+                job = container.labels.get("bfia.job", "")
                 if orphans:
-                    job = container.labels.get("bfia.job", "")
                     yield Item("container", name, job, 0, "the database knows no such run")
             elif run.over and self._is_collected(run.job_id, name):
                 yield Item("container", name, run.job_id, 0, "its run is over and was collected")
 
     def _is_collected(self, job_id: str, run_name: str) -> bool:
+        """Return whether the logs of a container's run are saved, so that it can go."""
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return False
@@ -286,7 +303,7 @@ class Cleaner:
     def _sessions(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield mailboxes of closed jobs, and of unknown jobs.
 
-        The latter after `_IDLE_UNKNOWN`, or immediately with ``orphans``.
+        A mailbox of an unknown job is yielded after `_IDLE_UNKNOWN`, with ``orphans`` immediately.
         """
         idle = set(self._broker.idle_sessions(_IDLE_UNKNOWN))
         for session in sorted(self._broker.sessions()):
@@ -295,11 +312,11 @@ class Cleaner:
             job = session.removeprefix(self._prefix)
             local = self._store.local_jobs.find(job)
             size = size_of(self._channel / folder_name(session))
-            if local is None:
-                if orphans or session in idle:
-                    yield Item("session", session, job, size, "its job is unknown here")
-            elif local.closed:
-                yield Item("session", session, job, size, "its job has ended")
+            if local is not None:
+                if local.closed:
+                    yield Item("session", session, job, size, "its job has ended")
+            elif orphans or session in idle:
+                yield Item("session", session, job, size, "its job is unknown here")
 
     def _remove_session(self, item: Item) -> None:
         self._end_session(item.job)
@@ -307,15 +324,15 @@ class Cleaner:
     # ---------------------------------------------------------------- uploads
 
     def _uploads(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield uploads whose process died before they were whole."""
+        """Yield uploads whose process died before they were complete."""
         root = self._storage.root
         for name in leftovers(root):
             yield Item("upload", name, "", size_of(root / FOLDER / name), "its process is gone")
 
     def _remove_upload(self, item: Item) -> None:
-        """Delete the files of a dead process, at another storage too.
+        """Delete the files of a process that died, also its files in another storage.
 
-        They stay if the process ended between its last two steps: then a keeper needs them.
+        These stay if the process died between its last two steps: then a keeper needs them.
         """
 
         def delete_elsewhere(target: Address) -> bool:
@@ -330,7 +347,7 @@ class Cleaner:
     def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield logs whose time is over.
 
-        Those of unknown runs after the longest time, or immediately with ``orphans``.
+        Logs of unknown runs are yielded after the longest time, with ``orphans`` immediately.
         """
         limits = self._limits(self._keep.logs_seconds)
         folders = {path.name: path for path in self._leftovers.runs.glob("*") if path.is_dir()}
@@ -362,17 +379,19 @@ class Cleaner:
             return
         for job_id, readers in self._past_jobs(min(limits), now, self._jobs_with_data()):
             with _skipping_failed_storage(job_id):
-                for address in self._leftovers.outputs(self._store.local_jobs.find(job_id)):
-                    if not self._leftovers.needed_by(address, job_id, readers):
-                        yield self._leftovers.item(
-                            job_id, address, "the time of its outputs is over"
-                        )
+                yield from self._unused_outputs(job_id, readers)
+
+    def _unused_outputs(self, job_id: str, readers: Mapping[Address, set[str]]) -> Iterator[Item]:
+        """Yield the outputs of a past job without users. Raises `StorageFailed`."""
+        for address in self._leftovers.outputs(self._store.local_jobs.find(job_id)):
+            if not self._leftovers.needed_by(address, job_id, readers):
+                yield self._leftovers.item(job_id, address, "the time of its outputs is over")
 
     def _jobs_with_data(self) -> set[str]:
         """Return the possible ids of jobs with data, by the storage's namespaces.
 
-        A namespace is ``<job>-<role>-<index>``, and ids may contain dashes, too: so every text
-        before a dash counts.
+        A namespace is ``<job>-<role>-<index>``, and ids may contain dashes, too. So every beginning
+        of a namespace that ends before a dash counts, except its last part.
         """
         ids = set()
         for namespace in self._storage.namespaces():
@@ -387,7 +406,10 @@ class Cleaner:
     # ---------------------------------------------------------------- jobs
 
     def _jobs(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield past jobs, except those with retained outputs (the job record is their only owner)."""
+        """Yield past jobs, except jobs with retained outputs.
+
+        The record of a job is the only owner of its outputs.
+        """
         seconds = self._keep.jobs_seconds
         if seconds is None:
             return
@@ -397,6 +419,7 @@ class Cleaner:
                     yield Item("job", job_id, job_id, 0, "the time of the job is over")
 
     def _has_needed_outputs(self, job_id: str, readers: Mapping[Address, set[str]]) -> bool:
+        """Return whether an output of a past job exists and has users."""
         for address in outputs_of(self._store.local_jobs.find(job_id)):
             if not self._storage.exists(address):
                 continue
@@ -409,7 +432,10 @@ class Cleaner:
         queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
 
     def _limits(self, seconds: float | None) -> list[float]:
-        """Return the times in seconds that bound a thing which goes with its job at the latest."""
+        """Return the times in seconds after which a thing goes: its own, and that of its job.
+
+        Empty if neither is set: then it stays.
+        """
         return [limit for limit in (seconds, self._keep.jobs_seconds) if limit is not None]
 
     def _past_jobs(
@@ -418,7 +444,10 @@ class Cleaner:
         now: datetime,
         among: set[str] | None = None,
     ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
-        """Yield jobs that ended so many seconds ago, with the inputs of those that did not."""
+        """Yield jobs that ended at least ``seconds`` ago; None for ``among`` means all jobs.
+
+        With each come the inputs of all later jobs, which these still read.
+        """
         since = now - timedelta(seconds=seconds)
         candidates = queries.over_and_created_before(self._store, since)
         if among is not None:
@@ -437,7 +466,7 @@ class Cleaner:
 
 @contextmanager
 def _skipping_failed_storage(job_id: str) -> Iterator[None]:
-    """Leave a job whose storage is away or gone to the next cleaning."""
+    """Log and ignore a failed storage: the job is left to the next cleaning."""
     try:
         yield
     except StorageFailed as error:
@@ -445,19 +474,34 @@ def _skipping_failed_storage(job_id: str) -> Iterator[None]:
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:
-    """Return when a job ended here for good; None while something of it is still to be done."""
+    """Return when a job ended here for good; None while something of it is still open."""
     if not ended(JOB, record.status) or record.ended_at is None:
         return None
-    if isinstance(record, Job):
-        is_acknowledged = machine.next_due(record) is None
-        return record.ended_at if is_acknowledged else None
-    if record.closed and all(run.over for run in record.runs):
+    if _is_settled(record):
         return record.ended_at
     return None
 
 
+def _is_settled(record: Job | LocalJob) -> bool:
+    """Return whether nothing is left to do about an ended job: no stop to repeat, no cleanup."""
+    if isinstance(record, Job):
+        return machine.next_due(record) is None
+    return record.closed and all(run.over for run in record.runs)
+
+
+def _inputs_of(local: LocalJob) -> Iterator[Address]:
+    """Yield the addresses that a job's runs read: inputs, and checkpoints of an earlier job."""
+    for run in local.runs:
+        yield from run.inputs.values()
+        if run.checkpoint_from is not None:
+            yield run.checkpoint_from
+
+
 def outputs_of(local: LocalJob | None) -> list[Address]:
-    """Return the addresses of a job's outputs here, whether they exist or not."""
+    """Return the addresses of a job's outputs here, each once, whether they exist or not.
+
+    Empty without a job.
+    """
     if local is None:
         return []
     addresses: dict[Address, None] = {}
@@ -467,13 +511,17 @@ def outputs_of(local: LocalJob | None) -> list[Address]:
 
 
 def _checkpoints_of(local: LocalJob | None) -> list[Address]:
+    """Return the folders for checkpoints of a job's tasks here, each once; empty without a job."""
     if local is None:
         return []
     return list(dict.fromkeys(run.checkpoint for run in local.runs if run.checkpoint))
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of the files in a folder; links are not followed."""
+    """Return the bytes of a file, or of all files in a folder; 0 if it does not exist.
+
+    Links are not followed.
+    """
     try:
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size
@@ -483,6 +531,7 @@ def size_of(path: Path) -> int:
 
 
 def _length(entry: os.DirEntry[str]) -> int:
+    """Return the bytes of a file; 0 if it is gone."""
     try:
         return entry.stat(follow_symlinks=False).st_size
     except OSError:

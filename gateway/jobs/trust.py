@@ -5,7 +5,7 @@ job counts when it is created. Whether it presented the permit is stored then, s
 only requires the permit to be still in force.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -25,7 +25,8 @@ from gateway.store.applications import SqlApplications
 
 Level = Literal["open", "known", "contract", "permit"]
 
-_MAX_TOKENS = 1000  # of a header that are read
+_MAX_TOKENS = 1000  # entries of a header that are read
+_MISSING = "a valid permit of the requesting node is needed"
 _USED_UP = "its permit was used by as many jobs as it allows"
 
 
@@ -55,7 +56,10 @@ class Trust:
         self._clock = clock
 
     def without_contract(self, spec: JobSpec) -> NotAllowed | None:
-        """Return the refusal of a job for lack of a contract with one of its nodes; None: none is needed."""
+        """Return the refusal of a job for lack of a contract with one of its nodes.
+
+        None if all contracts are in force, or the settings require none.
+        """
         if self._level not in ("contract", "permit"):
             return None
         now = self._clock()
@@ -69,7 +73,10 @@ class Trust:
         return refusal
 
     def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
-        """Return the refusal of a job for a missing, expired or used-up permit; None: all are in order."""
+        """Return the refusal of a job for a missing, expired or used-up permit.
+
+        None if all permits are in order. A permit is presented by the request of ``sender``.
+        """
         uses = list(self._dataset_uses(spec))
         if not uses:
             return None
@@ -81,16 +88,18 @@ class Trust:
             if any(_is_used_up(approval, used) for approval in use.approvals):
                 used_up.append(self._problem(use, _USED_UP))
             elif self._level == "permit" and not _has_permit(use, used, sender, now):
-                missing.append(
-                    self._problem(use, "a valid permit of the requesting node is needed")
-                )
-        if not missing and not used_up:
-            return None
-        reason = "PERMIT_MISSING" if missing else "PERMIT_USED_UP"
-        return NotShared(reason, [*missing, *used_up])
+                missing.append(self._problem(use, _MISSING))
+        if missing:
+            return NotShared("PERMIT_MISSING", [*missing, *used_up])
+        if used_up:
+            return NotShared("PERMIT_USED_UP", used_up)
+        return None
 
     def use(self, spec: JobSpec, sender: NodeId) -> None:
-        """Count a created job. Raises `NotShared` if other jobs have used the permit up in the meantime."""
+        """Count a created job at the approval of each of its datasets.
+
+        Raises `NotShared` if other jobs have used an approval up in the meantime.
+        """
         now = self._clock()
         for use in self._dataset_uses(spec):
             for approval in use.approvals:
@@ -101,9 +110,10 @@ class Trust:
                     raise NotShared("PERMIT_USED_UP", [self._problem(use, _USED_UP)])
 
     def header(self, node: NodeId, spec: JobSpec) -> str:
-        """Return ``x-mprac-token-set`` for a job's requests to a node.
+        """Return the header ``x-mprac-token-set`` for a job's requests to a node.
 
-        It has that node's permits for the datasets of the job, for its flow and for the job.
+        It has the permits of that node for the datasets of the job, for its flow and for the job
+        itself. Empty without permits.
         """
         now = self._clock()
         permits = []
@@ -118,7 +128,11 @@ class Trust:
         return ",".join(_token(permit) for permit in permits if permit.subject in subjects)
 
     def _dataset_uses(self, spec: JobSpec) -> Iterator[_DatasetUse]:
-        """Yield the datasets of this node in a job of other nodes."""
+        """Yield the datasets of this node in a job of other nodes.
+
+        Nothing is yielded for a job of this node alone, or if neither an approval nor the settings
+        say anything about them.
+        """
         partners = datasets.partners(spec, self._node)
         is_own_job = {spec.scheduler, spec.initiator} <= {self._node}
         if not partners or is_own_job:
@@ -127,10 +141,7 @@ class Trust:
         wanted = list(datasets.wanted(spec, self._node, roles))
         if not wanted:
             return
-        newest = {}
-        for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
-            if application.partner in partners:
-                newest[application.subject, application.partner] = application
+        newest = self._newest_approvals(partners)
         if not newest and self._level != "permit":
             return
         for dataset in wanted:
@@ -140,14 +151,28 @@ class Trust:
             ]
             yield _DatasetUse(dataset, approvals)
 
+    def _newest_approvals(
+        self, partners: Collection[NodeId]
+    ) -> dict[tuple[str, NodeId], Application]:
+        """Return the newest approved application for each dataset of each of these partners."""
+        newest = {}
+        for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
+            if application.partner in partners:
+                newest[application.subject, application.partner] = application
+        return newest
+
     def _problem(self, use: _DatasetUse, rule: str) -> Problem:
+        """Return the problem of a dataset in a job, which breaks this rule."""
         dataset = use.dataset.dataset.dataset_id
         text = f"dataset {dataset} at {self._node}: {rule}; apply for it there"
         return Problem(use.dataset.path, text, dataset)
 
 
 def _is_used_up(approval: Application, used: Mapping[int, bool]) -> bool:
-    """Whether no further job may use an approval. ``used``: the approvals that the job has used already."""
+    """Return whether no further job may use an approval.
+
+    ``used`` has the numbers of the approvals that this job has used already, and so may use again.
+    """
     if approval.number in used or approval.most_jobs is None:
         return False
     return approval.jobs >= approval.most_jobs
@@ -159,7 +184,10 @@ def _has_permit(
     sender: NodeId,
     now: datetime,
 ) -> bool:
-    """Whether the job presents a permit for a dataset, or has presented it before."""
+    """Return whether the job presents a permit for a dataset, or has presented it before.
+
+    ``used``: whether the job presented its permit, by the number of each approval that counts it.
+    """
     for approval in use.approvals:
         was_presented = used.get(approval.number, False)
         if approval.holds(now) and (was_presented or _is_presented(approval, sender)):
@@ -168,16 +196,20 @@ def _has_permit(
 
 
 def _is_presented(approval: Application, sender: NodeId) -> bool:
-    """Whether the current request carries the permit, from the node that it was made for."""
+    """Return whether the current request carries the permit, from the node that it was made for."""
     return approval.partner == sender and approval.digest in origin().permits
 
 
 def _token(permit: Application) -> str:
+    """Return a permit as an entry of the header: ``<name>/<level>/<token>``."""
     return f"{quote(permit.subject, safe='')}/{permit.level}/{permit.token}"
 
 
 def presented(header: str) -> tuple[str, ...]:
-    """Return digests of the tokens in ``x-mprac-token-set``: ``<name>/<level>/<token>``, separated by commas."""
+    """Return the digests of the tokens in the header ``x-mprac-token-set``.
+
+    Its entries are separated by commas, each ``<name>/<level>/<token>``; others are ignored.
+    """
     tokens = []
     for entry in header.split(",")[:_MAX_TOKENS]:
         parts = entry.strip().split("/", 2)
