@@ -66,18 +66,20 @@ class AdmissionReport:
         return replace(item, found=f"{item.found}, signed")
 
     def _data(self, draft: Draft) -> Iterator[Item]:
-        """Report whether the job's own datasets can be read."""
+        """Yield whether each of the job's own datasets can be read; hidden ones are left out."""
         for node in draft.spec.dag.nodes:
             with suppress(GatewayError):  # an unregistered component was reported before
                 for run in self._planner.first_runs(draft.spec, node):
-                    prefix = f"config.task_params.{run.party.label}.{node.name}."
+                    label = run.party.label
+                    prefix = f"config.task_params.{label}.{node.name}."
                     if any(path.startswith(prefix) for path in draft.hidden):
                         continue
                     for address in run.inputs.values():
-                        about = f"{address.dataset_id} for {run.party.label} of {node.name}"
+                        about = f"{address.dataset_id} for {label} of {node.name}"
                         yield self._dataset(address, about)
 
     def _dataset(self, address: Address, about: str) -> Item:
+        """Return whether a dataset can be read, with its size."""
         try:
             size, _ = self._planner.storage.stamp(address)
         except GatewayError as error:
@@ -85,7 +87,7 @@ class AdmissionReport:
         return fine("data", f"readable, {size} bytes", about)
 
     def _reservation(self, draft: Draft) -> Iterator[Item]:
-        """Report whether the job's resources are free now."""
+        """Yield whether the job's resources are free now, unless a problem was reported."""
         if any(item.check == "resources" for item in draft.items):
             return
         pool = draft.pool
@@ -94,7 +96,9 @@ class AdmissionReport:
             return
         reason = self._resources.would_wait_for(draft.spec, pool)
         if reason:
-            once = "that engine answers" if reason.startswith("ENGINE_DOWN") else "enough is free"
+            once = "enough is free"
+            if reason.startswith("ENGINE_DOWN"):
+                once = "that engine answers"
             remedy = f"it starts once {once}"
             yield Item("resources", Standing.WAITS, pool.by_engine.text(), reason, remedy)
         elif pool.by_engine:
@@ -103,28 +107,32 @@ class AdmissionReport:
             yield fine("resources", "the job asks for none")
 
     def _approval(self, draft: Draft, rules: Rules) -> Item:
-        """Report the verdicts on the job's creation and its start."""
+        """Return the verdicts on the job's creation and its start, as one item."""
         spec = draft.spec
         sender = draft.sender
         verdict, words = self._judge(spec, sender, CREATE)
         start_verdict, start_words = self._judge(spec, sender, START)
-        if Verdict.REJECT in (verdict, start_verdict):
-            text = (
-                words
-                if verdict is Verdict.REJECT
-                else f"it would be taken, and refused at its start: {start_words}"
-            )
-            remedy = f"have an admin of {self._node} change approval.rules, or the route"
-            return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
+        if verdict is Verdict.REJECT:
+            return self._rejection(words)
+        if start_verdict is Verdict.REJECT:
+            return self._rejection(f"it would be taken, and refused at its start: {start_words}")
         if verdict is Verdict.APPROVE:
             return fine("approval", "no approval is needed")
         scheduler = sender or spec.scheduler
         if scheduler == self._node or rules.peers.takes_confirm(scheduler):
             remedy = f"tell those who decide at {self._node}"
             return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)
-        text = f"APPROVAL_UNSUPPORTED: a person has to agree ({words}), for which the other node does not wait"
+        text = (
+            f"APPROVAL_UNSUPPORTED: a person has to agree ({words}), "
+            "for which the other node does not wait"
+        )
         remedy = f"have an admin of {self._node} add a rule under approval.rules"
         return problem("approval", text, remedy)
+
+    def _rejection(self, text: str) -> Item:
+        """Return the item of a job that the policy rejects."""
+        remedy = f"have an admin of {self._node} change approval.rules, or the route"
+        return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
 
     def _routes(self, spec: JobSpec, rules: Rules) -> Iterator[Item]:
         """Report the routes to the other nodes of the job."""

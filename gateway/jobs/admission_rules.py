@@ -62,10 +62,12 @@ def judge(
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job for its requester and its initiator, with the reason.
 
-    ``sender``: the node that sends the command; empty for this one. ``node``: this node. On an
-    initiator that has another node request the job only a matching rule decides.
+    ``sender`` sends the command; empty for this node, which is ``node``. If the initiator has
+    another node request the job, only a matching rule decides on the initiator.
     """
-    requester = spec.initiator if sender in ("", node) else sender
+    requester = sender
+    if sender in ("", node):
+        requester = spec.initiator
     sources = dict.fromkeys((requester, spec.initiator or requester))
     roles = flow.once_per_component(partial(roles_of, registry))
     verdict = Verdict.APPROVE
@@ -73,9 +75,10 @@ def judge(
     for source in sources:
         is_own = source == node
         pieces = list(approval.pieces(spec, node, source, roles, command))
-        barred = "" if is_own else _barred(pieces, rules.peers)
-        if barred:
-            return Verdict.REJECT, barred
+        if not is_own:
+            barred = _barred(pieces, rules.peers)
+            if barred:
+                return Verdict.REJECT, barred
         needs_no_person = is_own or source != requester
         source_verdict, text = approval.judge(rules.policy, pieces, is_own=needs_no_person)
         if source_verdict is Verdict.REJECT:

@@ -1,14 +1,15 @@
 """Use cases of applications: receiving them, applying with partners, deciding, delivering, ending.
 
-An approval or an end has effects such as a route or a grant. An effect may be repeated and takes
-place before the new state is stored: if the process dies in between, the old state asks for the
-effect again.
+An approval or an end has effects such as a route or a grant. An effect may be repeated. It takes
+place before the new state is stored: if the process dies in between, the effect is repeated, as the
+old state still asks for it.
 """
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -93,7 +94,10 @@ class Effect(Protocol):
     """The consequences of an application of one kind; `begin` and `end` may be repeated."""
 
     def check(self, new: Application) -> None:
-        """Raise `GatewayError` for an application that could not be approved; the default accepts all."""
+        """Raise `GatewayError` for an application that could not be approved.
+
+        The default accepts all.
+        """
         return
 
     def begin(self, application: Application, by: str) -> None:
@@ -122,7 +126,9 @@ class Applications:
         clock: Clock,
         keys_of: Callable[[NodeId], Sequence[str]],
     ) -> None:
-        """``note`` writes changes by partners into the audit; changes by people are audited elsewhere.
+        """``note`` writes changes by partners into the audit.
+
+        Changes by people are audited elsewhere.
 
         ``keys_of`` returns the public keys in the route of a node.
         """
@@ -141,17 +147,11 @@ class Applications:
     def contract_with(self, partner: NodeId, contract_id: str | None = None) -> Application:
         """Return the contract with a node that is in force, by its id if one is passed.
 
-        Raises `NotAllowed` if none is in force, `NotFound` for another id.
+        Raises `NotAllowed` if none is in force, `NotFound` if none of this id is.
         """
         now = self._clock()
         if contract_id is None:
-            contract = self.store.contract(partner, now)
-            if contract is None:
-                text = f"no contract with {partner} is in force"
-                refusal = NotAllowed(text, reason="NO_CONTRACT")
-                refusal.node = partner
-                raise refusal
-            return contract
+            return self._any_contract_with(partner, now)
         for side in Side:
             contract = self.store.find(side, partner, Kind.CONTRACT, contract_id)
             if contract is not None and contract.holds(now):
@@ -160,10 +160,20 @@ class Applications:
             "no contract of that id is in force with this node", reason="CONTRACT_UNKNOWN"
         )
 
-    def receive_contract(self, new: Application, address: str) -> Application:
-        """Store an application for a contract, from a node without a route perhaps.
+    def _any_contract_with(self, partner: NodeId, now: datetime) -> Application:
+        """Return a contract with a node that is in force. Raises `NotAllowed` (NO_CONTRACT)."""
+        contract = self.store.contract(partner, now)
+        if contract is None:
+            text = f"no contract with {partner} is in force"
+            refusal = NotAllowed(text, reason="NO_CONTRACT")
+            refusal.node = partner
+            raise refusal
+        return contract
 
-        ``address``: the sender's. A repetition returns the stored application. Raises `Busy`.
+    def receive_contract(self, new: Application, address: str) -> Application:
+        """Store an application for a contract; its sender may be a node without a route.
+
+        ``address`` is the sender's. A repetition returns the stored application. Raises `Busy`.
         """
         return self._inbox.receive(new, address)
 
@@ -173,15 +183,20 @@ class Applications:
         Raises `Conflict` for an id that the partner has used for something else, `Busy`, or the
         refusal of the kind's `Effect`.
         """
+
+        def repeat(current: Application) -> Application:
+            return applications.again(current, new)
+
         stored = self.store.find(Side.THEIRS, new.partner, new.kind, new.id)
         if stored is None or stored.status is REJECTED:
             self._check_acceptable(new)
         if stored is not None:
-            return self._change(stored, lambda current: applications.again(current, new))
-        # None: another request has just stored the same id, which is a repetition then.
+            return self._change(stored, repeat)
+        # None: another request has just stored the same id, so that this one is a repetition.
         return self.store.add(new) or self.receive(new)
 
     def _check_acceptable(self, new: Application) -> None:
+        """Raise if the effect of an application is impossible, or too many of the partner wait."""
         effect = self._effects.get(new.kind)
         if effect is not None:
             effect.check(new)
@@ -196,7 +211,11 @@ class Applications:
         answer: PartnerAnswer,
         signature: Signature | None = None,
     ) -> None:
-        """Take the answer to an application of this node. Raises `NotFound`, `Conflict`, `NotAllowed`."""
+        """Record the partner's answer to an application of this node.
+
+        Raises `NotFound`, `Conflict`, and `NotAllowed` for an answer without the required
+        signature.
+        """
         application = self._find(kind, id_, partner, Side.MINE)
         if signature is not None:
             self._proof.check_message(application, signature)
@@ -293,15 +312,17 @@ class Applications:
     ) -> tuple[Application, Application]:
         """Decide on a partner's application; return it before and after.
 
-        ``changes``: fields that the decision changes, such as the end of the validity.
+        ``changes`` are fields that the decision changes, such as the end of the validity. Raises
+        `Conflict` if the application is decided already, and the errors of its effect.
         """
         before = replace(self.store.get(number), **changes)
         token = ""
+        token_digest = ""
         if approve:
             check_signed(before)
             if before.kind is not Kind.CONTRACT:
                 token = secrets.token_urlsafe(32)
-        token_digest = digest(token) if token else ""
+                token_digest = digest(token)
 
         def decide(current: Application) -> Application:
             changed = replace(current, **changes)
@@ -309,7 +330,7 @@ class Applications:
                 changed, approve, by, reason, self._clock(), token, token_digest
             )
 
-        _checked(before, decide)  # before any effect
+        _checked(before, decide)  # raises before the effect takes place
         if approve:
             self._begin(before, by)
         after = self._change(before, decide)
@@ -329,7 +350,10 @@ class Applications:
         return before, self._end(before, by, reason, tell=True)
 
     def refresh(self, number: int) -> Application:
-        """Deliver a pending notice now, or query the partner's decision. Raises its refusal."""
+        """Deliver a pending notice now, or query the partner's decision; return the application.
+
+        Raises the partner's refusal.
+        """
         application = self.store.get(number)
         is_undecided = application.side is Side.MINE and application.status is APPLIED
         if application.notice or is_undecided:
@@ -361,7 +385,7 @@ class Applications:
         claimed = self.store.change(application.number, claim)
         if claimed.tries > application.tries:
             name = f"application {application.number}"
-            self._lanes.submit(application.partner, lambda: self._try_call(claimed), name)
+            self._lanes.submit(application.partner, partial(self._try_call, claimed), name)
 
     def _try_call(self, application: Application) -> None:
         """Make a call and store the error if it fails."""
@@ -407,19 +431,21 @@ class Applications:
         def write(current: Application) -> Application:
             if not _is_same_step(current, application):
                 return current
-            due_at = current.due_at if retry else None
-            return replace(current, trouble=text, due_at=due_at)
+            if retry:
+                return replace(current, trouble=text)
+            return replace(current, trouble=text, due_at=None)
 
         self.store.change(application.number, write)
 
     def _deliver_soon(self, application: Application) -> None:
+        """Have the notice of an application delivered now, if it has one."""
         if application.notice:
             self.loop.wake(str(application.number))
 
     # -------------------------------------------------- changes of state
 
     def _apply_answer(self, application: Application, answer: PartnerAnswer) -> Application:
-        """Change an application of this node as its partner answered."""
+        """Change an application of this node by its partner's answer. Raises `Conflict`."""
         now = self._clock()
         if answer.status is TERMINATED:
             return self._end_by_partner(application)
@@ -443,6 +469,7 @@ class Applications:
             effect.begin(application, by)
 
     def _end_by_partner(self, application: Application) -> Application:
+        """End an application that its partner has terminated, with its effect."""
         reason = "terminated by the partner"
         return self._end(application, application.partner, reason, tell=False)
 
@@ -472,15 +499,18 @@ class Applications:
         return after
 
     def _has_others_in_force(self, application: Application, now: datetime) -> bool:
-        """Whether another application is in force for the same subject.
+        """Return whether another application is in force for the same subject.
 
         Contracts of both sides count, as they have the same route.
         """
         is_contract = application.kind is Kind.CONTRACT
-        side = None if is_contract else application.side
-        for other in self.store.list(side, application.kind, APPROVED, application.partner):
-            same_subject = is_contract or other.subject == application.subject
-            if same_subject and other.number != application.number and other.holds(now):
+        side: Side | None = application.side
+        if is_contract:
+            side = None  # either
+        for candidate in self.store.list(side, application.kind, APPROVED, application.partner):
+            if candidate.number == application.number or not candidate.holds(now):
+                continue
+            if is_contract or candidate.subject == application.subject:
                 return True
         return False
 
@@ -491,7 +521,10 @@ class Applications:
         partner: NodeId,
         *sides: Side,
     ) -> Application:
-        """Return the application of an id, looked up in the order of the sides. Raises `NotFound`."""
+        """Return the application of an id, by the first of these sides that has it.
+
+        Raises `NotFound`.
+        """
         for side in sides:
             application = self.store.find(side, partner, kind, id_)
             if application is not None:
@@ -500,7 +533,11 @@ class Applications:
 
     def _change(self, application: Application, change: Change) -> Application:
         """Store a change. Raises `Conflict` if the state does not allow it."""
-        return self.store.change(application.number, lambda current: _checked(current, change))
+
+        def checked_change(current: Application) -> Application:
+            return _checked(current, change)
+
+        return self.store.change(application.number, checked_change)
 
     def _audit_change(self, before: Application, after: Application) -> None:
         """Write a change by a partner into the audit."""
@@ -511,7 +548,7 @@ class Applications:
 
 
 def _audited(application: Application, identity: Application) -> dict[str, Any]:
-    """Return the audited fields of a version of an application."""
+    """Return the audited fields of a version of an application; ``identity`` has its ids."""
     fields = {name: getattr(application, name) for name in _AUDITED}
     return {
         "application": identity.number,
@@ -531,5 +568,5 @@ def _checked(application: Application, change: Change) -> Application:
 
 
 def _is_same_step(current: Application, application: Application) -> bool:
-    """Whether the call about an application still concerns its current state."""
+    """Return whether the call about an application still concerns its current state."""
     return current.status is application.status and current.notice == application.notice

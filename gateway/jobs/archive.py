@@ -1,6 +1,7 @@
-"""Writes a job's records and files as a zip file, piece by piece, so that its size does not matter.
+"""Archives of jobs: records and files as a zip file, written piece by piece.
 
-Secrets are masked: those of runs wherever they occur, and values whose name marks them as secret.
+So its size does not matter. Secrets are masked: secrets of runs wherever they occur, and values
+whose name marks them as secret.
 """
 
 import hashlib
@@ -93,7 +94,7 @@ class _Archive:
 
 
 def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
-    """Yield the bytes of a zip file with the entries, and with the digests of all of them at the end."""
+    """Yield the bytes of a zip file with the entries; its last file has all digests."""
     sink = Sink()
     archive = _Archive(sink, made_at)
     for entry in entries:
@@ -119,18 +120,13 @@ def without_secrets(
     secrets: Sequence[str] = (),
     hidden: bool = False,
 ) -> Any:
-    """Return plain data with masks for values with a secret name, and for the secrets anywhere.
+    """Return plain data with its secrets masked.
 
-    ``hidden``: the name of the value, or of one that contains it, marks it as secret.
+    These are values with a secret name, and ``secrets`` in any text. ``hidden``: the name of the
+    value, or of an object around it, marks it as secret.
     """
     if isinstance(value, Mapping):
-        plain = {}
-        for key, member in value.items():
-            name = str(key)
-            is_secret = bool(_SECRET_NAME.search(name))
-            inherits = hidden and name != "origin"
-            plain[name] = without_secrets(member, secrets, is_secret or inherits)
-        return plain
+        return _object_without_secrets(value, secrets, hidden)
     if isinstance(value, (list, tuple)):
         return [without_secrets(member, secrets, hidden) for member in value]
     if hidden and _can_be_secret(value):
@@ -140,13 +136,30 @@ def without_secrets(
     return value
 
 
+def _object_without_secrets(
+    value: Mapping[Any, Any],
+    secrets: Sequence[str],
+    hidden: bool,
+) -> dict[str, Any]:
+    """Return an object with its secrets masked; in a secret one all values but ``origin`` are."""
+    plain = {}
+    for key, member in value.items():
+        name = str(key)
+        is_secret = bool(_SECRET_NAME.search(name))
+        inherits = hidden and name != "origin"  # which only names the source of a value
+        plain[name] = without_secrets(member, secrets, is_secret or inherits)
+    return plain
+
+
 def _can_be_secret(value: Any) -> bool:
+    """Return whether a value may be a secret; a boolean or an empty text shows nothing."""
     if isinstance(value, bool) or value == "":
         return False
     return isinstance(value, (str, int, float))
 
 
 def _masked_text(text: str, secrets: Sequence[str]) -> str:
+    """Return a text with these secrets masked, and with secrets in addresses."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)
@@ -171,11 +184,15 @@ def of_files(
 
 
 def _masked_file(path: Path, secrets: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a file in pieces, with these secrets masked."""
     return masked(_pieces(path), secrets)
 
 
 def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield bytes with every secret masked, even if it is split between two pieces."""
+    """Yield bytes with every secret masked, even if it is split between two pieces.
+
+    The mask is as long as the secret, so that the size stays.
+    """
     patterns = [secret for secret in secrets if secret]
     overlap = max(map(len, patterns), default=1) - 1  # bytes that may begin a secret
     pending = b""
@@ -192,7 +209,7 @@ def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]
 
 
 def _printable_name(name: str, used: Collection[str]) -> str:
-    """Return a name that fits into a zip file and into a line of the digests, and that is not used yet."""
+    """Return an unused name that fits into a zip file and into a line of the digests."""
     plain = _UNPRINTABLE.sub("?", name)
     unique = plain
     number = 2
@@ -203,6 +220,7 @@ def _printable_name(name: str, used: Collection[str]) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
+    """Yield a regular file in pieces; a link is not followed, and a pipe not waited for."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         piece = file.read(_CHUNK)
@@ -212,6 +230,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _error_text(error: Exception) -> str:
+    """Return an error for the archive, without paths of this machine."""
     if isinstance(error, GatewayError):
         return f"{error.reason} {error.message}"
     return getattr(error, "strerror", None) or type(error).__name__

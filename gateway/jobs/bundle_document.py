@@ -32,22 +32,27 @@ class Finding:
 
 def document(local: LocalJob) -> dict[str, Any]:
     """Return the agreed bundle and the images that ran here, for `verify` to compare."""
-    agreement = local.agreement
-    open_tasks: Sequence[str] = ()
-    if agreement is not None:
-        open_tasks = accepted_statement(agreement.bundle).open_tasks
-    return {
+    content: dict[str, Any] = {
         "job_id": local.id,
         "node": local.node,
-        "bundle": agreement.bundle if agreement else None,
-        "public_key": agreement.key if agreement else "",
-        "images": dict(agreement.images) if agreement else {},
-        "parts": parts(local.spec, local.node, open_tasks),
-        "runs": [_run_entry(run) for run in local.runs if run.image_digest],
+        "bundle": None,
+        "public_key": "",
+        "images": {},
     }
+    open_tasks: Sequence[str] = ()
+    agreement = local.agreement
+    if agreement is not None:
+        open_tasks = accepted_statement(agreement.bundle).open_tasks
+        content["bundle"] = agreement.bundle
+        content["public_key"] = agreement.key
+        content["images"] = dict(agreement.images)
+    content["parts"] = parts(local.spec, local.node, open_tasks)
+    content["runs"] = [_run_entry(run) for run in local.runs if run.image_digest]
+    return content
 
 
 def _run_entry(run: Run) -> dict[str, str]:
+    """Return the image that a run was started from, with its component."""
     return {
         "run": f"{run.party.label} of {run.task_name}, attempt {run.attempt + 1}",
         "component": str(run.component),
@@ -56,7 +61,11 @@ def _run_entry(run: Run) -> dict[str, str]:
 
 
 def verify(record: Mapping[str, Any]) -> Iterator[Finding]:
-    """Compare a `document`, perhaps from an archive, with the statement that was signed."""
+    """Compare a `document`, perhaps from an archive, with the statement that was signed.
+
+    Yields a finding for the signature, each part of the job and each run; only the first if the
+    signature is missing or not valid.
+    """
     if not record.get("bundle"):
         yield Finding("signature", False, "the job came without a signed bundle")
         return
@@ -80,6 +89,7 @@ def verify(record: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _part_findings(statement: Statement, job_parts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield whether each part of the job is as signed; masked values cannot be compared."""
     different = different_parts(statement, job_parts)
     for name in dict.fromkeys((*statement.parts, *job_parts)):
         if name not in different:

@@ -44,7 +44,10 @@ class Statement:
 
 
 def open_statement(envelope: Any, keys: Sequence[str]) -> tuple[Statement, str]:
-    """Return a statement and the public key that signed it. Raises `UnknownKey` and `ValueError`."""
+    """Return a statement and the public key that signed it.
+
+    Raises `UnknownKey` if none of ``keys`` did, and `ValueError` for any other fault.
+    """
     content, key = open_envelope(envelope, KIND, keys)
     return _statement(content), key
 
@@ -56,6 +59,7 @@ def accepted_statement(envelope: Envelope) -> Statement:
 
 
 def _statement(content: Mapping[str, Any]) -> Statement:
+    """Return the statement in a JSON object. Raises `ValueError` if it is not one."""
     for name, kind in _MEMBERS.items():
         if not isinstance(content.get(name), kind):
             raise ValueError("it is not a statement about a job")
@@ -82,12 +86,6 @@ def parts(
     """
     job_params = spec.one_by_one(spec.job_params)
     task_params = spec.one_by_one(spec.task_params)
-    roles: dict[str, list[NodeId]] = {}
-    for party in spec.parties:
-        roles.setdefault(party.role, []).append(party.node)
-    job_settings = _common_entries(job_params)
-    sync = {"sync_type": "callback" if spec.settings.by_callback else "poll"}
-    job_settings["common"] = sync | dict(as_mapping(job_settings.get("common")))
     content: dict[str, Any] = {
         "flow": {
             "flow_id": spec.flow_id,
@@ -95,14 +93,14 @@ def parts(
             "tasks": [_task(task, task.name in open_tasks) for task in spec.dag_at(node).nodes],
         },
         "parties": {
-            "roles": roles,
+            "roles": _nodes_by_role(spec),
             "initiator": [spec.initiator_role, spec.initiator],
             "scheduler": spec.scheduler,
             "version": spec.version,
             "old_job_id": spec.old_job_id,
         },
         "common": {
-            "job": job_settings,
+            "job": _common_settings(spec, job_params),
             "tasks": _common_entries(task_params),
         },
     }
@@ -113,8 +111,29 @@ def parts(
     return content
 
 
+def _nodes_by_role(spec: JobSpec) -> dict[str, list[NodeId]]:
+    """Return the nodes of each role, by their indices."""
+    roles: dict[str, list[NodeId]] = {}
+    for party in spec.parties:
+        roles.setdefault(party.role, []).append(party.node)
+    return roles
+
+
+def _common_settings(spec: JobSpec, job_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that concern no role; an absent ``sync_type`` has its default."""
+    settings = _common_entries(job_params)
+    sync_type = "poll"
+    if spec.settings.by_callback:
+        sync_type = "callback"
+    settings["common"] = {"sync_type": sync_type, **as_mapping(settings.get("common"))}
+    return settings
+
+
 def _task(task: DagNode, is_open: bool) -> dict[str, Any]:
-    component = replace(task.component, version=ANY) if is_open else task.component
+    """Return a task of the flow as it is signed; an open version is signed as any."""
+    component = task.component
+    if is_open:
+        component = replace(component, version=ANY)
     return {
         "name": task.name,
         "component": str(component),

@@ -1,4 +1,4 @@
-"""Signs the jobs of this node for each of their nodes, and checks the signatures of jobs that arrive."""
+"""Signed bundles of jobs: signed for each node of a job, and checked when a job arrives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +26,7 @@ from provider_registry.registry import Registry, Unknown
 from route_table.certificates import public_key
 from route_table.model import Route
 
-VALID_DAYS = 30  # from its signature in which a job may begin
+VALID_DAYS = 30  # days after its signature in which a job may begin
 _DAY = 86_400  # seconds
 _MAX_CLOCK_LEAD = 300 / _DAY  # days by which the signer's clock may be ahead
 
@@ -49,9 +49,9 @@ class Bundles:
         self._clock = clock
 
     def of(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[NodeId, Envelope]:
-        """Return the bundles of a job for nodes: those of its initiator, or else signed now.
+        """Return the bundles of a job for nodes: its initiator's if it has any, else signed now.
 
-        Without a key pair of this node the job has none.
+        Empty without a key pair of this node.
         """
         pair = self._keyring.signing
         if spec.bundles or pair is None:
@@ -71,7 +71,10 @@ class Bundles:
         return bundles
 
     def accept(self, spec: JobSpec, sender: NodeId) -> Agreement | None:
-        """Check a job's bundle and return the record of it; None if it needs none. Raises `NotAllowed`."""
+        """Check a job's bundle and return the record of it; None if it needs none.
+
+        Raises `NotAllowed` for a bundle that is missing, not valid, or about another job.
+        """
         is_own_request = sender in ("", self._node)
         if is_own_request and spec.initiator == self._node:
             return self._own_agreement(spec)
@@ -89,15 +92,12 @@ class Bundles:
         keys = self._keys_of(signer, routes[signer])
         if not keys and not requiring:
             return None  # there is no key to check it with
-        try:
-            statement, key = open_statement(envelope, keys)
-        except UnknownKey as error:
-            text = f"the job's bundle: {error}, which the route of {signer} does not have"
-            raise NotAllowed(text, reason="BUNDLE_KEY_UNKNOWN") from error
-        except ValueError as error:
-            raise NotAllowed(f"the job's bundle: {error}", reason="BUNDLE_WRONG") from error
+        statement, key = _open_bundle(envelope, keys, signer)
         if spec.initiator in requiring and signer != spec.initiator:
-            text = f"the job is signed by {signer}; the route of {spec.initiator}, its initiator, requires its own"
+            text = (
+                f"the job is signed by {signer}; "
+                f"the route of {spec.initiator}, its initiator, requires its own"
+            )
             raise NotAllowed(text, reason="BUNDLE_MISSING")
         self._check_statement(statement, spec)
         return Agreement(envelope, key, self._approved_images(spec))
@@ -119,9 +119,9 @@ class Bundles:
         scheduler: NodeId,
         node: NodeId,
     ) -> tuple[str, ...]:
-        """Return a node's public keys according to a signed job; none if the signature is not valid.
+        """Return a node's public keys as a signed job states them; empty for an invalid signature.
 
-        Neither the initiator nor the scheduling node vouches for itself.
+        The initiator and the scheduling node may sign. Neither vouches for itself.
         """
         with suppress(ValueError, UnsupportedAlgorithm):
             signer = read_unverified(envelope, KIND)[0].get("signer")
@@ -143,7 +143,7 @@ class Bundles:
         return Agreement(bundle, pair.public, self._approved_images(spec))
 
     def _keys_of_partners(self, spec: JobSpec) -> dict[NodeId, list[str]]:
-        """Return the public keys of the job's other nodes, which may have no routes to each other."""
+        """Return the public keys of the job's other nodes, which may lack routes to each other."""
         keys = {}
         for node in dict.fromkeys((*spec.nodes, spec.scheduler)):
             route = self._route_of(node)
@@ -152,6 +152,7 @@ class Bundles:
         return keys
 
     def _keys_of(self, signer: NodeId, route: Route | None) -> tuple[str, ...]:
+        """Return the public keys of a signer: this node's own, or those in its route."""
         if signer == self._node:
             return tuple(pair.public for pair in self._keyring.pairs.values())
         if route is None:
@@ -178,7 +179,10 @@ class Bundles:
             raise NotAllowed(text, reason="BUNDLE_WRONG")
 
     def _approved_images(self, spec: JobSpec) -> dict[str, str]:
-        """Return the digests of the images approved here, by component."""
+        """Return the digests of the images approved here, by component.
+
+        Components that are not registered, and images without a digest, are left out.
+        """
         images = {}
         with self._registry.one_view():
             for ref in dict.fromkeys(node.component for node in spec.dag.nodes):
@@ -190,8 +194,26 @@ class Bundles:
         return images
 
 
+def _open_bundle(
+    envelope: Envelope,
+    keys: Sequence[str],
+    signer: NodeId,
+) -> tuple[Statement, str]:
+    """Return the statement in a bundle and the key that signed it. Raises `NotAllowed`."""
+    try:
+        return open_statement(envelope, keys)
+    except UnknownKey as error:
+        text = f"the job's bundle: {error}, which the route of {signer} does not have"
+        raise NotAllowed(text, reason="BUNDLE_KEY_UNKNOWN") from error
+    except ValueError as error:
+        raise NotAllowed(f"the job's bundle: {error}", reason="BUNDLE_WRONG") from error
+
+
 def _signer(envelope: Envelope, routes: Mapping[NodeId, Route | None]) -> NodeId:
-    """Return the node that claims to have signed a bundle: the initiator or the scheduling node."""
+    """Return the node that claims to have signed a bundle.
+
+    It must be the initiator or the scheduling node, which ``routes`` has; raises `NotAllowed`.
+    """
     try:
         signer = read_unverified(envelope, KIND)[0].get("signer")
         for node in routes:
@@ -203,6 +225,7 @@ def _signer(envelope: Envelope, routes: Mapping[NodeId, Route | None]) -> NodeId
 
 
 def _is_public_key(key: object) -> bool:
+    """Return whether a value is a public key in the form of routes."""
     if not isinstance(key, str):
         return False
     try:
@@ -213,7 +236,10 @@ def _is_public_key(key: object) -> bool:
 
 
 def other_images(agreement: Agreement | None) -> list[str]:
-    """Return warnings about images that differ from the signer's."""
+    """Return warnings about images that this node and the signer have approved differently.
+
+    Empty without an agreement.
+    """
     if agreement is None:
         return []
     signed_images = accepted_statement(agreement.bundle).images

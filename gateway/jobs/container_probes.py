@@ -1,4 +1,4 @@
-"""What the containers of runs report of themselves: through their engine, and at their control ports."""
+"""Probes of the containers of runs: through their engine, and at their own control ports."""
 
 import structlog
 
@@ -36,7 +36,11 @@ class ContainerProbes:
         self._clock = clock
 
     def probe(self, run: Run) -> messages.Event:
-        """Ask the engine for a run's container."""
+        """Return the event for the state of a run's container, as its engine reports it.
+
+        An engine that fails otherwise than by silence gives no news: the container counts as
+        running.
+        """
         try:
             state = self._engine.probe(run.name)
         except EngineDown:
@@ -56,7 +60,10 @@ class ContainerProbes:
         return messages.Inspected(run.run_id, self._clock())
 
     def ask_container(self, local: LocalJob, run: Run) -> list[messages.Event]:
-        """Ask a silent container at its control port, if it has one, for its status."""
+        """Return the status that a silent container reports at its control port; empty without one.
+
+        A container that has reported its end is not asked.
+        """
         has_reported = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
         if not run.declared.get("control_port") or has_reported:
             return []
@@ -73,7 +80,10 @@ class ContainerProbes:
         return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
 
     def storage_failure(self, run: Run, words: str) -> Failure | None:
-        """Return the trouble of an external storage that may have made a run fail with these words."""
+        """Return the trouble of an external storage that may have made a run fail; None for none.
+
+        ``words`` are the run's own message.
+        """
         if run.over or run.stop_at is not None:
             return None
         error = self._storage.trouble(run, words)
@@ -82,7 +92,7 @@ class ContainerProbes:
         return Failure(error.reason, error.message)
 
     def last_words(self, run: Run) -> tuple[str, str]:
-        """Return result code and message if the last line of standard output is JSON with them."""
+        """Return result code and message from the last line of standard output, if it has them."""
         try:
             logs = self._engine.logs(run.name, tail=_LAST_OUTPUT)
         except EngineError:
@@ -90,15 +100,17 @@ class ContainerProbes:
         return result_of(logs.stdout.splitlines())
 
     def _exit_event(self, run: Run, state: Exited) -> messages.Event:
-        """Return the event for the exit of a container."""
+        """Return the event for the exit of a container.
+
+        Only after exit code 0 without a report do missing outputs decide. If they cannot be seen as
+        their storage does not respond, the run counts as running and is probed again.
+        """
         is_undecided = run.reported is None and run.stop_at is None
         missing: tuple[str, ...] = ()
-        # In all other cases the outputs decide nothing.
         if state.code == 0 and is_undecided:
             try:
                 missing = self._missing_outputs(run)
             except StorageAway as error:
-                # The outputs may exist: the run is probed again.
                 log.warning(
                     "a run has ended and its outputs cannot be seen",
                     run=run.name,
@@ -109,24 +121,39 @@ class ContainerProbes:
                 failure = Failure(error.reason, error.message)
                 return messages.Broken(run.run_id, failure, self._clock())
         exit_ = Exit(
-            state.code, state.signal, state.oom_killed, state.started_at, state.finished_at, missing
+            code=state.code,
+            signal=state.signal,
+            oom_killed=state.oom_killed,
+            started_at=state.started_at,
+            finished_at=state.finished_at,
+            missing_outputs=missing,
         )
-        code = message = ""
+        code = ""
+        message = ""
         if not run.result_code:
             code, message = self.last_words(run)
+        cause = self._cause_of_exit(run, state, message)
+        return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
+
+    def _cause_of_exit(self, run: Run, state: Exited, message: str) -> Failure | None:
+        """Return the failure of storage or network behind an exit; None if neither has failed."""
         cause = None
         if state.code:
             cause = self.storage_failure(run, message)
-        if cause is None and state.cut_off and not state.oom_killed and is_undecided:
+        is_undecided = run.reported is None and run.stop_at is None
+        has_lost_network = state.cut_off and not state.oom_killed
+        if cause is None and has_lost_network and is_undecided:
             cause = _network_lost(run)
-        return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
+        return cause
 
     def _missing_outputs(self, run: Run) -> tuple[str, ...]:
+        """Return the names of a run's outputs that are not in storage. Raises `StorageFailed`."""
         return tuple(
             name for name, address in run.outputs.items() if not self._storage.exists(address)
         )
 
 
 def _network_lost(run: Run) -> Failure:
+    """Return the failure of a container that was taken off its network."""
     who = f"the container of {run.party.label} in task {run.task_name}"
     return Failure("NETWORK_LOST", f"{who} was taken off its network and reaches no other party")

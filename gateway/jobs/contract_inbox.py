@@ -1,6 +1,6 @@
-"""Applications for contracts, which nodes without a route may send: kept within bounds.
+"""The inbox for applications for contracts, which nodes without a route may send.
 
-The bounds prevent that unknown senders fill the database or take all places from others.
+Its bounds prevent that unknown senders fill the database, or take all places from others.
 """
 
 import ipaddress
@@ -19,6 +19,7 @@ log = structlog.get_logger(__name__)
 
 MAX_WAITING = 100  # undecided contracts of unknown nodes
 MAX_OF_ADDRESS = 5  # undecided contracts of one address, or of one partner with a route
+_NETWORK_BITS = {4: 24, 6: 48}  # length of a network's prefix by version of IP
 
 
 class ContractInbox:
@@ -33,16 +34,16 @@ class ContractInbox:
         """Store an application, or return the stored one that it repeats.
 
         Only an application signed by the same key is a repetition, so that no other sender learns
-        the contract's id. Raises `Busy` if too many wait for a decision.
+        the contract's id. ``address`` is the sender's. Raises `Busy` if too many applications wait
+        for a decision.
         """
         waiting = self._store.list(Side.THEIRS, Kind.CONTRACT, APPLIED, new.partner)
-        if new.keys:
-            for application in waiting:
-                if application.request == new.request and application.keys == new.keys:
-                    return application
+        for application in waiting:
+            if _is_repetition(application, new):
+                return application
         signed_by_partner = not set(new.keys).isdisjoint(self._keys_of(new.partner))
         if signed_by_partner and len(waiting) < MAX_OF_ADDRESS:
-            address = ""  # not counted among those of unknown nodes
+            address = ""  # does not take a place of unknown nodes
         else:
             self._make_room(address)
         stored = self._store.add(replace(new, id=uuid4().hex), address)
@@ -72,6 +73,13 @@ class ContractInbox:
         self._store.drop(newest)
 
 
+def _is_repetition(application: Application, new: Application) -> bool:
+    """Return whether a new application is the stored one once more, signed by the same key."""
+    has_key = bool(new.keys)
+    is_same = application.request == new.request and application.keys == new.keys
+    return has_key and is_same
+
+
 def too_many_applications() -> Busy:
     """Return the refusal of an application because too many wait."""
     text = "too many applications wait for a decision here"
@@ -79,12 +87,15 @@ def too_many_applications() -> Busy:
 
 
 def network_of(address: str) -> str:
-    """Return the network of an address that one institution or provider has: /24, of IPv6 /48."""
+    """Return the network that one institution or provider usually has: /24, of IPv6 /48.
+
+    A text that is no IP address is returned unchanged.
+    """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
-    bits = 24 if ip.version == 4 else 48
+    bits = _NETWORK_BITS[ip.version]
     return str(ipaddress.ip_network((ip, bits), strict=False))

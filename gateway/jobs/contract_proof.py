@@ -1,4 +1,4 @@
-"""Which keys prove a partner's messages about a contract, before and after it has a route."""
+"""The keys that prove a partner's messages about a contract, before and after it has a route."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -29,24 +29,26 @@ class ContractProof:
     def check_message(self, application: Application, signature: Signature) -> None:
         """Raise `NotAllowed` unless a message about a contract is signed by a compared key.
 
-        A person may have exempted a partner whose product does not sign (``signing``).
+        A person may have exempted a partner whose product does not sign (``Application.signing``).
         """
         keys = self._keys(application)
         if application.side is Side.THEIRS and not keys:
             # The application was not signed either: the contract's id is the only proof.
             return
-        if application.signing == "off":
-            return
-        verifiable = bool(keys) and signature.present
-        if application.signing == "accepted" and not verifiable:
-            return
+        is_verifiable = bool(keys) and signature.present
+        match application.signing:
+            case "off":
+                return
+            case "accepted" if not is_verifiable:
+                return
         signature.check(keys)
 
     def is_compared(self, application: Application, key: str) -> bool:
-        """Whether the key in a partner's answer was compared before; other kinds bring none.
+        """Return whether the key in a partner's answer was compared before.
 
-        False for the key of a product that does not sign: it must not be stored. Raises `Conflict`
-        if another key was compared.
+        False for the key of a product that does not sign: it must not be stored. True for
+        applications of other kinds, whose answers have no key. Raises `Conflict` if another key was
+        compared.
         """
         if application.kind is not Kind.CONTRACT:
             return True
@@ -54,22 +56,27 @@ class ContractProof:
         if not keys:
             return False
         if key not in keys:
-            text = f"the answer of {application.partner} brings another key than the one that was compared before"
+            text = (
+                f"the answer of {application.partner} brings another key "
+                "than the one that was compared before"
+            )
             raise Conflict(text, reason="KEY_NOT_COMPARED")
         return True
 
     def _keys(self, application: Application) -> Sequence[str]:
-        """Return the keys of the partner's route, or else those of its application."""
+        """Return the keys of the partner's route, or without any, the keys of its application."""
         return self._keys_of(application.partner) or application.keys
 
 
 def check_signed(application: Application) -> None:
-    """Raise `Conflict` for the approval of an unsigned contract whose partner is required to sign."""
+    """Raise `Conflict` for the approval of an unsigned contract whose partner has to sign."""
     if application.kind is not Kind.CONTRACT:
         return
     if application.signing == "required" and not application.keys:
         text = (
-            f"application {application.number} is not signed by its key, so anybody can have sent it, with another "
-            f"address: have {application.partner} apply anew, or compare key and address and approve with --signing off"
+            f"application {application.number} is not signed by its key, "
+            "so anybody can have sent it, with another address: "
+            f"have {application.partner} apply anew, "
+            "or compare key and address and approve with --signing off"
         )
         raise Conflict(text, reason="APPLICATION_NOT_SIGNED")

@@ -30,7 +30,10 @@ class ContractRoutes(Effect):
         key_of: Callable[[str], str],
         note: Note,
     ) -> None:
-        """``key_of`` returns a credential's public key in the form of routes; ``note`` writes the audit."""
+        """``key_of`` returns a credential's public key in the form of routes.
+
+        ``note`` writes the audit.
+        """
         self._routes = routes
         self._key_of = key_of
         self._note = note
@@ -38,16 +41,18 @@ class ContractRoutes(Effect):
     def begin(self, application: Application, by: str) -> None:
         """Write address and key and enable the route; the other fields of an existing route stay.
 
-        A partner's own update changes only address and key of an enabled route, else `NotAllowed`.
-        Raises `Conflict` for another address or key than the route has, as anybody can apply in the
-        name of a partner.
+        A partner's own update changes only address and key of an enabled route, else raises
+        `NotAllowed`. Raises `Conflict` for another address or key than the route has, as anybody
+        can apply in the name of a partner.
         """
         self._routes.reload()
         table = self._routes.table
         route = table.routes.get(application.partner)
         key = self._key(application)
         _check_key_is_free(key, application.partner, by, table)
-        values: dict[str, Any] = {"url": application.url}
+        values: dict[str, Any] = {}
+        if route is None or not route.via:
+            values["url"] = application.url  # a node behind another one has no address of its own
         if key is not None:
             values["keys"] = key
         # The request of a partner is proven by the keys that its route has.
@@ -61,8 +66,6 @@ class ContractRoutes(Effect):
             if route is not None and route.keys:
                 _check_same_partner(route, application, key)
                 values.pop("keys")  # the route may have the partner's next key as well
-        if route is not None and route.via:
-            values.pop("url")
         self._edit(application, values, by, f"contract {application.id}", table.version)
 
     def end(
@@ -78,8 +81,10 @@ class ContractRoutes(Effect):
             self._edit(application, {"enabled": False}, by, reason, source=_END)
 
     def _key(self, application: Application) -> str | None:
-        """Return the partner's public key in the form of routes; None: the contract brings none."""
-        credentials = application.request if application.side is Side.THEIRS else application.answer
+        """Return the partner's public key in the form of routes; None if the contract has none."""
+        credentials = application.answer
+        if application.side is Side.THEIRS:
+            credentials = application.request
         credential = credentials.get("auth_credential")
         if credential:
             return self._key_of(credential)
@@ -89,23 +94,36 @@ class ContractRoutes(Effect):
         return None
 
     def _check_not_shut_out(self, application: Application, key: str | None) -> None:
-        """Raise `Conflict` if people here have disabled the partner, or its key, since this node applied."""
+        """Raise `Conflict` if people here have disabled the partner since this node applied.
+
+        They may have disabled its route, or removed its key from it.
+        """
+
+        def is_enabled(route: Route) -> bool:
+            return route.enabled
+
+        def has_key(route: Route) -> bool:
+            return key in route.keys
+
         text = ""
-        if self._was_revoked(application, lambda route: route.enabled):
+        if self._was_revoked(application, is_enabled):
             text = (
                 f"the route of {application.partner} was disabled here after this node had applied: "
                 "enable it, or terminate the application"
             )
-        elif key is not None and self._was_revoked(application, lambda route: key in route.keys):
+        elif key is not None and self._was_revoked(application, has_key):
             text = (
-                f"the key was removed from the route of {application.partner} after this node had applied: "
-                "terminate the application, and apply anew"
+                f"the key was removed from the route of {application.partner} "
+                "after this node had applied: terminate the application, and apply anew"
             )
         if text:
             raise Conflict(text, reason="APPLICATION_STATE")
 
     def _was_revoked(self, application: Application, condition: Callable[[Route], bool]) -> bool:
-        """Whether people here have made the partner's route fail a condition since this node applied."""
+        """Return whether people here made the route fail a condition since this node applied.
+
+        The end of an earlier contract does not count: it disables the route without any person.
+        """
         successor = None
         for version in self._versions():
             if _may_fulfil(version, application.partner, condition):
@@ -131,7 +149,11 @@ class ContractRoutes(Effect):
         expected: int | None = None,
         source: str = "api",
     ) -> None:
-        """Change the route; write a change that no person here decided into the audit."""
+        """Change the route; write a change that no person here decided into the audit.
+
+        ``expected`` is the version of the table that the change was computed from. Raises `Invalid`
+        for a route that is not valid, and `Conflict` if the table has another version.
+        """
         before = self._routes.table
         change = Change(application.partner, values, replaces=False)
         try:
@@ -157,20 +179,26 @@ def _check_key_is_free(
     by: str,
     table: RouteTable,
 ) -> None:
-    """Raise `Conflict` if another node's route has the key."""
+    """Raise `Conflict` if another node's route has the key; a partner does not learn whose."""
     for node, route in table.routes.items():
-        if node != partner and key in route.keys:
-            # A partner does not learn whose key it is.
-            name = "another node" if by == partner else node
-            text = f"the key is in the route of {name}: each node has its own"
-            raise Conflict(text, reason="KEY_OF_ANOTHER")
+        if node == partner or key not in route.keys:
+            continue
+        name = node
+        if by == partner:
+            name = "another node"
+        text = f"the key is in the route of {name}: each node has its own"
+        raise Conflict(text, reason="KEY_OF_ANOTHER")
 
 
 def _check_update(application: Application, route: Route | None) -> None:
-    """Refuse a partner's update without an enabled route, or with an address of an unusual kind."""
+    """Refuse a partner's update without an enabled route, or with an address of an unusual kind.
+
+    An address may break the rules that the present one breaks as well.
+    """
     if route is None or not route.enabled:
         raise NotAllowed(
-            f"node {application.partner} has no enabled route here: ask the admin of this node for one"
+            f"node {application.partner} has no enabled route here: "
+            "ask the admin of this node for one"
         )
     rules = broken_address_rules(application.url) - broken_address_rules(route.url)
     if rules:
@@ -191,7 +219,7 @@ def _check_same_partner(
         in_application.append(application.url)
     if key not in route.keys:
         in_route += [_key_id(route_key) for route_key in route.keys]
-        in_application.append(_key_id(key) if key else "no key")
+        in_application.append(_key_id(key))
     if in_route:
         has = ", ".join(in_route)
         brings = ", ".join(in_application)
@@ -207,9 +235,10 @@ def _may_fulfil(
     node: NodeId,
     condition: Callable[[Route], bool],
 ) -> bool:
-    """Whether a version's route of a node fulfils a condition; True for a version that is no longer readable.
+    """Return whether a version's route of a node fulfils a condition.
 
-    The version after an unreadable one then counts as a revocation: in doubt the route stays shut.
+    True for a version that is not readable any more. The version after it then counts as a
+    revocation: in doubt the route stays disabled.
     """
     try:
         route = parse(version.text).routes.get(node)
@@ -219,7 +248,10 @@ def _may_fulfil(
 
 
 def broken_address_rules(url: str) -> set[str]:
-    """Return the rules that an address chosen by a partner breaks; looks its host name up."""
+    """Return the rules that an address chosen by a partner breaks; empty if it breaks none.
+
+    The host name is looked up.
+    """
     try:
         parts = urlsplit(url)
         addresses = socket.getaddrinfo(parts.hostname or "-", 1, type=socket.SOCK_DGRAM)
@@ -238,7 +270,7 @@ def broken_address_rules(url: str) -> set[str]:
 
 
 def _broken_ip_rule(family: int, socket_address: Any) -> str:
-    """Return the rule that an IP address breaks; empty for none."""
+    """Return the rule that an IP address breaks; empty if it breaks none."""
     ip = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
@@ -252,7 +284,7 @@ def _broken_ip_rule(family: int, socket_address: Any) -> str:
 
 
 def _is_of_this_machine(family: int, socket_address: Any) -> bool:
-    """Whether packets to an address would leave from that address; sends nothing."""
+    """Return whether packets to an address would leave from that address; nothing is sent."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(socket_address)
@@ -261,5 +293,8 @@ def _is_of_this_machine(family: int, socket_address: Any) -> bool:
         return False
 
 
-def _key_id(key: str) -> str:
+def _key_id(key: str | None) -> str:
+    """Return the short id of a public key for messages; "no key" for None."""
+    if not key:
+        return "no key"
     return key_pin(public_key(key))

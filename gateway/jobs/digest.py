@@ -15,8 +15,9 @@ MAX_JOB_SIZE = 8_000_000
 def digest(spec: JobSpec) -> str:
     """Return the fingerprint of a job as submitted. Raises `Invalid` if the job is too large.
 
-    Fields that differ between two submissions of the same job, or that no other node receives, do
-    not count; nor does an empty ``old_job_id``, so that digests of earlier releases stay valid.
+    It leaves out fields that may differ between two submissions of the same job, and fields that no
+    other node receives. It also leaves out an empty ``old_job_id``, so that digests of earlier
+    releases stay valid.
     """
     fields = {**vars(spec), "trace_id": ""}
     del fields["unknown_fields"]
@@ -32,5 +33,5 @@ def digest(spec: JobSpec) -> str:
 
 
 def _public_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass in the job, without what it has cached."""
+    """Return the fields of a dataclass in the job, without values that it caches."""
     return {name: field for name, field in vars(value).items() if not name.startswith("_")}

@@ -29,7 +29,7 @@ class Draft:
     pool: Pool | None = None
 
     def refuse(self, error: GatewayError, *items: Item) -> None:
-        """Raise the refusal of a creation; of a dry run report it."""
+        """Raise the error in a creation; add the items to the report in a dry run."""
         if not self.dry_run:
             raise error
         self.items += items

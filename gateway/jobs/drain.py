@@ -40,15 +40,18 @@ class Drain:
         look_every: float = 0.5,
     ) -> None:
         """``stop_job`` stops a job at every node; ``look_every``: seconds between two checks."""
-        self.draining = threading.Event()
-        """set while no new job is taken"""
+        self.draining = threading.Event()  # set while no new jobs are accepted
         self._store = store
         self._stop_job = stop_job
         self._clock = clock
         self._order: _DrainOrder | None = None
         self._stopped_at: datetime | None = None
         self._exit: Callable[[], None] | None = None
-        self._loop = Loop("drain", self._check, lambda _: ["drain"], every=look_every, workers=1)
+
+        def one_item(_: object) -> list[str]:
+            return ["drain"]
+
+        self._loop = Loop("drain", self._check, one_item, every=look_every, workers=1)
         self._lock = threading.Lock()
         self._loop_started = False
 
@@ -80,20 +83,22 @@ class Drain:
         return self.state()
 
     def state(self) -> dict[str, Any]:
-        """Return the order and the jobs still under way."""
+        """Return the order and the jobs still under way, for JSON."""
+        jobs = []
+        for job_id, status in queries.under_way(self._store):
+            jobs.append({"job_id": job_id, "status": status})
         order = self._order
-        running_jobs = None
-        if order is not None:
-            running_jobs = "stop" if order.stop_jobs else "wait"
+        if order is None:
+            return {"draining": False, "since": None, "running": None, "exit": False, "jobs": jobs}
+        running_jobs = "wait"
+        if order.stop_jobs:
+            running_jobs = "stop"
         return {
-            "draining": order is not None,
-            "since": order.since.isoformat() if order else None,
+            "draining": True,
+            "since": order.since.isoformat(),
             "running": running_jobs,
-            "exit": order is not None and order.exit_when_empty,
-            "jobs": [
-                {"job_id": job_id, "status": status}
-                for job_id, status in queries.under_way(self._store)
-            ],
+            "exit": order.exit_when_empty,
+            "jobs": jobs,
         }
 
     def close(self) -> None:
@@ -114,12 +119,14 @@ class Drain:
             self._exit_once()
 
     def _exit_once(self) -> None:
+        """End the process by the function of `on_empty`, which is called once."""
         leave = self._exit
         self._exit = None
         if leave is not None:
             leave()
 
     def _stop_jobs(self, job_ids: list[str]) -> None:
+        """Stop jobs at all their nodes, at most every `STOP_AGAIN` seconds."""
         now = self._clock()
         if self._stopped_at is not None:
             elapsed = now - self._stopped_at

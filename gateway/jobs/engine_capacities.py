@@ -1,9 +1,9 @@
-"""What each of the node's engines has: asked for every few seconds and bounded by the settings.
+"""The capacities of the node's engines: observed every few seconds, bounded by the settings.
 
-While an engine does not answer, its totals are the last ones that this process saw; before the
-first answer, the last ones stored: of the main engine by this gateway, of others by any gateway of
-the node. An engine without either has no totals; the main one then counts as having this machine's.
-The main engine is called "".
+While an engine does not respond, its totals are the last ones that this process observed. Before
+its first response they are the last ones stored: by this gateway for its main engine, by any
+gateway of the node for other engines. Without either an engine has no totals; the main one then
+counts as having those of this machine. The main engine's name is "".
 """
 
 import shutil
@@ -35,7 +35,8 @@ log = structlog.get_logger(__name__)
 
 INTERVAL = 15.0  # seconds between two questions to an engine
 FIRST_LOOK = 10.0  # seconds that a caller waits for the first answer of an engine
-SHARE = 0.75  # of the node's memory and disk: what a run that requests none may use at most
+# Share of the node's memory and disk that a run may use at most if it requests none.
+SHARE = 0.75
 _MAX_WORKERS = 4  # engines asked at the same time, so that a hanging one does not delay the rest
 
 
@@ -57,7 +58,7 @@ class _Observation:
         return self.away_since is None
 
     def differs_from(self, previous: "_Observation") -> bool:
-        """Whether waiting jobs may be affected by the step from the previous observation to this."""
+        """Return whether the change since the previous observation may affect waiting jobs."""
         return self.capacity != previous.capacity or self.answers != previous.answers
 
 
@@ -72,9 +73,9 @@ class EngineCapacities:
         on_change: Callable[[], None] = _ignore_change,
         first_look: float = FIRST_LOOK,
     ) -> None:
-        """``on_change`` is called when an engine has another capacity, falls silent or answers again.
+        """``on_change`` is called when an engine changes: its capacity, or whether it responds.
 
-        ``first_look``: seconds that a caller waits for the first answer of an engine.
+        ``first_look``: seconds that a caller waits for the first response of an engine.
         """
         self._node = context.node
         self._engines = engines
@@ -124,7 +125,10 @@ class EngineCapacities:
         )
 
     def by_engine(self) -> dict[str, EngineCapacity]:
-        """Return the capacity last observed of each engine; wait briefly for those not asked yet."""
+        """Return the capacity last observed of each engine.
+
+        Engines that were not observed yet are waited for briefly.
+        """
         unobserved = [name for name in self._engines if name not in self._observations]
         if unobserved:
             self._wait_for(unobserved)
@@ -135,10 +139,10 @@ class EngineCapacities:
         return {name or "main": not engine.away for name, engine in self.by_engine().items()}
 
     def ceilings(self, run: Run) -> Mapping[str, float | None]:
-        """Return a run's limits; the limits that it leaves open are derived from the node's capacity.
+        """Return a run's limits; any limit that it leaves open follows from the node's capacity.
 
         Cores stay unlimited as soon as one engine of the node cannot limit fractions of a core.
-        Ceilings are not reserved.
+        These ceilings are not reserved.
         """
         requested = (run.limits.get(kind) for kind in ("cpu", "memory", "disk"))
         if None not in requested:
@@ -150,17 +154,18 @@ class EngineCapacities:
         return limits
 
     def _derived_limits(self, run: Run) -> dict[str, float | None]:
-        """Return the limits of a run that requests nothing."""
+        """Return the limits of a run that requests none, by the capacity of its engine."""
         node = self()
         capacity = node.of(run.engine)
         total = capacity.total or node.total
-        cores = min(total.cpu / CORE, capacity.cores or node.cores)
-        if run.limit_origins.get("cpu") == resources.PARTNERS_LIMIT:
-            cores *= self._settings.resources.partner_share
+        cores: float | None = None
         engines = self._engines.values()
-        fractional = all("fractional_cpu" in engine.capabilities for engine in engines)
+        if all("fractional_cpu" in engine.capabilities for engine in engines):
+            cores = min(total.cpu / CORE, capacity.cores or node.cores)
+            if run.limit_origins.get("cpu") == resources.PARTNERS_LIMIT:
+                cores *= self._settings.resources.partner_share
         return {
-            "cpu": cores if fractional else None,
+            "cpu": cores,
             "memory": int(total.memory * SHARE),
             "disk": int(total.disk * SHARE),
         }
@@ -175,7 +180,10 @@ class EngineCapacities:
             self._on_change()
 
     def _wait_for(self, names: Sequence[str]) -> None:
-        """Ask engines for the first time; one that takes too long counts as silent until it answers."""
+        """Observe engines for the first time, in parallel.
+
+        An engine that takes too long counts as silent until it responds.
+        """
         threads = []
         for name in names:
             thread = threading.Thread(target=self._look_quietly, args=(name,), daemon=True)
@@ -201,9 +209,9 @@ class EngineCapacities:
             self.look(name)
 
     def _observe(self, name: str) -> bool:
-        """Ask an engine and remember the result.
+        """Observe an engine and record the result.
 
-        Returns whether it differs from an earlier one (False for the first).
+        Returns whether it differs from the earlier one; False for the first.
         """
         try:
             observation = _Observation(self._engines[name].capacity())
@@ -284,7 +292,7 @@ class EngineCapacities:
 
 
 def task_defaults(settings: Settings) -> Defaults:
-    """Return the limits of tasks that request nothing, by role for roles with settings of their own."""
+    """Return the limits of tasks that request none, and of roles with limits of their own."""
     limits = settings.limits
     roles = {
         role: Defaults(
@@ -305,6 +313,7 @@ def task_defaults(settings: Settings) -> Defaults:
 
 
 def _bytes(gib: float | None) -> int | None:
+    """Return the bytes of an amount in GiB; None for None."""
     if gib is None:
         return None
     return int(gib * GIB)

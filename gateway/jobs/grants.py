@@ -19,7 +19,7 @@ class DatasetGrants(Effect):
         self._offers = offers
 
     def check(self, new: Application) -> None:
-        """Raise `NotFound` for a dataset that is not published for the partner, or does not exist."""
+        """Raise `NotFound` for a dataset that is not offered to the partner, or does not exist."""
         self._offers.dataset(new.partner, new.subject)
 
     def begin(self, application: Application, by: str) -> None:
@@ -81,9 +81,11 @@ class ModelGrants(Effect):
 
 
 def _address(application: Application) -> Address:
+    """Return the address of the dataset that an application is for."""
     namespace, _, name = application.subject.partition("#")
     return Address(namespace, name)
 
 
 def _reason(application: Application) -> str:
+    """Return the reason on record of a grant, by which it is recognised."""
     return f"application {application.number}"

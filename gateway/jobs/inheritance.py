@@ -1,4 +1,7 @@
-"""Which results of an earlier job a new one takes over at this node; decided when the new one is created."""
+"""The results of an earlier job that a new one inherits at this node.
+
+They are decided on when the new job is created.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +39,10 @@ class Inheritance:
         planner: TaskPlanner,
         digest_of: Callable[[Run], str],
     ) -> None:
-        """``digest_of`` returns the current digest of a run's image at its engine, or raises its error."""
+        """``digest_of`` returns the current digest of a run's image at its engine.
+
+        It raises the engine's error.
+        """
         self._node = node
         self._store = store
         self._planner = planner
@@ -76,9 +82,9 @@ class Inheritance:
         inherited: Collection[str],
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return the obstacle to taking over a task, or its runs.
+        """Return why a task cannot be inherited and no runs, or "" and its runs.
 
-        ``inherited``: the tasks before it that are taken over.
+        ``inherited`` are the tasks before it that are inherited.
         """
         # A node outside the old job does not learn that it exists.
         if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
@@ -100,7 +106,7 @@ class Inheritance:
         node: DagNode,
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return the obstacle to taking over the runs of a task and no runs, or "" and the runs."""
+        """Return why the runs of a task cannot be inherited and no runs, or "" and the runs."""
         runs = []
         for new in self._planner.first_runs(spec, node):
             run = _last_run(old, node.name, new)
@@ -121,7 +127,7 @@ class Inheritance:
     ) -> str:
         """Return the difference between an earlier run and the new one; empty for none.
 
-        ``digests`` remembers the engines' answers.
+        ``digests`` caches the engines' responses.
         """
         label = run.party.label
         for name, address in new.inputs.items():
@@ -156,7 +162,7 @@ class Inheritance:
         return ""
 
     def keep(self, spec: JobSpec, offer: Offer) -> None:
-        """Record the new job in the earlier ones, so that cleaning spares the outputs it needs."""
+        """Record the new job in the earlier ones, so that the cleaner keeps the outputs it needs."""
 
         def add_heir(local: LocalJob) -> LocalJob:
             if spec.job_id in local.heirs:
@@ -167,14 +173,17 @@ class Inheritance:
             self._store.local_jobs.update(job_id, add_heir)
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return why the data at an address must be kept: a text per job here that inherited and needs it."""
+        """Return why the data at an address is needed: a text per job here that inherited it.
+
+        Empty if no job has.
+        """
         local = self._store.local_jobs.find(job_of(address))
         if local is None:
             return ()
         return [f"inherited by job {heir}" for heir in local.heirs if self._needs(heir, address)]
 
     def _needs(self, job_id: str, address: Address) -> bool:
-        """Whether a job has an inherited run with an output at an address."""
+        """Return whether a job has an inherited run with an output at an address."""
         local = self._store.local_jobs.find(job_id)
         if local is None or local.status is JobStatus.REJECTED:
             return False
@@ -187,7 +196,7 @@ def _last_run(
     task: str,
     new: Run,
 ) -> Run | None:
-    """Return the last run of the task that counts, of the new run's party."""
+    """Return the last run of the task that counts, of the new run's party; None without one."""
     for run in reversed(old.runs_that_count(task)):
         if run.party == new.party:
             return run

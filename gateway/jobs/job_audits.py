@@ -112,7 +112,7 @@ class JobAudits:
         return machine.apply(local, StopRequested(now, None, withdrawal, sender))
 
     def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
-        """Return the status of the sender's audit. Raises `NotFound`, also for other nodes' audits."""
+        """Return the status of the sender's audit. Raises `NotFound`, also for audits of others."""
         return approval.audit_status(self._audited_job(audit_id, sender))
 
     def _audited_job(self, audit_id: str, sender: NodeId) -> LocalJob:

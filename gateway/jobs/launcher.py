@@ -106,7 +106,7 @@ class Launching:
         return self.engine
 
     def address_of(self, run: Run) -> str:
-        """Return the address that a run's requests come from; empty if the engine does not know it."""
+        """Return the address of a run's container; empty if the engine does not know it."""
         try:
             return self.engine.address(run.name)
         except EngineError:
@@ -126,7 +126,7 @@ class Launching:
     ) -> Event:
         """Start the container of a run; return the resulting event.
 
-        A missing image is pulled first if ``fetching``, else `ImageIsFetched` is raised.
+        A missing image is pulled first if ``fetching``, otherwise `ImageIsFetched` is raised.
         """
         try:
             self.disk.check_room(run)
@@ -134,10 +134,7 @@ class Launching:
             signed = self._rules.signatures.check(
                 run.component.provider, run.image, self.engine_at(run.engine)
             )
-            # Another process may have given the run up while this one was suspended.
-            current = wait_for_database(lambda: self._store.local_jobs.get(local.id))
-            if _is_over(current, run):
-                raise _Stopped
+            self._check_not_over(local, run)
             expected = run.expected_digest or self._pinned(run, signed)
             self.engine.launch(self._spec(local, run, expected))
         except _Stopped:
@@ -148,6 +145,18 @@ class Launching:
             return self._not_launched(run, "CREATE_FAILED", str(error))
         return Launched(run.run_id, self._clock(), digest, _privileges(self._allowed(run)))
 
+    def _check_not_over(self, local: LocalJob, run: Run) -> None:
+        """Raise `_Stopped` if the run is over by the current record of its job.
+
+        Another process may have given the run up while this one was suspended.
+        """
+
+        def current_job() -> LocalJob:
+            return self._store.local_jobs.get(local.id)
+
+        if _is_over(wait_for_database(current_job), run):
+            raise _Stopped
+
     def _not_launched(
         self,
         run: Run,
@@ -156,7 +165,9 @@ class Launching:
     ) -> LaunchFailed:
         """Return a failure in words for every party; the full text stays in the timeline here."""
         words = for_others(text)
-        full_text = text if text != words else ""
+        full_text = ""
+        if text != words:
+            full_text = text
         return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), full_text)
 
     def _image(
@@ -194,9 +205,11 @@ class Launching:
         ref = run.component
         if not digest:
             return ""
-        return wait_for_database(
-            lambda: self._rules.pinned(ref.provider, ref.version, run.image, digest)
-        )
+
+        def approve() -> str:
+            return self._rules.pinned(ref.provider, ref.version, run.image, digest)
+
+        return wait_for_database(approve)
 
     # -------------------------------------------------- pulling a job's images beforehand
 
@@ -210,7 +223,9 @@ class Launching:
 
         An engine that does not respond is asked again later.
         """
-        images = dict(local.preparation.images) if local.preparation else {}
+        images: dict[str, str] = {}
+        if local.preparation is not None:
+            images.update(local.preparation.images)
         for number, (image, engine) in enumerate(images.items(), 1):
             prefix = f"{number} of {len(images)}, {image}: "
             report = self._progress_reporter(local.id, prefix, record)
@@ -259,6 +274,7 @@ class Launching:
         return self._environment(local, run, self.workspace.placement(run), self._site())
 
     def _allowed(self, run: Run) -> Allowance:
+        """Return the privileges that the settings give to containers of the run's provider."""
         return self._rules.allow.get(run.component.provider, Allowance())
 
     def _environment(
@@ -268,6 +284,7 @@ class Launching:
         placement: Placement,
         site: ContainerSite,
     ) -> dict[str, str]:
+        """Return the variables of a run's container, by the job's protocol."""
         secret = site.secret_of(run.run_id)
         allowance = self._allowed(run)
         container_site = Site(
@@ -326,12 +343,12 @@ class Launching:
 
 
 def _is_over(local: LocalJob, run: Run) -> bool:
-    """Whether a run has ended according to the current record of its job."""
+    """Return whether a run has ended by the current record of its job."""
     return any(entry.run_id == run.run_id and entry.over for entry in local.runs)
 
 
 def _is_being_stopped(local: LocalJob, run: Run) -> bool:
-    """Whether a stop of the run was requested according to the current record of its job."""
+    """Return whether a stop of the run was requested by the current record of its job."""
     return any(entry.run_id == run.run_id and entry.stop_at is not None for entry in local.runs)
 
 
@@ -339,7 +356,9 @@ def _privileges(allowance: Allowance) -> tuple[str, ...]:
     """Return the privileges of a container beyond the usual ones, in words."""
     privileges = []
     for mount in allowance.mounts:
-        mode = "read-only" if mount.read_only else "writable"
+        mode = "writable"
+        if mount.read_only:
+            mode = "read-only"
         privileges.append(f"{mount.source} at {mount.target}, {mode}")
     for name in allowance.capabilities:
         privileges.append(f"capability {name}")
@@ -347,11 +366,17 @@ def _privileges(allowance: Allowance) -> tuple[str, ...]:
 
 
 def _limits(limits: Mapping[str, float | None]) -> Limits:
-    memory = limits.get("memory")
-    pids = limits.get("pids")
+    """Return limits in the types of an engine: whole bytes, processes and devices."""
     return Limits(
         cpu=limits.get("cpu"),
-        memory=None if memory is None else int(memory),
-        pids=None if pids is None else int(pids),
-        gpu=int(limits.get("gpu") or 0),
+        memory=_whole(limits.get("memory")),
+        pids=_whole(limits.get("pids")),
+        gpu=_whole(limits.get("gpu")) or 0,
     )
+
+
+def _whole(number: float | None) -> int | None:
+    """Return a number without its fraction; None for None."""
+    if number is None:
+        return None
+    return int(number)

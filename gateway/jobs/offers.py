@@ -1,4 +1,7 @@
-"""The lists that a partner with a contract may request: datasets, projects and components, never rows."""
+"""The lists that a partner with a contract may request.
+
+These are datasets, projects and components of this node, never rows of data.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,7 +72,8 @@ class Offers:
     def dataset(self, partner: NodeId, dataset_id: str) -> Dataset:
         """Return one of the datasets offered to a node.
 
-        Raises the same `NotFound` for a dataset that does not exist and for one that is not offered.
+        Raises the same `NotFound` for a dataset that does not exist and for one that is not
+        offered.
         """
         for dataset in self.datasets(partner):
             if dataset.dataset_id == dataset_id:
@@ -105,10 +109,10 @@ class Offers:
                     yield provider, component
 
     def expanded(self, spec: JobSpec) -> JobSpec:
-        """Return a job with the nodes of its project in place of `ALL_SITES`. Raises `Invalid`.
+        """Return a job with the nodes of its project in place of `ALL_SITES`.
 
         The project's id is the job's flow id. Its nodes are those with an agreed application,
-        without the nodes that the job names itself.
+        without the nodes that the job names itself. Raises `Invalid`.
         """
         wildcards = [party for party in spec.parties if party.node == ALL_SITES]
         if not wildcards:
@@ -120,21 +124,27 @@ class Offers:
         if len(wildcards) > 1:
             rule = f"{ALL_SITES} may be named once"
         elif not partners:
-            rule = f"needs an approved project {spec.flow_id!r} of this node, which the job names by flow_id"
+            rule = (
+                f"needs an approved project {spec.flow_id!r} of this node, "
+                "which the job names by flow_id"
+            )
         elif not sites:
             rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
-        if rule:
-            problems = [
-                Problem(f"config.role.{party.role}[{party.index}]", rule, ALL_SITES)
-                for party in wildcards
-            ]
-            raise Invalid(problems, reason=None if partners else "PROJECT_UNKNOWN")
-        return replace(spec, parties=_with_sites(spec.parties, sites))
+        if not rule:
+            return replace(spec, parties=_with_sites(spec.parties, sites))
+        problems = [
+            Problem(f"config.role.{party.role}[{party.index}]", rule, ALL_SITES)
+            for party in wildcards
+        ]
+        if not partners:
+            raise Invalid(problems, reason="PROJECT_UNKNOWN")
+        raise Invalid(problems)
 
     def _nodes(self, project: Application) -> list[NodeId]:
         """Return the nodes of a project.
 
-        The nodes of a project begun here are the agreed partners and the one applied to.
+        A project begun here has the agreed partners and the partner of this application; a project
+        of a partner has that partner and this node.
         """
         if project.side is Side.THEIRS:
             return [project.partner, self._node]
@@ -142,32 +152,36 @@ class Offers:
         return list(dict.fromkeys(nodes))
 
     def _agreed_partners(self, project_id: str) -> list[NodeId]:
-        """Return the partners with which a project is approved; projects begun here take precedence.
+        """Return the partners with which a project is approved; empty if it is ambiguous.
 
-        Partners may use the same id for different projects: if several began one, none counts.
+        Projects begun here take precedence. Partners may use the same id for different projects: if
+        several of them began one, none counts.
         """
         now = self._clock()
-        begun_here: list[NodeId] = []
-        begun_there: list[NodeId] = []
+        begun_here: dict[NodeId, None] = {}
+        begun_there: dict[NodeId, None] = {}
         for application in self._applications.list(None, Kind.PROJECT, APPROVED):
             if application.subject != project_id or not application.holds(now):
                 continue
-            partners = begun_here if application.side is Side.MINE else begun_there
-            if application.partner not in partners:
-                partners.append(application.partner)
+            if application.side is Side.MINE:
+                begun_here[application.partner] = None
+            else:
+                begun_there[application.partner] = None
         if begun_here:
-            return begun_here
+            return list(begun_here)
         if len(begun_there) > 1:
             return []
-        return begun_there
+        return list(begun_there)
 
 
 def _with_sites(parties: Sequence[Party], sites: Sequence[NodeId]) -> tuple[Party, ...]:
-    """Put a party of each site in place of the party of `ALL_SITES`, and number the parties again."""
+    """Return the parties with one of each site in place of `ALL_SITES`, numbered again."""
     expanded: list[Party] = []
     next_index: Counter[str] = Counter()
     for party in parties:
-        nodes = sites if party.node == ALL_SITES else [party.node]
+        nodes = [party.node]
+        if party.node == ALL_SITES:
+            nodes = list(sites)
         for node in nodes:
             expanded.append(Party(party.role, next_index[party.role], node))
             next_index[party.role] += 1

@@ -35,7 +35,7 @@ DECLARED = ("control_port", "n_threads", "chunk_size")
 
 @dataclass(frozen=True)
 class Places:
-    """Where tasks of a provider may run."""
+    """The engines at which tasks of a provider may run."""
 
     engines: Mapping[str, str]  # place named by a provider -> the engine's name
     without_node_folder: frozenset[str] = frozenset()  # engines that do not see this node's folder
@@ -91,10 +91,10 @@ class TaskPlanner:
     def check(
         self, spec: JobSpec, hidden: Collection[str] = ()
     ) -> tuple[list[Problem], list[Problem]]:
-        """Return the problems that refuse a job at this node, and the warnings.
+        """Return the problems that reject a job at this node, and the warnings.
 
-        ``hidden``: paths of datasets that the job may not use. The result does not depend on their
-        existence or place, so a partner cannot probe for them.
+        ``hidden`` are the paths of datasets that the job may not use. The result does not depend on
+        their existence or place, so that a partner cannot probe for them.
         """
         problems: list[Problem] = []
         warnings: list[Problem] = []
@@ -143,7 +143,7 @@ class TaskPlanner:
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
     def _storage_mismatches(self, spec: JobSpec, plans: Plans) -> Iterator[Problem]:
-        """Yield the tasks whose component does not work with the storage that their data will be in."""
+        """Yield the tasks whose component does not work with the storage of their data."""
         storage_of: dict[tuple[str, str], str] = {}
         for plan in flow_checks.in_flow_order(spec, plans):
             task = plan.task
@@ -165,7 +165,9 @@ class TaskPlanner:
         engine = plan.run.engine
         storage = self._storage_for(task.component, data_storages)
         if storage == NODE_FOLDER and engine in self._without_node_folder:
-            where = f"engine {engine}" if engine else "the engine"
+            where = "the engine"
+            if engine:
+                where = f"engine {engine}"
             rule = (
                 f"STORAGE_MISMATCH: {where} of node {self._node} does not see the node's folder, "
                 f"where the data of {label} lies: use data at one of storages"
@@ -175,9 +177,15 @@ class TaskPlanner:
         have = ", ".join(sorted(kinds or set(self.storage.kinds())))
         engines = ", ".join(task.component.storage_engines)
         if data_storages:
-            rule = f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, and the data of {label} lies in: {have}"
+            rule = (
+                f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, "
+                f"and the data of {label} lies in: {have}"
+            )
         else:
-            rule = f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, and node {self._node} has: {have}"
+            rule = (
+                f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, "
+                f"and node {self._node} has: {have}"
+            )
         return Problem(task.path, rule)
 
     def _format_warnings(
@@ -191,11 +199,12 @@ class TaskPlanner:
         dataset_format = ""
         if task.dataset and task.dataset_path not in hidden:
             dataset_format = self._datasets.format(**task.dataset)
-        problem = None
-        if dataset_format == CSV:
+        warnings = []
+        if dataset_format == CSV:  # any other format is a problem already
             problem = flow_checks.dataset_format_problem(task, dataset_format)
-        problems = [] if problem is None else [problem]
-        return problems + flow_checks.upstream_format_problems(task, plans)
+            if problem is not None:
+                warnings.append(problem)
+        return warnings + flow_checks.upstream_format_problems(task, plans)
 
     # -------------------------------------------------- the runs of a task
 
@@ -245,7 +254,10 @@ class TaskPlanner:
                 addresses.append(plan.run.checkpoint)
             for address in addresses:
                 if address.storage == NODE_FOLDER and self.storage.taken(address):
-                    text = f"outputs of task {task_id} would replace data of node {self._node}: choose another task id"
+                    text = (
+                        f"outputs of task {task_id} would replace data of node {self._node}: "
+                        "choose another task id"
+                    )
                     raise Conflict(text, reason="TASK_ID_CONFLICT")
 
     def _with_ids(
@@ -256,9 +268,15 @@ class TaskPlanner:
         attempt: int,
         continues: bool,
     ) -> Run:
-        """Return a planned run with ids of its own. ``continues``: from an earlier job's checkpoints."""
+        """Return a planned run with ids of its own.
+
+        ``continues``: it begins with the checkpoints of the same task of an earlier job.
+        """
         run = plan.run
         party = run.party
+        checkpoint_from = None
+        if continues:
+            checkpoint_from = run.checkpoint_from
         return replace(
             run,
             run_id=uuid4().hex + uuid4().hex,
@@ -266,14 +284,15 @@ class TaskPlanner:
             name=run_name(self._node, local.id, task_id, party.role, party.index, attempt),
             attempt=attempt,
             created_at=self._clock(),
-            checkpoint_from=run.checkpoint_from if continues else None,
-            # The gateway that has the job's channel runs its containers; if none has it yet, this one does.
+            checkpoint_from=checkpoint_from,
+            # The gateway with the job's channel runs its containers; without one, this gateway
+            # does.
             owner=local.home or self._owner,
             warnings=tuple(str(problem) for problem in plan.missing),
         )
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
-        """Whether a task may continue from the checkpoints of the old job."""
+        """Return whether a task may begin with the checkpoints of the old job."""
         if not spec.old_job_id:
             return False
         old = self._store.local_jobs.find(spec.old_job_id)
@@ -282,7 +301,10 @@ class TaskPlanner:
         return rerun.may_go_on(old.spec, spec, task, spec.parties_at(self._node))
 
     def _find(self, dag_node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
-        """Return a task's provider and component. Raises `Refused` if unknown, or at a place not allowed."""
+        """Return a task's provider and component, as they were registered at a time (None: now).
+
+        Raises `Refused` for an unknown component, and for a place that the settings do not allow.
+        """
         ref = dag_node.component
         try:
             provider, component = self.registry.find(ref.provider, ref.version, ref.name, at=at)
@@ -290,8 +312,8 @@ class TaskPlanner:
             raise Refused(str(error), reason=error.reason) from error
         if provider.place not in self._engines:
             text = (
-                f"{provider.key} is to run at {provider.place}, which the admin of node {self._node} has not "
-                "allowed (engines)"
+                f"{provider.key} is to run at {provider.place}, "
+                f"which the admin of node {self._node} has not allowed (engines)"
             )
             raise Refused(text, reason="DAEMON_NOT_ALLOWED")
         return provider, component
@@ -302,7 +324,10 @@ class TaskPlanner:
         dag_node: DagNode,
         at: datetime | None = None,
     ) -> list[PartyTask]:
-        """Return a task at each party here that has a role in it. Raises `Refused` for its component."""
+        """Return a task at each party here that has a role in it.
+
+        Raises `Refused` for its component, as `_find` does.
+        """
         provider, component = self._find(dag_node, at)
         tasks = []
         for party in spec.parties_at(self._node):
@@ -319,7 +344,10 @@ class TaskPlanner:
         runs: Sequence[Run] = (),
         hidden: Collection[str] = (),
     ) -> _PlannedRun:
-        """Plan a party's run of a task. ``runs``: the job's runs, whose outputs are inputs of this one."""
+        """Plan a party's run of a task, without ids.
+
+        ``runs`` are the job's runs, whose outputs this one may read; ``hidden`` as in `check`.
+        """
         spec = task.spec
         dag_node = task.node
         party = task.party
@@ -336,7 +364,9 @@ class TaskPlanner:
         storage = self._storage_for(task.component, data_storages, engine) or NODE_FOLDER
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(dag_node.component.name)
-        checkpoint_storage = storage if engine in self._without_node_folder else NODE_FOLDER
+        checkpoint_storage = NODE_FOLDER
+        if engine in self._without_node_folder:
+            checkpoint_storage = storage
         checkpoint, old_checkpoint = rerun.checkpoints(
             spec, dag_node.name, party, checkpoint_storage
         )
@@ -369,6 +399,7 @@ class TaskPlanner:
         return _PlannedRun(run, [*problems, *inputs.problems], warnings, inputs.missing)
 
     def _limits(self, granted: Granted, role: str) -> dict[str, float | None]:
+        """Return the limits of a party's run; None is the node's own limit."""
         defaults, _ = self._defaults.for_role(role)
         limits: dict[str, float | None] = {
             "cpu": granted.cpu,
@@ -386,16 +417,22 @@ class TaskPlanner:
         data_storages: Sequence[str],
         engine: str | None = None,
     ) -> str | None:
-        """Return the storage that a task reads and writes, which is that of its data; None: impossible."""
+        """Return the storage that a task reads and writes, which is that of its data.
+
+        None if its data is in several storages, or in one that the component or the engine cannot
+        use. Without data it is the first usable storage.
+        """
         usable = []
         for storage in self.storage.serving(component.storage_engines):
             if storage != NODE_FOLDER or engine not in self._without_node_folder:
                 usable.append(storage)
         if not data_storages:
-            return usable[0] if usable else None
+            return next(iter(usable), None)
         storage = data_storages[0]
         in_one_storage = len(set(data_storages)) == 1
-        return storage if in_one_storage and storage in usable else None
+        if in_one_storage and storage in usable:
+            return storage
+        return None
 
     def _inputs(
         self,
@@ -436,9 +473,9 @@ class TaskPlanner:
             # Not a problem of the job: the storage may work later.
             raise
         except GatewayError as error:
-            key = "dataset_id" if "dataset_id" in location else "name"
+            value = location.get("dataset_id", location.get("name"))
             rule = f"{error.reason}: {error.message}"
-            inputs.problems.append(Problem(task.dataset_path, rule, location.get(key)))
+            inputs.problems.append(Problem(task.dataset_path, rule, value))
             return
         problem = flow_checks.unreadable_format(task, format_name)
         if problem is not None:
@@ -450,7 +487,7 @@ def _last_run_of(
     upstream: str,
     runs: Sequence[Run],
 ) -> Run | None:
-    """Return the newest run of an upstream task at the same party."""
+    """Return the newest run of an upstream task at the same party; None without one."""
     for run in reversed(runs):
         if run.task_name == upstream and run.party == task.party:
             return run
@@ -458,7 +495,10 @@ def _last_run_of(
 
 
 def _check_parameters(task: PartyTask) -> tuple[list[Problem], list[Problem]]:
-    """Return the problems and the warnings about a task's parameters, each with the path of its origin."""
+    """Return the problems and the warnings about a task's parameters.
+
+    Each has the path of the entry that the parameter was taken from.
+    """
     name = task.node.name
     parameters = effective(task.spec.task_params, task.party, name)
     described = {}
@@ -506,5 +546,5 @@ def _output_addresses(
 
 
 def _without_repetitions(problems: Iterable[Problem]) -> list[Problem]:
-    """Return each problem once, such as that of a common parameter, which several parties share."""
+    """Return each problem once: several parties share the problem of a common parameter."""
     return list({str(problem): problem for problem in problems}.values())

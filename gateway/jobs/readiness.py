@@ -164,7 +164,11 @@ class Readiness:
     # -------------------------------------------------- images
 
     def images(self, spec: JobSpec) -> list[JobImage]:
-        """Return each image that the job needs here."""
+        """Return each image that the job needs here, once, with its state at its engine.
+
+        Unknown components and places that are not allowed are left out: they are reported
+        elsewhere.
+        """
         images: dict[tuple[str, str], JobImage] = {}
         roles_here = {party.role for party in spec.parties_at(self._node)}
         for number, node in enumerate(spec.dag.nodes):

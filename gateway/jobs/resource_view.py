@@ -1,4 +1,4 @@
-"""How reservations and the node's capacity appear in the administration interface and in events."""
+"""Views of reservations and of the node's capacity, for the administration interface and events."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -61,10 +61,13 @@ def _engine_view(
     reserved = ledger.held_by_engine(name)
     used_by_others = ledger.others[name]
     capacity = node.of(name)
+    cores = None
+    if capacity.total is not None:
+        cores = capacity.cores
     view = {
         "engine": name or node.engine,
         "main": not name,
-        "cores": None if capacity.total is None else capacity.cores,
+        "cores": cores,
         "total": None,
         "held": engine_amounts(name, reserved),
         "others": engine_amounts(name, used_by_others),
@@ -95,10 +98,14 @@ def waiting_view(claim: Claim) -> dict[str, Any]:
 
 
 def _claim_view(claim: Claim, since: datetime | None) -> dict[str, Any]:
+    """Return the common part of views of a claim; ``since`` is its time in the view."""
+    since_text = None
+    if since is not None:
+        since_text = since.isoformat()
     return {
         "job_id": claim.job_id,
         **claim_amounts(claim),
-        "since": None if since is None else since.isoformat(),
+        "since": since_text,
         "priority": claim.priority,
         "scheduler": claim.scheduler,
     }

@@ -85,13 +85,14 @@ class Resources:
         self._freed = freed
         self._rules = rules
         self._placements = placements
-        self.loop = Loop(
-            "resources",
-            lambda _: self.reconcile(),
-            lambda _: ["all"],
-            every=INTERVAL,
-            workers=1,
-        )
+
+        def reconcile(_: str) -> None:
+            self.reconcile()
+
+        def one_item(_: object) -> list[str]:
+            return ["all"]  # all reservations are checked in one pass
+
+        self.loop = Loop("resources", reconcile, one_item, every=INTERVAL, workers=1)
 
     @property
     def means(self) -> NodeCapacity:
@@ -116,7 +117,10 @@ class Resources:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 
     def would_wait_for(self, spec: JobSpec, pool: Pool) -> str:
-        """Return the reason why a job would have to wait now; empty if it would not. Reserves nothing."""
+        """Return the reason why a job would have to wait now; empty if it would not.
+
+        Nothing is reserved.
+        """
         now = self._clock()
         claim = _new_claim(spec, pool, now)
         return _reserve(self.ledger(), claim, now, self._rules)[1].reason
@@ -211,11 +215,13 @@ class Resources:
         event: str,
         **detail: Any,
     ) -> None:
-        """Add an event to the job's timeline if its record can be read."""
+        """Add an event to the job's timeline, if its record exists and is readable."""
+
+        def add_note(local: LocalJob) -> LocalJob:
+            return local.with_note(self._clock(), event, **detail)
+
         with suppress(Unreadable, NotFound):
-            self._store.local_jobs.update(
-                job_id, lambda local: local.with_note(self._clock(), event, **detail)
-            )
+            self._store.local_jobs.update(job_id, add_note)
 
     def look_again(self) -> None:
         """Wake the waiting jobs that may go on after a change of an engine."""
@@ -236,7 +242,7 @@ class Resources:
         self._freed(resource_queue.admissible(self.ledger(), now, self._rules))
 
     def _needs_repair(self, job_id: str, now: datetime) -> bool:
-        """Whether an ended job has no run left and has failed to release its reservation itself."""
+        """Return whether an ended job has no run left and did not release its reservation itself."""
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return True
@@ -322,10 +328,12 @@ def _reserve(
 
 
 def _is_waiting(reservation: _Reservation) -> bool:
+    """Return whether a job has to wait."""
     return reservation.is_waiting
 
 
 def _is_held(claim: Claim | None) -> bool:
+    """Return whether a claim is granted; False for None."""
     return claim is not None and claim.state is ClaimState.HELD
 
 
@@ -334,7 +342,7 @@ def _is_expired(
     status: str | None,
     now: datetime,
 ) -> bool:
-    """Whether a job was neither started nor requested again within the lease."""
+    """Return whether a job was neither started nor requested again within `LEASE`."""
     if claim is None or claim.state is not ClaimState.HELD or status != "READY":
         return False
     return now - claim.asked_at > LEASE
@@ -350,4 +358,5 @@ def _removal_of(job_id: str) -> LedgerChange:
 
 
 def _holding_since(claim: Claim) -> datetime:
+    """Return when a claim was granted, or first requested; the key that sorts holders."""
     return claim.held_at or claim.since

@@ -1,4 +1,4 @@
-"""The end of a run: its container is stopped and removed, its logs are saved, its model is fingerprinted."""
+"""The end of a run: its container is stopped and removed, its logs and its model are saved."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,7 +53,7 @@ class RunEndings:
         self._on_channel = on_channel
 
     def stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
-        """Stop a run's container."""
+        """Stop a run's container; return the events of the stop and of the container's state."""
         channel_wait = self._on_channel(run)
         try:
             self._engine.stop(run.name, action.grace)
@@ -83,7 +83,11 @@ class RunEndings:
         return messages.Done(action, self._clock(), warnings=warnings)
 
     def revoke_credentials(self, run: Run) -> None:
-        """End a run's credentials; after `_MAX_END_TRIES` the job goes on without it."""
+        """Revoke a run's credentials at the storages.
+
+        Raises `StorageAway` while it may be tried again. After `_MAX_END_TRIES` the job goes on
+        with the credentials left.
+        """
         try:
             self._end_credentials(run)
         except GatewayError as error:
@@ -92,7 +96,10 @@ class RunEndings:
             log.warning("the credentials of a run outlast it", run=run.name, cause=error.message)
 
     def seal(self, local: LocalJob, run: Run) -> messages.Event:
-        """Fingerprint the files of a run's model; an output that was never written is left out."""
+        """Fingerprint the files of a run's model; an output that was never written is left out.
+
+        Reading ends early if the job is stopped, or the files exceed the run's disk limit.
+        """
         bytes_left = self._disk.bounds(run).get("disk")
 
         def watch(size: int) -> None:
@@ -122,7 +129,7 @@ class RunEndings:
         return messages.Sealed(run.run_id, tuple(sealed), self._clock())
 
     def _warnings(self, local: LocalJob, run: Run) -> tuple[str, ...]:
-        """Return warnings about the outputs of a successful run, or about the storage of a failed one."""
+        """Return warnings about the outputs of a successful run, or the storage of a failed one."""
         if run.status is RunStatus.SUCCESS:
             return output_warnings(self._storage, local.spec, run)
         if run.failure is None or run.failure.reason.startswith("STORAGE_"):
@@ -134,5 +141,5 @@ class RunEndings:
 
 
 def _is_unsealed(local: LocalJob, run: Run) -> bool:
-    """Whether a run still has to be sealed according to the current record of its job."""
+    """Return whether a run still has to be sealed by the current record of its job."""
     return any(entry.run_id == run.run_id and entry.unsealed for entry in local.runs)

@@ -1,6 +1,7 @@
-"""The shell around `gateway.domain.scheduling`: stores its decisions, calls the nodes, records the answers.
+"""The shell around `gateway.domain.scheduling`.
 
-A call is handed to the lane of its node once the write that claims it is stored.
+It stores the decisions, calls the nodes and records their responses. A call is queued in the lane
+of its node once the write that claims it is stored.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from gateway.domain import quorum
-from gateway.domain.job import Job
+from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, max_deferred, quiet_polls
 from gateway.domain.scheduling.responses import exclude
@@ -28,15 +29,23 @@ from gateway.runtime.turns import Change
 
 log = structlog.get_logger(__name__)
 
-# The longest time between the claim of a request and its sending; the rest of `Timing.call_deadline`
-# is for the call itself.
+# The longest time between the claim of a request and its sending; the rest of
+# `Timing.call_deadline` is for the call itself.
 _LONGEST_WAIT = timedelta(seconds=1)
 
 _POLL_ANOTHER_PROCESS = 1.0  # seconds; another process on this database may move a job
 
-# Requests that are harmless however late. Others must not go out after the job's end, as when this process was
-# suspended in between.
+# Requests that are harmless however late they are sent. Others must not be sent after the job's
+# end, as they could be if this process was suspended in between.
 _TIMELESS = messages.PollTaskAt | messages.StopAt
+
+
+def _ignore_node(node: NodeId) -> None:
+    """Ignore a silent node."""
+
+
+def _ignore_side(side: str) -> None:
+    """Ignore a job that cannot be advanced."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,13 @@ class Scheduler(Shell[Job, Claimed]):
         peers: Peers,
         lanes: Lanes,
         timing: Timing = Timing(),
-        silent: Callable[[NodeId], None] = lambda node: None,
-        stuck: Callable[[str], None] = lambda side: None,
+        silent: Callable[[NodeId], None] = _ignore_node,
+        stuck: Callable[[str], None] = _ignore_side,
     ) -> None:
-        """``silent`` is called with a node that a call did not reach, ``stuck`` when a job cannot be advanced."""
+        """``silent`` is called with a node that a call did not reach.
+
+        ``stuck`` is called when a job cannot be advanced.
+        """
         super().__init__("scheduler", "scheduler", context, context.store.jobs, stuck)
         self._peers = peers
         self._lanes = lanes
@@ -71,11 +83,13 @@ class Scheduler(Shell[Job, Claimed]):
         self._pushing: set[NodeId] = set()
 
     def begin(self, job: Job) -> bool:
-        """Store a new job and begin its due steps. Returns False, and does nothing, when its id is taken."""
-        nodes = {
-            name: replace(node_job, pushes=name in self._pushing)
-            for name, node_job in job.nodes.items()
-        }
+        """Store a new job and begin its due steps; return whether that was done.
+
+        Nothing is done if the job's id is taken.
+        """
+        nodes = {}
+        for name, node_job in job.nodes.items():
+            nodes[name] = replace(node_job, pushes=name in self._pushing)
         job, claimed = self._decide(replace(job, nodes=nodes))
         if not self._records.add(job, job.spec.flow_id):
             return False
@@ -88,10 +102,10 @@ class Scheduler(Shell[Job, Claimed]):
         until: Callable[[Job], bool],
         timeout: float,
     ) -> Job:
-        """Wait at most ``timeout`` seconds for the condition, and return the job.
+        """Wait at most ``timeout`` seconds for the condition; return the job in any case.
 
-        While a caller waits, older jobs get only one thread per lane, so that the calls of new jobs come first.
-        Raises `NotFound`.
+        While a caller waits, older jobs get only one thread per lane, so that the calls of new jobs
+        come first. Raises `NotFound`.
         """
         news: SimpleQueue[Job] = SimpleQueue()
         self._waiting[news] = job_id, until
@@ -108,7 +122,11 @@ class Scheduler(Shell[Job, Claimed]):
         timeout: float,
         news: SimpleQueue[Job],
     ) -> Job:
-        """Wait as `wait` does; ``news`` gets the job once a write of this process fulfils the condition."""
+        """Wait for the condition, and return the job.
+
+        ``news`` gets the job once a write of this process fulfils the condition. A write of another
+        process is seen by reading the job at intervals.
+        """
         job = self._records.cached(job_id) or self._records.get(job_id)
         deadline = self._clock().timestamp() + timeout
         while not until(job):
@@ -122,6 +140,7 @@ class Scheduler(Shell[Job, Claimed]):
         return job
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
+        """Return the job after an event; remember whether the node pushes its reports."""
         if isinstance(event, messages.TaskReported):
             if event.pushed:
                 self._pushing.add(event.node)
@@ -130,22 +149,27 @@ class Scheduler(Shell[Job, Claimed]):
         return machine.apply(job, event, self._timing)
 
     def _mark_reached(self, job: Job, node: NodeId) -> Job:
+        """Return the job with its calls due to a node that is reachable again."""
         return machine.reached(job, node)
 
     def _decide(self, job: Job) -> tuple[Job, Claimed]:
+        """Return the job after its due decisions, with the requests that are claimed now."""
         now = self._clock()
         job, requests = machine.step(job, now, self._timing)
         return job, Claimed(requests, now)
 
     def _begin(self, job: Job, actions: Claimed) -> None:
+        """Send the claimed requests, and wake the callers whose condition holds now."""
         self._send(job, actions)
         for news, (job_id, until) in self._waiting.copy().items():
             if job_id == job.id and until(job):
                 news.put(job)
 
     def _send(self, job: Job, claimed: Claimed) -> None:
-        """Queue requests; new jobs come first, as a client waits for the answer."""
-        priority = FIRST if job.status is JobStatus.PENDING else 0
+        """Queue requests; a PENDING job comes first, as a client waits for its submission."""
+        priority = 0
+        if job.status is JobStatus.PENDING:
+            priority = FIRST
         for request in claimed.requests:
             work = partial(self._perform, job, request, claimed.at)
             self._lanes.submit(request.node, work, job.id, priority)
@@ -158,9 +182,9 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> bool:
         """Renew the claim of a request that waited long in its lane; False if it must not be sent.
 
-        The deadline of a request counts from its claim. Without a renewal, the status request after a slow task
-        start would come too early, the node would not know the task, and it would be started again; and a late stop
-        of one attempt would reach the next.
+        The deadline of a request counts from its claim. Without a renewal a poll after a slow start
+        of a task would come too early: the node would not know the task yet, and it would be
+        started twice. And a late stop of one attempt would reach the next one.
         """
         now = self._clock()
         while now - claimed_at > _LONGEST_WAIT:  # again if the renewal itself took too long
@@ -214,9 +238,9 @@ class Scheduler(Shell[Job, Claimed]):
             return
         tries = call_of(job, request).tries
         changes = with_calls(changes, calls, self._clock(), tries, answered=has_response)
-        current = self._records.cached(job.id) if has_response else None
         limit = 0
-        if current is not None:
+        current = self._records.cached(job.id)
+        if has_response and current is not None:
             limit = max_deferred(current, request)
         self.record_answer(job.id, changes, limit)
 
@@ -238,7 +262,7 @@ class Scheduler(Shell[Job, Claimed]):
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
             return self._change_by(messages.TaskUnknown(request, now, error.message))
         if isinstance(request, messages.StartTaskAt) and error.reason == "NO_ROLE_HERE":
-            return lambda job: exclude(job, request, now)
+            return partial(exclude, request=request, at=now)
         failure = Failure(error.reason, error.message, request.node)
         return self._change_by(messages.Refused(request, failure, now))
 
@@ -251,12 +275,7 @@ class Scheduler(Shell[Job, Claimed]):
         me = self._peers.node
         match request:
             case messages.CreateAt():
-                spec = job.spec.for_node(request.node)
-                acceptance = None
-                if job.nodes[request.node].consent is None:
-                    acceptance = peer.ask_first(spec, me)
-                if acceptance is None:  # approved before, or not to be asked first
-                    acceptance = peer.create_job(spec, me)
+                acceptance = self._create(peer, job, request)
                 return self._change_by(messages.Accepted(request, self._clock(), acceptance))
             case messages.ReserveAt():
                 peer.hold(job.id, me)
@@ -280,6 +299,20 @@ class Scheduler(Shell[Job, Claimed]):
                 events = self._poll(peer, job, request)
                 return self._change_by(*events, messages.Accepted(request, self._clock()))
         return self._change_by(messages.Accepted(request, self._clock()))
+
+    def _create(
+        self,
+        peer: ParticipantApi,
+        job: Job,
+        request: messages.CreateAt,
+    ) -> Acceptance:
+        """Create the job at a node, or have the node audit it first if it wants that."""
+        spec = job.spec.for_node(request.node)
+        if job.nodes[request.node].consent is None:
+            acceptance = peer.ask_first(spec, self._peers.node)
+            if acceptance is not None:
+                return acceptance
+        return peer.create_job(spec, self._peers.node)
 
     def _poll(
         self, peer: ParticipantApi, job: Job, request: messages.PollTaskAt

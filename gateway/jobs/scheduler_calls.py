@@ -60,11 +60,15 @@ class SchedulerCalls:
     def confirm(self, local: LocalJob, action: messages.Confirm) -> list[messages.Event]:
         """Report the decision on a job that waited for one, and learn whether it still counts.
 
-        An approval that comes too late is followed by a question: the job has ended there, and the
-        stop that says so may have been lost or delayed.
+        If an approval comes too late, the scheduling node is asked how the job is: it has ended
+        there, and the stop that says so may be lost or delayed.
         """
-        failure = local.approval.failure if local.approval else None
-        audit_id = local.audit.id if local.audit else ""
+        failure = None
+        if local.approval is not None:
+            failure = local.approval.failure
+        audit_id = ""
+        if local.audit is not None:
+            audit_id = local.audit.id
         try:
             self._scheduler(local).confirm_job(local.id, failure, local.node, audit_id)
         except GatewayError as error:
@@ -77,7 +81,7 @@ class SchedulerCalls:
         return [messages.Done(action, self.clock())]
 
     def ask(self, local: LocalJob, action: messages.QueryScheduler) -> list[messages.Event]:
-        """Ask whether the job still exists at its scheduling node; if not, it is to stop here."""
+        """Ask whether the job still exists at its scheduling node; stop it here if it does not."""
         scheduler = local.spec.scheduler
         try:
             view = self._scheduler(local).job_status(local.id, local.node)
@@ -116,6 +120,7 @@ class SchedulerCalls:
         return messages.Done(action, self.clock())
 
     def _scheduler(self, local: LocalJob) -> SchedulerApi:
+        """Return a client of the job's scheduling node."""
         return self.peers.scheduler(local.spec.scheduler, local.spec.protocol)
 
     def _failed(
@@ -138,8 +143,8 @@ def missed_stop(
 ) -> list[messages.StopRequested]:
     """Return the stop that did not arrive of a job that has ended at its scheduling node.
 
-    Empty for a job that goes on. A node that reports tasks alone, and each only from its start on,
-    has to report all of them before its success counts.
+    Empty for a job that goes on. Some nodes report only tasks, and each only from its start on:
+    their success counts only with all tasks.
     """
     has_all_tasks = len(view.tasks) >= len(local.spec.dag.nodes)
     if not ended(JOB, view.status):
@@ -148,11 +153,22 @@ def missed_stop(
         return []
     outcome = view.outcome or Outcome.STOPPED
     by = local.spec.scheduler
-    failure = view.failure
-    if outcome is Outcome.FAILED and failure is None:
-        text = f"{by} says that the job has failed, and not why"
-        failure = local.own_failure or Failure("FAILED", text, by)
-    if outcome is Outcome.STOPPED and failure is None:
-        failure = Failure("STOPPED", f"stopped by {by}, which did not say why", by)
+    failure = view.failure or _unreported_failure(local, outcome)
     ending = Ending(outcome, now, failure, by)
     return [messages.StopRequested(now, None, ending, by, is_inferred=view.is_inferred)]
+
+
+def _unreported_failure(local: LocalJob, outcome: Outcome) -> Failure | None:
+    """Return the failure of a job whose scheduling node reports an outcome and no cause.
+
+    None unless it has failed or was stopped.
+    """
+    by = local.spec.scheduler
+    match outcome:
+        case Outcome.FAILED:
+            text = f"{by} says that the job has failed, and not why"
+            return local.own_failure or Failure("FAILED", text, by)
+        case Outcome.STOPPED:
+            return Failure("STOPPED", f"stopped by {by}, which did not say why", by)
+        case _:
+            return None

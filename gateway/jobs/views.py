@@ -15,12 +15,15 @@ from gateway.ports import JobView, TaskView
 def view(job: Job, timing: Timing) -> JobView:
     """Return the view of a job that is scheduled here."""
     reasons = waiting.of_tasks(job, timing)
+    failure = None
+    if job.ending is not None:
+        failure = job.ending.failure
     return JobView(
         job.id,
         job.status,
         [_task_view(task, reasons[task.name]) for task in job.tasks.values()],
         job.outcome,
-        job.ending.failure if job.ending else None,
+        failure,
         job.progress,
         job.spec.flow_id,
         job.spec.scheduler,
@@ -34,6 +37,10 @@ def view(job: Job, timing: Timing) -> JobView:
 
 
 def _task_view(task: Task, waits_for: waiting.Waiting | None) -> TaskView:
+    """Return the view of a task; it has the origin of its outputs once they are inherited."""
+    lineage = None
+    if task.status is TaskStatus.SUCCESS:
+        lineage = task.lineage
     return TaskView(
         task.task_id,
         task.name,
@@ -44,7 +51,7 @@ def _task_view(task: Task, waits_for: waiting.Waiting | None) -> TaskView:
         task.attempt,
         task.attempts,
         waits_for,
-        task.lineage if task.status is TaskStatus.SUCCESS else None,
+        lineage,
     )
 
 
@@ -55,21 +62,11 @@ def with_local(
 ) -> JobView:
     """Complete the scheduling node's view of a job with this node's own part.
 
-    Tasks that a peer knows by their names get the ids they run under here, and the others their
-    names. ``asked_before``: seconds since the scheduling node was asked.
+    ``asked_before``: seconds since the scheduling node was asked.
     """
-    ids_by_name = {run.task_name: run.task_id for run in local.runs}
-    names_by_id = {task_id: name for name, task_id in ids_by_name.items()}
-    tasks = []
-    for task in reported.tasks:
-        if task.task_id in names_by_id:
-            task = replace(task, name=names_by_id[task.task_id])
-        else:
-            task = replace(task, task_id=ids_by_name.get(task.task_id, task.task_id))
-        tasks.append(_with_own_part(task, local))
     completed = replace(
         reported,
-        tasks=tasks,
+        tasks=_completed_tasks(reported, local),
         scheduler=reported.scheduler or local.spec.scheduler,
         flow_id=reported.flow_id or local.spec.flow_id,
     )
@@ -80,8 +77,25 @@ def with_local(
     return completed
 
 
+def _completed_tasks(reported: JobView, local: LocalJob) -> list[TaskView]:
+    """Return the reported tasks with this node's part, and with both id and name.
+
+    Some peers know a task only by its name, some only by its id; the runs here have both.
+    """
+    ids_by_name = {run.task_name: run.task_id for run in local.runs}
+    names_by_id = {task_id: name for name, task_id in ids_by_name.items()}
+    tasks = []
+    for task in reported.tasks:
+        if task.task_id in names_by_id:
+            task = replace(task, name=names_by_id[task.task_id])
+        else:
+            task = replace(task, task_id=ids_by_name.get(task.task_id, task.task_id))
+        tasks.append(_with_own_part(task, local))
+    return tasks
+
+
 def _with_own_part(task: TaskView, local: LocalJob) -> TaskView:
-    """Return a task with this node's part, if the scheduling node does not report that."""
+    """Return a task with this node's part, unless the scheduling node reports that itself."""
     own_part = _own_part(local, task.name)
     if own_part is None or local.node in task.nodes:
         return task
@@ -92,7 +106,10 @@ def _with_own_part(task: TaskView, local: LocalJob) -> TaskView:
 
 
 def _with_local_ending(reported: JobView, local: LocalJob) -> JobView:
-    """Return an ended job with the ending that is on record here, unless the node reports another."""
+    """Return an ended job with the ending on record here.
+
+    An outcome that the scheduling node reports takes precedence, unless it was only inferred.
+    """
     ending = local.ending
     if ending is None:
         return reported
@@ -109,7 +126,10 @@ def _waiting_for_scheduler(
     local: LocalJob,
     asked_before: float,
 ) -> waiting.Waiting | None:
-    """Return what a job waits for while nothing is left to do here; None while a run goes on."""
+    """Return the reason for a job that waits for its scheduling node; None while a run goes on.
+
+    ``asked_before``: seconds since that node was asked.
+    """
     if local.status in (JobStatus.PENDING, JobStatus.READY):
         return None
     if not all(run.over for run in local.runs):
@@ -134,9 +154,13 @@ def _own_part(local: LocalJob, task: str) -> TaskView | None:
         by_role.setdefault(task_run.party.role, []).append(task_run)
     nodes = {local.node: {role: merge_runs(of_role) for role, of_role in by_role.items()}}
     failures = [task_run.failure for task_run in runs if task_run.failure]
-    failure = failures[0] if failures else None
     return TaskView(
-        runs[0].task_id, task, merge_runs(runs), failure, nodes, attempt=runs[0].attempt
+        runs[0].task_id,
+        task,
+        merge_runs(runs),
+        next(iter(failures), None),
+        nodes,
+        attempt=runs[0].attempt,
     )
 
 
@@ -147,12 +171,16 @@ def unanswered_view(
 ) -> JobView:
     """Return this node's own view of a job, and why its scheduling node's view is missing.
 
-    Nothing is said of nodes that have no such question.
+    The cause is the reason for waiting if the job waits for the scheduling node, else a warning. A
+    node without this function is no cause for either.
     """
     own_view = local_view(local, timing)
     if isinstance(error, NotServed):
         return own_view
-    text = f"{local.spec.scheduler} did not tell how the job is: {error.message}. This is what is known here"
+    text = (
+        f"{local.spec.scheduler} did not tell how the job is: {error.message}. "
+        "This is what is known here"
+    )
     waits_for = own_view.waiting
     is_known_here = waits_for is None or waits_for.reason in waiting.DECIDED_HERE
     if waits_for is None or is_known_here or ended(JOB, local.status):
@@ -170,13 +198,17 @@ def local_view(local: LocalJob, timing: RunTiming) -> JobView:
     """Return this node's own view of a job, without its scheduling node's."""
     names = dict.fromkeys(run.task_name for run in local.runs)
     parts = [_own_part(local, name) for name in names]
-    ending = local.ending
+    outcome = None
+    failure = local.own_failure
+    if local.ending is not None:
+        outcome = local.ending.outcome
+        failure = local.ending.failure
     return JobView(
         local.id,
         local.status,
         [part for part in parts if part is not None],
-        ending.outcome if ending else None,
-        ending.failure if ending else local.own_failure,
+        outcome,
+        failure,
         progress=run.of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
