@@ -1,4 +1,7 @@
-"""Roles, tokens and permissions on the operators' listener, the origin of peers' requests, and the tokens of runs."""
+"""Roles, tokens and permissions on the operators' listener.
+
+Also the origin of peers' requests, and the tokens of runs.
+"""
 
 import hashlib
 import hmac
@@ -43,8 +46,8 @@ _DATA = (
     r"|datasets/[^/]+/[^/]+/(preview|download))"
 )
 
-# Methods, a pattern of paths, the roles that may use them: the first matching row decides. An admin may do everything,
-# including requests that match no row.
+# Methods, a pattern of paths, the roles that may use them: the first matching row decides. An admin
+# may do everything, including requests that match no row.
 RULES = (
     ("GET", r"/(docs|openapi\.json|metrics|health|console)?", _READERS),
     ("GET POST DELETE", r"/api/v1/session", _READERS),
@@ -98,7 +101,10 @@ class Unauthenticated(GatewayError):
 
 
 class LoginRefused(GatewayError):
-    """A login at the OpenID provider failed; ``reason`` names the browser, the provider or the settings as the cause."""
+    """A login at the OpenID provider failed.
+
+    The ``reason`` names the browser, the provider or the settings as the cause.
+    """
 
     reason = "OIDC_REFUSED"
     code = 403
@@ -136,13 +142,19 @@ def new_token(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[str, Token]:
-    """Return a token's text, to be displayed once, and its stored form. The text holds 256 random bits."""
+    """Return a token's text and its stored form.
+
+    The text holds 256 random bits and is displayed only once.
+    """
     text = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     return text, Token(secrets.token_hex(6), name, role, digest(text), now, expires_at)
 
 
 def digest(text: str) -> str:
-    """Return the stored digest of a token's text, which is random, so that one round of SHA-256 hides it."""
+    """Return the stored digest of a token's text.
+
+    The text is random, so that one round of SHA-256 hides it.
+    """
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -152,7 +164,10 @@ def openid_token_name(name: str, subject: str) -> str:
 
 
 def person_of(name: str) -> str:
-    """Return the part of a token's name that identifies a person, who may change names at an OpenID provider."""
+    """Return the part of a token's name that identifies a person.
+
+    People may change their names at an OpenID provider.
+    """
     if name.startswith(OPENID_PREFIX):
         return name.rpartition("#")[2]
     return name
@@ -167,7 +182,10 @@ class Access:
         clock: Callable[[], datetime],
         configured: str = "",
     ) -> None:
-        """``find`` looks a token up by its digest; ``configured`` is an admin's token in the settings."""
+        """``find`` looks a token up by its digest.
+
+        ``configured`` is an admin's token in the settings.
+        """
         self._find = find
         self._clock = clock
         self._configured = ""
@@ -178,7 +196,8 @@ class Access:
         """Return the identity of a token's holder. Raises `Unauthenticated` with the reason."""
         if not text:
             raise Unauthenticated(
-                "send Authorization: Bearer <token>; an admin makes one by bfia-gateway token create"
+                "send Authorization: Bearer <token>; "
+                "an admin makes one by bfia-gateway token create"
             )
         text_digest = digest(text)
         if self._configured and secrets.compare_digest(text_digest, self._configured):
@@ -270,8 +289,8 @@ def adding_origin(change: Callable[[RecordT], RecordT]) -> Callable[[RecordT], R
 class RunTokens:
     """Issues and checks the tokens by which the containers of one gateway prove which run they are.
 
-    A token is a random id, stored in the database, and a code over it that only the gateway can compute. Access to the
-    database, or to a copy of it, is therefore not enough to make a token.
+    A token is a random id, stored in the database, and a code over it that only the gateway can
+    compute. Access to the database, or to a copy of it, is therefore not enough to make a token.
     """
 
     def __init__(self, key: bytes) -> None:

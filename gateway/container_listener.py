@@ -1,7 +1,8 @@
-"""The address at which this node's containers reach the gateway, and the only one that they can reach.
+"""The listener for this node's containers: the only address of the gateway that they reach.
 
-It is on the engine's bridge, which exists only once the container engine responds. A gateway that starts earlier
-listens there from the first launch after that; each launch also notices a bridge that was created again.
+It is on the engine's bridge, which exists only once the container engine responds. A gateway that
+starts earlier listens there from the first launch after that; each launch also notices a bridge
+that was created again.
 """
 
 import errno
@@ -33,7 +34,10 @@ class ContainerListener:
         first: socket.socket,
         add_socket: Callable[[socket.socket], None],
     ) -> None:
-        """``first`` is the listener's socket; ``add_socket`` gets every further one, which must be served."""
+        """``first`` is the listener's socket.
+
+        ``add_socket`` gets every further one, which must be served.
+        """
         self._engine = engine
         self._advertised = listener.advertise
         self._first_host = host_of(first)
@@ -46,7 +50,8 @@ class ContainerListener:
     def address(self) -> str:
         """Return the base URL for containers, listening on the engine's bridge first if necessary.
 
-        Raises `EngineFailed` (ENGINE_DOWN, CREATE_FAILED, PORT_IN_USE) if containers cannot reach this gateway.
+        Raises `EngineFailed` (ENGINE_DOWN, CREATE_FAILED, PORT_IN_USE) if containers cannot reach
+        this gateway.
         """
         with self._lock:
             if isinstance(self._engine, ContainerdEngine):
@@ -58,7 +63,10 @@ class ContainerListener:
             return self._advertised or f"http://{self._host}:{self._port}"
 
     def try_open(self) -> None:
-        """Listen on the engine's bridge if the engine responds, and log how containers are isolated."""
+        """Listen on the engine's bridge if the engine responds.
+
+        Logs how containers are isolated.
+        """
         try:
             self.address()
         except EngineFailed as error:
@@ -97,7 +105,8 @@ class ContainerListener:
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 text = (
-                    "the container engine's bridge is not on this machine: listen.container.advertise must say "
+                    "the container engine's bridge is not on this machine: "
+                    "listen.container.advertise must say "
                     "where containers reach this gateway, and engine.docker.outside let them"
                 )
                 raise EngineFailed(text, reason="CREATE_FAILED") from error

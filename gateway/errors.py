@@ -1,16 +1,16 @@
 """The errors that the gateway responds with, and how a response reports them.
 
-One handler per adapter turns them into a response. Any other exception is a bug: it is logged with its trace, and the
-response does not contain its text.
+One handler per adapter turns them into a response. Any other exception is a bug: it is logged with
+its trace, and the response does not contain its text.
 
     GatewayError
     ├── Invalid            bad input; carries every Problem
     ├── NotFound           nothing by that name here
-    │   └── Unreadable     a job's record that cannot be read: it has ended, and nothing else is known of it
+    │   └── Unreadable     a job's record that cannot be read: it has ended, the rest is unknown
     ├── Conflict           the same name with other content
     ├── NotAllowed         the sender may not do that
     ├── Refused            a peer, or this node, said no; carries a stable reason
-    │   └── NotServed      a peer has no such path: it was asked for something beyond the standard
+    │   └── NotServed      a peer has no such path: the request is beyond the standard
     ├── PeerUnreachable    no answer from a peer
     ├── EngineFailed       the container engine could not do it
     ├── TooLarge           the body is over its limit
@@ -38,8 +38,8 @@ MAX_TEXT = 20_000  # characters of an error's message in a response
 def release(handled: BaseException) -> None:
     """Clear the frames of a handled error and its causes.
 
-    Frames of threads and of the framework refer to the error, and it refers to them: together with the refused
-    body they would stay in memory until the garbage collector runs, which is rare.
+    Frames of threads and of the framework refer to the error, and it refers to them: together with
+    the refused body they would stay in memory until the garbage collector runs, which is rare.
     """
     error: BaseException | None = handled
     while error is not None:
@@ -143,8 +143,8 @@ class NotServed(Refused):
 class PeerUnreachable(GatewayError):
     """No response came.
 
-    ``delivered`` is False if the request certainly never reached the peer. ``skew``: seconds that the peer's clock
-    is ahead according to its response, if it refused a signature for that.
+    ``delivered`` is False if the request certainly never reached the peer. ``skew``: seconds that
+    the peer's clock is ahead according to its response, if it refused a signature for that.
     """
 
     reason = "PEER_UNREACHABLE"
@@ -191,7 +191,10 @@ class TooManyStreams(GatewayError):
 
 
 class DatabaseAway(Busy):
-    """The database does not respond. The last write may have succeeded; repeating it is safe, as every write here."""
+    """The database does not respond.
+
+    The last write may have succeeded; repeating it is safe, as every write here.
+    """
 
     reason = "DATABASE_AWAY"
 
@@ -240,7 +243,10 @@ def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str,
 
 
 def shown(value: Any, limit: int = 500) -> Any:
-    """Return a value for a response: JSON numbers unchanged, everything else as text of at most ``limit``."""
+    """Return a value for a response.
+
+    JSON numbers are unchanged, everything else is text of at most ``limit`` characters.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, bool | int | float | None):
@@ -249,7 +255,10 @@ def shown(value: Any, limit: int = 500) -> Any:
 
 
 def shorten(value: Any, limit: int = 500) -> str:
-    """Return a value as encodable text of at most ``limit`` characters, with an ellipsis if it is cut."""
+    """Return a value as encodable text of at most ``limit`` characters.
+
+    An ellipsis shows that it was cut.
+    """
     text: str = value if isinstance(value, str) else repr(value)
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= limit:
@@ -278,8 +287,8 @@ def brief(error: GatewayError) -> GatewayError:
 
 # ---------------------------------------------------------------- problems of an input
 #
-# Translates pydantic's errors, for requests, files and settings alike. Each problem has the path, a rule that begins
-# with a verb, the value, and a suggestion.
+# Translates pydantic's errors, for requests, files and settings alike. Each problem has the path, a
+# rule that begins with a verb, the value, and a suggestion.
 
 MISSING = "is missing"
 _MAX_LISTED = 12  # known keys listed in a rule
@@ -369,14 +378,17 @@ def _problem(
 
 
 def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
-    """Return the problem of a value that is none of the choices, which pydantic lists as ``'a', 'b' or 'c'``."""
+    """Return the problem of a value that is none of the choices.
+
+    Pydantic lists them as ``'a', 'b' or 'c'``.
+    """
     choices = [choice.strip("'") for choice in re.split(r", | or ", expected)]
     rule = f"must be one of {', '.join(choices)}"
     return Problem(path, rule, value, near(str(value), choices))
 
 
 def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
-    """Return the suggestion to rename an unknown key that was meant as a missing one; "" without one."""
+    """Return the suggestion to rename an unknown key to a missing one; "" without one."""
     *parent, last = location or ("",)
     name = str(last)
     unknown_keys = []
@@ -397,7 +409,10 @@ def _unknown_key(
     value: Any,
     model: Any,
 ) -> Problem:
-    """Return the problem of a key that a model does not have, with a suggestion if there is a likely one."""
+    """Return the problem of a key that a model does not have.
+
+    It has a suggestion if there is a likely one.
+    """
     keys = _keys(model, location[:-1])
     rule = "is not known here"
     if keys:
@@ -430,7 +445,7 @@ def _other_name(
     model: Any,
     location: Sequence[Any],
 ) -> str:
-    """Return the unknown key that is another platform's name of a missing one; "" if there is none."""
+    """Return the unknown key that is another platform's name of a missing one; else ""."""
     other_names = _other_names(model, location)
     for unknown in unknown_keys:
         if other_names.get(unknown) == key:

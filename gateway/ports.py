@@ -1,7 +1,7 @@
 """The interfaces between the core and its adapters.
 
-The same two interfaces are implemented by the use cases of this node (`Coordinator`, `Participant`) and by each
-protocol's client, so a call looks the same whether it stays in the process or goes out.
+The same two interfaces are implemented by the use cases of this node (`Coordinator`, `Participant`)
+and by each protocol's client, so a call looks the same whether it stays in the process or goes out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -119,9 +119,9 @@ class SchedulerApi(Protocol):
     ) -> None:
         """Stop the job everywhere (``task_name`` empty), or one task and all that need its output.
 
-        ``why`` is the sender's explanation; with another reason than STOPPED the job has failed. Ended tasks keep
-        their status, with all that follow them. May be repeated. Raises `NotFound`, and `NotAllowed` for a node
-        without a part in the job.
+        ``why`` is the sender's explanation; with another reason than STOPPED the job has failed.
+        Ended tasks keep their status, with all that follow them. May be repeated. Raises
+        `NotFound`, and `NotAllowed` for a node without a part in the job.
         """
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
@@ -135,7 +135,8 @@ class SchedulerApi(Protocol):
     ) -> None:
         """Start no further task, or (``on`` False) continue. May be repeated.
 
-        Raises `NotFound`, `NotAllowed`, `Conflict` if the job has ended, `NotServed` for a peer without this request.
+        Raises `NotFound`, `NotAllowed`, `Conflict` if the job has ended, `NotServed` for a peer
+        without this request.
         """
 
     def amend_job(
@@ -145,10 +146,12 @@ class SchedulerApi(Protocol):
         reason: str,
         sender: NodeId,
     ) -> int:
-        """Give tasks that have not begun new parameters, at every node or at none; return the version.
+        """Give new parameters to tasks that have not begun, at every node or at none.
 
-        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), the error of a node that
-        refuses them, and `NotServed`.
+        Returns the version of the parameters.
+
+        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), the error of
+        a node that refuses them, and `NotServed`.
         """
 
     def confirm_job(
@@ -162,31 +165,45 @@ class SchedulerApi(Protocol):
 
         ``audit``: id of the question, if the node was asked before the job was created.
 
-        May be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a decision that
-        differs from the recorded one, and for a refusal once the job is READY.
+        May be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a
+        decision that differs from the recorded one, and for a refusal once the job is READY.
         """
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
-        """Run an ended job again from a task on, as a new job; return once every node has accepted it.
+        """Run an ended job again from a task on, as a new job.
 
-        Raises `NotFound`, `NotAllowed`, `Conflict` (JOB_NOT_ENDED), `Invalid`, `Refused` (INHERITANCE_FAILED, …).
+        Returns once every node has accepted it.
+
+        Raises `NotFound`, `NotAllowed`, `Conflict` (JOB_NOT_ENDED), `Invalid`, `Refused`
+        (INHERITANCE_FAILED, …).
         """
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Record a task's state. It may be late or repeated. Raises `NotFound` for a task unknown here."""
+        """Record a task's state, which may be late or repeated.
+
+        Raises `NotFound` for a task unknown here.
+        """
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Note that the sender has free resources for a waiting job. Only a hint, which may be lost."""
+        """Note that the sender has free resources for a waiting job.
+
+        This is only a hint, which may be lost.
+        """
 
 
 class ParticipantApi(Protocol):
     """The requests of a scheduling node to a participating node. Every call may be repeated."""
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Check and store the job. Raises `Invalid` with every problem, `Conflict`, `NotAllowed`."""
+        """Check and store the job.
+
+        Raises `Invalid` with every problem, `Conflict`, `NotAllowed`.
+        """
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Ask a node before the job is created whether it accepts it; None if it does not want to be asked.
+        """Ask a node before the creation of a job whether it accepts the job.
+
+        Returns None if the node does not audit jobs before their creation.
 
         Its decision arrives by `SchedulerApi.confirm_job`. Raises the errors of `create_job`.
         """
@@ -203,7 +220,10 @@ class ParticipantApi(Protocol):
         """
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Return the checks of a job here without creating it. Raises `NotAllowed`, `NotServed`, `Refused`."""
+        """Return the checks of a job here without creating it.
+
+        Raises `NotAllowed`, `NotServed`, `Refused`.
+        """
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Reserve the job's resources here until it ends. Raises `Refused` with RESOURCES_BUSY."""
@@ -217,7 +237,9 @@ class ParticipantApi(Protocol):
         sender: NodeId,
         without: Sequence[str] = (),
     ) -> None:
-        """Begin the job, with the resources that are not reserved yet. ``without`` names the excluded parties.
+        """Begin the job, and reserve the resources that are not reserved yet.
+
+        ``without`` names the excluded parties.
 
         Raises `Conflict`, `NotAllowed`, `Refused` with RESOURCES_BUSY.
         """
@@ -232,7 +254,8 @@ class ParticipantApi(Protocol):
     ) -> None:
         """Offer new parameters, which take effect once a task's start names them.
 
-        ``holding``: ids of the earlier offers in effect. ``amended``: the job with all of them, which a request signs.
+        ``holding``: ids of the earlier offers in effect. ``amended``: the job with all of them,
+        which a request signs.
 
         Raises `Invalid`, `Conflict`, `NotAllowed`, `NotServed`.
         """
@@ -247,8 +270,8 @@ class ParticipantApi(Protocol):
     ) -> None:
         """Accept the task's runs, which start afterwards.
 
-        ``holding``: ids of the offered parameters in effect, each accepted by the node before. Raises `Refused` with
-        NO_ROLE_HERE if the node has no role in the task.
+        ``holding``: ids of the offered parameters in effect, each accepted by the node before.
+        Raises `Refused` with NO_ROLE_HERE if the node has no role in the task.
         """
 
     def poll_task(
@@ -280,7 +303,8 @@ class ParticipantApi(Protocol):
     ) -> None:
         """End one task and those that follow it, unless it has succeeded or never started.
 
-        Some peers only know tasks by their ids: then ``job_id`` and ``task_name`` are empty. Raises `NotFound`.
+        Some peers only know tasks by their ids: then ``job_id`` and ``task_name`` are empty. Raises
+        `NotFound`.
         """
 
     def delete_job(
@@ -316,7 +340,8 @@ class ProtocolAdapter(Protocol):
     """A protocol: its client for calls that go out, and the container's environment it defines."""
 
     name: str
-    numbers_tasks: bool  # its nodes identify tasks by name and number of attempt, both of which the id contains
+    # Its nodes identify a task by its name and the number of the attempt; its id contains both.
+    numbers_tasks: bool
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
@@ -333,7 +358,10 @@ class ProtocolAdapter(Protocol):
         """Return the variables of a run's container."""
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container that serves its state; None if it does not respond, or has not ended its work."""
+        """Ask a container that serves its state.
+
+        Returns None if it does not respond, or has not ended its work.
+        """
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return a job as this protocol submits it."""

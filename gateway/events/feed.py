@@ -29,7 +29,8 @@ class Event:
     job_id: str
     node: str  # where the event happened
     at: str
-    # scheduler: the node that schedules the job; participant: this node's part; operator: an action here
+    # scheduler: the node that schedules the job; participant: this node's part; operator: an action
+    # here
     side: str
     by: str
     status: str  # in the timeline's words
@@ -55,9 +56,9 @@ class _Observation:
 class Feed:
     """Reads events in the order of their numbers, and never past a number that may still appear.
 
-    With several gateways on one database an entry may become visible after another one with a higher
-    number. The feed therefore waits for missing numbers for some seconds; numbers of failed writes
-    stay missing forever.
+    With several gateways on one database an entry may become visible after another one with a
+    higher number. The feed therefore waits for missing numbers for some seconds; numbers of failed
+    writes stay missing forever.
     """
 
     def __init__(
@@ -83,7 +84,10 @@ class Feed:
         job_id: str = "",
         limit: int = 500,
     ) -> Page:
-        """Return the events after a number, oldest first; of these names and this job only, if given."""
+        """Return the events after a number, oldest first.
+
+        Only events of these names and of this job are returned, if they are passed.
+        """
         until = self._highest_final(number)
         rows = stored.after(
             self._store,

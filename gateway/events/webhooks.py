@@ -1,7 +1,8 @@
 """Delivers the events of jobs to other programs.
 
 A webhook gets every event at least once, in order. Its position is stored in the database and moves
-only after a 2xx response. A receiver that fails is tried again at growing pauses; events wait for it.
+only after a 2xx response. A receiver that fails is tried again at growing pauses; events wait for
+it.
 """
 
 import hashlib

@@ -108,7 +108,8 @@ class ContractRoutes(Effect):
         text = ""
         if self._was_revoked(application, is_enabled):
             text = (
-                f"the route of {application.partner} was disabled here after this node had applied: "
+                f"the route of {application.partner} was disabled here "
+                "after this node had applied: "
                 "enable it, or terminate the application"
             )
         elif key is not None and self._was_revoked(application, has_key):

@@ -162,7 +162,7 @@ class Inheritance:
         return ""
 
     def keep(self, spec: JobSpec, offer: Offer) -> None:
-        """Record the new job in the earlier ones, so that the cleaner keeps the outputs it needs."""
+        """Record the new job in the earlier ones, so that the cleaner keeps their outputs."""
 
         def add_heir(local: LocalJob) -> LocalJob:
             if spec.job_id in local.heirs:

@@ -10,7 +10,10 @@ from gateway.errors import NotAllowed, Refused
 
 @dataclass(frozen=True)
 class Intake:
-    """The conditions for new jobs: the node is not drained, the sender has a route and quota left."""
+    """The conditions for new jobs.
+
+    The node is not drained, and the sender has a route and quota left.
+    """
 
     draining: threading.Event  # set while this node takes no new jobs
     quota: Callable[[NodeId], None]  # raises `Busy` for a node at its limit of unfinished jobs here

@@ -132,7 +132,10 @@ class NewJobs:
     # ---------------------------------------------------------------- record
 
     def _build_tasks(self, spec: JobSpec, lineage: dict[str, Lineage]) -> dict[str, Task]:
-        """Return the job's tasks by name. Raises `Invalid` for tasks in which no node has a role."""
+        """Return the job's tasks by name.
+
+        Raises `Invalid` for tasks in which no node has a role.
+        """
         are_numbered = self._peers.numbers_tasks(spec)
         roles_of_task = flow.once_per_component(self._roles)
         tasks = {}
@@ -178,7 +181,10 @@ class NewJobs:
 
 
 def _task_nodes(spec: JobSpec, roles: tuple[str, ...] | None) -> dict[NodeId, NodeTask]:
-    """Return a task's record per node; ``roles`` None (component not registered here): all roles."""
+    """Return a task's record per node.
+
+    ``roles`` are those of its component; None means all roles, as it is not registered here.
+    """
     states: dict[NodeId, dict[str, TaskStatus]] = {}
     for party in spec.parties:
         if roles is None or party.role in roles:

@@ -122,7 +122,10 @@ class TaskPlanner:
         )
 
     def placements(self, spec: JobSpec) -> Mapping[str, TaskPlacement]:
-        """Return the engine and the roles of each task here; unregistered components are left out."""
+        """Return the engine and the roles of each task here.
+
+        Tasks with an unregistered component are left out.
+        """
 
         def find_placement(dag_node: DagNode) -> TaskPlacement | None:
             with suppress(Refused):

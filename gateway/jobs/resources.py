@@ -230,7 +230,7 @@ class Resources:
     # -------------------------------------------------- reservations left over
 
     def reconcile(self) -> None:
-        """Release the reservations of ended jobs, and of jobs that their scheduler never started."""
+        """Release reservations of jobs that have ended, or that their scheduler never started."""
         now = self._clock()
         for claim, status in self._claims.with_states():
             if ended(status):
@@ -242,7 +242,7 @@ class Resources:
         self._freed(resource_queue.admissible(self.ledger(), now, self._rules))
 
     def _needs_repair(self, job_id: str, now: datetime) -> bool:
-        """Return whether an ended job has no run left and did not release its reservation itself."""
+        """Return whether an ended job without runs has not released its reservation itself."""
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return True

@@ -1,7 +1,7 @@
-"""The context of work: the node, its peers, the trace id, the acting user, the requests made so far.
+"""The context of work: node, peers, trace id, acting user, and the requests made so far.
 
-Each protocol's client reports its requests to other nodes with `exchanged`; `listening` collects them
-for a job's timeline.
+Each protocol's client reports its requests to other nodes with `exchanged`; `listening` collects
+them for a job's timeline.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,10 @@ class NodeContext:
 
 
 class Peers:
-    """Routes each call to this node's own use cases or to the client of a protocol; the only such place."""
+    """Routes each call to this node's own use cases or to the client of a protocol.
+
+    It is the only place that does so.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Peers:
         return self._adapter_for(node, protocol).participant(node)
 
     def numbers_tasks(self, spec: JobSpec) -> bool:
-        """True if the ids of a job's tasks have to contain the task's name, for one of its nodes."""
+        """True if the ids of a job's tasks must contain the task's name, for one of its nodes."""
         protocols = {spec.protocol}
         for node in spec.nodes:
             if node != self.node:
@@ -86,7 +89,10 @@ class Peers:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request to another node, and its response with the other node's code and message, unchanged."""
+    """One request to another node and its response.
+
+    Code and message are the other node's, unchanged.
+    """
 
     node: str
     method: str

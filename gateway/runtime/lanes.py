@@ -210,8 +210,8 @@ class _Lane:
     def _take_next(self) -> _Turn | None:
         """Take the next work; None if none may begin now.
 
-        That is if every job with queued work occupies its share of the threads, or if jobs are being
-        submitted and other work has its one thread.
+        That is if every job with queued work occupies its share of the threads, or if jobs are
+        being submitted and other work has its one thread.
         """
         for priority in sorted(self._queues, key=self._rank, reverse=True):
             job = self._first_below_share(self._queues[priority])

@@ -1,11 +1,12 @@
 """Liveness of the gateways that share the node's database, and of other nodes.
 
-Jobs do not depend on a gateway: any of them advances a due job. Containers do: they and their channel
-belong to one gateway. After a long silence of that gateway its runs fail with CHANNEL_LOST, and the
-retry rule decides what follows.
+Jobs do not depend on a gateway: any of them advances a due job. Containers do: they and their
+channel belong to one gateway. After a long silence of that gateway its runs fail with CHANNEL_LOST,
+and the retry rule decides what follows.
 
-A node that a call did not reach is probed with a cheap connection every second or two, on behalf of all
-work that waits for it. A node that accepts connections but does not answer is probed at growing pauses.
+A node that a call did not reach is probed with a cheap connection every second or two, on behalf of
+all work that waits for it. A node that accepts connections but does not answer is probed at growing
+pauses.
 """
 
 import math
@@ -46,7 +47,8 @@ class Heartbeat:
     ) -> None:
         """``record(job_id, event)`` applies an event of a job's runs.
 
-        ``lost_after``: seconds of silence after which a gateway counts as lost, with its containers.
+        ``lost_after``: seconds of silence after which a gateway counts as lost, with its
+        containers.
         """
         self._gateways = gateways
         self._owner = owner
@@ -84,9 +86,10 @@ class Heartbeat:
     def beat(self) -> None:
         """Write the heartbeat, and take over the jobs of lost gateways.
 
-        Only a gateway that has beaten without a break for ``lost_after`` may call others lost: after
-        an outage of the database or a common start of all machines every gateway seems silent. So it
-        does after a freeze of this process, which may have affected the others as well.
+        Only a gateway that has beaten without a break for ``lost_after`` may call others lost:
+        after an outage of the database or a common start of all machines every gateway seems
+        silent. So it does after a freeze of this process, which may have affected the others as
+        well.
         """
         try:
             silence = self._gateways.beat(self._owner, self._url)
@@ -112,7 +115,10 @@ class Heartbeat:
                 self._taken_over.discard(gateway.owner)
 
     def _take_over(self, owner: str) -> None:
-        """Fail the runs of a lost gateway, and give its jobs another home (searched for once only)."""
+        """Fail the runs of a lost gateway, and give its jobs another home.
+
+        The other home is searched for only once.
+        """
         job_ids = dict.fromkeys(self._gateways.jobs_of(owner))
         is_first_time = owner not in self._taken_over
         if is_first_time:
@@ -130,7 +136,10 @@ class Heartbeat:
     # ------------------------------------------------------------ homes of jobs
 
     def home_of(self, local: LocalJob) -> str:
-        """Return the gateway for the runs of a job: its home, while that is alive or has runs of it."""
+        """Return the gateway for the runs of a job.
+
+        It is the job's home, while that is alive or has runs of the job.
+        """
         home = local.home
         if home in ("", self._owner):
             return self._owner
@@ -151,7 +160,10 @@ class Heartbeat:
         return gateway.url
 
     def has_files(self, owner: str) -> str:
-        """Name the other gateway with the state folder of a run's owner; empty if it is this gateway's."""
+        """Return the name of the other gateway with the state folder of a run's owner.
+
+        Empty if the folder is this gateway's.
+        """
         installation = owner.rpartition("/")[0]
         if installation in ("", self._owner.rpartition("/")[0]):
             return ""
@@ -188,7 +200,10 @@ class Outages:
         monotonic: Callable[[], float] = time.monotonic,
         every: float = EVERY,
     ) -> None:
-        """``reaches`` tries to connect to a node; ``healed`` is called with a node that was reached again."""
+        """``reaches`` tries to connect to a node.
+
+        ``healed`` is called with a node that was reached again.
+        """
         self._reaches = reaches
         self._healed = healed
         self._monotonic = monotonic

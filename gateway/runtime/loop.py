@@ -27,10 +27,13 @@ def _utc_now() -> datetime:
 
 
 class Loop:
-    """Advances keys when they are due. ``advance(key)`` returns the time when the key is due next, or None.
+    """Advances keys when they are due.
+
+    ``advance(key)`` returns the time when the key is due next, or None.
 
     A key is advanced by one worker at a time; a wake during its advance makes the loop advance it
-    again. Every second the loop asks the store for due keys, which finds the work of a dead process.
+    again. Every second the loop asks the store for due keys, which finds the work of a dead
+    process.
     """
 
     def __init__(

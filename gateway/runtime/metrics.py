@@ -90,7 +90,10 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing, so that `register` does not call `collect` (while the node is still being built)."""
+        """Return nothing.
+
+        Otherwise `register` would call `collect`, while the node is still being built.
+        """
         return ()
 
     def collect(self) -> Iterator[Metric]:

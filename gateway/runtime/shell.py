@@ -45,9 +45,9 @@ def with_calls(
 ) -> Callable[[J], J]:
     """Return the change that also notes these calls, before the notes of the change itself.
 
-    ``answered``: no further try follows, so the calls are noted even if ``is_noted(tries)`` is false.
-    ``quiet`` is given for polls, which are noted only if the change writes a note of its own. It returns the number
-    of polls without news before this one.
+    ``answered``: no further try follows, so the calls are noted even if ``is_noted(tries)`` is
+    false. ``quiet`` is given for polls, which are noted only if the change writes a note of its
+    own. It returns the number of polls without news before this one.
     """
 
     def is_worth_noting(old: J, new: J) -> bool:
@@ -98,7 +98,10 @@ class Shell(Generic[J, ActionsT]):
         records: Records[J],
         stuck: Callable[[str], None],
     ) -> None:
-        """``side``: ``scheduler`` or ``participant``; ``stuck(side)`` is called for each failed advance."""
+        """``side`` is ``scheduler`` or ``participant``.
+
+        ``stuck(side)`` is called for each failed advance.
+        """
         self._store = context.store
         self._clock = context.clock
         self._side = side
@@ -160,8 +163,8 @@ class Shell(Generic[J, ActionsT]):
         self._stuck(self._side)
         if times > 1:
             return
-        text = f"{type(error).__name__} inside the gateway; it is tried again every second, and the gateway's "
-        text += "log tells more"
+        text = f"{type(error).__name__} inside the gateway; it is tried again every second, "
+        text += "and the gateway's log tells more"
         detail = {"reason": "INTERNAL", "message": text}
         self._store.note(job_id, self._side, [Note(self._clock(), STUCK, "", detail)])
 
@@ -179,7 +182,10 @@ class Shell(Generic[J, ActionsT]):
         *events: Any,
         allowed: Callable[[J], None] | None = None,
     ) -> J:
-        """Apply events to a job and do what follows from them; ``allowed`` raises to refuse them."""
+        """Apply events to a job and carry out the consequences.
+
+        ``allowed`` raises to refuse the events.
+        """
         apply_events = self._change_by(*events)
 
         def change(record: J) -> J:
@@ -201,11 +207,13 @@ class Shell(Generic[J, ActionsT]):
         change: Change[J],
         max_deferred: int,
     ) -> None:
-        """Record the answer to a call: immediately if ``max_deferred`` answers of the job are deferred already.
+        """Record the answer to a call, immediately if enough answers are deferred already.
 
-        Otherwise it is deferred until the next write of the job, at most `MAX_DELAY` seconds. Of the answers to
-        several calls, only the last has consequences, and each write costs more than the rest of a call. If the
-        gateway ends before the write, the call is repeated.
+        Enough are ``max_deferred`` answers of the job.
+
+        Otherwise it is deferred until the next write of the job, at most `MAX_DELAY` seconds. Of
+        the answers to several calls, only the last has consequences, and each write costs more than
+        the rest of a call. If the gateway ends before the write, the call is repeated.
         """
         if self._turns.defer(job_id, change, max_deferred):
             self.loop.wake(job_id, self._clock() + timedelta(seconds=MAX_DELAY))

@@ -124,7 +124,7 @@ class Turns(Generic[R, X]):
             return [key for key, queue in self._queues.items() if queue.entries]
 
     def seconds_to_write(self, key: str) -> float | None:
-        """Return the time left until the oldest deferred change is due; None if none is deferred."""
+        """Return the time left until the oldest deferred change is due; None if there is none."""
         with self._lock:
             queue = self._queues.get(key)
             if queue is None:

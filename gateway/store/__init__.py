@@ -1,1 +1,1 @@
-"""The one place that knows SQL. The rest of the code holds domain values, never rows or sessions."""
+"""The only package that knows SQL: the rest of the code has domain values, never rows."""

@@ -186,7 +186,10 @@ class SqlApplications(InDatabase):
         self._database.execute(_APPLICATION.delete().filter_by(number=number))
 
     def used_by(self, job_id: str) -> dict[int, bool]:
-        """Return the applications that a job has used: number -> whether it came with the permit."""
+        """Return the applications that a job has used.
+
+        The value is whether the job came with the permit, by the application's number.
+        """
         c = _APPLICATION_JOB.c
         query = select(c.number, c.permit).where(c.job_id == job_id)
         return {row.number: bool(row.permit) for row in self._database.rows(query)}

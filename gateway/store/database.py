@@ -1,4 +1,4 @@
-"""Access to the database: connections, reads, short transactions, migrations, and the causes of failures."""
+"""Access to the database: connections, short transactions, migrations, causes of failures."""
 
 import logging
 import sqlite3
@@ -25,7 +25,8 @@ _SQLITE_PRAGMAS = (
     "busy_timeout=10000",
     "foreign_keys=ON",
 )
-# Error numbers of the server and the driver for a server that stops, is not reachable, or went away.
+# Error numbers of the server and the driver for a server that stops, is not reachable, or went
+# away.
 _AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
 _CONFLICT_ERRORS = (1213, 1020)  # a deadlock; a row that changed since it was read
 _CONFLICT_RETRIES = 7
@@ -101,7 +102,8 @@ def _query_within_limit(
 ) -> int:
     """Send a statement, unless it is larger than the server's limit.
 
-    Raises `TooLarge`: the server would close the connection, which looks like a server that went away.
+    Raises `TooLarge`: the server would close the connection, which looks like a server that went
+    away.
     """
     if 4 * len(text) >= max_packet:  # UTF-8 takes at most four bytes per character
         encoded = text.encode() if isinstance(text, str) else text
@@ -205,7 +207,10 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """Give a connection in a transaction, which an exception rolls back. Raises `DatabaseAway`."""
+        """Yield a connection in a transaction, which an exception rolls back.
+
+        Raises `DatabaseAway`.
+        """
         _this_thread.transactions = _open_transactions() + 1
         try:
             with _raising_away(), self._writer, self._engine.connect() as connection:
@@ -276,7 +281,10 @@ class InDatabase:
 
 
 def outside_transaction() -> None:
-    """Raise `RuntimeError` if this thread holds a transaction: nothing slow may happen inside one."""
+    """Raise `RuntimeError` if this thread holds a transaction.
+
+    Nothing slow may happen inside a transaction.
+    """
     if _open_transactions():
         raise RuntimeError("a call to a peer or an engine inside a database transaction")
 
@@ -321,7 +329,10 @@ def repeat_on_conflict(work: Callable[[], X], retries: int = _CONFLICT_RETRIES) 
 
 @contextmanager
 def _raising_away() -> Iterator[None]:
-    """Raise `DatabaseAway` if the database does not respond; pass on the errors of wrong statements."""
+    """Raise `DatabaseAway` if the database does not respond.
+
+    Errors of wrong statements are passed on.
+    """
     try:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:

@@ -75,7 +75,7 @@ def after(
 
 
 def cursor(store: Store, key: str) -> int | None:
-    """Return the number of the last entry delivered to a receiver; None if the receiver is unknown."""
+    """Return the number of the last entry delivered to a receiver; None for an unknown one."""
     query = select(_WEBHOOK.c.number).filter_by(key=key)
     number: int | None = store.value(query)
     return number
@@ -117,7 +117,10 @@ def move_cursor(
     holder: str,
     number: int,
 ) -> bool:
-    """Store that all entries up to a number are delivered; False if another gateway has the lease."""
+    """Store that all entries up to a number are delivered.
+
+    Returns False if another gateway has the lease.
+    """
     update = _WEBHOOK.update().filter_by(key=key, holder=holder)
     update = update.values(number=number)
     return repeat_on_conflict(partial(store.execute, update)) == 1

@@ -1,4 +1,7 @@
-"""The ledger of the node's resources: every change under one lock, for all gateways on the database."""
+"""The ledger of the node's resources.
+
+Every change takes one lock, for all gateways on the database.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

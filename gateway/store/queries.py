@@ -65,7 +65,10 @@ def newest(store: Store, limit: int) -> list[str]:
 
 
 def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
-    """Return (job id, scheduling node) of the jobs submitted here without a record here, newest first."""
+    """Return jobs submitted here without a record here, newest first.
+
+    Each is its id and its scheduling node.
+    """
     rows = store.rows(_submitted(flow_id is not None), flow=flow_id)
     return [(row.job_id, row.scheduler) for row in rows]
 
@@ -335,7 +338,10 @@ def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
 
 
 class _Details(NamedTuple):
-    """Fields of a list's entry that have no column and are read from the job's record (``state``, JSON)."""
+    """Fields of a list's entry without a column.
+
+    They are read from the job's record (the JSON in ``state``).
+    """
 
     ended_at: datetime | None = None
     user: str = ""
@@ -534,7 +540,10 @@ def abandon(
     at: datetime,
     why: str,
 ) -> list[str]:
-    """End a side of a job as FAILED without reading its record; return its containers' names here."""
+    """End a side of a job as FAILED without reading its record.
+
+    Returns the names of its containers here.
+    """
     table = _SIDES[side]
     update = table.update().where(table.c.job_id == job_id)
     end_active = update.where(table.c.status.not_in(_OVER)).values(

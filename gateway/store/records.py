@@ -128,7 +128,10 @@ class Records(Generic[R]):
         return entry.value
 
     def next_due(self, value: R) -> datetime | None:
-        """Return the time of the next action for a record, as computed by its last write if it is current."""
+        """Return the time of the next action for a record.
+
+        It is the time computed by the last write if that is current.
+        """
         entry = self._cache.get(value.id)
         if entry is None or entry.value is not value or entry.written is None:
             return self._next_due(value)
@@ -140,7 +143,10 @@ class Records(Generic[R]):
             self._cache.drop(job_id)
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
-        """Change a record. Raises `NotFound` and the errors of ``change``; then nothing is changed."""
+        """Change a record.
+
+        Raises `NotFound` and the errors of ``change``; then nothing is changed.
+        """
         prove = adding_origin(change)
 
         def decide(value: R) -> tuple[R, None]:
@@ -150,7 +156,9 @@ class Records(Generic[R]):
         return new
 
     def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
-        """Change a record; return it and the second value of ``change``, which may be called repeatedly.
+        """Change a record; return it and the second value of ``change``.
+
+        ``change`` may be called several times.
 
         A cached record is changed without loading it first: the write names the version it was
         computed from, so a stale one does not succeed. If the change of the cached record fails or
@@ -278,7 +286,9 @@ class Records(Generic[R]):
     def _load(
         self, job_id: str, before: "CachedRecord[R] | None" = None
     ) -> "CachedRecord[R] | None":
-        """Return the stored record, without a query if no other process can have changed the cached one.
+        """Return the stored record.
+
+        No query is made if no other process can have changed the cached one.
 
         ``before``: an earlier version, whose spec need not be parsed again as it never changes.
         Raises `Unreadable`.

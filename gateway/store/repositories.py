@@ -59,7 +59,10 @@ class SqlProviders(InDatabase):
     """
 
     def __init__(self, database: Database, *, sole_writer: bool = False) -> None:
-        """``sole_writer``: no other process writes the database, so reads stay valid until the next write."""
+        """``sole_writer``: no other process writes the database.
+
+        Reads then stay valid until the next write.
+        """
         super().__init__(database)
         self._sole_writer = sole_writer
         self._lock = threading.Lock()
@@ -252,7 +255,10 @@ class SqlRouteVersions(InDatabase):
         return Version(*row) if row else None
 
     def add(self, version: Version) -> bool:
-        """Append a version; False if its number is taken. Author and reason are cut to the columns."""
+        """Append a version; return False if its number is taken.
+
+        Author and reason are cut to the size of the columns.
+        """
         row = {column.name: getattr(version, column.name) for column in schema.route_version.c}
         try:
             self._database.insert(schema.route_version, row)
@@ -275,7 +281,7 @@ class SqlRouteVersions(InDatabase):
         return Export(row.number, row.digest) if row else None
 
     def followed_by(self) -> str:
-        """Return the address of another running gateway that follows a file, empty if there is none."""
+        """Return the address of another running gateway that follows a file; empty for none."""
         export = schema.route_export.c
         gateway = schema.gateway.c
         with self._database.read() as connection:
@@ -308,7 +314,10 @@ class SqlDatasets(InDatabase):
         self._database.put(schema.dataset, key, _dataset_values(dataset))
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
-        """Store ``after`` if the stored dataset is still ``before``; False if another gateway changed it."""
+        """Store ``after`` if the stored dataset is still ``before``.
+
+        Returns False if another gateway has changed it.
+        """
         key = {"namespace": after.namespace, "name": after.name}
         query = select(schema.dataset.c.document).filter_by(**key).with_for_update()
 
@@ -412,7 +421,10 @@ class SqlTokens(InDatabase):
         return [_to_token(row) for row in self._database.rows(query)]
 
     def revoke(self, name_or_id: str, now: datetime) -> int:
-        """Revoke the tokens of this name, or the one with this id; return the number of tokens revoked."""
+        """Revoke the tokens of this name, or the one with this id.
+
+        Returns the number of tokens revoked.
+        """
         t = schema.token
         has_name_or_id = or_(
             t.c.name == name_or_id,
@@ -492,7 +504,10 @@ class Gateways:
         self._store = store
 
     def beat(self, owner: str, url: str) -> float:
-        """Write a heartbeat with the address; return the seconds since the last one, 0 the first time."""
+        """Write a heartbeat with the address of this gateway.
+
+        Returns the seconds since the last heartbeat, 0 for the first one.
+        """
         c = schema.gateway.c
 
         def write() -> float:
@@ -555,7 +570,10 @@ class SqlUsedSignatures(InDatabase):
         request: str,
         seconds: float,
     ) -> str:
-        """Return the fingerprint of the first request with a signature, and keep it for some seconds."""
+        """Return the fingerprint of the first request with a signature.
+
+        It is kept for some seconds.
+        """
         now = self._clock().timestamp()
         if now >= self._next_cleanup:
             self._next_cleanup = now + _SIGNATURE_CLEANUP_INTERVAL

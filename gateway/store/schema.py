@@ -1,9 +1,9 @@
 """Every table and column of the project.
 
 A job is one row: its searchable fields (status, due time, version) have columns, the rest of the
-record is one JSON text, which is rewritten under a new version. `task` and `run` repeat parts of that
-text for other queries: the job of a task id, the containers that should exist.
-Times are seconds since the epoch, UTC.
+record is one JSON text, which is rewritten under a new version. `task` and `run` repeat parts of
+that text for other queries: the job of a task id, the containers that should exist. Times are
+seconds since the epoch, UTC.
 """
 
 from datetime import datetime
@@ -266,8 +266,8 @@ dataset_grant = _table(
     _required("revoked_by", CutName),
 )
 
-# Applications of nodes: for contracts, datasets, projects, flows, models. ``address`` is the sender's, if
-# it was an unknown peer; ``jobs`` counts the jobs that have used the application.
+# Applications of nodes: for contracts, datasets, projects, flows, models. ``address`` is the
+# sender's, if it was an unknown peer; ``jobs`` counts the jobs that have used the application.
 application = _table(
     "application",
     _key("number", RowNumber, autoincrement=True),
@@ -322,7 +322,8 @@ route_version = _table(
     _required("text", LongText),
 )
 
-# Per gateway that follows a file: the version in the file when the gateway last wrote or accepted it.
+# Per gateway that follows a file: the version in the file when the gateway last wrote or accepted
+# it.
 route_export = _table(
     "route_export",
     _key("owner", Id),
@@ -330,8 +331,8 @@ route_export = _table(
     _required("digest", Digest),
 )
 
-# Per receiver of events: the number of the last delivered event, and the gateway that delivers, with
-# the end of its lease.
+# Per receiver of events: the number of the last delivered event, and the gateway that delivers,
+# with the end of its lease.
 webhook = _table(
     "webhook",
     _key("key", Digest),
@@ -342,8 +343,9 @@ webhook = _table(
 
 # ------------------------------------------------------------ resources
 
-# The resources of the node that each unfinished job holds or waits for: thousandths of a core, bytes,
-# bytes, devices. ``further`` has the same for the engines other than the main one, by their names; null: none.
+# The resources of the node that each unfinished job holds or waits for: thousandths of a core,
+# bytes, bytes, devices. ``further`` has the same for the engines other than the main one, by their
+# names; null: none.
 resource_claim = _table(
     "resource_claim",
     _key("job_id", Id),
@@ -419,8 +421,8 @@ template = _table(
     _required("job", Json),
 )
 
-# Signatures of requests while they are valid, with the fingerprint of the request: each signature is
-# valid for one request only.
+# Signatures of requests while they are valid, with the fingerprint of the request: each signature
+# is valid for one request only.
 used_signature = _table(
     "heard_signature",
     _key("signature", Digest),
@@ -429,8 +431,8 @@ used_signature = _table(
     Index("heard_signature_until", "until"),
 )
 
-# Append-only: every change requested on the operators' listener, with its author and result. ``hash``
-# covers the line and the hash of the line before; null: the line is older than the chain.
+# Append-only: every change requested on the operators' listener, with its author and result.
+# ``hash`` covers the line and the hash of the line before; null: the line is older than the chain.
 audit = _table(
     "audit",
     _key("id", RowNumber, autoincrement=True),

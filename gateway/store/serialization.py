@@ -35,7 +35,8 @@ def record(
     """Write a job's record without default values; return it and the texts of its tasks or runs.
 
     ``field`` names the field with the tasks or runs. An object in ``cached_texts``, which maps
-    ``id()`` to text, is not serialised again: each change would cost more with every task of the job.
+    ``id()`` to text, is not serialised again: each change would cost more with every task of the
+    job.
     """
     cls: Any = type(value)
     rest = _writer(cls, sparse=True)(value)
@@ -104,7 +105,10 @@ def stored_names(cls: type) -> dict[str, str]:
 
 @cache
 def _writer(cls: Any, *, sparse: bool) -> Convert:
-    """Return a function that turns a value into a dictionary; ``sparse``: without default values."""
+    """Return a function that turns a value into a dictionary.
+
+    With ``sparse`` default values are left out.
+    """
     if issubclass(cls, datetime):
         return datetime.isoformat
     defaults = _defaults(cls) if sparse else {}

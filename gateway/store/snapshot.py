@@ -80,5 +80,8 @@ def _require_empty(connection: sa.Connection) -> None:
         query = select(func.count()).select_from(table)
         count = connection.execute(query).scalar()
         if count:
-            rule = f"leads to a database in use ({counted(count, 'row')} in {table.name}): name an empty one"
+            rule = (
+                f"leads to a database in use ({counted(count, 'row')} in {table.name}): "
+                "name an empty one"
+            )
             raise Invalid([Problem("database.url", rule)], reason="DATABASE_NOT_EMPTY")

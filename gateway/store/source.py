@@ -1,4 +1,4 @@
-"""Reads the rows of a query from a foreign database as a CSV file, without changing anything there."""
+"""Reads the rows of a query from a foreign database as a CSV file; changes nothing there."""
 
 import csv
 import io

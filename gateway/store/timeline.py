@@ -102,7 +102,10 @@ def without_tokens(text: str) -> str:
 
 
 def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a log line; the fields of a failure are on the same level as the others."""
+    """Return the fields of a log line.
+
+    The fields of a failure are on the same level as the others.
+    """
     fields = dict(detail)
     failure = detail.get("failure")
     if isinstance(failure, Mapping):
