@@ -309,5 +309,6 @@ class RunTokens:
         return id_
 
     def _code(self, id_: str) -> str:
+        """Return the code over an id, which only this gateway can compute."""
         code = hmac.digest(self._key, id_.encode("utf-8", "replace"), "sha256")
         return code.hex()[:_RUN_CODE_LENGTH]

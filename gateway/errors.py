@@ -232,6 +232,7 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
 
 
 def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str, Any]:
+    """Return a problem for a response; ``words`` translates its rule."""
     body = {
         "path": shorten(problem.path),
         "rule": words(shorten(problem.rule)),
@@ -499,6 +500,7 @@ def _models_below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseMod
 
 
 def _key_of(name: str, field: Any) -> str:
+    """Return the key of a field in a document: its alias if it has one."""
     if isinstance(field.validation_alias, str):
         return field.validation_alias
     return field.alias or name

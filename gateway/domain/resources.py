@@ -136,6 +136,7 @@ class Amounts:
         return ", ".join(_text(kind, amount) for kind, amount in self if kind in listed)
 
     def _kinds_above_zero(self) -> tuple[str, ...]:
+        """Return the kinds with an amount above 0."""
         return tuple(kind for kind, amount in self if amount)
 
 

@@ -103,6 +103,7 @@ class Feed:
         return Page(events, max(until, number))
 
     def _event(self, row: Any) -> Event:
+        """Return the event of a timeline entry."""
         return Event(
             id=row.id,
             event=NAME_OF[row.event],

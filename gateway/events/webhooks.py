@@ -118,6 +118,7 @@ class Webhooks:
         return [self._state_of(hook, newest) for hook in self._hooks]
 
     def _state_of(self, hook: WebhookSettings, newest: int) -> dict[str, Any]:
+        """Return the position of one receiver and the cause of its delay."""
         trouble = self._trouble_of(hook)
         number = stored.cursor(self._store, _key(hook))
         if number is None:
@@ -133,11 +134,13 @@ class Webhooks:
         }
 
     def _trouble_of(self, hook: WebhookSettings) -> _Trouble:
+        """Return the failed tries of a receiver's next event; none by default."""
         return self._trouble.get(_key(hook), _Trouble())
 
     # ------------------------------------------------------------ deliveries
 
     def _work(self, hook: WebhookSettings) -> None:
+        """Deliver events to one receiver until the gateway stops; the function of its thread."""
         client = httpx.Client(
             timeout=_TIMEOUT,
             trust_env=False,
@@ -179,6 +182,7 @@ class Webhooks:
         return stored.move_cursor(self._store, _key(hook), self._holder, number)
 
     def _may_continue(self, hook: WebhookSettings) -> bool:
+        """Return whether this gateway still delivers to a receiver."""
         return not self._stopping.is_set() and self._hold(hook)
 
     def _hold(self, hook: WebhookSettings) -> bool:
@@ -220,6 +224,7 @@ class Webhooks:
         event: Event,
         body: bytes,
     ) -> dict[str, str]:
+        """Return the headers of a request with an event; signed if the receiver has a secret."""
         timestamp = str(int(self._clock().timestamp()))
         headers = {
             "content-type": "application/json",

@@ -81,11 +81,13 @@ class _Archive:
         self._file.close()
 
     def _write(self, name: str, content: bytes) -> None:
+        """Write a complete file; its digest is not recorded."""
         with self._member(name) as member:
             member.write(content)
 
     @contextmanager
     def _member(self, name: str) -> Iterator[Any]:
+        """Yield a file of the archive to write to, compressed and readable for everybody."""
         info = zipfile.ZipInfo(name, self._time)
         info.compress_type = zipfile.ZIP_DEFLATED
         info.external_attr = 0o644 << 16

@@ -99,11 +99,16 @@ class JobAudits:
         self._executor.change(audited.id, partial(self._withdraw, sender=sender, ending=ending))
 
     def _stop_scheduled_job(self, audit_id: str, sender: NodeId) -> None:
+        """Stop the job scheduled here that the sender had agreed to; nothing if it has ended."""
         job = self._scheduled_job(audit_id, sender)
         if sender not in job.nodes or not ended(JOB, job.status):
             self._scheduler.stop_job(job.id, "", sender)
 
     def _withdraw(self, local: LocalJob, sender: NodeId, ending: Ending | None) -> LocalJob:
+        """Return the job as withdrawn by the node that requested the audit.
+
+        Raises `Conflict` (JOB_STARTED) for a job that runs: it has to be stopped.
+        """
         if local.status is JobStatus.RUNNING:
             text = f"job {local.id} runs here already; job/stop ends it"
             raise Conflict(text, reason="JOB_STARTED")
@@ -132,6 +137,7 @@ class JobAudits:
 
 
 def _audit_unknown(audit_id: str, sender: NodeId) -> NotFound:
+    """Return the error for an audit that does not exist, or is another node's."""
     return NotFound(
         f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN"
     )

@@ -89,6 +89,7 @@ class NewJobs:
         return _CheckedJob(filled, submitted_digest, texts, chosen)
 
     def _parties_without_route(self, spec: JobSpec) -> list[Problem]:
+        """Return a problem for each party at a node without an enabled route."""
         problems = []
         for party in spec.parties:
             if party.node == self._peers.node:
@@ -177,6 +178,7 @@ class NewJobs:
         return lineage, warnings
 
     def _roles(self, task: DagNode) -> tuple[str, ...] | None:
+        """Return the roles of a task's component; None if it is not registered here."""
         return roles_of(self._registry, task)
 
 

@@ -154,6 +154,7 @@ class Readiness:
                 yield Item(facility.name, Standing.UNKNOWN, cause=failure.text)
 
     def _engine_item(self, name: str, engine: Engine) -> Item:
+        """Return whether an engine responds, as an item of a report."""
         try:
             engine.check()
         except EngineError as error:

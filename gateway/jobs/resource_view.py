@@ -148,6 +148,7 @@ def pool_view(local: LocalJob | None) -> dict[str, Any] | None:
 
 
 def _waiting_runs(local: LocalJob) -> list[dict[str, str]]:
+    """Return the runs that wait for amounts of the job's pool, each with the shortage."""
     views = []
     for run in local.runs:
         reason = domain_run.waits_for(local, run)

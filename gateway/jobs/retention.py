@@ -296,6 +296,7 @@ class Cleaner:
         return any(run.over and run.collect.state is CallState.OK for run in runs)
 
     def _remove_container(self, item: Item) -> None:
+        """Remove a container."""
         self._engine.remove(item.name)
 
     # ---------------------------------------------------------------- sessions of the channel
@@ -319,6 +320,7 @@ class Cleaner:
                 yield Item("session", session, job, size, "its job is unknown here")
 
     def _remove_session(self, item: Item) -> None:
+        """End a job's session of the channel, with its mailbox."""
         self._end_session(item.job)
 
     # ---------------------------------------------------------------- uploads
@@ -368,6 +370,7 @@ class Cleaner:
                 yield Item("logs", name, run.job_id, size_of(path), "the time of its logs is over")
 
     def _remove_logs(self, item: Item) -> None:
+        """Delete the folder with a run's logs."""
         files.remove(self._leftovers.runs / item.name)
 
     # ---------------------------------------------------------------- outputs
@@ -401,6 +404,7 @@ class Cleaner:
         return ids
 
     def _remove_output(self, item: Item) -> None:
+        """Delete an output of a job."""
         self._leftovers.delete(item.name)
 
     # ---------------------------------------------------------------- jobs

@@ -84,6 +84,7 @@ class Peers:
         return self._adapters[protocol]
 
     def _adapter_for(self, node: NodeId, protocol: str) -> ProtocolAdapter:
+        """Return the adapter of a node's protocol in jobs of a protocol."""
         return self._adapters[self._speaks(node, protocol)]
 
 
@@ -160,6 +161,7 @@ def by_user() -> dict[str, str]:
 
 @contextmanager
 def _set(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Set a context variable for the block."""
     token = variable.set(value)
     try:
         yield value

@@ -63,6 +63,7 @@ class Lanes:
         target.put(job, work, priority)
 
     def _threads_of(self, lane: str) -> int:
+        """Return how many threads a lane may have."""
         if lane == self._own_lane:
             return _COMPUTING_THREADS
         return self._threads
@@ -84,6 +85,7 @@ class Lanes:
             lane.close(wait)
 
     def _wake_all(self) -> None:
+        """Let the idle threads of all lanes look for work again."""
         with self._lock:
             lanes = list(self._lanes.values())
         for lane in lanes:
@@ -98,6 +100,7 @@ class _Submissions:
         self._count = 0
 
     def begin(self) -> None:
+        """Count one job more."""
         with self._lock:
             self._count += 1
 
@@ -109,6 +112,7 @@ class _Submissions:
 
     @property
     def under_way(self) -> bool:
+        """Whether any job is being submitted."""
         return self._count > 0
 
 
@@ -143,6 +147,7 @@ class _Lane:
         work: Work,
         priority: int,
     ) -> None:
+        """Queue work of a job; start a thread for it if none is idle and another one is allowed."""
         with self._condition:
             jobs = self._queues.setdefault(priority, OrderedDict())
             jobs.setdefault(job, deque()).append(work)
@@ -160,6 +165,7 @@ class _Lane:
         thread.start()
 
     def queued(self, job: str) -> int:
+        """Return how many works of a job wait for their turn."""
         with self._condition:
             return sum(len(jobs.get(job, ())) for jobs in self._queues.values())
 
@@ -169,6 +175,7 @@ class _Lane:
             self._condition.notify_all()
 
     def close(self, wait: bool) -> None:
+        """Drop the queued work and end the threads; ``wait``: until they have ended."""
         with self._condition:
             self._closed = True
             self._queues.clear()
@@ -180,6 +187,7 @@ class _Lane:
                 thread.join()
 
     def _run(self) -> None:
+        """Do work until the lane is closed; the function of each thread."""
         while True:
             turn = self._wait_for_turn()
             if turn is None:
@@ -230,12 +238,14 @@ class _Lane:
         return priority
 
     def _first_below_share(self, jobs: Iterable[str]) -> str | None:
+        """Return the first job that may occupy another thread; None if there is none."""
         for job in jobs:
             if self._running[job] < self._share:
                 return job
         return None
 
     def _take(self, priority: int, job: str) -> _Turn:
+        """Take the next work of a job out of its queue. The caller has the lock."""
         jobs = self._queues[priority]
         works = jobs[job]
         turn = _Turn(job, works.popleft(), is_for_new_job=priority == FIRST)

@@ -78,9 +78,11 @@ class Heartbeat:
         self._loop.stop()
 
     def _beat_when_due(self, _owner: str) -> None:
+        """Write the heartbeat; the function that the loop calls."""
         self.beat()
 
     def _always_due(self, _now: object) -> list[str]:
+        """Return the only key of the loop: it is due at every interval."""
         return [self._owner]
 
     def beat(self) -> None:
@@ -107,6 +109,7 @@ class Heartbeat:
             self._take_over_lost(gateways)
 
     def _take_over_lost(self, gateways: list[KnownGateway]) -> None:
+        """Take over the jobs of gateways that were silent for too long."""
         for gateway in gateways:
             is_lost = gateway.owner != self._owner and gateway.silent > self._lost_after
             if is_lost:
@@ -149,6 +152,7 @@ class Heartbeat:
         return home if has_runs else self._owner
 
     def _is_alive(self, owner: str) -> bool:
+        """Return whether a gateway has written its heartbeat recently."""
         gateway = self._known.get(owner)
         return gateway is not None and gateway.silent <= GATEWAY_TIMEOUT
 
@@ -259,6 +263,7 @@ class Outages:
             return [node for node, probe in self._probes.items() if probe.at <= now]
 
     def _due_at(self, _now: object) -> list[NodeId]:
+        """Return the nodes to probe now, whatever time the loop passes."""
         return self.due()
 
     def look(self, node: NodeId) -> None:

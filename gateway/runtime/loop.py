@@ -23,6 +23,7 @@ _STOP_TIMEOUT = 10.0  # seconds per thread
 
 
 def _utc_now() -> datetime:
+    """Return the current time."""
     return datetime.now(UTC)
 
 
@@ -77,6 +78,7 @@ class Loop:
             thread.start()
 
     def _add_thread(self, target: Callable[[], None], name: str) -> None:
+        """Add a thread, which `start` begins."""
         thread = threading.Thread(
             target=target,
             name=name,
@@ -106,6 +108,7 @@ class Loop:
                 self._condition.notify()
 
     def _seconds_until(self, at: datetime | None) -> float:
+        """Return the seconds until a time; 0 for None and for a time that has passed."""
         if at is None or at.year == 1:  # `datetime.min`: long overdue
             return 0.0
         return max((at - self._clock()).total_seconds(), 0.0)
@@ -113,12 +116,14 @@ class Loop:
     # ------------------------------------------------------------ due keys of the store
 
     def _tick(self) -> None:
+        """Wake the keys that are due by the store, at intervals, until the loop stops."""
         while True:
             self._wake_overdue()
             if self._stopping.wait(self._every):
                 return
 
     def _wake_overdue(self) -> None:
+        """Wake the keys that are due by the store; log an outage of the database once."""
         try:
             for key in self._overdue(self._clock()):
                 self.wake(key)
@@ -136,6 +141,7 @@ class Loop:
     # ------------------------------------------------------------ workers
 
     def _work(self) -> None:
+        """Advance keys until the loop stops; the function of each worker."""
         while True:
             key = self._wait_for_key()
             if key is None:
@@ -201,6 +207,7 @@ class Loop:
         return due
 
     def _report_failure(self, key: str, error: Exception) -> None:
+        """Log a failed advance: the first, second, fourth, eighth and so on in a row."""
         self._failures[key] += 1
         times = self._failures[key]
         is_power_of_two = times & (times - 1) == 0

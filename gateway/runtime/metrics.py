@@ -115,6 +115,7 @@ class Metrics(Collector):
 
 
 def _result_of(exchange: Exchange) -> str:
+    """Return the result of a request to another node: unreachable, ok or refused."""
     if exchange.http is None:
         return "unreachable"
     if exchange.code in _OK_CODES:

@@ -263,6 +263,7 @@ class Shell(Generic[J, ActionsT]):
         raise NotImplementedError
 
     def _next_due(self, record: J) -> datetime | None:
+        """Return when a job has its next action; None if it has none."""
         return self._records.next_due(record)
 
     def _mark_reached(self, record: J, node: NodeId) -> J:
@@ -274,4 +275,5 @@ class Shell(Generic[J, ActionsT]):
 
 
 def _unchanged(record: J) -> J:
+    """Return a record unchanged."""
     return record

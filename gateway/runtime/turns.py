@@ -33,6 +33,7 @@ class _Pending(Generic[R]):
 
     @property
     def is_done(self) -> bool:
+        """Whether the change is stored, or has failed."""
         return self.result is not None or self.error is not None
 
 
@@ -88,6 +89,7 @@ class Turns(Generic[R, X]):
         return entry.result
 
     def _join(self, key: str, entry: _Pending[R]) -> _Queue[R]:
+        """Queue a change behind the others of its key, and return the queue."""
         with self._lock:
             queue = self._queues.setdefault(key, _Queue())
             queue.callers += 1
@@ -95,6 +97,7 @@ class Turns(Generic[R, X]):
         return queue
 
     def _leave(self, key: str, queue: _Queue[R]) -> None:
+        """Leave a queue; the last one removes it if it is empty."""
         with self._lock:
             queue.callers -= 1
             if not queue.callers and not queue.entries:
@@ -169,6 +172,7 @@ class Turns(Generic[R, X]):
 
 
 def _deferred(queue: _Queue[R]) -> list[_Pending[R]]:
+    """Return the changes of a queue that no caller waits for."""
     return [entry for entry in queue.entries if entry.deadline is not None]
 
 

@@ -231,6 +231,7 @@ class SqlApplications(InDatabase):
 
 
 def _unknown(number: int) -> NotFound:
+    """Return the error for a number without an application."""
     return NotFound(f"no application has the number {number}", reason="APPLICATION_UNKNOWN")
 
 
@@ -246,6 +247,7 @@ def _changing_columns(application: Application) -> dict[str, Any]:
 
 
 def _to_application(row: Any) -> Application:
+    """Return the application of a row; number and jobs have columns of their own."""
     application = loads(Application, row.document)
     return replace(
         application,

@@ -25,12 +25,13 @@ _SQLITE_PRAGMAS = (
     "busy_timeout=10000",
     "foreign_keys=ON",
 )
-# Error numbers of the server and the driver for a server that stops, is not reachable, or went
-# away.
+# Numbers of errors of the server and the driver: the server stops, is not reachable, or went away.
+# The driver has 0 for a connection that is closed already.
 _AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
 _CONFLICT_ERRORS = (1213, 1020)  # a deadlock; a row that changed since it was read
-_CONFLICT_RETRIES = 7
+_CONFLICT_RETRIES = 7  # of a transaction, before its error is raised
 _SERVER_STATUS_IN_TRANSACTION = 1  # bit of the server's status
+# Errors of opening a database; TypeError and ValueError are those of wrong options in the URL.
 _OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError)
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -42,6 +43,7 @@ _VERSION = sa.Table(
     sa.MetaData(),
     sa.Column("version_num", sa.String(32), primary_key=True),
 )
+# Advice for a database that cannot be used, by the server's number of the error.
 _NEXT_STEPS: dict[object, str] = {
     1044: "grant the user of database.url all privileges on that database, or correct the address",
     1045: "correct user or password in database.url",
@@ -55,7 +57,10 @@ _this_thread = threading.local()
 
 
 def connect(url: str) -> sa.Engine:
-    """Create the pool of connections; six of them, as more threads at the same time are slower."""
+    """Create the pool of connections to a database.
+
+    It has six of them: more threads at the same time are slower.
+    """
     pool: dict[str, Any] = {
         "pool_size": 6,
         "max_overflow": 0,
@@ -76,7 +81,8 @@ def connect(url: str) -> sa.Engine:
 
 
 def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
-    # We begin transactions ourselves: the driver would begin too late for a write lock.
+    """Set up a new connection to SQLite."""
+    # Transactions are begun by `Database.write`: the driver would begin too late for a write lock.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in _SQLITE_PRAGMAS:
@@ -85,7 +91,9 @@ def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
 
 
 def _prepare_mysql_connection(connection: Any, _record: Any) -> None:
-    # We begin transactions ourselves: to switch autocommit for each read costs four requests.
+    """Set up a new connection to MariaDB or MySQL, with the server's limit for statements."""
+    # Transactions are begun by `Database.write`: switching autocommit for each read would cost four
+    # requests to the server.
     connection.autocommit(True)
     connection.rollback = partial(_rollback_if_begun, connection, connection.rollback)
     with connection.cursor() as cursor:
@@ -100,10 +108,9 @@ def _query_within_limit(
     text: str | bytes,
     **options: Any,
 ) -> int:
-    """Send a statement, unless it is larger than the server's limit.
+    """Send a statement; raise `TooLarge` if it is larger than the server's limit.
 
-    Raises `TooLarge`: the server would close the connection, which looks like a server that went
-    away.
+    The server would close the connection, which looks like a server that went away.
     """
     if 4 * len(text) >= max_packet:  # UTF-8 takes at most four bytes per character
         encoded = text.encode() if isinstance(text, str) else text
@@ -117,7 +124,7 @@ def _query_within_limit(
 
 
 def _rollback_if_begun(connection: Any, rollback: Callable[[], None]) -> None:
-    """Roll back a transaction; without one (after a read) save the request to the server."""
+    """Roll back a transaction, if there is one: after a read this saves a request to the server."""
     if connection.server_status & _SERVER_STATUS_IN_TRANSACTION:
         rollback()
 
@@ -166,6 +173,7 @@ class Prepared:
         return connection.exec_driver_sql(compiled.text, rows)
 
     def _compile(self, dialect: sa.Dialect) -> _CompiledStatement:
+        """Compile the statement for a dialect."""
         compiled: Any = self._statement.compile(dialect=dialect, column_keys=self._columns)
         names = compiled.positiontup or compiled.params
         parameters = [(name, compiled.params[name]) for name in names]
@@ -180,6 +188,7 @@ def _run(
     query: Query,
     parameters: Mapping[str, Any],
 ) -> Any:
+    """Run a query on a connection, prepared or not."""
     if isinstance(query, Prepared):
         return query.run(connection, parameters)
     return connection.execute(query, parameters)
@@ -201,7 +210,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Give a connection for reading. Raises `DatabaseAway`."""
+        """Yield a connection for reading. Raises `DatabaseAway`."""
         with _raising_away(), self._engine.connect() as connection:
             yield connection
 
@@ -487,6 +496,7 @@ def _upgrade(connection: sa.Connection) -> None:
 
 
 def _create_tables(connection: sa.Connection) -> None:
+    """Create all tables in an empty database, with the single row of the resource pool."""
     schema.metadata.create_all(connection, checkfirst=False)
     pool_row = {
         "id": 1,
@@ -500,6 +510,7 @@ def _create_tables(connection: sa.Connection) -> None:
 
 
 def _run_migrations(connection: sa.Connection) -> None:
+    """Migrate a database to the newest revision of the schema."""
     from alembic import command  # noqa: PLC0415 - 11 MB, needed only for a migration
     from alembic.config import Config  # noqa: PLC0415
 

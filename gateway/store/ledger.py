@@ -161,6 +161,7 @@ class Claims:
 
 
 def _claim(row: Any) -> Claim:
+    """Return the claim of a row."""
     plain_fields = {name: getattr(row, name) for name in _PLAIN_FIELDS}
     further = {name: Amounts(*amounts) for name, amounts in (row.further or {}).items()}
     amounts = Amounts(row.cpu, row.memory, row.disk, row.gpu)
@@ -173,6 +174,7 @@ def _claim(row: Any) -> Claim:
 
 
 def _row(claim: Claim) -> dict[str, Any]:
+    """Return the row of a claim."""
     further = {}
     for engine, amounts in claim.further.items():
         further[engine] = [amounts.cpu, amounts.memory, amounts.disk, amounts.gpu]

@@ -149,4 +149,5 @@ def _row(stored: Kept) -> dict[str, Any]:
 
 
 def _kept(row: Any) -> Kept:
+    """Return the model of a row, with the decisions of operators."""
     return Kept(loads(PartyModel, row.document), row.deployed_at, tuple(row.granted))

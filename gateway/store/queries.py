@@ -212,6 +212,7 @@ def drop_job(
 
 
 def _is_known(connection: sa.Connection, job_id: str) -> bool:
+    """Return whether any table has a row of the job."""
     for table in _JOB_TABLES:
         query = select(table.c.job_id).filter_by(job_id=job_id).limit(1)
         if connection.execute(query).first():
@@ -313,6 +314,7 @@ def _without_scheduled(query: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def _age_and_id(entry: _SideRow) -> tuple[float, str]:
+    """Return the key that sorts rows by their time of creation, then by the job's id."""
     return entry.row.created_at, entry.row.job_id
 
 
@@ -353,6 +355,7 @@ def _entry(
     sides: tuple[str, ...],
     details: _Details,
 ) -> Listed:
+    """Return an entry of the list of jobs."""
     return Listed(
         job_id=row.job_id,
         flow_id=row.flow_id,
@@ -475,6 +478,7 @@ def _after(query: sa.Select[Any], cursor: JobCursor | None) -> sa.Select[Any]:
 
 
 def _takes_part(spec: str, node: NodeId) -> bool:
+    """Return whether a node has a party in a stored job."""
     parties = loads(JobSpec, spec).parties
     return any(party.node == node for party in parties)
 
@@ -506,6 +510,7 @@ def count(store: Store) -> Counts:
 
 
 def _job_counts(store: Store) -> dict[tuple[str, str, str], int]:
+    """Return the number of jobs by side, status and outcome."""
     counts: dict[tuple[str, str, str], int] = {}
     for side, table in _SIDES.items():
         c = table.c
@@ -516,6 +521,7 @@ def _job_counts(store: Store) -> dict[tuple[str, str, str], int]:
 
 
 def _task_counts(store: Store) -> dict[str, int]:
+    """Return the number of tasks of unfinished jobs by status."""
     job = schema.job.c
     task = schema.task.c
     query = select(task.status, func.count())
@@ -525,6 +531,7 @@ def _task_counts(store: Store) -> dict[str, int]:
 
 
 def _run_counts(store: Store) -> dict[str, int]:
+    """Return the number of runs here by status."""
     run = schema.run.c
     query = select(run.status, func.count()).group_by(run.status)
     return dict(map(tuple, store.rows(query)))

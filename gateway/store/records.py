@@ -278,6 +278,7 @@ class Records(Generic[R]):
     def _load_existing(
         self, job_id: str, before: "CachedRecord[R] | None" = None
     ) -> "CachedRecord[R]":
+        """Return the stored record. Raises `NotFound` if there is none."""
         entry = self._load(job_id, before)
         if entry is None:
             raise job_unknown(job_id)
@@ -286,12 +287,11 @@ class Records(Generic[R]):
     def _load(
         self, job_id: str, before: "CachedRecord[R] | None" = None
     ) -> "CachedRecord[R] | None":
-        """Return the stored record.
+        """Return the stored record; None if there is none.
 
-        No query is made if no other process can have changed the cached one.
-
-        ``before``: an earlier version, whose spec need not be parsed again as it never changes.
-        Raises `Unreadable`.
+        No query is made if no other process can have changed the cached one. ``before`` is an
+        earlier version, whose spec need not be parsed again as it never changes. Raises
+        `Unreadable`.
         """
         cached = self._cache.get(job_id)
         drops = self._cache.drops
@@ -401,6 +401,7 @@ class Records(Generic[R]):
 
 
 def _outcome(value: Job | LocalJob) -> Outcome | None:
+    """Return the outcome of a job, from either of its records; None while it goes on."""
     if isinstance(value, Job):
         return value.outcome
     if value.ending is None:
@@ -452,6 +453,7 @@ class Rows(Generic[R]):
             update.run(connection, changed)
 
     def _parts(self, value: R | None) -> list[Any]:
+        """Return the tasks or runs of a record; empty without a record."""
         if value is None:
             return []
         parts = getattr(value, self.field)
@@ -592,6 +594,7 @@ class RecordCache(Generic[R]):
             self.drops += 1
 
     def _pop(self, job_id: str) -> CachedRecord[R] | None:
+        """Remove a record and return it; None if it is not cached. The caller has the lock."""
         entry = self._entries.pop(job_id, None)
         if entry is not None:
             self._size -= entry.size
@@ -599,5 +602,6 @@ class RecordCache(Generic[R]):
 
 
 def _is_newer(entry: CachedRecord[R], than: CachedRecord[R]) -> bool:
+    """Return whether a cached record is a later version of the same record."""
     is_same_record = entry.created_at == than.created_at
     return is_same_record and entry.version > than.version

@@ -97,6 +97,7 @@ class SqlProviders(InDatabase):
                 self._cache.clear()
 
     def _write_once(self, revision: Revision) -> None:
+        """Write a revision in one transaction. Raises `Stale` if its number is taken."""
         document = dumps(revision.provider.document())
         row = {
             "provider_key": revision.key,
@@ -212,6 +213,7 @@ def _select_revisions(key: str) -> sa.Select[Any]:
 
 
 def _to_revision(row: Any) -> Revision:
+    """Return the revision of a row."""
     return Revision(
         row.provider_key,
         row.number,
@@ -344,12 +346,14 @@ class SqlDatasets(InDatabase):
 
 
 def _parse_dataset(document: str | None) -> Dataset | None:
+    """Return the dataset of a stored text; None for none."""
     if not document:
         return None
     return loads(Dataset, document)
 
 
 def _dataset_values(dataset: Dataset) -> dict[str, Any]:
+    """Return the columns of a dataset, apart from its key."""
     return {
         "document": dumps(dataset),
         "created_at": time.time(),
@@ -395,6 +399,7 @@ class SqlGrants(InDatabase):
 
 
 def _to_grant(row: Any) -> Grant:
+    """Return the grant of a row."""
     namespace, name, *fields = row
     return Grant(Address(namespace, name), *fields)
 
@@ -443,6 +448,7 @@ class SqlTokens(InDatabase):
 
 
 def _to_token(row: Any) -> Token:
+    """Return the token of a row."""
     id_, name, role, *fields = row
     return Token(id_, name, Role(role), *fields)
 
@@ -598,10 +604,12 @@ class SqlUsedSignatures(InDatabase):
         return repeat_on_conflict(insert_or_find)
 
     def _delete_expired(self, now: float) -> None:
+        """Delete the signatures whose time is over."""
         t = schema.used_signature
         self._database.execute(t.delete().where(t.c.until < now))
 
     def _find(self, signature: str) -> str | None:
+        """Return the fingerprint of the request with this signature; None if it was not used."""
         query = select(schema.used_signature.c.request).filter_by(signature=signature)
         return self._database.text(query)
 

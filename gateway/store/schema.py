@@ -37,11 +37,13 @@ class _Moment(sa.types.TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
+        """Return a time as seconds since the epoch."""
         if value is None:
             return None
         return value.timestamp()
 
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
+        """Return seconds since the epoch as a time."""
         if value is None:
             return None
         return as_time(value)
@@ -61,6 +63,7 @@ class _Cut(sa.types.TypeDecorator[str]):
         self._length = length
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        """Return a text that fits into the column."""
         if value is None:
             return None
         return _encodable(value)[: self._length]
@@ -73,11 +76,13 @@ class _Json(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        """Return a value as JSON."""
         if value is None:
             return None
         return _encodable(dumps(value))
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        """Return the value of a JSON text."""
         if value is None:
             return None
         return loads(dict, value)
@@ -108,6 +113,7 @@ RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
+    """Return a table whose texts are compared exactly."""
     return sa.Table(name, metadata, *items, **EXACT)
 
 

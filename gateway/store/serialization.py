@@ -58,6 +58,8 @@ def record(
 
 
 def _encoder(*, sparse: bool) -> Callable[[Any], str]:
+    """Return an encoder of JSON for dataclasses; ``sparse`` leaves out default values."""
+
     def default(value: Any) -> Any:
         cls: Any = type(value)
         return _writer(cls, sparse=sparse)(value)
@@ -162,6 +164,7 @@ def _reader(annotation: Any) -> Convert:
 
 
 def _same(value: Any) -> Any:
+    """Return a value unchanged: its type needs no conversion."""
     return value
 
 
@@ -183,6 +186,7 @@ def _union_reader(annotation: Any) -> Convert:
 
 
 def _tuple_reader(annotation: Any) -> Convert:
+    """Return a function that reads a list of JSON as a tuple."""
     convert_item = _reader(get_args(annotation)[0])
 
     def read(values: Any) -> Any:
@@ -192,6 +196,7 @@ def _tuple_reader(annotation: Any) -> Convert:
 
 
 def _mapping_reader(annotation: Any) -> Convert:
+    """Return a function that reads an object of JSON as a dictionary."""
     convert_key, convert_value = map(_reader, get_args(annotation))
 
     def read(pairs: Any) -> Any:
@@ -202,6 +207,7 @@ def _mapping_reader(annotation: Any) -> Convert:
 
 @cache
 def _dataclass_reader(cls: type) -> Callable[..., Any]:
+    """Return a function that reads an object of JSON as a dataclass."""
     hints = get_type_hints(cls)
     readers = {}
     for name, key in stored_names(cls).items():

@@ -30,6 +30,7 @@ def snapshot(database: Database) -> Iterator[Iterator[tuple[str, TableRows]]]:
 
 
 def _begin_snapshot(connection: sa.Connection) -> None:
+    """Begin a transaction that sees the database as it is now, whatever others write."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN")
         return
@@ -38,6 +39,7 @@ def _begin_snapshot(connection: sa.Connection) -> None:
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> TableRows:
+    """Yield the rows of a table one after the other, without reading them all into memory."""
     query = select(sa.text("*")).select_from(sa.table(table.name))
     streaming = connection.execution_options(stream_results=True)
     for row in streaming.execute(query).mappings():

@@ -39,6 +39,7 @@ class Source:
             yield Table(result)
 
     def _connect(self) -> sa.Connection:
+        """Yield a connection to the foreign database. Raises `Invalid` if there is none."""
         try:
             engine = sa.create_engine(
                 self._url,
@@ -126,6 +127,7 @@ def _check_no_bytes(columns: list[str], row: sa.Row[Any]) -> None:
 
 @contextmanager
 def _query_errors_as_invalid() -> Iterator[None]:
+    """Raise `Invalid` for an error of the query."""
     try:
         yield
     except _QUERY_ERRORS as error:
@@ -134,4 +136,5 @@ def _query_errors_as_invalid() -> Iterator[None]:
 
 
 def _wrong(field: str, rule: str) -> Invalid:
+    """Return the error for a field of a source that breaks this rule."""
     return Invalid([Problem(field, rule)], reason="SOURCE_UNUSABLE")

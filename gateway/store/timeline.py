@@ -62,6 +62,7 @@ def _row(
     side: str,
     note: Note,
 ) -> dict[str, Any]:
+    """Return the row of a note in the timeline."""
     seconds = 0.0
     if note.at.year > 1:  # `datetime.min` has no timestamp
         seconds = note.at.timestamp()
@@ -119,6 +120,7 @@ def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loggable(value: Any) -> Any:
+    """Return a value for a log line: numbers unchanged, anything else as one text."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
