@@ -9,7 +9,7 @@ from gateway.domain.records import replace
 from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
-_MAX_PROGRESS = 99  # per cent, before the job has succeeded
+_MAX_PROGRESS = 99  # per cent; the largest progress of a job that has not succeeded
 GRACE = 30.0  # seconds for a node's report to arrive after its own deadline
 
 
@@ -19,7 +19,7 @@ class Acceptance:
 
     # the job needs resources of the node that must be reserved before it starts
     holds: bool = False
-    # for how many tasks at the same time that is enough; None: no limit
+    # number of tasks that can run in parallel on this reservation; None: no limit
     tasks_at_once: int | None = None
     waits: bool = False  # the job needs approval there; the node reports the decision
     within: float | None = None  # seconds until the decision at the latest, if it reports them
@@ -27,8 +27,8 @@ class Acceptance:
     inherited: tuple[str, ...] | None = None
     # the job is not created there yet: the node was requested to audit it first
     asked_only: bool = False
-    waits_for: str = ""  # if it does not wait for a person: the cause, in the node's words
-    # image, data, storage, transport -> state
+    waits_for: str = ""  # the cause in the node's words if it waits for no person; else empty
+    # states of image, data, storage and transport that are not ready, by these names
     checks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -38,7 +38,7 @@ class Reservation:
 
     acceptance: Acceptance = field(default=Acceptance(), metadata={"stored": "said"})
     apply: Call = Call()  # OK while the node has granted it; SENT or LOST: it may have granted it
-    give_back: Call = Call()
+    give_back: Call = Call()  # releases it
     waiting_since: datetime | None = None  # when the node first had too little free
     freed_at: datetime | None = None  # when it last reported free capacity
 
@@ -52,7 +52,7 @@ class Consent:
     status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED, once
     # the job is not created there yet; that follows once the node has agreed
     asked_only: bool = False
-    waits_for: str = ""  # if it does not wait for a person: the cause, in the node's words
+    waits_for: str = ""  # the cause in the node's words if it waits for no person; else empty
 
     @property
     def decides_by(self) -> datetime:
@@ -156,7 +156,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The task of an earlier job whose outputs this one inherits: of the job in which it ran."""
+    """The origin of inherited outputs: the task that wrote them, and the job in which it ran."""
 
     job_id: str
     task_id: str
@@ -170,11 +170,11 @@ class Task:
     task_id: str
     status: TaskStatus
     nodes: Mapping[NodeId, NodeTask]
-    attempt: int = 0  # number of the present one, from 0
-    failure: Failure | None = None
+    attempt: int = 0  # number of the present attempt, from 0
+    failure: Failure | None = None  # of the present attempt
     # set once the task has to stop at every node, or must never start; its status follows later
     ending: Ending | None = None
-    started_at: datetime | None = None  # of the attempt
+    started_at: datetime | None = None  # when the first start of the present attempt was sent
     ended_at: datetime | None = None
     # when the attempt failed, while a retry follows: it is stopped at every node first
     failed_at: datetime | None = field(default=None, metadata={"stored": "again_from"})
@@ -225,7 +225,7 @@ class Origin:
     """The job that this one runs again."""
 
     job_id: str
-    start: str  # the task from which on
+    start: str  # the task that it began with again
     by: NodeId
     changed: tuple[str, ...] = ()  # tasks with other parameters
     # in the form of ``task_params``; known to the scheduling node only, as they may be one party's

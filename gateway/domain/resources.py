@@ -29,7 +29,7 @@ UNITS = {
     "gpu": 1,
 }
 MAIN = ""  # key of the node's main engine where amounts are by engine
-# Named as the origin of the CPU limit of a partner's task that requests none.
+# Origin of the CPU limit of a partner's task that requests none, in texts for people.
 PARTNERS_LIMIT = "the node's bound for partners"
 
 
@@ -322,7 +322,7 @@ class ClaimState(StrEnum):
     """The state of a job's reservation at the node."""
 
     WAITING = "WAITING"
-    HELD = "HELD"
+    HELD = "HELD"  # granted
     # Released before the job has started, because another node was busy. The claim keeps its age.
     RETURNED = "RETURNED"
 
@@ -363,7 +363,7 @@ class Ledger:
     further: Mapping[str, Amounts] = field(default_factory=dict)
     # further engines that do not respond -> the error; nothing is reserved there until they do
     away: Mapping[str, str] = field(default_factory=dict)
-    # used by other programs than this node, by engine
+    # amounts that other programs than this node use, by engine
     others: AmountsByEngine = AmountsByEngine()
 
     @property

@@ -55,17 +55,17 @@ def job_of(output: Address) -> str:
 class Exit:
     """How a container exited, as the engine reports it."""
 
-    code: int
-    signal: int | None = None  # that ended it, if any
-    oom_killed: bool = False
+    code: int  # its exit code
+    signal: int | None = None  # the signal that ended it; None if it ended by itself
+    oom_killed: bool = False  # the kernel has ended it for lack of memory
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    missing_outputs: tuple[str, ...] = ()  # outputs of the job that are not in the storage
+    missing_outputs: tuple[str, ...] = ()  # names of the run's outputs that are not in the storage
 
 
 @dataclass(frozen=True)
 class FileSum:
-    """A file of an output in the storage, when its run had succeeded."""
+    """The fingerprint of an output's file, taken after its run had succeeded."""
 
     name: str  # ``data_<n>`` or ``metadata``
     size: int  # bytes
@@ -77,8 +77,8 @@ class FileSum:
 class Reporting:
     """The state of a run last reported to the scheduling node, and the call under way."""
 
-    status: TaskStatus | None = None
-    call: Call = Call()
+    status: TaskStatus | None = None  # None: nothing was reported yet
+    call: Call = Call()  # reports the present status, if it is another one
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,13 @@ class Run:
     component: ComponentRef
     image: str
     created_at: datetime
-    # metadata.profile: older forms of storage and addresses in its environment
+    # older forms of storage and addresses that the image expects (``metadata.profile``); empty:
+    # none
     image_profile: str = ""
     # other values of its registration: control_port, n_threads, chunk_size
     declared: Mapping[str, int] = field(default_factory=dict)
     engine: str = ""  # empty: the main one
-    attempt: int = 0  # from 0, of this node's own counting
+    attempt: int = 0  # from 0, as counted by this node
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)
     # name in the component's description -> address
@@ -115,20 +116,20 @@ class Run:
     roles: tuple[str, ...] = ()  # roles that take part in the task
     # the vendor's result codes -> their meaning
     results: Mapping[str, str] = field(default_factory=dict)
-    launch: Call = Call()
-    started_at: datetime | None = None
+    launch: Call = Call()  # starts its container
+    started_at: datetime | None = None  # when its container was started
     ended_at: datetime | None = None
-    probe_at: datetime | None = None
-    reported: TaskStatus | None = None
+    probe_at: datetime | None = None  # when its container is inspected next
+    reported: TaskStatus | None = None  # by its container; None: nothing yet
     reported_at: datetime | None = None
     result_code: str = ""
     result_message: str = ""
-    exit: Exit | None = None
-    stop_at: datetime | None = None
-    stop: Call = Call()
-    failure: Failure | None = None
-    no_callback: bool = False
-    collect: Call = Call()
+    exit: Exit | None = None  # None: its container has not exited, as far as it is known
+    stop_at: datetime | None = None  # when its stop was requested
+    stop: Call = Call()  # stops its container
+    failure: Failure | None = None  # None unless it has failed
+    no_callback: bool = False  # it has succeeded without any report
+    collect: Call = Call()  # saves its logs and removes its container
     reporting: Reporting = field(default=Reporting(), metadata={"stored": "told"})
     image_digest: str = ""
     expected_digest: str = ""  # of the image that was approved; empty: any
@@ -140,7 +141,7 @@ class Run:
     # outputs that are models, by their names in the description: fingerprinted when the run has
     # succeeded
     to_seal: tuple[str, ...] = ()
-    seal: Call = Call()
+    seal: Call = Call()  # reads the fingerprints of these outputs
     files: tuple[FileSum, ...] = ()  # of the sealed outputs
     warnings: tuple[str, ...] = ()  # about its inputs and outputs
 
@@ -229,10 +230,10 @@ class LocalJob:
     node: NodeId
     status: JobStatus
     created_at: datetime
-    digest: str
+    digest: str  # fingerprint of the job as submitted: `gateway.jobs.digest`
     runs: tuple[Run, ...] = ()
     ended_at: datetime | None = None
-    ending: Ending | None = None
+    ending: Ending | None = None  # None while it goes on, or if nothing shows how it ended
     closed: bool = False  # everything that the job held here is released
     inherited: tuple[Run, ...] = ()  # runs of earlier jobs that this one can inherit here
     # tasks that it can inherit as far as this node is concerned; None: it inherits nothing
@@ -240,7 +241,7 @@ class LocalJob:
     heirs: tuple[str, ...] = ()  # later jobs that inherited runs of this one
     # the gateway, of several on this database, that has the job's channel and runs its containers
     home: str = ""
-    close: Call = Call()
+    close: Call = Call()  # releases everything that the job holds here
     model_saved: bool = False  # the job has succeeded, and its models are kept
     approval: Approval | None = None  # None: no approval was needed
     audit: Audit | None = None  # None: there was no audit before the job was created
@@ -254,6 +255,7 @@ class LocalJob:
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
     # asks the scheduling node, silent when people here stopped the job, to stop it
     wish: Call | None = None
+    # of people here, which explains the stop that arrives; None: they requested none
     stop_request: StopRequest | None = None
     # asks the scheduling node, whose stop was sent without the outcome, how the job ended
     inquiry: Call | None = None
@@ -455,7 +457,7 @@ def _sum_of_runs(local: LocalJob, runs: Iterable[Run]) -> AmountsByEngine:
 #
 # The larger of the scheduling node's last report and the share of tasks that have succeeded here.
 
-MOST = 99  # per cent of a job that has not succeeded
+MOST = 99  # per cent; the largest progress of a job that has not succeeded
 
 
 def with_progress(local: LocalJob, percent: float) -> LocalJob:

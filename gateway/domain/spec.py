@@ -29,16 +29,16 @@ def moment(at: datetime) -> str:
 
 @dataclass(frozen=True)
 class UnknownField:
-    """An unknown field of the submitted job, and the name that was probably meant; a warning."""
+    """An unknown field of the submitted job, which is a warning."""
 
     path: str
     rule: str
-    got: str = ""
-    near: str = ""
+    got: str = ""  # the name of the field
+    near: str = ""  # the name that was probably meant; empty for none
 
     @property
     def problem(self) -> Problem:
-        """The same as a problem with its path."""
+        """The warning as a `Problem`."""
         return Problem(self.path, self.rule, self.got, self.near)
 
 
@@ -350,11 +350,11 @@ class Note:
 class CallState(StrEnum):
     """The progress of a request."""
 
-    IDLE = "IDLE"
-    SENT = "SENT"
+    IDLE = "IDLE"  # not under way: never made, or made again at `Call.due_at`
+    SENT = "SENT"  # made, without a response so far
     OK = "OK"
     REFUSED = "REFUSED"
-    LOST = "LOST"  # no response; may be tried again at `Call.due_at`
+    LOST = "LOST"  # no response that settles it; made again at `Call.due_at`
 
 
 @dataclass(frozen=True)
@@ -362,23 +362,23 @@ class Call:
     """One request to one node: the record of the intent, and its response."""
 
     state: CallState = CallState.IDLE
-    sent_at: datetime | None = None
+    sent_at: datetime | None = None  # when it was made last; None: never
     due_at: datetime | None = None  # when it is made, or made again; None: immediately
     tries: int = 0  # how often it was made
     reason: str = ""  # why it was refused
-    message: str = ""
+    message: str = ""  # of the refusal, or of the missing response
 
     @property
     def completed(self) -> bool:
-        """Whether its response is known, so that it is not made again."""
+        """Whether its response has arrived, so that it is not made again."""
         return self.state in (CallState.OK, CallState.REFUSED)
 
     def sent(self, now: datetime) -> "Call":
-        """Return the call as made just now."""
+        """Return the call as made now, with one more try."""
         return replace(self, state=CallState.SENT, sent_at=now, due_at=None, tries=self.tries + 1)
 
     def interrupted(self) -> "Call":
-        """Return the call for a restarted node: one that was under way is due immediately."""
+        """Return the call for a restarted node: due immediately if it was under way."""
         if self.state is not CallState.SENT:
             return self
         return replace(self, state=CallState.LOST, due_at=None)

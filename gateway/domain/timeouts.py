@@ -108,12 +108,13 @@ class Timing(Pauses):
     poll_pushing: float = 2.0
     # upper bound of the pauses above, polled or pushing: a task that runs for hours costs little
     poll_rarely: float = 60.0
-    abreast: int = 64  # tasks of one job under way at the same time
+    abreast: int = 64  # not seconds: tasks of one job that may be under way at the same time
     # pause before a node that had too little free is asked again; it doubles each time
     hold_first: float = 0.5
     # the longest such pause; a node of ours says by itself when it has something free
     hold_most: float = 30.0
-    hold_tries: int = 0  # how often one node is asked before the job ends; 0: as long as it takes
+    # not seconds: requests to one busy node before the job ends; 0: as many as it takes
+    hold_tries: int = 0
     # a job that has waited for resources for this long keeps its grants until all nodes have
     # granted it
     ageing: float = 600.0
@@ -134,7 +135,7 @@ class RunTiming(Pauses):
     probe_rarely: float = 60.0
     # an exit with code 0 waits this long for a report that is still on its way
     callback_grace: float = 1.0
-    # an exit with code 0 and all outputs, but without a report, is a failure and no success
+    # whether an exit with code 0 and all outputs, but without a report, is a failure
     silence_fails: bool = False
     linger: float = 30.0  # a container that reported success may take this long to exit
     stop_grace: float = 5.0  # between asking a container to end and killing it

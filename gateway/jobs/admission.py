@@ -314,11 +314,7 @@ class Admission:
             draft.hidden = frozenset(entry.path for entry in not_shared.problems)
         problems, warnings = self._planner.check(spec, draft.hidden)
         draft.warnings += [str(warning) for warning in warnings]
-        for component_problem in problems:
-            draft.items += _problem_items(component_problem)
-        draft.items += as_warnings("components", warnings)
-        if not problems and not warnings:
-            draft.items.append(fine("components", "fit the job"))
+        draft.items += _component_items(problems, warnings)
         if not_shared is not None:
             self._refuse_not_shared(draft, not_shared, problems)
         self._check_model(draft, problems)
@@ -413,10 +409,7 @@ class Admission:
         """
         failures = self._readiness.failures()
         fetched = self._readiness.to_fetch(draft.images)
-        missing: list[Problem] = []
-        for image in draft.images:
-            if image.missing and image.name not in fetched:
-                missing.append(Problem(image.path, f"IMAGE_NOT_FOUND: {image.error}", image.name))
+        missing = _missing_images(draft.images, fetched)
         refusing = [failure for failure in failures.values() if failure.refuses]
         if refusing:
             texts = [failure.text for failure in refusing]
@@ -468,6 +461,16 @@ class Admission:
         return scheduler == self._node or self._rules.peers.takes_confirm(scheduler)
 
 
+def _missing_images(images: Iterable[JobImage], fetched: Collection[str]) -> list[Problem]:
+    """Return the problems of images that are missing and not pulled first (``fetched``)."""
+    problems = []
+    for image in images:
+        if image.missing and image.name not in fetched:
+            rule = f"IMAGE_NOT_FOUND: {image.error}"
+            problems.append(Problem(image.path, rule, image.name))
+    return problems
+
+
 def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[str, str]:
     """Return the state of the last image that is not ready as the check ``image``; else empty.
 
@@ -483,6 +486,17 @@ def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[
         elif image.error is not None:
             checks["image"] = f"{image.name}: {image.error.reason}"
     return checks
+
+
+def _component_items(problems: Sequence[Problem], warnings: Sequence[Problem]) -> list[Item]:
+    """Return the items of a report for the check of the components; a passed one without any."""
+    if not problems and not warnings:
+        return [fine("components", "fit the job")]
+    items: list[Item] = []
+    for component_problem in problems:
+        items += _problem_items(component_problem)
+    items += as_warnings("components", warnings)
+    return items
 
 
 def _problem_items(component_problem: Problem) -> Sequence[Item]:

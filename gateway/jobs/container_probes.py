@@ -136,15 +136,18 @@ class ContainerProbes:
         return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
 
     def _cause_of_exit(self, run: Run, state: Exited, message: str) -> Failure | None:
-        """Return the failure of storage or network behind an exit; None if neither has failed."""
-        cause = None
+        """Return the failure of storage or network behind an exit; None if neither has failed.
+
+        The network matters only to a run that has neither reported nor been stopped.
+        """
         if state.code:
             cause = self.storage_failure(run, message)
+            if cause is not None:
+                return cause
         is_undecided = run.reported is None and run.stop_at is None
-        has_lost_network = state.cut_off and not state.oom_killed
-        if cause is None and has_lost_network and is_undecided:
-            cause = _network_lost(run)
-        return cause
+        if is_undecided and state.cut_off and not state.oom_killed:
+            return _network_lost(run)
+        return None
 
     def _missing_outputs(self, run: Run) -> tuple[str, ...]:
         """Return the names of a run's outputs that are not in storage. Raises `StorageFailed`."""

@@ -334,9 +334,11 @@ def _log_change(
     observation: _Observation,
     previous: _Observation | None,
 ) -> None:
-    """Log that an engine has fallen silent or answers again."""
+    """Log that an engine has fallen silent or responds again; a first response is no news."""
     was_answering = previous is None or previous.answers
-    if was_answering and not observation.answers:
-        log.warning("an engine does not answer", engine=name or "main", cause=observation.cause)
-    elif observation.answers and not was_answering:
+    if observation.answers == was_answering:
+        return
+    if observation.answers:
         log.info("an engine answers again", engine=name or "main")
+    else:
+        log.warning("an engine does not answer", engine=name or "main", cause=observation.cause)

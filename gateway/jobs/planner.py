@@ -23,7 +23,7 @@ from gateway.domain.spec import JobSpec, effective
 from gateway.errors import Conflict, GatewayError, Invalid, Refused, StorageFailed
 from gateway.jobs import flow_checks
 from gateway.jobs.flow_checks import Plan, Plans
-from gateway.jobs.party_task import PartyTask
+from gateway.jobs.party_task import FlowInput, PartyTask
 from gateway.runtime.context import NodeContext
 from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
@@ -448,18 +448,31 @@ class TaskPlanner:
         if task.dataset and task.component.inputs and task.dataset_path not in hidden:
             self._add_dataset(inputs, task, task.dataset)
         for flow_input in task.inputs:
-            edge = flow_input.edge
-            run = _last_run_of(task, edge.task, runs)
-            # Without a run this party had no part in the upstream task.
-            if not flow_input.name or run is None or edge.key not in run.output_keys:
-                continue
-            address = run.outputs[run.output_keys[edge.key]]
-            inputs.addresses[flow_input.name] = address
-            if not self.storage.exists(address):
-                rule = f"{task.party.label} has no output {edge.key} of task {edge.task}"
-                problem = Problem(f"{task.path}.input", rule, f"{edge.task}.{edge.key}")
-                inputs.missing.append(problem)
+            run = _last_run_of(task, flow_input.edge.task, runs)
+            if flow_input.name and run is not None:
+                self._add_output(inputs, task, flow_input, run)
         return inputs
+
+    def _add_output(
+        self,
+        inputs: _Inputs,
+        task: PartyTask,
+        flow_input: FlowInput,
+        run: Run,
+    ) -> None:
+        """Add an output of an upstream task's run as an input, and note if it does not exist.
+
+        Nothing is added if the run has no such output: this party had no part in it.
+        """
+        edge = flow_input.edge
+        if edge.key not in run.output_keys:
+            return
+        address = run.outputs[run.output_keys[edge.key]]
+        inputs.addresses[flow_input.name] = address
+        if not self.storage.exists(address):
+            rule = f"{task.party.label} has no output {edge.key} of task {edge.task}"
+            problem = Problem(f"{task.path}.input", rule, f"{edge.task}.{edge.key}")
+            inputs.missing.append(problem)
 
     def _add_dataset(
         self,

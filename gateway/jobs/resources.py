@@ -242,14 +242,19 @@ class Resources:
         self._freed(resource_queue.admissible(self.ledger(), now, self._rules))
 
     def _needs_repair(self, job_id: str, now: datetime) -> bool:
-        """Return whether an ended job without runs has not released its reservation itself."""
+        """Return whether an ended job without runs has not released its reservation itself.
+
+        It has `_RELEASE_GRACE` after its end to do so.
+        """
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return True
-        is_running = not local.closed and any(not run.over for run in local.runs)
-        if is_running:
+        has_open_runs = any(not run.over for run in local.runs)
+        if has_open_runs and not local.closed:
             return False
-        return local.ended_at is None or now - local.ended_at > _RELEASE_GRACE
+        if local.ended_at is None:
+            return True
+        return now - local.ended_at > _RELEASE_GRACE
 
     def _repair(self, claim: Claim) -> None:
         """Remove an ended job with its reservation."""

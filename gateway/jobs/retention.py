@@ -356,18 +356,23 @@ class Cleaner:
         if not folders or not (limits or orphans):
             return
         runs = queries.runs_named(self._store, folders)
-        is_past: dict[str, bool] = {}  # by job
+        job_ids = {run.job_id for run in runs.values()}
+        past_jobs = {job_id for job_id in job_ids if self._is_logs_time_over(job_id, limits, now)}
         for name, path in sorted(folders.items()):
             run = runs.get(name)
             if run is None:
                 is_old = bool(limits) and _unchanged_for(path, now) >= max(limits)
                 if orphans or is_old:
                     yield Item("logs", name, "", size_of(path), "the database knows no such run")
-                continue
-            if limits and run.job_id not in is_past:
-                is_past[run.job_id] = self._leftovers.is_past(run.job_id, min(limits), now)
-            if is_past.get(run.job_id):
+            elif run.job_id in past_jobs:
                 yield Item("logs", name, run.job_id, size_of(path), "the time of its logs is over")
+
+    def _is_logs_time_over(self, job_id: str, limits: Sequence[float], now: datetime) -> bool:
+        """Return whether a job ended longer ago than the shortest of these limits.
+
+        False without a limit: its logs stay.
+        """
+        return bool(limits) and self._leftovers.is_past(job_id, min(limits), now)
 
     def _remove_logs(self, item: Item) -> None:
         """Delete the folder with a run's logs."""

@@ -88,19 +88,22 @@ class Prepare(OnJob):
 
 
 class QueryScheduler(OnJob):
-    """Ask the scheduling node, silent for long, whether it still has the job."""
+    """Ask the scheduling node, which was silent for long, whether it still has the job."""
 
     call = "ask"
 
 
 class AskStop(OnJob):
-    """Have the scheduling node, silent when people here stopped the job, stop it everywhere."""
+    """Have the scheduling node stop the job everywhere.
+
+    It was silent when people here stopped the job.
+    """
 
     call = "wish"
 
 
 class QueryEnding(OnJob):
-    """Ask the scheduling node, whose stop did not say so, how the job ended."""
+    """Ask the scheduling node how the job ended, as its stop did not say so."""
 
     call = "inquiry"
 
@@ -206,7 +209,7 @@ class Misreported:
 
 @dataclass(frozen=True)
 class Done:
-    """An action without an event of its own is finished; ``final`` False: retry later."""
+    """The end of an action that has no event of its own."""
 
     action: (
         Collect
@@ -220,9 +223,9 @@ class Done:
         | QueryEnding
     )
     at: datetime
-    final: bool = True
-    message: str = ""
-    warnings: tuple[str, ...] = ()  # of a Collect or StopRun: about the run
+    final: bool = True  # False: it has failed and is retried later
+    message: str = ""  # of the failure, or of a refusal that settles it
+    warnings: tuple[str, ...] = ()  # about the run, after a `Collect` or `StopRun`
 
 
 @dataclass(frozen=True)
@@ -237,22 +240,22 @@ class Sealed(RunEvent):
 
 @dataclass(frozen=True)
 class StopRequested:
-    """A stop of the runs of these tasks; None: of all, and the job with them."""
+    """A stop of runs, or of the whole job."""
 
     at: datetime
-    tasks: frozenset[str] | None
-    ending: Ending | None
-    by: str = ""
+    tasks: frozenset[str] | None  # of the runs; None: all, and the job with them
+    ending: Ending | None  # how the job ends; None: the stop does not say so
+    by: str = ""  # the node that sends it
     # the outcome was read off tasks' states, which a stop may have left so
     is_inferred: bool = False
 
 
 @dataclass(frozen=True)
 class StopWished:
-    """People here have the scheduling node stop the job; ``by`` empty: it has refused to."""
+    """People here have the scheduling node stop the job."""
 
     at: datetime
-    by: str
+    by: str  # the people; empty: the scheduling node has refused
 
 
 @dataclass(frozen=True)
