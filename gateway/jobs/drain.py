@@ -60,9 +60,15 @@ class Drain:
         self._exit = leave
 
     def begin(self, *, stop: bool, leave: bool) -> dict[str, Any]:
-        """Take no new jobs from now on; a second order replaces the first."""
+        """Accept no new jobs from now on; return the state.
+
+        With ``stop`` the jobs under way are stopped, with ``leave`` the process ends after them. A
+        second order replaces the first one.
+        """
         with self._lock:
-            since = self._order.since if self._order else self._clock()
+            since = self._clock()
+            if self._order is not None:
+                since = self._order.since
             self._order = _DrainOrder(since, stop_jobs=stop, exit_when_empty=leave)
             self.draining.set()
             if not self._loop_started:

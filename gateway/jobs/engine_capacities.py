@@ -9,7 +9,7 @@ counts as having those of this machine. The main engine's name is "".
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -92,10 +92,14 @@ class EngineCapacities:
         self._observations: dict[str, _Observation] = {}
         self._locks = {name: threading.Lock() for name in engines}
         self.defaults = task_defaults(settings)
+
+        def all_engines(_: object) -> Iterable[str]:
+            return engines
+
         self.loop = Loop(
             "engines",
             self.look,
-            lambda _: engines,
+            all_engines,
             every=INTERVAL,
             workers=min(len(engines), _MAX_WORKERS),
         )

@@ -30,7 +30,11 @@ Plans = Mapping[tuple[str, str], Plan]  # by the task's name and the party's lab
 def in_flow_order(spec: JobSpec, plans: Plans) -> list[Plan]:
     """Return plans in the order of the flow: each task after the tasks whose outputs it reads."""
     rank = {name: number for number, name in enumerate(order(spec.dag))}
-    return sorted(plans.values(), key=lambda plan: rank[plan.task.node.name])
+
+    def rank_of(plan: Plan) -> int:
+        return rank[plan.task.node.name]
+
+    return sorted(plans.values(), key=rank_of)
 
 
 def unconnected_inputs_and_outputs(task: PartyTask, path: str) -> Iterator[Problem]:

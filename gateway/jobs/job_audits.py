@@ -121,15 +121,16 @@ class JobAudits:
         return approval.audit_status(self._audited_job(audit_id, sender))
 
     def _audited_job(self, audit_id: str, sender: NodeId) -> LocalJob:
-        """Return the job here that an audit of the sender is about."""
+        """Return the job here that an audit of the sender is about. Raises `NotFound`."""
         job_id = self._audits.job_of(sender, audit_id)
-        local = self._store.local_jobs.find(job_id) if job_id else None
-        if local is None or local.audit is None or local.audit.id != audit_id:
-            raise _audit_unknown(audit_id, sender)
-        return local
+        if job_id is not None:
+            local = self._store.local_jobs.find(job_id)
+            if local is not None and local.audit is not None and local.audit.id == audit_id:
+                return local
+        raise _audit_unknown(audit_id, sender)
 
     def _scheduled_job(self, audit_id: str, sender: NodeId) -> Job:
-        """Return the job scheduled here that an audit of this node is about."""
+        """Return the job scheduled here that an audit of this node is about. Raises `NotFound`."""
         job = self._store.jobs.find(approval.job_of(audit_id))
         if job is None:
             raise _audit_unknown(audit_id, sender)

@@ -1,11 +1,12 @@
 """New jobs at the scheduling node: their checks and their first record."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from gateway.domain import dag as flow
 from gateway.domain import rerun, retries, validation
-from gateway.domain.dag import Dag, DagNode
+from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
@@ -46,7 +47,7 @@ class NewJobs:
         self._routes = routes
 
     def check(self, spec: JobSpec) -> list[str]:
-        """Return warnings about a job as far as this node can tell.
+        """Return warnings about a job, as far as this node can tell; empty for none.
 
         Raises `Invalid` with every problem.
         """
@@ -73,6 +74,11 @@ class NewJobs:
     # ---------------------------------------------------------------- checks
 
     def _check(self, spec: JobSpec) -> _CheckedJob:
+        """Return a job with its versions filled in. Raises `Invalid` with every problem.
+
+        The reason is NODE_UNKNOWN if only routes are missing. Open versions are a problem only
+        here: another scheduling node fills them in itself.
+        """
         submitted_digest = digest(spec)
         problems, warnings = validation.check(spec, self._roles)
         problems += self._parties_without_route(spec)
@@ -83,8 +89,7 @@ class NewJobs:
         if spec.scheduler == self._peers.node:
             problems += unknown_versions
         if problems:
-            only_parties = all(is_about_party(problem) for problem in problems)
-            raise Invalid(problems, reason="NODE_UNKNOWN" if only_parties else None)
+            raise _invalid(problems)
         texts = [str(warning) for warning in warnings]
         return _CheckedJob(filled, submitted_digest, texts, chosen)
 
@@ -104,7 +109,7 @@ class NewJobs:
     def _compare_providers(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Compare the flow's components with those that parties use instead.
 
-        Returns problems (the two differ) and warnings (one is not registered here).
+        Returns problems, where the two differ, and warnings, where one is not registered here.
         """
         problems = []
         warnings = []
@@ -113,15 +118,11 @@ class NewJobs:
                 path = f"config.job_params.{party.role}.{party.index}.{PROVIDERS}.{task}"
                 usual = spec.dag[task].component
                 try:
-                    _, usual_component = self._registry.find(
-                        usual.provider, usual.version, usual.name
-                    )
-                    _, component = self._registry.find(ref.provider, ref.version, ref.name)
+                    differences = self._differences(usual, ref)
                 except Unknown as error:
                     rule = f"is not compared with {usual} here: {error.message}"
                     warnings.append(Problem(path, rule, str(ref)))
                     continue
-                differences = component_differences(usual_component, component)
                 if differences:
                     rule = (
                         f"differs from {usual} in {', '.join(differences)}: "
@@ -129,6 +130,12 @@ class NewJobs:
                     )
                     problems.append(Problem(path, rule, str(ref)))
         return problems, warnings
+
+    def _differences(self, usual: ComponentRef, ref: ComponentRef) -> list[str]:
+        """Return the differences of two components' descriptions. Raises `Unknown`."""
+        _, usual_component = self._registry.find(usual.provider, usual.version, usual.name)
+        _, component = self._registry.find(ref.provider, ref.version, ref.name)
+        return component_differences(usual_component, component)
 
     # ---------------------------------------------------------------- record
 
@@ -155,17 +162,14 @@ class NewJobs:
         return tasks
 
     def _inheritance(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
-        """Return which tasks the job may take over of its old job, and warnings about the others.
+        """Return the tasks that the job may inherit from its old job, and warnings about the others.
 
-        Raises `Invalid` if the old job is unknown or not over, or if a task that has to be taken
-        over cannot be. Only what this node knows counts; the parties compare their own part.
+        Raises `Invalid` if the old job is unknown or not over, or if a demanded task cannot be
+        inherited. Only the view of this node counts here; the parties compare their own part.
         """
         if not spec.old_job_id:
             return {}, []
-        old = self._store.jobs.find(spec.old_job_id)
-        if old is None or not ended(JOB, old.status):
-            state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
-            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=rerun.REASON)
+        old = self._ended_job(spec.old_job_id)
         lineage, reasons = rerun.candidates(old, spec)
         if reasons and spec.settings.inherit is not None:
             path = "config.job_params.common.inherit"
@@ -177,9 +181,27 @@ class NewJobs:
         warnings = [f"task {task} is not inherited: {why}" for task, why in reasons.items()]
         return lineage, warnings
 
+    def _ended_job(self, job_id: str) -> Job:
+        """Return the old job to inherit from. Raises `Invalid` if it is unknown or not over."""
+        old = self._store.jobs.find(job_id)
+        if old is None:
+            state = "no such job is scheduled here"
+        elif not ended(JOB, old.status):
+            state = f"it is still {old.status}"
+        else:
+            return old
+        raise Invalid([Problem("old_job_id", state, job_id)], reason=rerun.REASON)
+
     def _roles(self, task: DagNode) -> tuple[str, ...] | None:
         """Return the roles of a task's component; None if it is not registered here."""
         return roles_of(self._registry, task)
+
+
+def _invalid(problems: Sequence[Problem]) -> Invalid:
+    """Return the refusal of a job with problems; NODE_UNKNOWN if all are about missing routes."""
+    if all(is_about_party(problem) for problem in problems):
+        return Invalid(problems, reason="NODE_UNKNOWN")
+    return Invalid(problems)
 
 
 def _task_nodes(spec: JobSpec, roles: tuple[str, ...] | None) -> dict[NodeId, NodeTask]:
@@ -241,5 +263,5 @@ def roles_of(registry: Registry, task: DagNode) -> tuple[str, ...] | None:
 
 
 def is_about_party(problem: Problem) -> bool:
-    """Return whether a problem is about a party's node: then a route may be missing."""
+    """Return whether a problem is about a party's node, which may lack a route."""
     return problem.path.startswith("config.role.") and problem.path.endswith("]")

@@ -122,13 +122,18 @@ def job_view(local: LocalJob, claim: Claim | None) -> dict[str, Any]:
 
 
 def pool_view(local: LocalJob | None) -> dict[str, Any] | None:
-    """Return a job's own pool: its total, the part that runs use, and the runs that wait for it."""
+    """Return a job's own pool: its total, the part that runs use, and the runs that wait for it.
+
+    None without a job.
+    """
     if local is None:
         return None
     pool = local.pool
     totals: Mapping[str, Amounts] = {"": Amounts()}
+    tasks_at_once = None
     if pool is not None:
         totals = {"": pool.amounts, **pool.further}
+        tasks_at_once = pool.tasks_at_once
     borrowed = domain_run.borrowed(local)
     remaining = domain_run.remaining(local)
     engines = {}
@@ -142,7 +147,7 @@ def pool_view(local: LocalJob | None) -> dict[str, Any] | None:
     return {
         **main,
         "engines": engines,
-        "tasks_at_once": None if pool is None else pool.tasks_at_once,
+        "tasks_at_once": tasks_at_once,
         "waiting": _waiting_runs(local),
     }
 
