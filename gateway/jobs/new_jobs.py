@@ -162,7 +162,7 @@ class NewJobs:
         return tasks
 
     def _inheritance(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
-        """Return the tasks that the job may inherit from its old job, and warnings about the others.
+        """Return the tasks that the job may inherit from its old job, and warnings about others.
 
         Raises `Invalid` if the old job is unknown or not over, or if a demanded task cannot be
         inherited. Only the view of this node counts here; the parties compare their own part.
