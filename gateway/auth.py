@@ -18,14 +18,14 @@ from gateway.domain.records import replace
 from gateway.domain.spec import NodeId, Note
 from gateway.errors import GatewayError
 
-TOKEN_PREFIX = "bfia_"
+TOKEN_PREFIX = "bfia_"  # begins every token of a person or program
 TOKEN_BYTES = 32  # random bytes in a token
-OPENID_PREFIX = (
-    "oidc:"  # begins the names of the tokens made by logins at the OpenID provider, and no others
-)
+# Begins the names of tokens made by logins at the OpenID provider, and of no others.
+OPENID_PREFIX = "oidc:"
 
-_SUBJECT_DIGITS = 8  # of the digest of a person's subject at the OpenID provider
-_RUN_CODE_LENGTH = 32  # characters
+# Hexadecimal digits that are kept of the digest of a person's subject at the OpenID provider.
+_SUBJECT_DIGITS = 8
+_RUN_CODE_LENGTH = 32  # characters of the code in a run's token
 
 
 # ------------------------------------------------------------ roles
@@ -41,6 +41,7 @@ class Role(StrEnum):
 
 
 _READERS = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
+# Paths of requests that return data, or results computed from it.
 _DATA = (
     r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive|bundle)|models/[^/]+.*/export"
     r"|datasets/[^/]+/[^/]+/(preview|download))"
@@ -74,7 +75,7 @@ def may(
     method: str,
     path: str,
 ) -> bool:
-    """Return whether a role may make a request."""
+    """Return whether a role may make a request; HEAD is allowed where GET is."""
     if role is Role.ADMIN:
         return True
     if method == "HEAD":
@@ -193,7 +194,11 @@ class Access:
             self._configured = digest(configured)
 
     def identify(self, text: str) -> Identity:
-        """Return the identity of a token's holder. Raises `Unauthenticated` with the reason."""
+        """Return the identity of a token's holder.
+
+        Raises `Unauthenticated` with the reason: no token, or one that is unknown, revoked or
+        expired.
+        """
         if not text:
             raise Unauthenticated(
                 "send Authorization: Bearer <token>; "
@@ -205,12 +210,16 @@ class Access:
         token = self._find(text_digest)
         if token is None:
             raise Unauthenticated("unknown token", reason="TOKEN_UNKNOWN")
+        self._check_valid(token)
+        return Identity(token.name, token.role)
+
+    def _check_valid(self, token: Token) -> None:
+        """Raise `Unauthenticated` for a token that is revoked or has expired."""
         if token.revoked_at is not None:
             raise Unauthenticated(f"the token of {token.name} is revoked", reason="TOKEN_REVOKED")
         if token.expires_at is not None and token.expires_at <= self._clock():
             text = f"the token of {token.name} expired at {token.expires_at:%Y-%m-%d %H:%M} UTC"
             raise Unauthenticated(text, reason="TOKEN_EXPIRED")
-        return Identity(token.name, token.role)
 
 
 # ------------------------------------------------------------ the origin of a request
@@ -227,9 +236,8 @@ class RequestOrigin:
     certificate: str = ""  # subject of the client certificate of its TLS connection
     fingerprint: str = ""  # SHA-256 of that certificate
     node: NodeId = ""  # set once the node is admitted
-    key: str = (
-        ""  # id of the key or FATE application that signed the request, set once that is checked
-    )
+    # id of the key or FATE application that signed the request, set once that is checked
+    key: str = ""
     permits: tuple[str, ...] = ()  # digests of its permits
 
     def detail(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ its trace, and the response does not contain its text.
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -50,8 +50,8 @@ def release(handled: BaseException) -> None:
 class GatewayError(Exception):
     """An error with a stable ``reason`` and an HTTP-like ``code``.
 
-    - ``job_id``: a job that exists nevertheless and has more details
-    - ``node``: the other node involved, if any
+    - ``job_id``: a job that exists nevertheless and has more details; empty for none
+    - ``node``: the other node involved; empty for none
     - ``inside``: replaces the error in this node's own log and audit
     - ``problems``: the problems of the input, each with its path
     """
@@ -314,6 +314,7 @@ _RULES = {
     "datetime_type": "must be a time such as 2026-01-31T12:00:00Z",
     "recursion_loop": "must not contain itself",
 }
+# The name of the limit in pydantic's context, and the rule with the limit.
 _COMPARED = {
     "greater_than": ("gt", "must be more than {}"),
     "greater_than_equal": ("ge", "must be at least {}"),
@@ -365,17 +366,20 @@ def _problem(
     location: Sequence[Any],
     model: Any,
 ) -> Problem:
+    """Return one of pydantic's errors as a problem; ``location`` are its keys and indices."""
     kind = str(error.get("type", ""))
     value = error.get("input")
     limits = error.get("ctx") or {}
     path = join(location) or "body"
-    if kind == "missing":
-        return Problem(path, MISSING, None, _suggest_for_missing(location, value, model))
-    if kind == "extra_forbidden":
-        return _unknown_key(path, location, value, model)
-    if kind in ("literal_error", "enum"):
-        return _not_a_choice(path, value, str(limits.get("expected", "")))
-    return Problem(path, _rule(error, kind, limits), value)
+    match kind:
+        case "missing":
+            return Problem(path, MISSING, None, _suggest_for_missing(location, value, model))
+        case "extra_forbidden":
+            return _unknown_key(path, location, value, model)
+        case "literal_error" | "enum":
+            return _not_a_choice(path, value, str(limits.get("expected", "")))
+        case _:
+            return Problem(path, _rule(error, kind, limits), value)
 
 
 def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
@@ -392,16 +396,19 @@ def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str
     """Return the suggestion to rename an unknown key to a missing one; "" without one."""
     *parent, last = location or ("",)
     name = str(last)
-    unknown_keys = []
-    if isinstance(value, Mapping):
-        keys = _keys(model, parent)
-        unknown_keys = [key for key in value if isinstance(key, str) and key not in keys]
-    misnomer = _other_name(name, unknown_keys, model, parent) or near(
-        name, unknown_keys, _MISSPELLED
-    )
+    unknown_keys = _unknown_keys(value, _keys(model, parent))
+    misnomer = _other_name(name, unknown_keys, model, parent)
+    misnomer = misnomer or near(name, unknown_keys, _MISSPELLED)
     if not misnomer:
         return ""
     return f"{name} instead of {misnomer}"
+
+
+def _unknown_keys(value: Any, keys: Collection[str]) -> list[str]:
+    """Return the keys of an object that are not among ``keys``; empty for any other value."""
+    if not isinstance(value, Mapping):
+        return []
+    return [key for key in value if isinstance(key, str) and key not in keys]
 
 
 def _unknown_key(
@@ -415,11 +422,7 @@ def _unknown_key(
     It has a suggestion if there is a likely one.
     """
     keys = _keys(model, location[:-1])
-    rule = "is not known here"
-    if keys:
-        rule += f"; known are {', '.join(keys[:_MAX_LISTED])}"
-    if len(keys) > _MAX_LISTED:
-        rule += ", …"
+    rule = _unknown_key_rule(keys)
     if not location:
         return Problem(path, rule, value)
     other_names = _other_names(model, location[:-1])
@@ -432,8 +435,21 @@ def _unknown_key(
     return Problem(path, rule, value, other_names[key])
 
 
+def _unknown_key_rule(keys: Sequence[str]) -> str:
+    """Return the rule that an unknown key breaks, with the first of the known ``keys``."""
+    rule = "is not known here"
+    if keys:
+        rule += f"; known are {', '.join(keys[:_MAX_LISTED])}"
+    if len(keys) > _MAX_LISTED:
+        rule += ", …"
+    return rule
+
+
 def _other_names(model: Any, location: Sequence[Any]) -> Mapping[str, str]:
-    """Return other platforms' names of a model's keys -> the key here, "" without a counterpart."""
+    """Return the names that other platforms have for a model's keys, each with the key here.
+
+    The key is "" for a name without a counterpart.
+    """
     names: dict[str, str] = {}
     for inner in _models_at(model, location):
         names |= getattr(inner, "other_names", {})
@@ -459,6 +475,7 @@ def _rule(
     kind: str,
     limits: Mapping[str, Any],
 ) -> str:
+    """Return the rule that a value breaks, in this gateway's words if it has some."""
     if kind in _COMPARED:
         name, template = _COMPARED[kind]
         limit = limits.get(name)
@@ -473,7 +490,7 @@ def _rule(
 
 
 def _keys(model: Any, location: Sequence[Any]) -> list[str]:
-    """Return the keys of an object in the input; none if its model is not known."""
+    """Return the keys of an object in the input; empty if its model is not known."""
     keys = set()
     for inner in _models_at(model, location):
         keys |= {_key_of(name, field) for name, field in inner.model_fields.items()}
@@ -481,7 +498,7 @@ def _keys(model: Any, location: Sequence[Any]) -> list[str]:
 
 
 def _models_at(model: Any, location: Sequence[Any]) -> "list[type[BaseModel]]":
-    """Return the models of an object in the input."""
+    """Return the possible models of an object in the input; empty if they are not known."""
     models = list(_models(model))
     for part in location:
         models = [inner for outer in models for inner in _models_below(outer, part)]
@@ -489,6 +506,7 @@ def _models_at(model: Any, location: Sequence[Any]) -> "list[type[BaseModel]]":
 
 
 def _models_below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":
+    """Yield the possible models of the value below a key or an index of a model's value."""
     if not isinstance(part, str):  # an entry of a list: `model` is the entries' model already
         yield model
         return
