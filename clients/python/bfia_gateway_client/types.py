@@ -251,7 +251,7 @@ class Waiting(Response):
 
 
 class Lineage(Response):
-    """The task of an earlier job whose outputs this one inherits: of the job in which it ran."""
+    """The origin of inherited outputs: the task that wrote them, and the job in which it ran."""
 
     job_id: str = ""
     task_id: str = ""
@@ -321,7 +321,7 @@ class Exit(Response):
 
 
 class FileSum(Response):
-    """A file of an output in the storage, when its run had succeeded."""
+    """The fingerprint of an output's file, taken after its run had succeeded."""
 
     name: str = ""
     size: int = 0
