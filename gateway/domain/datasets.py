@@ -206,7 +206,7 @@ class Dataset:
     format: str = "csv"  # or parquet
     # sha256 of the table in the storage, hex; empty: unknown, as it has several partitions
     stored: str = ""
-    warnings: tuple[str, ...] = ()  # oddities of its content, seen when it was read
+    warnings: tuple[str, ...] = ()  # about its content, from when it was read
 
     @property
     def address(self) -> Address:

@@ -274,7 +274,7 @@ def tasks_at_once(job: Job, limit: int) -> int:
     """Return how many tasks of the job may be under way at the same time.
 
     That is the lowest of three bounds: ``limit``, which is this node's own, the job's setting, and
-    those that its nodes gave when they accepted it. None or 0 is no bound.
+    the bounds that its nodes reported when they accepted it. None or 0 does not bound it.
     """
     bounds = [job.spec.settings.task_parallelism]
     for node in job.active:

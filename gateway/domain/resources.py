@@ -234,7 +234,7 @@ class Pool:
 class Defaults:
     """The node's limits for tasks of jobs that request none (-1 or absent).
 
-    A limit of None is no limit: nothing is reserved for that kind.
+    None means that there is no limit: nothing is reserved for that kind.
     """
 
     cpu: float | None = None  # cores

@@ -463,7 +463,7 @@ MOST = 99  # per cent; the largest progress of a job that has not succeeded
 def with_progress(local: LocalJob, percent: float) -> LocalJob:
     """Return the job with the progress that the scheduling node reported; it never falls.
 
-    ``percent`` is cut to 0 to `MOST`; a value that is no finite number is ignored.
+    ``percent`` is cut to 0 to `MOST`; infinity and NaN are ignored.
     """
     if not math.isfinite(percent):
         return local

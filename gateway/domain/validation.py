@@ -642,7 +642,7 @@ def _amount_problems(amounts: Any, at: str) -> Iterator[Problem]:
 def _amount_rule(kind: str, number: float | None) -> str:
     """Return the rule that an amount breaks; empty for a valid one.
 
-    ``number`` is None for a value that is no number. -1 means the node's default, for a GPU the
+    ``number`` is None for a value other than a number. -1 means the node's default, for a GPU the
     same as 0.
     """
     if kind == "gpu":
@@ -799,7 +799,7 @@ def _inheritance(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _earlier_job(spec: JobSpec) -> Iterator[Problem]:
-    """Find an id of an earlier job that is no valid id, or the job's own."""
+    """Find an id of an earlier job that is not valid, or the job's own."""
     if not spec.old_job_id:
         return
     rule = name_rule(spec.old_job_id, LARGEST_NAME // 3)
@@ -899,7 +899,7 @@ def foreign_engines(settings: Mapping[str, Any], path: str) -> Iterator[Problem]
     """Find settings that request an engine, such as ``computing_engine`` or ``spark_run``.
 
     ``path`` is that of the settings in the body. A setting of this kind without the name of a
-    foreign engine is no problem.
+    foreign engine is valid.
     """
     for key, value in settings.items():
         for at, engine, requested in _engine_requests(key, value, f"{path}.{key}"):

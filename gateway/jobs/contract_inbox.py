@@ -89,7 +89,7 @@ def too_many_applications() -> Busy:
 def network_of(address: str) -> str:
     """Return the network that one institution or provider usually has: /24, of IPv6 /48.
 
-    A text that is no IP address is returned unchanged.
+    Any text but an IP address is returned unchanged.
     """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

@@ -425,8 +425,8 @@ class Coordinator:
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the scheduling node stop a job, or one task of it.
 
-        If that node is silent, this node's part of the job ends here, and the node is told later.
-        Raises `NotFound`, and `PeerUnreachable` for a task or for a job without a part here.
+        If that node is silent, this node's part of the job ends here, and the node is informed
+        later. Raises `NotFound`, and `PeerUnreachable` for a task or for a job without a part here.
         """
         record = self._store.record(job_id)
         if record is not None and task_name:
@@ -476,7 +476,7 @@ class Coordinator:
 
         It may go on there if this node was left out of it, or has ended its own part. Without a
         response it counts as ended. But if this node ended its part because its scheduling node was
-        silent, the silence is no news: then raises `PeerUnreachable`.
+        silent, the silence was the reason: then raises `PeerUnreachable`.
         """
         if not ended(JOB, local.status):
             return False
@@ -497,7 +497,7 @@ class Coordinator:
         sender: NodeId,
         why: Failure | None = None,
     ) -> None:
-        """Record the request to stop a job, or one task of it; the nodes are told afterwards.
+        """Record the request to stop a job, or one task of it; the nodes are stopped afterwards.
 
         ``why`` is the failure of the node that requests the stop; None for a stop by people.
         """

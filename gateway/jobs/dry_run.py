@@ -28,7 +28,7 @@ _NODES_AT_A_TIME = 8  # that are asked in parallel
 # Steps of a route test that are rows of their own in a dry run; all others count as the route.
 _OWN_ROWS = ("profile", "way back")
 
-# The standing of a step's result. A peer without the function is no problem, but unknown.
+# The standing of a step's result. A peer without the function counts as unknown.
 _STANDING = {
     Result.OK: Standing.OK,
     Result.FAILED: Standing.PROBLEM,

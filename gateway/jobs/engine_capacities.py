@@ -338,7 +338,7 @@ def _log_change(
     observation: _Observation,
     previous: _Observation | None,
 ) -> None:
-    """Log that an engine has fallen silent or responds again; a first response is no news."""
+    """Log that an engine has fallen silent or responds again; a first response is not logged."""
     was_answering = previous is None or previous.answers
     if observation.answers == was_answering:
         return

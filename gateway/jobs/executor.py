@@ -149,7 +149,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     # ---------------------------------------------------------------- news of a job
 
     def stop_here(self, job_id: str, why: str) -> None:
-        """End a job here whose scheduling node is silent; the node is told once it responds."""
+        """End a job here whose scheduling node is silent; the node is informed later."""
         self.record(job_id, messages.StoppedHere(self._clock(), why))
 
     def record_stop_request(self, job_id: str, by: str) -> None:

@@ -135,9 +135,7 @@ def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
     formats = [name.lower() for name in spec.formats]
     if format_name == CSV or format_name in formats:
         return None
-    listed = "lists nothing"
-    if spec.formats:
-        listed = f"lists {', '.join(spec.formats)}"
+    listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
     rule = f"FORMAT_MISMATCH: the table is {format_name}; dataFormat of input {spec.name} {listed}"
     return Problem(
         task.dataset_path, f"{rule}: have it list {format_name}, or upload the table as CSV"

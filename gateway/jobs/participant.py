@@ -768,7 +768,7 @@ def _runs_of_role(
 ) -> Sequence[Run]:
     """Return the runs of a task's attempt at a role such as ``guest`` or ``guest.0``.
 
-    Empty for a role without runs, or with an index that is no number. An empty role is all roles.
+    Empty for a role without runs, or with an invalid index. An empty role is all roles.
     """
     name, _, index = role.partition(".")
     if not index:

@@ -162,7 +162,7 @@ class _Sweep:
     kind: str
     # Returns the items to remove at a time; with True also items that the database does not know.
     find: Callable[[datetime, bool], Iterable[Item]]
-    remove: Callable[[Item], object]  # an item that does not exist any more is no error
+    remove: Callable[[Item], object]  # ignores an item that does not exist any more
 
 
 class Cleaner:
@@ -486,12 +486,12 @@ def _end_of(record: Job | LocalJob) -> datetime | None:
     """Return when a job ended here for good; None while something of it is still open."""
     if not ended(JOB, record.status) or record.ended_at is None:
         return None
-    if _is_settled(record):
+    if _is_finished(record):
         return record.ended_at
     return None
 
 
-def _is_settled(record: Job | LocalJob) -> bool:
+def _is_finished(record: Job | LocalJob) -> bool:
     """Return whether nothing is left to do about an ended job: no stop to repeat, no cleanup."""
     if isinstance(record, Job):
         return machine.next_due(record) is None

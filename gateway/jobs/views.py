@@ -172,7 +172,7 @@ def unanswered_view(
     """Return this node's own view of a job, and why its scheduling node's view is missing.
 
     The cause is the reason for waiting if the job waits for the scheduling node, else a warning. A
-    node without this function is no cause for either.
+    node without this function causes neither.
     """
     own_view = local_view(local, timing)
     if isinstance(error, NotServed):

@@ -231,7 +231,7 @@ def _inspected(
 ) -> Run:
     """Record that the engine responds and has the container.
 
-    The same run is returned if that is no news, so that nothing has to be stored.
+    The same run is returned if that changes nothing, so that nothing has to be stored.
     """
     if run.over:
         return run
