@@ -185,7 +185,7 @@ def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
     for node in dag.nodes:
         models.update((node.name, key) for key in model_keys(node))
     nodes = []
-    changes = []
+    changes: list[Change] = []
     for number, node in enumerate(dag.nodes):
         outputs = tuple(item for item in node.outputs if (node.name, item.key) not in models)
         inputs = tuple(item for item in node.inputs if (item.task, item.key) not in models)
