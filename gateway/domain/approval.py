@@ -98,7 +98,7 @@ class Rule:
     def covers(self, rule: "Rule") -> bool:
         """Return whether each pattern is ``*`` or the same as in another rule.
 
-        The other rule then matches nothing that this one does not match.
+        This rule then matches everything that the other one matches.
         """
         return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _PATTERNS)
 

@@ -151,11 +151,11 @@ def prediction(
     version: str,
     datasets: Mapping[str, str],
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
-    """Return the job that predicts with a trained model.
+    """Return the job that predicts with a trained model, with two lists.
 
-    The second value are its differences from the training, the third problems. It has the
-    training's flow without outputs of models, and its parameters, id and trace. ``datasets`` are
-    the ids of the tables to predict on, by party such as guest.0.
+    These are its differences from the training, and problems. The job has the training's flow
+    without outputs of models, and its parameters, id and trace. ``datasets`` are the ids of the
+    tables to predict on, by party such as guest.0.
     """
     settings = dict(zip(_MODEL_SETTINGS, (PREDICT, model_id, version), strict=True))
     changes: list[Change] = []
@@ -177,9 +177,9 @@ def prediction(
 
 
 def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
-    """Return a flow without outputs of models, and without the inputs that take them.
+    """Return a flow without models, and the differences.
 
-    The second value are the differences.
+    Outputs that are models are left out, and the inputs that take them.
     """
     models: set[tuple[str, str]] = set()
     for node in dag.nodes:

@@ -231,7 +231,7 @@ def _detail(label: str, node: NodeJob) -> PartyDetail:
 def _latest_call(node: NodeJob) -> Call:
     """Return the call that the node's state depends on: create, then reservation, then start.
 
-    A granted reservation says nothing about the node that its creation does not.
+    A granted reservation is skipped: until the start, the response to the creation is the state.
     """
     reservation = node.reservation.apply
     if reservation.state is CallState.REFUSED:

@@ -384,7 +384,7 @@ def plan(
     by: NodeId,
     trace_id: str,
 ) -> tuple[Rerun | None, list[Problem]]:
-    """Return the new job of an ended one, or all problems of the request.
+    """Return the new job of an ended one, or None and all problems of the request.
 
     ``by`` becomes the initiator of the new job, and needs a role in it. It may change the
     parameters of its own parties. Only the old job's initiator and its scheduling node may change

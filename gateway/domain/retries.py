@@ -2,8 +2,8 @@
 
 An attempt that failed is stopped at every node. Once it is over at each of them, and no start or
 stop of it can still be on its way, the task begins again under a new id: nodes take a known id for
-one that was started already. Until the last attempt has failed the task keeps its state, as none of
-the standard's states goes back.
+one that was started already. Until the last attempt has failed the task keeps its state, as the
+standard has no move back to an earlier state.
 
 A stop is a decision, made once and recorded in `Task.ending`. From then on nothing of the task is
 started any more, and any later failure counts as caused by the stop. Only a success that was under

@@ -37,7 +37,7 @@ class Waiting:
     next_check: datetime | None = None
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return it for JSON, times in ISO 8601."""
+        """Return it for JSON, times in ISO 8601; ``next_check`` is null if only an event can end it."""
         next_check = None
         if self.next_check is not None:
             next_check = self.next_check.isoformat()
@@ -130,8 +130,8 @@ def _open_consents(job: Job) -> dict[NodeId, Consent]:
 def _of_consents(consents: Mapping[NodeId, Consent], created_at: datetime) -> Waiting:
     """Return the reason for a job that waits for approval at nodes.
 
-    If all of them wait for preparations of their own, such as images, no person has to be reminded
-    and the reason is that.
+    If all of them wait for their own preparations, such as images, these are the reason: no person
+    has to decide.
     """
     requests = [consent.asked_at for consent in consents.values()]
     since = min(requests, default=created_at)

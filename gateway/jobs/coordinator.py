@@ -475,8 +475,8 @@ class Coordinator:
         """Return whether a job has ended both here and at its scheduling node.
 
         It may go on there if this node was left out of it, or has ended its own part. Without a
-        response it counts as ended. But if this node ended its part because its scheduling node was
-        silent, the silence was the reason: then raises `PeerUnreachable`.
+        response it counts as ended. But a part that ended here because the scheduling node was
+        silent may go on there: without a response `PeerUnreachable` is raised then.
         """
         if not ended(JOB, local.status):
             return False
@@ -735,7 +735,10 @@ class Coordinator:
 
     @contextmanager
     def _calls_in_timeline(self, job_id: str) -> Iterator[None]:
-        """Note the calls made in this context in the job's timeline, whether they failed or not."""
+        """Note the calls made in this context in the job's timeline, whether they failed or not.
+
+        The caller's name, if known, is noted with them.
+        """
         with listening() as calls:
             try:
                 yield

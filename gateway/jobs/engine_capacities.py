@@ -158,7 +158,10 @@ class EngineCapacities:
         return limits
 
     def _derived_limits(self, run: Run) -> dict[str, float | None]:
-        """Return the limits of a run that requests none, by the capacity of its engine."""
+        """Return the limits of a run that requests none, by the capacity of its engine.
+
+        The limit of cores is None if an engine of the node cannot limit fractions of a core.
+        """
         node = self()
         capacity = node.of(run.engine)
         total = capacity.total or node.total

@@ -441,7 +441,7 @@ class Cleaner:
         queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
 
     def _limits(self, seconds: float | None) -> list[float]:
-        """Return the times in seconds after which a thing goes: its own, and that of its job.
+        """Return the times in seconds after which a thing is removed: its own, and that of its job.
 
         Empty if neither is set: then it stays.
         """

@@ -119,7 +119,7 @@ class Shell(Generic[J, ActionsT]):
     # ------------------------------------------------------------ due work
 
     def advance(self, job_id: str) -> datetime | None:
-        """Do everything that is due for a job; return when it is due next."""
+        """Do everything that is due for a job; return when it is due next, None for never."""
         cached = self._records.cached(job_id)
         if cached is not None:
             now = self._clock()
@@ -137,7 +137,7 @@ class Shell(Generic[J, ActionsT]):
             return None  # the job was deleted since
 
     def _next_work(self, record: J, now: datetime) -> datetime | None:
-        """Return the time of the next action or deferred change of a job."""
+        """Return the time of the next action or deferred change of a job; None if it has neither."""
         times = []
         due = self._next_due(record)
         if due is not None:

@@ -89,7 +89,7 @@ class Claims:
             return self._load(connection, means, pool_row)
 
     def find(self, job_id: str) -> Claim | None:
-        """Return the claim of a job, held or waiting."""
+        """Return the claim of a job, held or waiting; None if it has none."""
         t = schema.resource_claim
         row = self._store.first(select(t).where(t.c.job_id == job_id))
         if row is None:

@@ -128,7 +128,7 @@ class Records(Generic[R]):
         return entry.value
 
     def next_due(self, value: R) -> datetime | None:
-        """Return the time of the next action for a record.
+        """Return the time of the next action for a record; None if there is none.
 
         It is the time computed by the last write if that is current.
         """
@@ -410,7 +410,7 @@ def _outcome(value: Job | LocalJob) -> Outcome | None:
 
 
 def _due_seconds(due: datetime | None) -> float | None:
-    """Return a time as seconds since the epoch; 0 for earlier ones."""
+    """Return a time as seconds since the epoch: 0 for an earlier time, None for None."""
     if due is None:
         return None
     if due.year == 1:  # `datetime.min`, which has no timestamp
@@ -558,7 +558,7 @@ class RecordCache(Generic[R]):
         self.drops = 0  # number of records dropped so far
 
     def get(self, job_id: str) -> CachedRecord[R] | None:
-        """Return a cached record and mark it as recently used."""
+        """Return a cached record and mark it as recently used; None if it is not cached."""
         with self._lock:
             if job_id in self._entries:
                 self._entries.move_to_end(job_id)

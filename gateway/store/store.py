@@ -141,7 +141,7 @@ class Store(Database):
         return self.jobs.find(job_id) or self.local_jobs.find(job_id)
 
     def job_of_task(self, task_id: str) -> str | None:
-        """Return the job of a task that this node schedules or has scheduled."""
+        """Return the job of a task that this node schedules or has scheduled; None if unknown."""
         job_id = self._jobs_of_tasks.get(task_id)
         if job_id is not None:
             return job_id
@@ -154,24 +154,24 @@ class Store(Database):
         return job_id
 
     def local_job_of(self, id_: str) -> str | None:
-        """Return the job with a part here that has this id or a task of this id."""
+        """Return the job here that has this id, or a task of this id; None if there is none."""
         return self.text(_LOCAL_JOB_OF_JOB_OR_TASK, id=id_)
 
     def local_job_of_task(self, task_id: str) -> str | None:
-        """Return the job with a part here that has runs of this task."""
+        """Return the job with a part here that has runs of this task; None if there is none."""
         return self.text(_LOCAL_JOB_OF_TASK, id=task_id)
 
     def job_of_run(self, run_id: str) -> str | None:
-        """Return the job of a run at this node."""
+        """Return the job of a run at this node; None for an unknown run."""
         return self.text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run with this first part of a token for the channel."""
+        """Return (job id, run id) of the run whose channel token begins so; None if there is none."""
         row = self.first(_RUN_OF_TOKEN, id=token)
         return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run with a container of this name."""
+        """Return (job id, run id) of the run with a container of this name; None if there is none."""
         row = self.first(_RUN_OF_CONTAINER, id=name)
         return (row.job_id, row.run_id) if row else None
 

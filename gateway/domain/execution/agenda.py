@@ -239,8 +239,8 @@ def _may_close(local: LocalJob) -> bool:
 def _is_in_use(local: LocalJob, run: Run) -> bool:
     """Return whether a run still keeps something of the job here: it goes on, or has its container.
 
-    If a gateway of this node has lost the job to another one, its containers are its own: it
-    removes them when it returns.
+    The container of another gateway, which has lost the job to this one, does not count: that
+    gateway removes it when it returns.
     """
     if not run.over:
         return True

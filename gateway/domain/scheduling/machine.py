@@ -177,7 +177,7 @@ def _with_event(
 ) -> Job:
     """Return the job after an event that counts, before the transitions that follow from it.
 
-    `advance` makes those.
+    `advance` makes these transitions.
     """
     match event:
         case messages.Accepted():

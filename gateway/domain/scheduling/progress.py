@@ -16,8 +16,8 @@ from gateway.domain.timeouts import Timing
 def advance(job: Job, at: datetime) -> Job:
     """Return the job after every transition that follows from its record.
 
-    First its tasks move, then the job. An ending job is over once no node holds its end up any
-    more. An ended job stays as it is.
+    First its tasks move, then the job. A job that ends is over once it need not wait for any node.
+    A job that is over stays as it is.
     """
     if ended(JOB, job.status):
         return job
