@@ -37,7 +37,7 @@ class Waiting:
     next_check: datetime | None = None
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return it for JSON, times in ISO 8601; ``next_check`` is null if only an event can end it."""
+        """Return it for JSON, times in ISO 8601; ``next_check`` may be null."""
         next_check = None
         if self.next_check is not None:
             next_check = self.next_check.isoformat()

@@ -137,7 +137,7 @@ class Shell(Generic[J, ActionsT]):
             return None  # the job was deleted since
 
     def _next_work(self, record: J, now: datetime) -> datetime | None:
-        """Return the time of the next action or deferred change of a job; None if it has neither."""
+        """Return the time of a job's next action or deferred change; None if it has neither."""
         times = []
         due = self._next_due(record)
         if due is not None:

@@ -166,12 +166,12 @@ class Store(Database):
         return self.text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run whose channel token begins so; None if there is none."""
+        """Return (job id, run id) of the run whose channel token begins so; None for none."""
         row = self.first(_RUN_OF_TOKEN, id=token)
         return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run with a container of this name; None if there is none."""
+        """Return (job id, run id) of the run with a container of this name; None for none."""
         row = self.first(_RUN_OF_CONTAINER, id=name)
         return (row.job_id, row.run_id) if row else None
 
