@@ -1,7 +1,7 @@
 """The interface of engines: start a named run once, inspect it, stop it, save its logs, remove it.
 
-The name alone identifies a run, so each call may be repeated. Engine objects hold no state of their own: after a
-restart of the gateway, a new one reports the same about the runs of the old one.
+The name alone identifies a run, so each call may be repeated. Engine objects hold no state of their
+own: after a restart of the gateway, a new one reports the same about the runs of the old one.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 # What an engine may declare; it refuses anything else with `NotSupported` or omits it from a probe.
-# "network": runs are isolated as `Engine.isolation` reports. "capabilities": Linux capabilities can be granted.
+# "network": runs are isolated as `Engine.isolation` reports. "capabilities": Linux capabilities can
+# be granted.
 CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
 
 # Bytes of one NAME=value with its closing zero byte: the most that Linux passes to a new program.
@@ -31,33 +32,40 @@ TEMPORARY = "/tmp"
 SHARED_MEMORY = "/dev/shm"
 
 NOBODY = "65534:65534"  # user and group
-KILLED = 9  # the signal's number
-FIRST_SIGNAL_CODE = 128
+KILLED = 9  # number of the signal SIGKILL
+FIRST_SIGNAL_CODE = 128  # exit codes above it mean a signal: 137 is 128 + 9
 
 # Remedy for a missing image.
 HOW_TO_HAVE_IT = (
-    "build, pull or load it where the engine runs, or let the gateway fetch it (engine.docker.pull: missing, "
+    "build, pull or load it where the engine runs, or let the gateway fetch it "
+    "(engine.docker.pull: missing, "
     "with its registry under engine.docker.registries)"
 )
 
-# End of a gap that exists only before the first start.
+# End of the message about missing packet filter rules, which exist from the node's start on.
 MADE_AT_START = "the node makes them at its start if it may"
 
-_LAST_SIGNAL = 64
-_USER = "bfia"
+_LAST_SIGNAL = 64  # of Linux
+_USER = "bfia"  # value of USER in runs; the account need not exist
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
 _RUN_LABEL_PREFIX = "bfia."
-_LONGEST_SAFE_NAME = 48
+_LONGEST_SAFE_NAME = 48  # characters
 
 
 class EngineError(Exception):
-    """The engine could not do it. ``reason`` is stable."""
+    """An engine could not do what was requested.
+
+    ``reason`` is a stable symbol for programs; a subclass sets its own by ``class X(EngineError,
+    reason="…")``.
+    """
 
     reason = "ENGINE_FAILED"
     remedy = ""  # what the admin can do about it; may be empty
 
     def __init_subclass__(cls, reason: str = "") -> None:
-        cls.reason = reason or cls.reason
+        """Set the reason of a subclass; without one it keeps its parent's."""
+        if reason:
+            cls.reason = reason
 
 
 class EngineDown(EngineError, reason="ENGINE_DOWN"):
@@ -97,7 +105,7 @@ class SignatureMissing(EngineError, reason="SIGNATURE_ABSENT"):
 
 
 class SignatureInvalid(EngineError, reason="SIGNATURE_INVALID"):
-    """The image is signed with another key than the rule's, or the signature is for another image."""
+    """The image is signed with another key than the rule's, or has another image's signature."""
 
 
 class SignatureUnchecked(EngineError, reason="SIGNATURE_UNCHECKED"):
@@ -141,7 +149,7 @@ class Capacity:
     cpu: float  # cores
     memory: int  # bytes
     gpu: int = 0  # whole devices
-    # Reserved for users other than this node's runs; None if the engine's platform does not tell.
+    # Reserved for users other than this node's runs; None if the platform does not report it.
     others: "Capacity | None" = None
 
 
@@ -178,7 +186,8 @@ class LaunchSpec:
     digest: str = ""  # the expected result of `Engine.image_digest`; empty: any
     capabilities: tuple[str, ...] = ()  # Linux capabilities to grant, such as NET_RAW
     engine: str = ""  # name of the engine; empty: the main one
-    # Services that the run has to reach: ``host:port``, or ``10.0.8.0/24:port`` for every machine of a range
+    # Services that the run has to reach: ``host:port``, or ``10.0.8.0/24:port`` for every machine
+    # of a range
     reach: tuple[str, ...] = ()
     # Folders for this run alone, deleted with it, for engines that share no folder with its machine
     private_folders: tuple[str, ...] = ()
@@ -189,11 +198,11 @@ class LaunchSpec:
 class ClusterOptions:
     """How an engine of several machines runs containers."""
 
-    gpu: str = ""  # the machines' resource that stands for GPUs
+    gpu: str = ""  # name of the machines' resource that counts GPUs; empty: no GPUs
     user: str = NOBODY  # of containers whose image would run as root
     read_only_root: bool = False
     grace: float = 10.0  # seconds between SIGTERM and SIGKILL
-    room: int = 64 * 1024 * 1024  # bytes of each private folder of a run
+    room: int = 64 * 1024 * 1024  # size limit of each private folder of a run, in bytes
     place_seconds: float = 30.0  # the longest wait for a machine with room for a run
 
 
@@ -207,14 +216,17 @@ class Running:
 
 @dataclass(frozen=True)
 class Exited:
-    """The exit of a run. A run killed by a signal has the code 128 + signal. Times are in UTC."""
+    """The exit of a run. Times are in UTC.
+
+    A run killed by a signal has the code 128 + signal.
+    """
 
     code: int
     signal: int | None = None
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    cut_off: bool = False  # it failed, and its network or sandbox had been removed
+    cut_off: bool = False  # the run failed, and its network or sandbox had been removed
 
 
 @dataclass(frozen=True)
@@ -264,7 +276,7 @@ class Watch(Protocol):
     """A subscription to exits."""
 
     def close(self) -> None:
-        """End it. No call begins after this returns."""
+        """End the subscription. No call begins after this returns."""
 
 
 class Engine(Protocol):
@@ -334,7 +346,10 @@ class Engine(Protocol):
         """
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Return the output so far, the last ``tail`` bytes of each stream; empty for an unknown run."""
+        """Return the output so far, the last ``tail`` bytes of each stream.
+
+        ``tail``: None: all. Empty for an unknown run.
+        """
 
     def save_logs(self, name: str, directory: Path) -> None:
         """Write stdout.log and stderr.log into the directory. No effect for an unknown run."""
@@ -353,9 +368,9 @@ class Engine(Protocol):
     ) -> Watch:
         """Call ``on_exit(name)`` soon after each exit, from any thread.
 
-        Runs that had exited before are reported first, and a run may be reported more than once. ``on_away`` is
-        called when the engine stops responding, with the engine's name in `LaunchSpec.engine`; the watch resumes
-        by itself.
+        Runs that had exited before are reported first, and a run may be reported more than once.
+        ``on_away`` is called when the engine stops responding, with the engine's name in
+        `LaunchSpec.engine`; the watch resumes by itself.
         """
 
     def close(self) -> None:
@@ -363,7 +378,10 @@ class Engine(Protocol):
 
 
 def signal_of(code: int) -> int | None:
-    """Return the signal behind an exit code, as shells and container engines encode it; None if none."""
+    """Return the signal behind an exit code, as shells and container engines encode it.
+
+    None for a code that does not stand for a signal.
+    """
     signal = code - FIRST_SIGNAL_CODE
     if 0 < signal <= _LAST_SIGNAL:
         return signal
@@ -373,8 +391,9 @@ def signal_of(code: int) -> int | None:
 def home_variables(home: str, temporary: str) -> dict[str, str]:
     """Return the variables that name a home folder, a folder for temporary files, and a user.
 
-    Runs have an unprivileged user, often one without an entry in ``/etc/passwd``. Without these variables, libraries
-    that look for a home directory, a cache or a user's name at import would fail.
+    Runs have an unprivileged user, often one without an entry in ``/etc/passwd``. Without these
+    variables, libraries that look for a home directory, a cache or a user's name at import would
+    fail.
     """
     return {
         "HOME": home,
@@ -387,28 +406,43 @@ def home_variables(home: str, temporary: str) -> dict[str, str]:
 
 
 def check_launch(spec: LaunchSpec) -> None:
-    """Check a run's name, variables and limits. Raises `CreateFailed` with every invalid variable or limit."""
+    """Check a run's name, variables and limits, in this order.
+
+    Raises `CreateFailed` for an invalid name, with every invalid variable, or with every invalid
+    limit.
+    """
     if not is_name(spec.name):
         raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
+    _check_variables(spec.environment)
+    _check_limits(spec.limits)
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    """Raise `CreateFailed` with every variable that cannot be passed to a program."""
     problems = []
-    for name, value in spec.environment.items():
-        problem = _variable_problem(name, value)
+    for name, value in environment.items():
+        problem = _name_problem(name) or _value_problem(name, value)
         if problem:
             problems.append(problem)
     if problems:
         raise CreateFailed("environment: " + "; ".join(problems))
-    _check_limits(spec.limits)
 
 
-def _variable_problem(name: str, value: str) -> str:
-    """Return why a variable cannot be passed to a program; empty if it can."""
-    if not name or "=" in name or "\0" in name:
-        return f"{name!r} is not a valid variable name"
+def _name_problem(name: str) -> str:
+    """Return why no variable can have this name; empty for a valid name."""
+    is_valid = bool(name) and "=" not in name and "\0" not in name
+    if is_valid:
+        return ""
+    return f"{name!r} is not a valid variable name"
+
+
+def _value_problem(name: str, value: str) -> str:
+    """Return why a variable cannot have this value; empty for a valid value."""
     if "\0" in value:
         return f"{name} contains a zero byte"
     try:
         size = len(f"{name}={value}\0".encode())
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # lone surrogates, such as JSON's "\ud800"
         return f"{name} contains characters that UTF-8 cannot express"
     if size > LARGEST_VARIABLE:
         return f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible"
@@ -416,18 +450,27 @@ def _variable_problem(name: str, value: str) -> str:
 
 
 def _check_limits(limits: Limits) -> None:
-    """Raise `CreateFailed` with every invalid limit."""
+    """Raise `CreateFailed` with every limit that is not a finite number above 0.
+
+    ``gpu`` is not checked here: each engine compares it with the devices that it has.
+    """
     values = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
-    invalid = []
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            invalid.append(f"{name} {value}")
+    invalid = [f"{name} {value}" for name, value in values.items() if not _is_valid_limit(value)]
     if invalid:
         raise CreateFailed(f"limits: {', '.join(invalid)}: not a number above 0")
 
 
+def _is_valid_limit(value: float | None) -> bool:
+    """True for None, which means no limit, and for a finite number above 0; False for NaN."""
+    return value is None or 0 < value < math.inf
+
+
 def check_digest(spec: LaunchSpec, digest: str) -> None:
-    """Raise `DigestChanged` unless the image is the expected one."""
+    """Check that an image is still the one that was approved.
+
+    Raises `DigestChanged` if its digest is not the one of the launch; a launch without a digest
+    accepts any image.
+    """
     if spec.digest in ("", digest):
         return
     raise DigestChanged(
@@ -444,7 +487,10 @@ def run_name(
     index: int,
     attempt: int,
 ) -> str:
-    """Return the name of a run: short, safe for DNS, paths and container engines, and deterministic."""
+    """Return the name of a run: short, and safe for DNS, paths and container engines.
+
+    The same arguments always give the same name.
+    """
     identity = json.dumps([node, job, task, role, int(index), int(attempt)], ensure_ascii=True)
     return "bfia-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -463,7 +509,7 @@ def labels(
     index: int,
     attempt: int,
 ) -> dict[str, str]:
-    """Return the labels that identify a run and its node."""
+    """Return the labels that identify a run and its node, by their names at the engine."""
     return {
         NODE: node,
         INSTALLATION: installation,
@@ -490,15 +536,21 @@ def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def safe_name(prefix: str, node: str) -> str:
-    """Return ``prefix-node``, shortened and safe for container engines; distinct nodes stay distinct."""
+    """Return ``prefix-node``, shortened and safe for container engines.
+
+    A name that had to be changed ends in a hash of the node's id, so that distinct nodes stay
+    distinct.
+    """
     name = f"{prefix}-{node}"
     safe = "".join(_safe_character(character) for character in name)
     if safe == name and len(name) <= _LONGEST_SAFE_NAME:
         return name
-    return f"{safe[:31]}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256(node.encode()).hexdigest()
+    return f"{safe[:31]}-{digest[:16]}"  # 48 characters
 
 
 def _safe_character(character: str) -> str:
+    """Return the character itself if every container engine allows it in a name, else ``_``."""
     is_letter_or_digit = character.isascii() and character.isalnum()
     if is_letter_or_digit or character in "_.-":
         return character

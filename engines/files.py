@@ -25,9 +25,10 @@ def walk(
     max_entries: int | None = None,
     on_error: Callable[[OSError], None] = _ignore,
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries below a folder, at most ``max_entries``, the nearest first, without following links.
+    """Yield the entries below a folder without following links, the nearest to the top first.
 
-    ``on_error`` receives the error of each folder that cannot be read.
+    ``max_entries``: the most to yield; None: all. ``on_error`` receives the error of each folder
+    that cannot be read.
     """
     folders = deque([str(top)])
     remaining = max_entries
@@ -42,7 +43,10 @@ def walk(
 def _entries(
     folder: str, max_entries: int | None, on_error: Callable[[OSError], None]
 ) -> list[os.DirEntry[str]]:
-    """Return the entries of one folder, at most ``max_entries``; those read before an error are returned, too."""
+    """Return the entries of one folder, at most ``max_entries``.
+
+    If reading fails halfway, the entries up to the error are returned, and ``on_error`` is called.
+    """
     children: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as entries:
@@ -55,7 +59,8 @@ def _entries(
 def size_below(top: Path, max_entries: int) -> tuple[int, int]:
     """Return the bytes below a folder, holes included, and the number of its entries.
 
-    At most ``max_entries`` + 1 entries are counted. Raises OSError for folders nested so deeply that their path is too long.
+    At most ``max_entries`` + 1 entries are counted. Raises OSError for folders nested so deeply
+    that their path is too long.
     """
     size = 0
     count = 0
@@ -72,6 +77,7 @@ def size_below(top: Path, max_entries: int) -> tuple[int, int]:
 
 
 def _raise_if_too_deep(error: OSError) -> None:
+    """Raise the error of a path that is too long, and no other: containers change the files."""
     if error.errno == errno.ENAMETOOLONG:
         raise error
 
@@ -88,13 +94,17 @@ def remove(top: Path) -> None:
     except RecursionError as error:
         _remove_by_command(top, error)
     except OSError as error:
-        if error.errno != errno.EMFILE:
+        has_too_many_open_folders = error.errno == errno.EMFILE  # one for each level
+        if not has_too_many_open_folders:
             raise
         _remove_by_command(top, error)
 
 
 def _remove_by_command(top: Path, cause: Exception) -> None:
-    """Delete a folder nested too deeply for `shutil`: rm needs no stack and no descriptor per level."""
+    """Delete a folder that is nested too deeply for `shutil`.
+
+    ``rm`` needs no stack frame and no open file per level. Raises OSError.
+    """
     result = subprocess.run(
         ["rm", "-rf", "--", str(top)],
         capture_output=True,

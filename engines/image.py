@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.base import HOME, ImageMetadata, LaunchSpec, home_variables
+from engines.records import list_in, text_in
 
 
 @dataclass(frozen=True)
@@ -18,32 +19,51 @@ class Image(ImageMetadata):
     @property
     def user(self) -> str:
         """The image's user, without a group; empty if it names none."""
-        return str(self.config.get("User") or "").partition(":")[0]
+        return text_in(self.config, "User").partition(":")[0]
 
     @property
     def emptied_labels(self) -> dict[str, str]:
-        """The labels without values: containers inherit them, and other programs may act on the values."""
+        """The image's labels with empty values.
+
+        Containers inherit the labels of their image, and other programs on the host may act on the
+        values.
+        """
         return dict.fromkeys(self.labels, "")
 
     @property
     def runs_as_root(self) -> bool:
-        """Whether the image's user is root: by name, by any spelling of 0, or because it names none."""
-        return self.user.strip("+-0") in ("", "root")
+        """Whether the image's user is root: by name, by a spelling of 0, or because none is set."""
+        without_zeros = self.user.strip("+-0")
+        return without_zeros in ("", "root")
 
     def working_directory(self, default: str) -> str:
-        """Return the working directory of containers; ``default`` for an image without ``WORKDIR``."""
+        """Return the working directory of containers.
+
+        ``default`` for an image without ``WORKDIR`` or with ``/``, to which no container may write.
+        """
         directory = posixpath.normpath(self.config.get("WorkingDir") or "/")
-        if directory in ("/", "//"):
+        is_root = directory in ("/", "//")  # normpath keeps two leading slashes
+        if is_root:
             return default
         return directory
 
     def variables_for(self, spec: LaunchSpec, temporary: str) -> dict[str, str]:
-        """Return the variables of a run, with those of its home folder.
+        """Return the variables of a run, with the ones that name its home folder.
 
-        Home variables that the image sets for a user of its own keep the image's values.
+        Home variables that the image sets for its own user are omitted, so that the container
+        inherits them. A container of an image that would run as root gets another user, and so our
+        values. ``temporary``: the run's folder for temporary files.
         """
         variables = home_variables(HOME, temporary)
         if not self.runs_as_root:
-            for entry in self.config.get("Env") or ():
-                variables.pop(entry.partition("=")[0], None)
+            for name in self.environment():
+                variables.pop(name, None)
         return {**variables, **spec.environment}
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the image sets."""
+        variables = {}
+        for entry in list_in(self.config, "Env"):
+            name, _, value = entry.partition("=")
+            variables[name] = value
+        return variables

@@ -13,10 +13,11 @@ from engines.base import Engine, EngineDown, EngineError, Logs, NoSpace
 
 STREAMS = ("stdout", "stderr")
 
-# End of the line that replaces the omitted middle of a log.
+# End of the line that replaces the omitted middle of a log; its beginning is ``[<bytes>``.
 CUT = b" bytes are left out here: the log was longer than it may be]\n"
 
-# Resources that this host ran out of: disk; descriptors and processes, which other programs release again.
+# Resources that this host ran out of: disk; descriptors and processes, which other programs release
+# again.
 SHORTAGES: Mapping[int | None, type[EngineError]] = {
     errno.ENOSPC: NoSpace,
     errno.EDQUOT: NoSpace,
@@ -26,7 +27,7 @@ SHORTAGES: Mapping[int | None, type[EngineError]] = {
 }
 
 CHUNK = 1024 * 1024  # bytes
-_LINE = 16 * 1024  # bytes searched for the end of a line
+_LINE = 16 * 1024  # bytes searched for a line break
 _NEWLINE = b"\n"
 
 
@@ -57,11 +58,14 @@ class StreamingEngine(Engine):
 
     @abstractmethod
     def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
-        """Return the stdout and stderr of one of our runs; nothing if it has no logs."""
+        """Return the stdout and stderr of one of this node's runs; nothing if it has no logs."""
 
 
 def read_tail(path: Path, tail: int | None) -> bytes:
-    """Return the last ``tail`` bytes of a file, all of it for None, nothing if it does not exist."""
+    """Return the end of a file; nothing if the file does not exist.
+
+    ``tail``: how many bytes; None: the whole file.
+    """
     try:
         with path.open("rb") as file:
             if tail is not None:
@@ -73,14 +77,18 @@ def read_tail(path: Path, tail: int | None) -> bytes:
 
 
 def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
-    """Return the last ``tail`` bytes of the chunks, holding little more than these in memory."""
+    """Return the last ``tail`` bytes of the chunks, or everything for None.
+
+    At most `CHUNK` bytes and one chunk more than that are held in memory.
+    """
+    if tail is None:
+        return b"".join(chunks)
     buffer = bytearray()
     for chunk in chunks:
         buffer += chunk
-        if tail is not None and len(buffer) > tail + CHUNK:
+        if len(buffer) > tail + CHUNK:
             del buffer[: len(buffer) - tail]
-    if tail is not None:
-        del buffer[: max(0, len(buffer) - tail)]
+    del buffer[: max(0, len(buffer) - tail)]
     return bytes(buffer)
 
 
@@ -92,7 +100,8 @@ def save(
 ) -> None:
     """Write ``<stream>.log`` into the directory, completely or not at all. Raises OSError.
 
-    Of more than ``max_bytes`` bytes, the beginning and the end are kept, with a line between them that counts the rest.
+    If there are more than ``max_bytes`` bytes, the beginning and the end are kept, and a line
+    between them counts the omitted bytes.
     """
     path = directory / f"{stream}.log"
     with _replacing(path) as file:
@@ -102,7 +111,10 @@ def save(
 
 
 def save_file(directory: Path, stream: str, path: Path, max_bytes: int) -> None:
-    """Save the current content of a file as `save` does; nothing if it does not exist. Raises OSError."""
+    """Save the current content of a file as `save` does; an empty log if it does not exist.
+
+    Raises OSError.
+    """
     with (
         _replacing(directory / f"{stream}.log") as file,
         suppress(FileNotFoundError),
@@ -112,12 +124,16 @@ def save_file(directory: Path, stream: str, path: Path, max_bytes: int) -> None:
 
 
 def shorten(path: Path, max_bytes: int) -> None:
-    """Keep only the ends of a file that is longer than ``max_bytes`` bytes. Raises OSError."""
+    """Keep only the ends of a file that is longer than ``max_bytes`` bytes. Raises OSError.
+
+    Files that are not regular are left alone.
+    """
     # A container may have created anything at the path: follow no link, wait for no pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as source:
         status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode) and status.st_size > max_bytes:
+        is_too_long = status.st_size > max_bytes
+        if stat.S_ISREG(status.st_mode) and is_too_long:
             with _replacing(path) as file:
                 _copy_ends(source, file, max_bytes)
 
@@ -136,29 +152,49 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _copy_ends(source: BinaryIO, target: BinaryIO, max_bytes: int) -> None:
-    """Copy a file; of more than ``max_bytes`` bytes only both ends, cut between lines unless these are long."""
-    descriptor = source.fileno()
-    size = os.fstat(descriptor).st_size
+    """Copy a file; if it has more than ``max_bytes`` bytes, only its beginning and its end.
+
+    The omitted middle starts and ends at a line break, unless the lines there are very long.
+    """
+    size = os.fstat(source.fileno()).st_size
     if size <= max_bytes:
         _copy(source, target, size)
         return
-    head_end = max_bytes // 2
-    tail_start = size - (max_bytes - head_end)
-    end_of_head = os.pread(descriptor, min(head_end, _LINE), max(0, head_end - _LINE))
-    start_of_tail = os.pread(descriptor, min(size - tail_start, _LINE), tail_start)
-    separator = b"[%d"
-    if _NEWLINE in end_of_head:
-        head_end -= len(end_of_head) - 1 - end_of_head.rfind(_NEWLINE)
-    else:
-        separator = _NEWLINE + separator
-    tail_start += start_of_tail.find(_NEWLINE) + 1
+    head_end, separator = _end_of_head(source, max_bytes // 2)
+    tail_start = _start_of_tail(source, size - (max_bytes - max_bytes // 2), size)
     _copy(source, target, head_end)
     target.write(separator % (tail_start - head_end) + CUT)
     source.seek(tail_start)
     _copy(source, target, size - tail_start)
 
 
+def _end_of_head(source: BinaryIO, head_end: int) -> tuple[int, bytes]:
+    """Return where the retained beginning of a file ends, at ``head_end`` or shortly before.
+
+    The second value is the start of the line that replaces the omitted bytes, with a placeholder
+    for their number; it begins with a line break if the beginning does not end in one.
+    """
+    separator = b"[%d"
+    size = min(head_end, _LINE)
+    end_of_head = os.pread(source.fileno(), size, max(0, head_end - _LINE))
+    last_newline = end_of_head.rfind(_NEWLINE)
+    if last_newline < 0:
+        return head_end, _NEWLINE + separator
+    after_newline = len(end_of_head) - 1 - last_newline
+    return head_end - after_newline, separator
+
+
+def _start_of_tail(source: BinaryIO, tail_start: int, size: int) -> int:
+    """Return where the retained end of a file starts: at a line, at or soon after ``tail_start``.
+
+    ``size``: of the file, in bytes.
+    """
+    start_of_tail = os.pread(source.fileno(), min(size - tail_start, _LINE), tail_start)
+    return tail_start + start_of_tail.find(_NEWLINE) + 1  # + 0 without a line break: find is -1
+
+
 def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
+    """Copy ``count`` bytes, or fewer if the source ends before."""
     while count:
         chunk = source.read(min(CHUNK, count))
         if not chunk:

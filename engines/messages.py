@@ -1,4 +1,4 @@
-"""Recognizes the errors behind the messages of container daemons, cluster machines and registries."""
+"""Recognizes the errors behind messages of container daemons, cluster machines and registries."""
 
 import re
 from collections.abc import Callable
@@ -26,6 +26,7 @@ _PORT_IN_USE = re.compile(
 
 
 def _not_in_registry(text: str) -> ImageNotFound:
+    """Return the error for an image that its registry lacks, with the remedy."""
     return ImageNotFound(text, "push it there, or correct its name in the registration")
 
 
@@ -49,7 +50,11 @@ _PULL_ERRORS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] =
 
 
 def pull_error(image: str, text: str, explanation: str = "") -> EngineError:
-    """Return the error behind a message about a pull; ``explanation`` is appended to the message."""
+    """Return the error behind a message about a pull.
+
+    ``text`` is the message of the daemon, machine or registry; `_PULL_ERRORS` says which words in
+    it mean which error, and any other message becomes `PullFailed`. ``explanation`` is appended.
+    """
     message = f"{image} cannot be pulled: {text}{explanation}"
     lowered = text.lower()
     for words, error in _PULL_ERRORS:
@@ -59,7 +64,10 @@ def pull_error(image: str, text: str, explanation: str = "") -> EngineError:
 
 
 def start_error(text: str) -> EngineError:
-    """Return the error behind a message about a container that did not start."""
+    """Return the error behind a message about a container that did not start.
+
+    `PortInUse`, `CommandNotFound`, or `CreateFailed` for any other message.
+    """
     if _PORT_IN_USE.search(text):
         return PortInUse(text)
     if _NO_EXECUTABLE.search(text):

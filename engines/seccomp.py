@@ -1,8 +1,8 @@
 """The system calls that containers may make: Docker's default profile, less three kinds of calls.
 
-An AF_VSOCK socket reaches the hypervisor from any network, an AF_ALG socket the kernel's cryptography, and io_uring
-makes calls that no profile sees. ``socketcall``, whose arguments a profile cannot see, would create such sockets for
-32-bit programs.
+An AF_VSOCK socket reaches the hypervisor from any network, an AF_ALG socket the kernel's
+cryptography, and io_uring makes calls that no profile sees. ``socketcall``, whose arguments a
+profile cannot see, would create such sockets for 32-bit programs.
 
 ``python -m engines.seccomp`` prints the profile for a Docker daemon's configuration, and
 ``python -m engines.seccomp kubernetes`` the one for the machines of a cluster.
@@ -18,9 +18,9 @@ Rule = dict[str, Any]
 Profile = dict[str, Any]
 
 _DATA = Path(__file__).with_suffix(".json")
-_ADMIN = "CAP_SYS_ADMIN"
+_ADMIN = "CAP_SYS_ADMIN"  # the capability that allows new namespaces
 
-# Socket families: all below AF_ALG are allowed, of the further ones all but AF_VSOCK (40)
+# Socket families: all below AF_ALG are allowed; above it, all except AF_VSOCK (40)
 _AF_ALG = 38
 _FAMILIES_ABOVE = (39, 41, 42, 43, 44, 45)
 _SOCKET_CALLS = ("socket", "socketpair")
@@ -29,29 +29,37 @@ _SOCKET_CALLS = ("socket", "socketpair")
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 # The flags of ``clone`` that create a namespace
+# (NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET)
 _NAMESPACE_FLAGS = 0x7E020000
 
 # Error numbers
-_NOT_PERMITTED = 1
-_NO_SUCH_CALL = 38
+_NOT_PERMITTED = 1  # EPERM
+_NO_SUCH_CALL = 38  # ENOSYS
 
-# Each architecture with those whose programs it runs, too
+# Each architecture with the 32-bit ones whose programs its kernel also runs
 _ARCHITECTURES = {
     "SCMP_ARCH_X86_64": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"],
     "SCMP_ARCH_AARCH64": ["SCMP_ARCH_ARM"],
 }
 
+# Profiles of a daemon that its admin did not write
 _DEFAULT_PROFILES = ("default", "builtin", "unconfined")
 
 
 def docker_profile() -> Profile:
-    """Return the profile in Docker's form, in which some calls depend on a container's capabilities."""
+    """Return the profile in Docker's form.
+
+    In this form some calls depend on a container's capabilities.
+    """
     data = _read_data()
     rules = _common_rules(data)
     for rule in _clone_rules():
-        rules.append({**rule, "excludes": {"caps": [_ADMIN]}})
+        rule["excludes"] = {"caps": [_ADMIN]}
+        rules.append(rule)
     for capability, names in data["with a capability"].items():
-        rules.append({**_allow(names.split()), "includes": {"caps": [capability]}})
+        rule = _allow(names.split())
+        rule["includes"] = {"caps": [capability]}
+        rules.append(rule)
     architectures = []
     for name, sub_architectures in _ARCHITECTURES.items():
         architectures.append({"architecture": name, "subArchitectures": sub_architectures})
@@ -62,13 +70,19 @@ def cluster_profile() -> Profile:
     """Return the profile in the form of container runtimes, for containers without capabilities."""
     architectures = []
     for name, sub_architectures in _ARCHITECTURES.items():
-        architectures += [name, *sub_architectures]
-    rules = [*_common_rules(_read_data()), *_clone_rules()]
+        architectures.append(name)
+        architectures.extend(sub_architectures)
+    rules = _common_rules(_read_data())
+    rules.extend(_clone_rules())
     return _profile("architectures", architectures, rules)
 
 
 def is_replaceable(security_options: Iterable[str]) -> bool:
-    """Whether a daemon with these security options applies profiles, and has none that its admin chose."""
+    """Whether a daemon would accept our profile in place of its default one.
+
+    False for a daemon that applies no profiles, and for one whose admin chose a profile.
+    ``security_options``: of the daemon, such as ``name=seccomp,profile=builtin``.
+    """
     for option in security_options:
         fields = dict(_fields(option))
         if fields.get("name") == "seccomp":
@@ -77,12 +91,14 @@ def is_replaceable(security_options: Iterable[str]) -> bool:
 
 
 def _fields(option: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of an option such as ``name=seccomp,profile=builtin``."""
     for field in option.split(","):
         name, _, value = field.partition("=")
         yield name, value
 
 
 def _read_data() -> Mapping[str, Mapping[str, str]]:
+    """Return the calls that the profiles allow: names by the condition and group."""
     data: Mapping[str, Mapping[str, str]] = json.loads(_DATA.read_text(encoding="ascii"))
     return data
 
@@ -101,11 +117,13 @@ def _profile(
 
 def _common_rules(data: Mapping[str, Mapping[str, str]]) -> list[Rule]:
     """Return the rules of both profiles, apart from those for ``clone``."""
-    # First, and with its own error number: otherwise it would be allowed together with the calls that it bundles.
+    # First, and with its own error number: otherwise it would be allowed together with the calls
+    # that it bundles.
     rules = [_hide("socketcall")]
     for names in data["always"].values():
         rules.append(_allow(names.split()))
-    # The allowed families by number: a profile compares all 64 bits of a value, the kernel only takes 32.
+    # The allowed families by number: a profile compares all 64 bits of a value, the kernel only
+    # takes 32.
     rules.append(_allow(_SOCKET_CALLS, _argument("SCMP_CMP_LT", _AF_ALG)))
     for family in _FAMILIES_ABOVE:
         rules.append(_allow(_SOCKET_CALLS, _argument("SCMP_CMP_EQ", family)))
@@ -131,6 +149,7 @@ def _hide(name: str) -> Rule:
 
 
 def _allow(names: Sequence[str], *arguments: Mapping[str, Any]) -> Rule:
+    """Return a rule that allows calls, if all the conditions on their arguments hold."""
     rule: Rule = {"names": list(names), "action": "SCMP_ACT_ALLOW"}
     if arguments:
         rule["args"] = list(arguments)
@@ -145,7 +164,10 @@ def _argument(comparison: str, value: int) -> dict[str, Any]:
 def main() -> None:
     """Print the profile that the command line names."""
     is_for_cluster = sys.argv[1:] == ["kubernetes"]
-    profile = cluster_profile() if is_for_cluster else docker_profile()
+    if is_for_cluster:
+        profile = cluster_profile()
+    else:
+        profile = docker_profile()
     print(json.dumps(profile, indent=1))
 
 

@@ -17,7 +17,8 @@ _LONGEST_WAIT = 5.0  # seconds between two looks at an engine that does not resp
 _SHORTEST_PAUSE = 0.1  # seconds between two questions to a cluster
 _LONGEST_PAUSE = 1.0
 
-# Called with two flags: the time for finding a machine is over, and the time for the start there is over as well.
+# Called with two flags, whether the time for finding a machine is over, and whether the time for
+# the start on that machine is over, too. Returns whether the run has started.
 HasStarted = Callable[[bool, bool], bool]
 
 
@@ -28,26 +29,35 @@ def wait_for_start(
     place_seconds: float,
     fetch_seconds: float,
 ) -> None:
-    """Wait until a cluster's run has started, asking ever less often; remove a run that will not start.
+    """Wait until a cluster's run has started, asking ever less often.
 
-    ``has_started`` raises a subclass of `EngineError` for a run that will not start, which is raised here. If a
-    question fails, raises `EngineDown`: the state is unknown, and another launch of the run resumes the wait.
+    A run that will not start is removed: ``has_started`` raises a subclass of `EngineError` for it,
+    which is raised here. If a question fails, raises `EngineDown`: the state is unknown, and
+    another launch of the run resumes the wait.
     """
-    started_waiting = time.monotonic()
     try:
-        while True:
-            waited = time.monotonic() - started_waiting
-            unplaced = waited > place_seconds
-            late = waited > place_seconds + fetch_seconds
-            if has_started(unplaced, late):
-                return
-            time.sleep(min(max(_SHORTEST_PAUSE, waited / 10), _LONGEST_PAUSE))
-    except EngineError as error:
-        if type(error) is EngineError:  # only a question failed; subclasses are about the run
-            raise EngineDown(str(error)) from error
-        if not isinstance(error, EngineDown):
-            engine.remove(name)
+        _poll_start(has_started, place_seconds, fetch_seconds)
+    except EngineDown:
         raise
+    except EngineError as error:
+        only_question_failed = type(error) is EngineError  # subclasses are about the run
+        if only_question_failed:
+            raise EngineDown(str(error)) from error
+        engine.remove(name)
+        raise
+
+
+def _poll_start(has_started: HasStarted, place_seconds: float, fetch_seconds: float) -> None:
+    """Call ``has_started`` until it returns True or raises."""
+    started_waiting = time.monotonic()
+    while True:
+        waited = time.monotonic() - started_waiting
+        is_unplaced = waited > place_seconds
+        is_late = waited > place_seconds + fetch_seconds
+        if has_started(is_unplaced, is_late):
+            return
+        pause = max(_SHORTEST_PAUSE, waited / 10)
+        time.sleep(min(pause, _LONGEST_PAUSE))
 
 
 def wait_for_end(
@@ -58,7 +68,8 @@ def wait_for_end(
 ) -> None:
     """Have a cluster end a run, and wait for its end.
 
-    ``request_end`` is repeated until it returns True. Raises `EngineError` if the run survives its kill.
+    ``request_end`` is repeated until it returns True. Raises `EngineError` if the run survives its
+    kill.
     """
     deadline = time.monotonic() + grace + KILL_SECONDS
     is_requested = False
@@ -96,6 +107,7 @@ class Subscription:
             self._closed.set()
 
     def _call(self, subscriber: Callable[[str], None], name: str) -> None:
+        """Call the subscriber unless the subscription has ended; log what it raises."""
         with self._lock:
             try:
                 if not self._closed.is_set():
@@ -139,6 +151,7 @@ class Follower(Subscription):
         """End a look that waits for an exit."""
 
     def _run(self) -> None:
+        """Look until closed; after a failure, wait longer each time."""
         wait = self._every
         last_cause = ""
         while not self._closed.is_set():
@@ -148,7 +161,7 @@ class Follower(Subscription):
                 last_cause = ""
             except Exception as error:
                 if self._closed.is_set():
-                    return
+                    return  # closing interrupted the look
                 last_cause = self._warn_of(error, last_cause)
                 self.report_away()
                 wait = min(wait * 2, _LONGEST_WAIT)
@@ -156,8 +169,13 @@ class Follower(Subscription):
 
     @staticmethod
     def _warn_of(error: Exception, last_cause: str) -> str:
-        """Log why a look failed, unless the last one failed for the same cause; return the cause."""
-        cause = str(error) if isinstance(error, EngineError) else repr(error)
+        """Log why a look failed, unless the previous one failed for the same cause.
+
+        Return the cause.
+        """
+        cause = repr(error)
+        if isinstance(error, EngineError):
+            cause = str(error)
         if cause != last_cause:
             log.warning("no exits are reported until the container engine answers again: %s", cause)
         return cause

@@ -1,4 +1,7 @@
-"""The engine for a Docker daemon; Docker's library is used here, in `engines.swarm` and in `engines.registry`."""
+"""The engine for a Docker daemon.
+
+Docker's library is used here, in `engines.swarm` and in `engines.registry`.
+"""
 
 from engines.docker.daemon import Source as Source
 from engines.docker.engine import ContainerdEngine as ContainerdEngine

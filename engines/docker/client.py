@@ -29,8 +29,8 @@ from engines.docker.tunnel import SCHEME, Tunnel
 from engines.messages import start_error
 from engines.watch import Follower
 
-REQUEST_TIMEOUT = 60  # seconds; starting a container takes some on a busy machine
-POOL_SIZE = 64  # connections: every stop and every watch occupies one for long
+REQUEST_TIMEOUT = 60  # seconds; starting a container may take tens of them on a busy machine
+POOL_SIZE = 64  # connections; every stop and every watch occupies one for a long time
 
 _FIRST_WAIT = 0.2  # seconds before a stream of events that has ended is opened again
 _FRAME_HEAD = 8  # bytes before each piece of a log
@@ -40,19 +40,20 @@ _NOT_FOUND = 404
 _CONFLICT = 409
 _SERVER_ERROR = 500
 _NOT_READY = (502, 503, 504)  # it starts or stops, or a proxy in front of it does not reach it
+_REMOVED = (_NOT_FOUND, _CONFLICT)  # the container is gone, or is being removed
 
-# The id of a network or container: messages get its beginning, as the docker command shows it. Logs would mask the
-# whole id as a token.
+# The id of a network or container: messages get its beginning, as the docker command shows it. Logs
+# would mask the whole id as a token.
 _ID = re.compile(r"(?<![:\w])([0-9a-f]{12})[0-9a-f]{52}(?!\w)")
 
 # Messages of a daemon that restarts one of its own processes.
 _PARTS_AWAY = re.compile(
-    r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down"
-    r"|code = deadlineexceeded|does not have a leader",
+    r"error while dialing|containerd\.sock|code = unavailable|client connection is closing"
+    r"|shutting down|code = deadlineexceeded|does not have a leader",
     re.IGNORECASE,
 )
 
-# The latter two are about a container whose sandbox is gone.
+# Messages about a network that is gone; the last two are about a container whose sandbox is gone.
 _NO_NETWORK = re.compile(
     r"network \S+ not found|cannot join network of a non running container|no such container",
     re.IGNORECASE,
@@ -62,8 +63,8 @@ _NO_NETWORK = re.compile(
 class Client(APIClient):
     """The library's client without its reading of the environment and of Docker's configuration.
 
-    Proxies and CA certificates of the environment would override ours. Faults in Docker's configuration are ignored:
-    logins are read when they are needed.
+    Proxies and CA certificates of the environment would override ours. Faults in Docker's
+    configuration are ignored: logins are read when they are needed.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -81,6 +82,7 @@ class Client(APIClient):
 
     @property
     def _auth_configs(self) -> StoredLogins:
+        """Logins, which are read when the library needs one."""
         return StoredLogins()
 
     @_auth_configs.setter
@@ -89,6 +91,7 @@ class Client(APIClient):
 
     @property
     def _general_configs(self) -> dict[str, Any]:
+        """Docker's configuration without its logins."""
         return self._settings
 
     @_general_configs.setter
@@ -100,7 +103,10 @@ class Connection:
     """The connection to a daemon; calling it returns the client."""
 
     def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
-        """``tls``: files ``ca`` and, for a client certificate, ``cert`` and ``key``; empty without TLS."""
+        """``tls``: the files ``ca`` and, for a client certificate, ``cert`` and ``key``.
+
+        Empty without TLS.
+        """
         self._base_url = base_url
         self._tls = dict(tls)
         self._tunnel: Tunnel | None = None
@@ -109,17 +115,12 @@ class Connection:
         self._lock = threading.Lock()
         self._api: APIClient | None = None
         self._uses_socket = False
-        self._tunnel_url = ""
+        self._tunnel_url = ""  # of the socket that the client uses
 
     def __call__(self) -> APIClient:
-        """Return the client. Raises `EngineDown`."""
+        """Return the client; connect unless connected. Raises `EngineDown`."""
         with self._lock, translated(EngineDown):
-            base_url = self._base_url
-            if self._tunnel is not None:
-                base_url = f"unix://{self._tunnel.open()}"
-                if base_url != self._tunnel_url:
-                    self._drop_client()  # the tunnel was opened again, with another socket
-                    self._tunnel_url = base_url
+            base_url = self._open_url()
             if self._api is None:
                 self._api = self._connect(base_url)
             return self._api
@@ -136,17 +137,29 @@ class Connection:
             if self._tunnel is not None:
                 self._tunnel.close()
 
+    def _open_url(self) -> str:
+        """Return the daemon's URL on this machine; open the tunnel to it if there is one.
+
+        A tunnel that was opened again has another socket, so the client is dropped.
+        """
+        if self._tunnel is None:
+            return self._base_url
+        tunnel_url = f"unix://{self._tunnel.open()}"
+        if tunnel_url != self._tunnel_url:
+            self._drop_client()
+            self._tunnel_url = tunnel_url
+        return tunnel_url
+
     def _connect(self, base_url: str) -> APIClient:
+        """Return a new client, and note whether it uses a socket of this machine.
+
+        ``base_url``: empty for the daemon that the environment names.
+        """
         options: dict[str, Any] = {"base_url": base_url}
         if not base_url:
             options = dict(kwargs_from_env())
         if self._tls:
-            certificate = None
-            if "cert" in self._tls:
-                certificate = (self._tls["cert"], self._tls["key"])
-            options["tls"] = TLSConfig(
-                client_cert=certificate, ca_cert=self._tls["ca"], verify=True
-            )
+            options["tls"] = self._tls_config()
         host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
         self._uses_socket = str(host).startswith("http+unix://")
         return Client(
@@ -156,7 +169,15 @@ class Connection:
             **options,
         )
 
+    def _tls_config(self) -> TLSConfig:
+        """Return the TLS settings; without ``cert`` there is no client certificate."""
+        certificate = None
+        if "cert" in self._tls:
+            certificate = (self._tls["cert"], self._tls["key"])
+        return TLSConfig(client_cert=certificate, ca_cert=self._tls["ca"], verify=True)
+
     def _drop_client(self) -> None:
+        """Close the client, if there is one; the next call connects again."""
         api = self._api
         self._api = None
         if api is not None:
@@ -181,7 +202,10 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the system's message, such as ``No such file or directory``, without the layers above it."""
+    """Return the system's message, such as ``No such file or directory``.
+
+    The message of the error itself if no system call failed.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -191,15 +215,22 @@ def _cause(error: BaseException) -> str:
 
 
 def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
+    """Return the error behind a daemon's refusal.
+
+    ``otherwise``: the error if the daemon is available and has space. With `CreateFailed` the
+    request was for a container, so the message is searched for the known causes.
+    """
     text = _ID.sub(r"\1", words(error))
+    lowered = text.lower()
     if is_away(error):
         return EngineDown(f"the container engine is not ready: {text}")
-    if "no space left on device" in text.lower():
+    if "no space left on device" in lowered:
         return NoSpace(text)
     if otherwise is not CreateFailed:
         return otherwise(text)
-    if error.status_code == _NOT_FOUND and "no such image" in text.lower():
-        return ImageNotFound(text, HOW_TO_HAVE_IT)  # removed since it was found
+    has_no_image = error.status_code == _NOT_FOUND and "no such image" in lowered
+    if has_no_image:
+        return ImageNotFound(text, HOW_TO_HAVE_IT)  # removed since the launch looked for it
     return start_error(text)
 
 
@@ -209,7 +240,10 @@ def words(error: APIError) -> str:
 
 
 def is_away(error: APIError) -> bool:
-    """Whether the daemon cannot handle any request at present."""
+    """Whether the daemon cannot handle any request at present.
+
+    A daemon that restarts one of its own processes reports an internal error, whose message tells.
+    """
     if error.status_code == _SERVER_ERROR:
         return _PARTS_AWAY.search(words(error)) is not None
     return error.status_code in _NOT_READY
@@ -246,17 +280,23 @@ def streamed(api: APIClient, path: str, **params: str) -> Iterator[Any]:
 
 
 def log_of(api: APIClient, place: str, stream: str) -> Iterator[bytes]:
-    """Yield the output of ``containers/…`` or ``tasks/…`` on a stream, in chunks. Raises APIError, OSError."""
+    """Yield the output of ``containers/…`` or ``tasks/…`` on a stream, in chunks.
+
+    The daemon sends frames, each with a head of 8 bytes whose last 4 are the frame's size. Raises
+    APIError, OSError.
+    """
     params = {stream: "1"}
     with streamed(api, f"{place}/logs", tail="all", **params) as raw:
         while True:
             head = raw.read(_FRAME_HEAD)
-            if len(head) != _FRAME_HEAD:
+            if len(head) != _FRAME_HEAD:  # the end, or the connection was lost
                 return
-            yield from _read_frame(raw, unpack(">xxxxL", head)[0])
+            (size,) = unpack(">xxxxL", head)
+            yield from _read_frame(raw, size)
 
 
 def _read_frame(raw: Any, size: int) -> Iterator[bytes]:
+    """Yield the content of a frame of ``size`` bytes; less if the connection is lost."""
     while size:
         chunk = raw.read(size)
         if not chunk:
@@ -270,12 +310,15 @@ def remove(api: APIClient, container: str) -> None:
     try:
         api.remove_container(container, force=True, v=True)
     except APIError as error:
-        if error.status_code not in (_NOT_FOUND, _CONFLICT):  # a conflict: it is being removed
+        if error.status_code not in _REMOVED:
             raise
 
 
 class EventWatch(Follower):
-    """Reports each exit. On every connection it first reports all runs that have exited, so that none is missed."""
+    """Reports each exit.
+
+    On every connection it first reports all runs that have exited, so that none is missed.
+    """
 
     def __init__(
         self,
@@ -310,6 +353,10 @@ class EventWatch(Follower):
             self.report_away()
 
     def _open_stream(self) -> "CancellableStream[Any]":
+        """Open the stream of events from now on, by the daemon's clock.
+
+        Raises APIError, OSError.
+        """
         client = self._client()
         now = datetime.fromisoformat(client.info()["SystemTime"])  # in the daemon's time zone
         stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
@@ -317,6 +364,7 @@ class EventWatch(Follower):
         return stream
 
     def _interrupt(self) -> None:
+        """Close the stream, which ends a look that reads it."""
         stream = self._stream
         self._stream = None
         if stream is not None:

@@ -1,10 +1,16 @@
-"""Replaces the Docker library's own reading of Docker's configuration, which fails on any fault in it."""
+"""Replaces the Docker library's own reading of Docker's configuration.
+
+The library's reading fails on any fault in the file.
+"""
 
 from typing import Any
 
 from docker import auth
 
 from engines.registry.logins import Unreadable, configuration_file, login_for, read_settings
+
+# The sections that the library uses, with the type of their values
+_SECTIONS = {"proxies": dict, "HttpHeaders": str}
 
 
 class StoredLogins(auth.AuthConfig):
@@ -17,24 +23,31 @@ class StoredLogins(auth.AuthConfig):
         super().__init__({})
 
     def resolve_authconfig(self, registry: str | None = None) -> dict[str, str] | None:
-        """Return the stored login of a registry; None without."""
+        """Return the stored login of a registry; None if there is none.
+
+        None for the registry means Docker Hub.
+        """
         return dict(login_for(registry or auth.INDEX_NAME).values) or None
 
 
 def settings_without_logins() -> dict[str, Any]:
-    """Return the settings of Docker's configuration that the library uses and that have the right form."""
+    """Return the settings of Docker's configuration that the library uses.
+
+    Values of the wrong type are omitted, as is everything if the file cannot be read.
+    """
     settings = _read_settings()
-    result: dict[str, Any] = {"auths": {}}  # without a key, the library would read the file again
-    proxies = settings.get("proxies")
-    if isinstance(proxies, dict):
-        result["proxies"] = _entries_of_type(proxies, dict)
-    headers = settings.get("HttpHeaders")
-    if isinstance(headers, dict):
-        result["HttpHeaders"] = _entries_of_type(headers, str)
+    result: dict[str, Any] = {
+        "auths": {}
+    }  # without this key, the library would read the file again
+    for name, type_ in _SECTIONS.items():
+        section = settings.get(name)
+        if isinstance(section, dict):
+            result[name] = _entries_of_type(section, type_)
     return result
 
 
 def _read_settings() -> dict[str, Any]:
+    """Return Docker's configuration; empty if there is none or it cannot be read."""
     file = configuration_file()
     if not file:
         return {}
@@ -45,4 +58,5 @@ def _read_settings() -> dict[str, Any]:
 
 
 def _entries_of_type(section: dict[str, Any], type_: type) -> dict[str, Any]:
+    """Return the entries of a section whose values have a type."""
     return {name: value for name, value in section.items() if isinstance(value, type_)}

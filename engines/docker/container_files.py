@@ -1,4 +1,7 @@
-"""Files of containers that are created and not started: executables, users, and directories open to the run."""
+"""Files of containers that are created and not started.
+
+They are executables, users, and directories that are opened to the run.
+"""
 
 import io
 import json
@@ -18,19 +21,23 @@ from docker.errors import NotFound
 from engines.base import TEMPORARY, CommandNotFound, CreateFailed
 from engines.docker.client import check_response, url_of
 from engines.image import Image
+from engines.records import list_in
 
-MAX_LINKS = 9  # followed from /etc/passwd
-MAX_USERS_FILE = 1 << 20  # bytes
+MAX_LINKS = 9  # the most that are followed from /etc/passwd
+MAX_USERS_FILE = 1 << 20  # bytes of the archive with /etc/passwd
 
 _USERS_FILE = "/etc/passwd"
+# The PATH of containers that set none
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STAT_HEADER = "X-Docker-Container-Path-Stat"
+_NOT_FOUND = 404  # HTTP status
 
-# A uid other than root's: a daemon reads other texts as 0, and only 32 bits of larger numbers.
+# A uid other than root's. A daemon reads texts that are no number as 0, and uses only 32 bits of
+# larger numbers.
 _OTHER_UID = re.compile("0*[1-9][0-9]{0,8}")
 
 # Bits of a mode
-_IS_DIRECTORY = 1 << 31
+_IS_DIRECTORY = 1 << 31  # as the daemon writes it
 _EXECUTABLE = 0o111
 _OPEN_TO_ALL = 0o777
 _OPEN_TO_OTHERS = 0o003  # write and enter
@@ -40,18 +47,21 @@ _OPEN_TO_OTHERS = 0o003  # write and enter
 class _PathStatus:
     """The daemon's description of a path."""
 
-    mode: int
-    link_target: str
+    mode: int  # in the notation of the programming language Go
+    link_target: str  # empty for anything but a link
 
     @property
     def is_plain_directory(self) -> bool:
+        """True for a directory, False for a link to one."""
         return bool(self.mode & _IS_DIRECTORY) and not self.link_target
 
     @property
     def may_be_executable(self) -> bool:
-        """True also for links, which the daemon does not follow here."""
-        is_file = not self.mode & _IS_DIRECTORY
-        return bool(self.link_target) or (is_file and bool(self.mode & _EXECUTABLE))
+        """True for executable files, and for links, which the daemon does not follow here."""
+        if self.link_target:
+            return True
+        is_directory = bool(self.mode & _IS_DIRECTORY)
+        return not is_directory and bool(self.mode & _EXECUTABLE)
 
 
 class ContainerFiles:
@@ -78,13 +88,14 @@ class ContainerFiles:
     ) -> None:
         """Raise `CommandNotFound` if a container lacks its executable.
 
-        The daemon itself would not notice, as it starts its own init process. ``mounted``: paths of the mounts,
-        below which any file may exist.
+        The daemon itself would not notice, as it starts its own init process. ``command``: of the
+        run; None: the image's. ``mounted``: paths of the mounts, below which any file may exist.
         """
         executable = _executable_of(image, command)
         for path in _candidate_paths(executable, image, environment):
             key = (image.digest, path)
-            if _is_below(path, mounted) or key in self._executables:
+            is_accepted = _is_below(path, mounted) or key in self._executables
+            if is_accepted:
                 return
             if self._is_executable(container, path):
                 self._executables.add(key)
@@ -92,37 +103,41 @@ class ContainerFiles:
         raise CommandNotFound(f"the image has no executable {executable}")
 
     def _is_executable(self, container: str, path: str) -> bool:
-        """Return whether a path is executable; True also if the daemon cannot look, as then the start will fail."""
+        """Whether a path is executable.
+
+        True also if the daemon cannot look: then the start itself will fail.
+        """
         response = self._head(container, path)
         described = response.headers.get(_STAT_HEADER)
         if described is None:
-            return bool(response.status_code != 404)
+            return bool(response.status_code != _NOT_FOUND)
         return _parse_status(described).may_be_executable
 
     # ------------------------------------------------------------ the user
 
     def check_user(self, container: str, image: Image) -> None:
-        """Raise `CreateFailed` if the image's user is root under another name in a container."""
-        user = image.user
-        if image.runs_as_root or _OTHER_UID.fullmatch(user) or image.digest in self._checked_users:
+        """Raise `CreateFailed` if the image's user is root under another name in a container.
+
+        Does nothing for a user whose uid is known, and for an image that was checked before.
+        """
+        is_checked = image.digest in self._checked_users
+        has_known_uid = image.runs_as_root or _OTHER_UID.fullmatch(image.user)
+        if is_checked or has_known_uid:
             return
         try:
             lines = self._users_file(container)
         except NotFound:
-            return  # the start itself will fail
+            return  # without the file, the start itself will fail
         if lines is None:
-            lines = [user]  # behind too many links: reads as a user without a uid
-        for uid in _uids(user, lines):
-            if not _OTHER_UID.fullmatch(uid):
-                raise CreateFailed(
-                    f"the image's user {user} is root by its {_USERS_FILE}: name another, or none"
-                )
+            lines = [image.user]  # read below as a user without a uid, and so refused
+        _check_uids(image.user, lines)
         self._checked_users.add(image.digest)
 
     def _users_file(self, container: str) -> list[str] | None:
-        """Return the lines of /etc/passwd; None if it is another kind of file, or behind too many links.
+        """Return the lines of /etc/passwd.
 
-        Raises `CreateFailed` if it is too large, NotFound.
+        None if it is not a regular file, or behind too many links. Raises `CreateFailed` if it is
+        too large, NotFound.
         """
         path = _USERS_FILE
         for _ in range(MAX_LINKS):
@@ -130,8 +145,9 @@ class ContainerFiles:
             path = status["linkTarget"]
             if not path:
                 break
-        archive = _read_limited(chunks)
-        if path:
+        archive = _read_limited(chunks)  # also of a link: the daemon waits for its reader
+        is_link = bool(path)
+        if is_link:
             return None
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             file = files.extractfile(files.getmembers()[0])
@@ -144,8 +160,8 @@ class ContainerFiles:
     def open_directories(self, container: str, image: Image, mounted: Sequence[str]) -> None:
         """Let a container write to its working directory and to ``/tmp``.
 
-        Only the container's own layer changes: a directory in a mount, or behind a link, stays as it is.
-        Raises APIError.
+        Only the container's own layer changes: a directory below one of the paths ``mounted``, or
+        behind a link, stays as it is. Raises APIError.
         """
         if image.digest not in self._closed_directories:
             self._closed_directories[image.digest] = self._find_closed(container, image)
@@ -153,38 +169,39 @@ class ContainerFiles:
         for directory in self._closed_directories[image.digest]:
             if not _is_below(f"/{directory.name}", mounted):
                 directories.append(directory)
-        if not directories:
-            return
-        with io.BytesIO() as buffer:
-            with tarfile.open(fileobj=buffer, mode="w") as files:
-                for directory in directories:
-                    files.addfile(directory)
-            self._client().put_archive(container, "/", buffer.getvalue())
+        if directories:
+            self._client().put_archive(container, "/", _archive_of(directories))
 
     def _find_closed(self, container: str, image: Image) -> list[tarfile.TarInfo]:
         """Return the directories to open, with their new modes."""
         closed = []
-        for path in dict.fromkeys((image.working_directory(TEMPORARY), TEMPORARY)):
+        paths = dict.fromkeys((image.working_directory(TEMPORARY), TEMPORARY))  # without duplicates
+        for path in paths:
             directory = self._directory(container, PurePosixPath(path))
-            if directory is not None and directory.mode & _OPEN_TO_OTHERS != _OPEN_TO_OTHERS:
+            if directory is None:
+                continue
+            is_open = directory.mode & _OPEN_TO_OTHERS == _OPEN_TO_OTHERS
+            if not is_open:
                 directory.mode |= _OPEN_TO_ALL
                 closed.append(directory)
         return closed
 
     def _directory(self, container: str, path: PurePosixPath) -> tarfile.TarInfo | None:
-        """Return a directory of a container, a new one if it is missing.
+        """Return a directory of a container; a new one with mode 0 if it is missing.
 
         None for another kind of file, and for a path through a link.
         """
         status = None
-        for ancestor in (*reversed(path.parents[:-1]), path):
-            status = self._status(container, str(ancestor))
+        ancestors = reversed(path.parents[:-1])  # from the top, without the root
+        for directory_path in (*ancestors, path):
+            status = self._status(container, str(directory_path))
             if status is not None and not status.is_plain_directory:
                 return None
         directory = tarfile.TarInfo(str(path).strip("/"))
         directory.type = tarfile.DIRTYPE
         directory.mode = 0
-        if status is not None:
+        exists = status is not None  # the last status is that of the path itself
+        if exists:
             existing = self._header(container, str(path))
             directory.mode = existing.mode
             directory.mtime = existing.mtime
@@ -208,68 +225,102 @@ class ContainerFiles:
                 return next(iter(files))
 
     def _status(self, container: str, path: str) -> _PathStatus | None:
-        """Return the daemon's description of a path; None if it is missing, or the daemon cannot look."""
+        """Return the daemon's description of a path;
+
+        None if it is missing or the daemon cannot look.
+        """
         described = self._head(container, path).headers.get(_STAT_HEADER)
         if described is None:
             return None
         return _parse_status(described)
 
     def _head(self, container: str, path: str) -> Any:
+        """Ask the daemon for the description of a path, which is in a header of the response."""
         api = self._client()
         return api.head(_archive_url(api, container), params={"path": path}, timeout=api.timeout)
 
 
 def _archive_url(api: APIClient, container: str) -> str:
+    """Return the URL at which the daemon describes, reads and writes files of a container."""
     return url_of(api, f"containers/{container}/archive")
 
 
+def _archive_of(directories: Sequence[tarfile.TarInfo]) -> bytes:
+    """Return a tar archive with these directories and no files."""
+    with io.BytesIO() as buffer:
+        with tarfile.open(fileobj=buffer, mode="w") as files:
+            for directory in directories:
+                files.addfile(directory)
+        return buffer.getvalue()
+
+
 def _parse_status(header: str) -> _PathStatus:
+    """Return the content of the daemon's header `_STAT_HEADER`."""
     status = json.loads(b64decode(header))
     return _PathStatus(int(status["mode"]), str(status["linkTarget"]))
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
+    """Whether a path is one of these folders, or below one."""
     return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)
 
 
 def _executable_of(image: Image, command: Sequence[str] | None) -> str:
-    """Return the first word of a container's command line. Raises `CommandNotFound` without one."""
-    if command is None:
-        command = image.config.get("Cmd") or ()
-    command_line = [*(image.config.get("Entrypoint") or ()), *command]
-    if not command_line or not command_line[0]:
+    """Return the first word of a container's command line.
+
+    ``command``: of the run; None: the image's. Raises `CommandNotFound` if the command line or its
+    first word is empty.
+    """
+    arguments = command
+    if arguments is None:
+        arguments = list_in(image.config, "Cmd")
+    entry_point = list_in(image.config, "Entrypoint")
+    command_line = [*entry_point, *arguments]
+    executable = next(iter(command_line), "")
+    if not executable:
         raise CommandNotFound("the image has no command")
-    return str(command_line[0])
+    return str(executable)
 
 
 def _candidate_paths(
     executable: str, image: Image, environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the paths where a container looks for an executable."""
+    """Yield the paths where a container looks for an executable, the first first.
+
+    ``environment``: of the run; its ``PATH`` replaces the image's.
+    """
     if "/" in executable:
         yield posixpath.join(image.working_directory(TEMPORARY), executable)
         return
-    search_path = _DEFAULT_PATH
-    for entry in image.config.get("Env") or ():
-        name, _, value = entry.partition("=")
-        if name == "PATH":
-            search_path = value
-    search_path = environment.get("PATH", search_path)
-    for folder in search_path.split(":"):
+    variables = {"PATH": _DEFAULT_PATH, **image.environment(), **environment}
+    for folder in variables["PATH"].split(":"):
         if folder:
             yield posixpath.join(folder, executable)
 
 
+def _check_uids(user: str, lines: Sequence[str]) -> None:
+    """Raise `CreateFailed` if a line of a users file gives a user another uid than a usual one."""
+    for uid in _uids(user, lines):
+        if not _OTHER_UID.fullmatch(uid):
+            raise CreateFailed(
+                f"the image's user {user} is root by its {_USERS_FILE}: name another, or none"
+            )
+
+
 def _uids(user: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the uids of a user as daemons read them: surrounding spaces do not count, a missing uid is empty."""
+    """Yield the uids of a user in the lines of a users file, read as daemons do.
+
+    Surrounding spaces do not count. A line without a uid yields an empty text.
+    """
     for line in lines:
-        fields = line.strip().split(":")
-        if fields[0].strip() == user.strip():
-            yield fields[2] if len(fields) > 2 else ""
+        name, *fields = line.strip().split(":")
+        if name.strip() == user.strip():
+            has_uid = len(fields) > 1  # the fields are: name, password, uid
+            yield fields[1] if has_uid else ""
 
 
 def _read_limited(chunks: Iterator[bytes]) -> bytes:
-    """Return the users file's archive. Raises `CreateFailed` if it is too large."""
+    """Return the archive with the users file. Raises `CreateFailed` if it is too large."""
     archive = b""
     for chunk in chunks:
         archive += chunk

@@ -1,4 +1,7 @@
-"""The common part of the engines for Docker and Swarm: images, labels of this node's runs, logs, watches."""
+"""The common part of the engines for Docker and Swarm.
+
+It covers images, the labels of this node's runs, their logs, and watches.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,12 +26,16 @@ from engines.docker.client import Connection, log_of, translated
 from engines.docker.container_files import ContainerFiles
 from engines.docker.images import Images
 from engines.logs import STREAMS, StreamingEngine
+from engines.records import object_in
 from engines.registry.names import PullRules
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder of the gateway, and where the daemon has it: a path on its host (``bind``) or a volume."""
+    """A folder of the gateway, and its place at the daemon.
+
+    The place is a path on the daemon's host (``bind``) or a volume.
+    """
 
     root: Path  # on the gateway's side
     bind: str = ""  # on the daemon's host
@@ -40,12 +47,11 @@ class DaemonOptions:
     """Which daemon to use, and its folders shared with the gateway."""
 
     base_url: str = ""  # of a Swarm: a manager; empty: as the environment says
-    tls: Mapping[str, str] = field(
-        default_factory=dict
-    )  # files ``ca``, ``cert``, ``key`` for tcp://
+    # Files ``ca``, ``cert``, ``key`` for tcp://
+    tls: Mapping[str, str] = field(default_factory=dict)
     pull: PullRules = field(default_factory=PullRules)
-    # Folders shared with the daemon. In a Swarm every machine has them at the same path, and nothing
-    # else can be mounted.
+    # Folders shared with the daemon. In a Swarm every machine has them at the same path, and
+    # nothing else can be mounted.
     sources: tuple[Source, ...] = ()
     saved_log_size: int = 32 * 1024 * 1024  # bytes of a stream that `save_logs` keeps
 
@@ -70,15 +76,19 @@ class DaemonEngine(StreamingEngine):
         self._watches: list[Watch] = []  # filled by the subclasses, closed by `close`
 
     def image_facts(self, image: str) -> ImageMetadata:
+        """Return a local image's metadata."""
         return self._images.find(image)
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+        """Pull the image if it is missing and the rules allow it; return its digest."""
         return self._images.ensure(image, on_progress).digest
 
     def registry_digest(self, image: str, seconds: float) -> str:
+        """Have the daemon ask the registry, as it would for a pull."""
         return self._images.registry_digest(image, seconds)
 
     def close(self) -> None:
+        """End the watches, then the connection."""
         for watch in self._watches:
             watch.close()
         self._client.close()
@@ -86,15 +96,17 @@ class DaemonEngine(StreamingEngine):
     def _ours(
         self, name: str, inspect: Callable[[str], Any], section: str
     ) -> Mapping[str, Any] | None:
-        """Return the daemon's record of one of our runs.
+        """Return the daemon's record of a run of this node.
 
-        ``section``: the part of the record with the labels.
+        None for another one's, and without one. ``inspect`` gets the record from the daemon;
+        ``section`` is the part with the labels.
         """
         if not is_name(name):
             return None
         with translated(), suppress(NotFound):
             record: Mapping[str, Any] = inspect(name)
-            if belongs_to(record[section].get("Labels") or {}, self._node, self._installation):
+            labels = object_in(record[section], "Labels")
+            if belongs_to(labels, self._node, self._installation):
                 return record
         return None
 
@@ -106,6 +118,7 @@ class DaemonEngine(StreamingEngine):
         raise NotImplementedError
 
     def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
+        """Return the stdout and stderr of a run, which are requested when they are read."""
         place = self._log_place(name)
         if not place:
             return ()
@@ -118,7 +131,8 @@ class DaemonEngine(StreamingEngine):
 
     def _filters(self) -> dict[str, Any]:
         """Return the filters that select the runs of this installation in the daemon's lists."""
-        return {"label": [f"{name}={value}" for name, value in self._labels.items()]}
+        labels = [f"{name}={value}" for name, value in self._labels.items()]
+        return {"label": labels}
 
 
 def as_the_daemon_sees(
@@ -126,11 +140,13 @@ def as_the_daemon_sees(
     sources: tuple[Source, ...],
     mountpoint: Callable[[str], str],
 ) -> DockerMount:
-    """Return a mount with its source on the daemon's side; ``mountpoint`` returns a volume's path there.
+    """Return a mount with its source on the daemon's side.
 
-    Raises `CreateFailed`.
+    ``mountpoint`` returns the path of a volume there. A source outside of all ``sources`` has the
+    same path on both sides. Raises `CreateFailed`.
     """
-    if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
+    has_parent_steps = ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts
+    if has_parent_steps:
         raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
     path = mount.source.absolute()
     daemon_path = str(path)

@@ -1,7 +1,7 @@
 """Runs algorithm images as containers of a Docker daemon.
 
-No image is fetched implicitly, every container is hardened in the same way, and the daemon holds all
-state: a container is found again by its name and its labels.
+No image is fetched implicitly, every container is hardened in the same way, and the daemon holds
+all state: a container is found again by its name and its labels.
 """
 
 import json
@@ -61,21 +61,25 @@ from engines.docker.network import NodeNetwork
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, network_mode_of, sandbox_of
 from engines.docker.service_networks import ServiceNetworks, Services, addresses
 from engines.image import Image
+from engines.records import list_in, object_in
 
-# The container's own loopback, without a resolver. The daemon itself resolves names in the container's
-# network; for all others it would ask the host's resolvers, and those queries leave the machine.
+# The container's own loopback, at which no resolver listens. The daemon itself resolves names in
+# the container's network. All other names it would pass to the host's resolvers, and so to other
+# machines.
 DEAD_RESOLVER = "127.0.0.1"
 
-# Label with the image's name: the container is made from the image's id, as the name may move later.
+# Label with the image's name. The container is created from the image's id, as the name may be
+# given to another image later.
 IMAGE = "bfia.image"
 
 NAME_TIMEOUT = 10.0  # seconds; for another gateway that is creating or removing the same container
 LAUNCH_PAUSE = 0.05  # seconds between attempts of a launch
 LOG_FILES = 3  # per container
 
-_SMALL_FOLDER = "size=64m"
-_CONFLICT = 409
+_SMALL_FOLDER = "size=64m"  # mount option
+_CONFLICT = 409  # HTTP status if a name is in use
 _NO_TIME = "0001-"  # beginning of the daemon's time for "never"
+_STATUSES_UP = ("running", "paused", "restarting")
 _CHANGE = b'"Kind":'  # occurs once in each change; quotes inside a name are escaped
 _CHUNK = 65536  # bytes
 
@@ -127,8 +131,9 @@ class ContainerdEngine(DaemonEngine):
         """Connects only when first used."""
         super().__init__(node, installation, options)
         self._options = options
-        self._locks = tuple(threading.Lock() for _ in range(64))
-        self._network: NodeNetwork | None = None
+        self._locks = tuple(threading.Lock() for _ in range(64))  # of launches, by the run's name
+        self._network: NodeNetwork | None = None  # None: the host's network
+        sandbox_count = 0
         if options.network_mode == "bridge":
             name = options.network or safe_name("bfia", node)
             owner = installation + options.instance
@@ -136,8 +141,6 @@ class ContainerdEngine(DaemonEngine):
                 self._client, name, self._labels, outside=options.outside, owner=owner
             )
             self._services = ServiceNetworks(self._client, name, self._labels, owner)
-        sandbox_count = 0
-        if self._network is not None:
             sandbox_count = options.sandboxes
         self._reserved_memory = sandbox_count * MEMORY  # bytes; not available to runs
         sandbox_labels = {
@@ -153,30 +156,33 @@ class ContainerdEngine(DaemonEngine):
             options.dns,
         )
         self._gpus = Gpus(self._client)
-        self._security_options: Sequence[str] | None = None
-        self._open_ports: Sequence[int] = ()
-        self._mountpoints: dict[str, str] = {}
+        self._security_options: Sequence[str] | None = None  # None: not determined yet
+        self._open_ports: Sequence[int] = ()  # of this host, for containers
+        self._mountpoints: dict[str, str] = {}  # paths on the daemon's host, by volume
 
     def check(self) -> None:
+        """Ping the daemon."""
         with translated(EngineDown):
             self._client().ping()
 
     def capacity(self) -> Capacity:
+        """Return the resources of the daemon's host, without the memory for sandboxes."""
         with translated(EngineDown):
             info = self._client().info()
         memory = int(info["MemTotal"]) - self._reserved_memory
         return Capacity(float(info["NCPU"]), memory, len(device_names(info)))
 
     def launch(self, spec: LaunchSpec) -> None:
+        """Create and start the container of a run, unless it was started before."""
         check_launch(spec)
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
+        # One launch of a name at a time; a few locks for all names suffice.
         lock = self._locks[hash(spec.name) % len(self._locks)]
         with lock, translated(CreateFailed):
-            mounts = [
-                as_the_daemon_sees(mount, self._options.sources, self._mountpoint)
-                for mount in spec.mounts
-            ]
+            mounts = []
+            for mount in spec.mounts:
+                mounts.append(as_the_daemon_sees(mount, self._options.sources, self._mountpoint))
             self._launch_until_started(spec, image, mounts)
 
     def _launch_until_started(
@@ -185,23 +191,23 @@ class ContainerdEngine(DaemonEngine):
         image: Image,
         mounts: Sequence[DockerMount],
     ) -> None:
-        """Start a run, again if its name is not free yet or, once, if the network disappeared."""
+        """Start a run, again if its name is not free yet or, once, if the network disappeared.
+
+        Raises `CreateFailed` if the name does not become free within `NAME_TIMEOUT`, APIError.
+        """
         deadline = time.monotonic() + NAME_TIMEOUT
         network_was_gone = False
         while True:
             network, hosts = self._network_of(spec)
-            # A sandbox may be in the network that is gone, and has no way to a run's services.
-            sandbox_network = "" if network_was_gone or spec.reach else network
+            # A sandbox may be in the network that is gone, and cannot reach a run's services.
+            may_use_sandbox = not (network_was_gone or spec.reach)
             try:
-                with self.sandboxes.start(sandbox_network) as sandbox:
-                    network_mode = network_mode_of(sandbox) if sandbox else network
-                    if self._create_and_start(spec, image, mounts, network_mode, hosts):
-                        return
+                if self._try_to_launch(spec, image, mounts, network, hosts, may_use_sandbox):
+                    return
             except APIError as error:
-                if self._network is None or network_was_gone or not network_is_gone(error):
+                if network_was_gone or not network_is_gone(error):
                     raise
-                self._network.forget()
-                self._services.forget()
+                self._forget_networks(error)
                 network_was_gone = True
             if time.monotonic() > deadline:
                 raise CreateFailed(
@@ -209,18 +215,56 @@ class ContainerdEngine(DaemonEngine):
                 )
             time.sleep(LAUNCH_PAUSE)
 
+    def _forget_networks(self, error: APIError) -> None:
+        """Look for the networks at their next use; raise the error in the host's network."""
+        if self._network is None:
+            raise error
+        self._network.forget()
+        self._services.forget()
+
+    def _try_to_launch(
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+        network: str,
+        hosts: Mapping[str, str],
+        may_use_sandbox: bool,
+    ) -> bool:
+        """Start a run in a ready sandbox, else in the network; return False if to try again.
+
+        ``hosts``: the addresses of hosts, by name. Raises APIError.
+        """
+        sandbox_network = ""
+        if may_use_sandbox:
+            sandbox_network = network
+        with self.sandboxes.start(sandbox_network) as sandbox:
+            network_mode = network
+            if sandbox:
+                network_mode = network_mode_of(sandbox)
+            return self._create_and_start(spec, image, mounts, network_mode, hosts)
+
     def probe(self, name: str) -> Probe:
+        """Return the state of a run.
+
+        A run is cut off if its network, or its sandbox, was removed. The exit of a run that
+        succeeded is not marked so: it did not need the network any more.
+        """
         container = self._inspect(name)
         if container is None:
             return Missing()
         probe = probe_of(container["State"])
-        if isinstance(probe, Running):
-            return replace(probe, cut_off=self._networks(container) == {})
-        if isinstance(probe, Exited) and probe.code:
-            return replace(probe, cut_off=self._networks(container, over=True) == {})
+        match probe:
+            case Running():
+                is_cut_off = self._networks(container) == {}
+                return replace(probe, cut_off=is_cut_off)
+            case Exited(code=code) if code != 0:
+                is_cut_off = self._networks(container, exited=True) == {}
+                return replace(probe, cut_off=is_cut_off)
         return probe
 
     def address(self, name: str) -> str:
+        """Return the run's address in its network; empty if it is in none."""
         container = self._inspect(name)
         if container is None:
             return ""
@@ -230,6 +274,7 @@ class ContainerdEngine(DaemonEngine):
         return ""
 
     def disk_use(self, name: str, max_files: int) -> DiskUse:
+        """Measure the container's own layer, by the daemon's figures."""
         if self._inspect(name) is None:
             return DiskUse()
         filters = {"name": f"^/{name}$"}
@@ -238,15 +283,21 @@ class ContainerdEngine(DaemonEngine):
             containers = api.containers(all=True, size=True, filters=filters)
             size = sum(int(container.get("SizeRw") or 0) for container in containers)
             return DiskUse(size, changes_of(api, name, max_files))
-        return DiskUse()
+        return DiskUse()  # it was removed while it was measured
 
     def stop(self, name: str, grace: float) -> None:
-        """Have the daemon send SIGTERM and then SIGKILL; ``grace`` is rounded up to whole seconds."""
-        if self._inspect(name) is not None:
-            with translated(), suppress(NotFound):
-                self._client().stop(name, timeout=max(0, math.ceil(grace)))
+        """Have the daemon send SIGTERM and then SIGKILL.
+
+        The daemon counts in whole seconds, so ``grace`` is rounded up.
+        """
+        if self._inspect(name) is None:
+            return
+        seconds = max(0, math.ceil(grace))
+        with translated(), suppress(NotFound):
+            self._client().stop(name, timeout=seconds)
 
     def remove(self, name: str) -> None:
+        """Remove the container, then its sandbox."""
         container = self._inspect(name)
         if container is None:
             return
@@ -255,6 +306,10 @@ class ContainerdEngine(DaemonEngine):
         self.sandboxes.discard(sandbox_of(container["HostConfig"]["NetworkMode"]))
 
     def list(self) -> Sequence[ListedRun]:
+        """Return the runs of this installation.
+
+        A run that is removed while they are listed is omitted.
+        """
         runs = []
         for name in self._names():
             container = self._inspect(name)
@@ -266,15 +321,18 @@ class ContainerdEngine(DaemonEngine):
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
+        """Watch the daemon's events. The first watch also starts the preparation of sandboxes."""
         watch = EventWatch(self._client, self._filters(), self._exited_names, on_exit, on_away)
         self._watches.append(watch)
         self.sandboxes.begin()
         return watch
 
     def _exited_names(self) -> Sequence[str]:
+        """Return the names of the runs that have exited."""
         return self._names(status=["exited", "dead"])
 
     def close(self) -> None:
+        """Remove the unused sandboxes, then end the watches and the connection."""
         self.sandboxes.close()
         super().close()
 
@@ -305,10 +363,7 @@ class ContainerdEngine(DaemonEngine):
 
         Raises `EngineError`.
         """
-        if not services or self._network is None or self._options.outside:
-            return ""
-        self._network.look()
-        if not self._network.ours:
+        if not services or self._is_open():
             return ""
         try:
             addresses(services)
@@ -316,8 +371,22 @@ class ContainerdEngine(DaemonEngine):
             return str(error)
         return self._services.lacks()
 
+    def _is_open(self) -> bool:
+        """Whether containers reach other machines without a network for services.
+
+        That is so in the host's network, with the setting ``outside``, and in a network that the
+        admin created. Raises `EngineError`.
+        """
+        if self._network is None or self._options.outside:
+            return True
+        self._network.look()
+        return not self._network.ours
+
     def isolation(self) -> Isolation:
-        """Check the isolation by the node's networks; the host's network isolates nothing."""
+        """Check the isolation by the node's networks.
+
+        In the host's network nothing is isolated. Raises `EngineError`.
+        """
         if self._network is None:
             return _NOT_ISOLATED
         isolation = self._network.isolation()
@@ -333,22 +402,40 @@ class ContainerdEngine(DaemonEngine):
             self._network.remove()
 
     def undo_network(self) -> None:
-        """Remove the network if this object created it and nothing uses it. Raises `EngineError`."""
+        """Remove the network if this object created it and nothing uses it.
+
+        Raises `EngineError`.
+        """
         if self._network is not None:
             self._network.undo()
 
     def _network_of(self, spec: LaunchSpec) -> tuple[str, dict[str, str]]:
-        """Return the network of a run, and the addresses of hosts. Raises `EngineError`, APIError."""
+        """Return the network of a run, and the addresses of hosts by their names.
+
+        Raises `EngineError`, APIError.
+        """
         if self._network is None:
             return "host", {}
-        host_before = self._network.host
-        network = self._network.ensure()
-        if host_before not in ("", self._network.host):  # the run's variables name the old address
-            raise CreateFailed("the engine's network was made anew with other addresses")
-        self._network.stay_closed()
-        if not spec.reach or self._options.outside or not self._network.ours:
-            return network, {}
+        network_id = self._ensure_network(self._network)
+        is_open = self._options.outside or not self._network.ours
+        if is_open or not spec.reach:
+            return network_id, {}
         return self._services.ensure(spec.reach, self._open_ports)
+
+    @staticmethod
+    def _ensure_network(network: NodeNetwork) -> str:
+        """Return the id of the node's network; create it, and close this host to it, if necessary.
+
+        Raises `CreateFailed` if the network was created again with other addresses: the run's
+        variables contain the former ones. Raises APIError.
+        """
+        host_before = network.host
+        network_id = network.ensure()
+        has_moved = host_before not in ("", network.host)
+        if has_moved:
+            raise CreateFailed("the engine's network was made anew with other addresses")
+        network.stay_closed()
+        return network_id
 
     def _create_and_start(
         self,
@@ -360,8 +447,8 @@ class ContainerdEngine(DaemonEngine):
     ) -> bool:
         """Start the run; return False if it has to be tried again.
 
-        That is while the daemon does not show the container that holds the run's name, and if another
-        gateway chose the same GPU. Raises APIError.
+        That is while the daemon does not show the container that holds the run's name, and if
+        another gateway chose the same GPU. Raises APIError.
         """
         try:
             with self._gpus.choose(spec.name, spec.limits.gpu) as devices:
@@ -372,7 +459,8 @@ class ContainerdEngine(DaemonEngine):
             holder = self._holder_of_name(spec, network, error)
             if holder is None:
                 return False
-            if holder["State"]["Status"] != "created":
+            was_started = holder["State"]["Status"] != "created"
+            if was_started:
                 return True
             container = holder["Id"]  # created by a gateway that did not start it
         return self._start(spec, image, container)
@@ -396,10 +484,14 @@ class ContainerdEngine(DaemonEngine):
         return holder
 
     def _start(self, spec: LaunchSpec, image: Image, container: str) -> bool:
-        """Check and start a created container, or remove it; return False if its GPU is contested."""
+        """Check and start a created container, or remove it; return False if its GPU is contested.
+
+        Raises `EngineError`, APIError.
+        """
         api = self._client()
         try:
-            if spec.limits.gpu and self._gpus.is_contested(spec.name):
+            is_contested = spec.limits.gpu > 0 and self._gpus.is_contested(spec.name)
+            if is_contested:
                 remove(api, container)
                 return False
             targets = [mount.target for mount in spec.mounts]
@@ -426,14 +518,20 @@ class ContainerdEngine(DaemonEngine):
         labels = {**image.emptied_labels, **spec.labels, IMAGE: spec.image}
         if gpus:
             labels[GPUS] = ",".join(gpus)
+        command = None
+        if spec.command is not None:
+            command = list(spec.command)
+        user = None
+        if image.runs_as_root:
+            user = self._options.user
         container = self._client().create_container(
             image.digest,
-            command=None if spec.command is None else list(spec.command),
+            command=command,
             name=spec.name,
             environment=image.variables_for(spec, TEMPORARY),
             working_dir=image.working_directory(TEMPORARY),
             labels=labels,
-            user=self._options.user if image.runs_as_root else None,
+            user=user,
             healthcheck=NO_CHECK,
             host_config=self._host_config(spec, mounts, network, hosts, gpus),
         )
@@ -447,10 +545,17 @@ class ContainerdEngine(DaemonEngine):
         hosts: Mapping[str, str],
         gpus: Sequence[str],
     ) -> dict[str, Any]:
+        """Return the daemon's settings for a container, such as confinement, limits and mounts."""
         limits = spec.limits
         device_requests = []
         if gpus:
             device_requests.append(DeviceRequest(device_ids=[*gpus], capabilities=[["gpu"]]))
+        nano_cpus = None
+        if limits.cpu is not None:
+            nano_cpus = round(limits.cpu * 1e9)
+        dns = self._options.dns
+        if sandbox_of(network):
+            dns = None  # the sandbox has it
         log_config = LogConfig(
             type=LogConfig.types.JSON,
             config={"max-size": str(self._options.log_size), "max-file": str(LOG_FILES)},
@@ -464,10 +569,10 @@ class ContainerdEngine(DaemonEngine):
             security_opt=[*self._confinement()],
             mem_limit=limits.memory,
             memswap_limit=limits.memory,
-            nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
+            nano_cpus=nano_cpus,
             pids_limit=limits.pids,
             device_requests=device_requests,
-            dns=None if sandbox_of(network) else self._options.dns,
+            dns=dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
             tmpfs=self._memory_folders(limits),
@@ -477,12 +582,17 @@ class ContainerdEngine(DaemonEngine):
         return config
 
     def _confinement(self) -> Sequence[str]:
-        """Return a container's security options. Raises `EngineDown`."""
+        """Return a container's security options, which depend on the daemon.
+
+        Raises `EngineDown`.
+        """
         if self._security_options is None:
             with translated(EngineDown):
-                options = ["no-new-privileges:true"]
-                if seccomp.is_replaceable(self._client().info().get("SecurityOptions") or ()):
-                    options.append(f"seccomp={json.dumps(seccomp.docker_profile())}")
+                info = self._client().info()
+            options = ["no-new-privileges:true"]
+            if seccomp.is_replaceable(list_in(info, "SecurityOptions")):
+                profile = json.dumps(seccomp.docker_profile())
+                options.append(f"seccomp={profile}")
             self._security_options = options
         return self._security_options
 
@@ -499,33 +609,42 @@ class ContainerdEngine(DaemonEngine):
         """Return the daemon's record of a run of ours."""
         return self._ours(name, self._client().inspect_container, "Config")
 
-    def _networks(self, container: Mapping[str, Any], over: bool = False) -> Mapping[str, Any]:
+    def _networks(self, container: Mapping[str, Any], exited: bool = False) -> Mapping[str, Any]:
         """Return the networks of a container or, if it has one, of its sandbox.
 
-        ``over``: the container has exited, and its sandbox may have exited as well.
+        Empty if it is in no network, or its sandbox is gone. ``exited``: the container has exited,
+        so its sandbox may have exited as well.
         """
+        holder = container
         sandbox = sandbox_of(container["HostConfig"]["NetworkMode"])
         if sandbox:
             with translated():
                 try:
-                    container = self._client().inspect_container(sandbox)
+                    holder = self._client().inspect_container(sandbox)
                 except NotFound:
                     return {}
-            if not (over or container["State"]["Running"]):
+            is_up = holder["State"]["Running"]
+            if not (is_up or exited):
                 return {}
-        return container["NetworkSettings"]["Networks"] or {}
+        return object_in(holder["NetworkSettings"], "Networks")
 
     def _log_place(self, name: str) -> str:
+        """Return the path of the container's logs; empty for an unknown run."""
         if self._inspect(name) is None:
             return ""
         return f"containers/{name}"
 
     def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
+        """Return the names of this installation's containers.
+
+        ``status``: only containers with one of these states; empty: all.
+        """
         filters = dict(self._filters())
         if status:
             filters["status"] = list(status)
         with translated():
             containers = self._client().containers(all=True, filters=filters)
+        # A container that is being removed has no name.
         return [name_of(container) for container in containers if container["Names"]]
 
     def _mountpoint(self, volume: str) -> str:
@@ -538,28 +657,39 @@ class ContainerdEngine(DaemonEngine):
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
     """Return a container's labels; the daemon says null for none."""
-    return container["Config"].get("Labels") or {}
+    return object_in(container["Config"], "Labels")
 
 
 def probe_of(state: Mapping[str, Any]) -> Probe:
-    """Return the state that the daemon's record of a container describes."""
-    started = _read_time(state.get("StartedAt"))
+    """Return the state that the daemon's record of a container describes.
+
+    A container that was created and never started is `Missing`.
+    """
     status = state["Status"]
     if status == "created":
         return Missing()
-    if status in ("running", "paused", "restarting"):
+    started = _read_time(state.get("StartedAt"))
+    if status in _STATUSES_UP:
         return Running(started)
-    code = int(state["ExitCode"])
-    killed = bool(state.get("OOMKilled"))
     finished = _read_time(state.get("FinishedAt"))
-    if started is not None and finished is not None and finished < started:
-        started = finished  # the daemon records the start of a very short run after its exit
-    return Exited(code, signal_of(code), killed, started, finished)
+    if started is not None and finished is not None:
+        # The daemon records the start of a very short run after its exit.
+        started = min(started, finished)
+    code = int(state["ExitCode"])
+    return Exited(
+        code=code,
+        signal=signal_of(code),
+        oom_killed=bool(state.get("OOMKilled")),
+        started_at=started,
+        finished_at=finished,
+    )
 
 
 def _read_time(text: str | None) -> datetime | None:
-    """Read the daemon's time; None for never, which it writes as the year 1."""
-    if not text or text.startswith(_NO_TIME):
+    """Read the daemon's time; None for "never", which it writes as the year 1."""
+    if not text:
+        return None
+    if text.startswith(_NO_TIME):
         return None
     return datetime.fromisoformat(text)
 
@@ -569,9 +699,10 @@ def changes_of(
     container: str,
     limit: int,
 ) -> int:
-    """Count the created, changed and deleted files in a container's own layer; stop soon after ``limit``.
+    """Count the created, changed and deleted files in a container's own layer.
 
-    The list may be of any length, so it is read in chunks. Raises APIError, OSError.
+    Stops soon after ``limit``. The list may be of any length, so it is read in chunks. Raises
+    APIError, OSError.
     """
     count = 0
     rest = b""

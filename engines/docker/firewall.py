@@ -1,8 +1,8 @@
 """Rules of this host's packet filter for one bridge of a daemon.
 
-A bridge has a chain of its own, to which INPUT passes everything that comes from the bridge. Rules for a gateway's
-ports carry the mark of that gateway, so that several gateways of one node do not remove each other's. The other rules
-have no mark: the gateways share them.
+Each bridge has its own chain, to which the chain INPUT passes every packet from the bridge. Rules
+for a gateway's ports carry that gateway's mark (a comment), so that several gateways of one node do
+not remove each other's rules. All other rules have no mark: the gateways share them.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from engines.base import MADE_AT_START, EngineError
 
-Rule = tuple[str, ...]
-Table = tuple[str, ...]
+Rule = tuple[str, ...]  # arguments of iptables: a chain, conditions and a target
+Table = tuple[str, ...]  # arguments of iptables that select a table
 
-PREFIX = "BFIA-"  # of chains
+PREFIX = "BFIA-"  # of the names of chains
 IPTABLES_TIMEOUT = 20  # seconds
 
 _DOCKER_CHAIN = "DOCKER-USER"  # Docker's chain for rules that precede its own
@@ -37,14 +37,17 @@ class Firewall:
         forwarded: bool = False,
         internal: bool = False,
     ) -> None:
-        """``owner``: the gateway. ``forwarded``: the rules also apply to traffic to other machines and bridges.
+        """``owner``: identifies the gateway.
 
-        ``internal``: no such traffic is allowed. With either, the rules are also in the table mangle: Docker
-        rebuilds its own chain while it creates a network; the copy in mangle protects meanwhile.
+        ``internal``: no traffic to other machines and bridges is allowed. ``forwarded``: such
+        traffic is allowed, and the rules apply to it, too. With either, the rules are also in the
+        table mangle: Docker rebuilds its own chain while it creates a network, and until it is
+        complete the copy in mangle protects.
         """
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
         self._tables = [_FILTER]
+        # Rules in the packet filter's own chains, which pass packets of the bridge to our chain
         self._jumps: list[Rule] = [("INPUT", "-i", bridge, "-j", self.chain)]
         if forwarded:
             replies = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
@@ -60,19 +63,24 @@ class Firewall:
         _run("-n", "-L", _DOCKER_CHAIN)
 
     def close_except(self, ports: Sequence[int]) -> None:
-        """Let containers reach only these ports of this host. Raises `EngineError`."""
+        """Let containers reach only these ports of this host. Raises `EngineError`.
+
+        The chain with its final rule exists before any rule leads to it.
+        """
         for table in self._tables:
             self._ensure_chain(table)
         self._delete_own_rules()
         for port in ports:
-            # Not in mangle, which is entered from FORWARD only, where no port of this host is a target.
+            # Not in the table mangle: only the chain FORWARD leads there, and packets to a port of
+            # this host do not pass it.
             _run("-I", self.chain, "1", *self._open_port_rule(port))
         for jump in self._jumps:
             if not _succeeds("-C", *jump):
-                _run("-I", jump[0], "1", *jump[1:])
+                chain, *conditions = jump
+                _run("-I", chain, "1", *conditions)
 
     def open_to(self, address: str, port: int) -> None:
-        """Let containers reach an address and port as they address it, also if Docker translates it.
+        """Let containers reach an address and port, as they address it before Docker translates it.
 
         The rule has no mark, as every gateway that uses the bridge needs it. Raises `EngineError`.
         """
@@ -83,39 +91,41 @@ class Firewall:
                 _run("-I", self.chain, "1", *rule)
 
     def fault(self, ports: Sequence[int] = ()) -> str | None:
-        """Return what is missing, of the rules in general or for these ports; None if all rules are in place."""
+        """Return why containers may reach too much, or too few of these ports.
+
+        None if all is in place. The fault is that rules are missing, or that the packet filter
+        cannot be read.
+        """
         rules: set[str] = set()
         for table in self._tables:
             try:
-                result = _iptables("-S", *table)
+                rules.update(_rules_of(table))
             except EngineError as error:
                 return str(error)
-            if result.returncode != 0:
-                reason = (result.stderr.strip() or "refused").splitlines()[0]
-                return f"iptables cannot be used (root or CAP_NET_ADMIN may): {reason}"
-            for line in result.stdout.splitlines():
-                rules.add(" ".join((line, *table)))  # ends like the rules of `_has_all_rules`
         if self._has_all_rules(rules, ports):
             return None
         return f"iptables has no rules for them; {MADE_AT_START}"
 
     def remove(self) -> None:
-        """Remove the chain, if there is one."""
+        """Remove the chain with the rules that lead to it, if there is one.
+
+        Errors are ignored: without a packet filter there are no rules to remove.
+        """
         with suppress(EngineError):
             for jump in self._jumps:
-                while _succeeds("-D", *jump):  # two gateways may have made it
-                    continue
+                _delete_all(jump)
             for table in self._tables:
                 _iptables("-F", self.chain, *table)
                 _iptables("-X", self.chain, *table)
 
     def _ensure_chain(self, table: Table) -> None:
-        """Create the chain for the containers of this bridge, with its final rule, which drops everything.
+        """Create the chain of this bridge with its final rule, which drops everything.
 
         Raises `EngineError`.
         """
         created = _iptables("-N", self.chain, *table)
-        if created.returncode != 0 and not _succeeds("-n", "-L", self.chain, *table):
+        exists = created.returncode == 0 or _succeeds("-n", "-L", self.chain, *table)
+        if not exists:
             raise EngineError(created.stderr.strip() or "refused")
         drop = self._drop_rule(table)
         if not _succeeds("-C", *drop):
@@ -128,26 +138,58 @@ class Firewall:
                 _run("-D", *shlex.split(line)[1:])
 
     def _has_all_rules(self, rules: set[str], ports: Sequence[int]) -> bool:
-        for rule in (*self._jumps, *map(self._drop_rule, self._tables)):
-            if " ".join(("-A", *rule)) not in rules:
-                return False
-        open_ports = ""
-        for line in rules:
-            if self.chain in line and f'"{self._mark}"' in line:
-                open_ports += f"{line} "
-        return all(f"--dport {port} " in open_ports for port in ports)
+        """Whether the rules include the bridge's, and this gateway's for these ports.
+
+        ``rules``: as `_rules_of` returns them.
+        """
+        drop_rules = map(self._drop_rule, self._tables)
+        shared_rules = {" ".join(("-A", *rule)) for rule in (*self._jumps, *drop_rules)}
+        if not shared_rules <= rules:
+            return False
+        rules_with_mark = " ".join(filter(self._is_own_rule, rules))
+        return all(f"--dport {port} " in rules_with_mark for port in ports)
+
+    def _is_own_rule(self, line: str) -> bool:
+        """Whether a rule belongs to the bridge and has the mark of this gateway."""
+        return self.chain in line and f'"{self._mark}"' in line
 
     def _drop_rule(self, table: Table) -> Rule:
+        """Return the final rule of the chain, which drops every packet."""
         return (self.chain, "-j", "DROP", *table)
 
     def _open_port_rule(self, port: int) -> Rule:
+        """Return this gateway's rule for a port of this host.
+
+        It ends the chain without dropping the packet.
+        """
         match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
         return (*match, "-m", "comment", "--comment", self._mark, "-j", "RETURN")
 
 
+def _rules_of(table: Table) -> list[str]:
+    """Return the rules of a table, each followed by the arguments that select the table.
+
+    Raises `EngineError` if they cannot be read.
+    """
+    result = _iptables("-S", *table)
+    if result.returncode != 0:
+        reason = (result.stderr.strip() or "refused").splitlines()[0]
+        raise EngineError(f"iptables cannot be used (root or CAP_NET_ADMIN may): {reason}")
+    return [" ".join((line, *table)) for line in result.stdout.splitlines()]
+
+
 def _succeeds(*arguments: str) -> bool:
-    """Whether iptables accepts a command, such as the check for a rule. Raises `EngineError` if it cannot be run."""
+    """Whether iptables accepts a command, such as the check for a rule.
+
+    Raises `EngineError` if it cannot be run.
+    """
     return _iptables(*arguments).returncode == 0
+
+
+def _delete_all(rule: Rule) -> None:
+    """Delete a rule as often as it exists: two gateways may have added it at the same time."""
+    while _succeeds("-D", *rule):
+        continue
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

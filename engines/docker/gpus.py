@@ -9,11 +9,13 @@ from typing import Any
 
 from engines.base import CreateFailed
 from engines.docker.client import Connection
+from engines.records import list_in, object_in
 
-# Label with the names of a container's devices, by which every gateway of the daemon sees the free ones.
+# Label with the names of a container's devices. By these labels, every gateway that uses the daemon
+# knows the free devices.
 GPUS = "bfia.gpu"
-GPU = "NVIDIA-GPU"  # the daemon's kind of resource that stands for GPUs
-MAX_GPU_PAUSE = 0.5  # seconds; before another choice if two gateways chose the same device
+GPU = "NVIDIA-GPU"  # kind of the daemon's resources that are GPUs
+MAX_GPU_PAUSE = 0.5  # seconds before another choice if two gateways chose the same device
 
 _STATUSES_WITH_GPU = ["created", "running", "paused", "restarting"]
 
@@ -29,7 +31,8 @@ class Gpus:
     def choose(self, run: str, count: int) -> Iterator[Sequence[str]]:
         """Choose free devices for a run; other threads wait until its container is created.
 
-        Raises `CreateFailed` with the numbers, APIError.
+        Yields nothing for a ``count`` of 0. Raises `CreateFailed` with the numbers if too few
+        devices are free, APIError.
         """
         if not count:
             yield ()
@@ -37,7 +40,7 @@ class Gpus:
         with self._lock:
             devices = device_names(self._client().info())
             devices_by_run = self._devices_by_run()
-            devices_by_run.pop(run, None)
+            devices_by_run.pop(run, None)  # of an earlier try
             in_use = set().union(*devices_by_run.values())
             free = [device for device in devices if device not in in_use]
             if len(free) < count:
@@ -50,7 +53,10 @@ class Gpus:
             yield free[:count]
 
     def is_contested(self, run: str) -> bool:
-        """Return whether another gateway assigned one of the run's devices, too; if so, after a pause."""
+        """Whether another gateway assigned one of the run's devices to a run of its own.
+
+        If so, the answer comes after a random pause, so that the two gateways do not collide again.
+        """
         devices_by_run = self._devices_by_run()
         devices = devices_by_run.pop(run, set())
         in_use = set().union(*devices_by_run.values())
@@ -60,20 +66,24 @@ class Gpus:
         return True
 
     def _devices_by_run(self) -> dict[str, set[str]]:
+        """Return the devices of all containers that were created and have not exited, by name."""
         filters = {"label": [GPUS], "status": _STATUSES_WITH_GPU}
         containers = self._client().containers(all=True, filters=filters)
-        return {
-            name_of(container): set(container["Labels"][GPUS].split(","))
-            for container in containers
-            if container["Names"]
-        }
+        devices_by_run = {}
+        for container in containers:
+            if container["Names"]:  # none while it is being removed
+                devices_by_run[name_of(container)] = set(container["Labels"][GPUS].split(","))
+        return devices_by_run
 
 
 def device_names(info: Mapping[str, Any]) -> list[str]:
-    """Return the GPUs in a daemon's description of itself."""
+    """Return the GPUs in a daemon's description of itself, by the names that its admin gave them.
+
+    Resources that are only counted have no names, and are omitted.
+    """
     names = []
-    for resource in info.get("GenericResources") or ():
-        spec = resource.get("NamedResourceSpec") or {}
+    for resource in list_in(info, "GenericResources"):
+        spec = object_in(resource, "NamedResourceSpec")
         if spec.get("Kind") == GPU:
             names.append(str(spec["Value"]))
     return names

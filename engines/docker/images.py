@@ -4,7 +4,8 @@ No image is pulled implicitly.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from docker import APIClient
 from docker.errors import APIError, DockerException, NotFound
@@ -16,10 +17,12 @@ from engines.docker.client import check_response, translated, url_of, words
 from engines.docker.pulls import login_headers, pull
 from engines.image import Image
 from engines.messages import pull_error
+from engines.records import list_in, object_in
 from engines.registry.logins import login_for
 from engines.registry.names import PullRules, invalid_name
 
-# Replaces an image's own health check, which the daemon would run outside a run's limits, and any number of times.
+# Replaces the health check of an image. The daemon would run that check repeatedly, and without the
+# limits of the run.
 NO_CHECK = Healthcheck(test=["NONE"])
 
 _INVALID_NAME = re.compile(
@@ -40,37 +43,50 @@ class Images:
             raise ImageNotFound(
                 "the image has no name", "name one in the registration: metadata.image"
             )
+        record = self._inspect(name)
+        config = object_in(record, "Config")
+        return Image(
+            digest=record["Id"],
+            labels=object_in(config, "Labels"),
+            repo_digests=tuple(list_in(record, "RepoDigests")),
+            config=config,
+        )
+
+    def _inspect(self, name: str) -> Mapping[str, Any]:
+        """Return the daemon's record of a local image.
+
+        Raises `ImageNotFound` for a missing image and for an invalid name, else `EngineError`.
+        """
         with translated():
             try:
-                record = self._client().inspect_image(name)  # type: ignore[no-untyped-call]
+                api: Any = self._client()  # the library leaves this call without types
+                record: Mapping[str, Any] = api.inspect_image(name)
             except NotFound as error:
                 raise _missing(name) from error
             except APIError as error:
                 if _INVALID_NAME.search(words(error)):
                     raise invalid_name(name) from error
                 raise
-        config = record.get("Config") or {}
-        return Image(
-            digest=record["Id"],
-            labels=config.get("Labels") or {},
-            repo_digests=tuple(record.get("RepoDigests") or ()),
-            config=config,
-        )
+        return record
 
     def ensure(self, name: str, on_progress: Callable[[str], None]) -> Image:
-        """Return an image; pull it if it is missing and the rules allow it. Raises as `pull` does."""
+        """Return an image; pull it if it is missing and the rules allow it.
+
+        Raises as `pull` does, and `ImageNotFound` if the rules allow no registry at all.
+        """
         try:
             return self.find(name)
         except ImageNotFound:
-            if not name or not self._rules.registries:
+            may_pull = bool(name) and bool(self._rules.registries)
+            if not may_pull:
                 raise
         pull(self._client, name, self._rules, on_progress)
         return self.find(name)
 
     def registry_digest(self, image: str, seconds: float) -> str:
-        """Return the digest that an image's registry names; the daemon asks it, with the rights of a pull.
+        """Return the digest that an image's registry has, with the rights and rules of a pull.
 
-        Raises `EngineError`.
+        The daemon asks the registry, for at most ``seconds``. Raises `EngineError`.
         """
         if not image or not self._rules.registries:
             raise _missing(image)
@@ -95,4 +111,5 @@ class Images:
 
 
 def _missing(image: str) -> ImageNotFound:
+    """Return the error for an image that the daemon does not have."""
     return ImageNotFound(f"the container engine has no image {image}", HOW_TO_HAVE_IT)

@@ -1,7 +1,8 @@
 """The bridge network of a node's containers, and its isolation.
 
-An internal bridge isolates containers from other machines, but not from services of the host that listen on all
-addresses. Only the host's packet filter can close these (`engines.docker.firewall`), if the gateway may use it.
+An internal bridge isolates containers from other machines, but not from services of the host that
+listen on all addresses. Only the host's packet filter can close these (`engines.docker.firewall`),
+if the gateway may use it.
 """
 
 import hashlib
@@ -19,13 +20,12 @@ from docker.types import IPAMConfig, IPAMPool
 from engines.base import EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
 from engines.docker.firewall import Firewall
+from engines.records import list_in, object_in
 
 log = logging.getLogger(__name__)
 
-_IN_USE = (
-    403,
-    409,
-)  # statuses for a bridge or a name that exists, and for a network with containers
+# HTTP statuses for a bridge or name that exists already, and for a network with containers
+_IN_USE = (403, 409)
 _BRIDGE_NAME = "com.docker.network.bridge.name"
 _BETWEEN_CONTAINERS = "com.docker.network.bridge.enable_icc"
 CREATE_TIMEOUT = 10.0  # seconds for another gateway to complete its creation of the network
@@ -36,8 +36,9 @@ CHECK_EVERY = 1.0  # seconds between checks of the packet filter
 class NodeNetwork:
     """One network, created when it is first needed.
 
-    The daemon lets two gateways that start at the same time create two networks of the same name, and then starts no
-    container in either. It does not let two have the same bridge, so the bridge gets a name, too.
+    The daemon lets two gateways that start at the same time create two networks of the same name,
+    and then starts no container in either. It does not let two have the same bridge, so the bridge
+    gets a name, too.
     """
 
     def __init__(
@@ -49,7 +50,10 @@ class NodeNetwork:
         outside: bool = False,
         owner: str = "",
     ) -> None:
-        """``outside``: containers reach other machines. ``owner``: the gateway, if several share the network."""
+        """``outside``: containers reach other machines.
+
+        ``owner``: the gateway, if several share the network.
+        """
         self.name = name
         self.bridge = "bfia" + hashlib.sha256(name.encode()).hexdigest()[:11]
         self._client = client
@@ -58,11 +62,10 @@ class NodeNetwork:
 
         self._firewall = Firewall(self.bridge, owner, internal=not outside)
         self._firewall_lock = threading.Lock()
-        self._firewall_error = ""
-        self._firewall_checked = 0.0
-        self._open_ports: tuple[int, ...] | None = (
-            None  # of this host; None: it was not to be closed
-        )
+        self._firewall_error = ""  # of the last attempt to close this host; empty if it succeeded
+        self._firewall_checked = 0.0  # monotonic time
+        # Ports of this host that containers may reach; None until `close_host` was called
+        self._open_ports: tuple[int, ...] | None = None
 
         self._lock = threading.Lock()
         self._id: str | None = None
@@ -72,7 +75,7 @@ class NodeNetwork:
 
     @property
     def host(self) -> str:
-        """This host's IPv4 address in the network, as last seen; empty if there is none."""
+        """This host's IPv4 address in the network, as last seen; empty if it has none."""
         pool = self._address_pool()
         if pool is None:
             return ""
@@ -80,13 +83,14 @@ class NodeNetwork:
 
     @property
     def ours(self) -> bool:
-        """Whether this node created the network."""
+        """Whether this node created the network, as last seen."""
         return _option(self._record, _BRIDGE_NAME) == self.bridge
 
     def ensure(self) -> str:
         """Return the network's id; create the network unless it is known to exist.
 
-        A network that is gone is created with its former addresses, unless these are in use. Raises APIError.
+        A network that is gone is created with its former addresses, unless these are in use. Raises
+        APIError.
         """
         with self._lock:
             if self._id is None:
@@ -100,7 +104,10 @@ class NodeNetwork:
             self._id = None
 
     def look(self) -> None:
-        """Find or create the network, also if it was pruned since the last use. Raises `EngineError`."""
+        """Find or create the network, also if it was pruned since the last use.
+
+        Raises `EngineError`.
+        """
         self.forget()
         with translated():
             self.ensure()
@@ -113,7 +120,11 @@ class NodeNetwork:
         return self.host
 
     def close_host(self, ports: Sequence[int]) -> None:
-        """Close this host to containers, except for these ports, if we may."""
+        """Close this host to containers, except for these ports.
+
+        `isolation` reports it if the gateway may not. Nothing happens for another one's network, or
+        a daemon on another machine.
+        """
         try:
             self.look()
             if self.ours and self._client.is_here():
@@ -127,7 +138,8 @@ class NodeNetwork:
     def stay_closed(self, *, immediately: bool = False) -> None:
         """Close this host again if its rules are gone, as after a reload of its packet filter.
 
-        A check is one run of iptables, about 5 ms, so it happens once a second unless ``immediately``.
+        A check is one run of iptables, about 5 ms, so there is one in `CHECK_EVERY` seconds unless
+        ``immediately``.
         """
         if self._open_ports is None:
             return
@@ -143,17 +155,20 @@ class NodeNetwork:
     def isolation(self) -> Isolation:
         """Check the isolation of the network. Raises `EngineError`."""
         self.look()
-        is_apart = _option(self._record, _BETWEEN_CONTAINERS) == "false"
+        is_apart = _is_apart(self._record)
         is_internal = bool(self._record["Internal"])
+        opening = self._opening()
         why = "it is not the gateway's own; leave engine.docker.network empty outside of containers"
         if self.ours:
-            why = "it was made with other settings and is in use; it is made anew once no container is in it"
+            why = (
+                "it was made with other settings and is in use; it is made anew once no "
+                "container is in it"
+            )
         gaps = []
         if not is_apart:
             gaps.append(f"containers in the network {self.name} reach each other: {why}")
         if not is_internal:
             gaps.append(f"containers in the network {self.name} reach other machines: {why}")
-        opening = self._opening()
         if opening:
             gaps.append(
                 f"what listens on all addresses of the engine's host can be reached: {opening}"
@@ -166,7 +181,10 @@ class NodeNetwork:
         )
 
     def remove(self) -> None:
-        """Remove the network, if there is one, and its rules. Raises `EngineError` while it is in use."""
+        """Remove the network, if there is one, and its rules.
+
+        Raises `EngineError` while it is in use.
+        """
         self.forget()
         with translated():
             for network in self._networks():
@@ -174,7 +192,10 @@ class NodeNetwork:
         self._firewall.remove()
 
     def undo(self) -> None:
-        """Remove the network if this object created it and nothing uses it. Raises `EngineError`."""
+        """Remove the network if this object created it and nothing uses it.
+
+        Raises `EngineError`.
+        """
         with self._lock, translated():
             created_id = self._created_id
             self._created_id = ""
@@ -185,7 +206,7 @@ class NodeNetwork:
     # ------------------------------------------------------------ the packet filter
 
     def _close_again(self, fault: str, ports: Sequence[int]) -> None:
-        """Close this host, and log it once."""
+        """Close this host, and log it, but each error only once."""
         error_before = self._firewall_error
         try:
             self._firewall.close_except(ports)
@@ -208,21 +229,28 @@ class NodeNetwork:
             return "the daemon is on another machine, whose packet filter the gateway cannot use"
         if not self.ours:
             return "the network is not the gateway's own, and so are its rules"
-        return self._firewall_error or self._firewall.fault() or ""
+        if self._firewall_error:
+            return self._firewall_error
+        return self._firewall.fault() or ""
 
     # ------------------------------------------------------------ creation; callers hold the lock
 
     def _find_usable(self) -> Mapping[str, Any] | None:
-        """Return the existing network; remove one of ours with other settings, unless it is in use."""
+        """Return the existing network; None if there is none that can be used.
+
+        A network of this node with other settings is removed, unless it is in use: then it is
+        returned, and `isolation` reports its settings.
+        """
         network = self._find()
         if network is None:
             return None
         self._record = network
-        is_apart = _option(network, _BETWEEN_CONTAINERS) == "false"
-        is_as_configured = is_apart and network["Internal"] is not self._outside
-        if not is_as_configured and self.ours and self._remove_unless_used(network["Id"]):
+        is_as_configured = _is_apart(network) and network["Internal"] is not self._outside
+        if is_as_configured or not self.ours:
+            return network
+        if self._remove_unless_used(network["Id"]):
             return None
-        return network  # `isolation` reports other settings
+        return network
 
     def _create_or_wait(self) -> Mapping[str, Any]:
         """Create the network, or wait for another gateway that is creating it. Raises APIError."""
@@ -236,16 +264,25 @@ class NodeNetwork:
         return dict(self._client().inspect_network(self._created_id))
 
     def _create_with_former_addresses(self) -> str:
+        """Create the network, with its former addresses unless these are in use; return its id.
+
+        Raises APIError.
+        """
         pool = self._address_pool()
+        if pool is None:  # it never existed
+            return self._create(None)
         try:
             return self._create(pool)
         except APIError as error:
-            if pool is None or is_away(error):
+            if is_away(error):
                 raise
-            return self._create(None)  # the former addresses are in use
+            return self._create(None)
 
     def _create(self, pool: Mapping[str, str] | None) -> str:
-        """Create the network; return its id."""
+        """Create the network; return its id.
+
+        ``pool``: as `_address_pool` returns it; None: the daemon chooses. Raises APIError.
+        """
         ipam = None
         if pool is not None:
             ipam_pool = IPAMPool(subnet=pool["Subnet"], gateway=pool["Gateway"])
@@ -262,16 +299,25 @@ class NodeNetwork:
         return str(network["Id"])
 
     def _address_pool(self) -> Mapping[str, str] | None:
-        """Return the IPv4 ``Subnet`` of the last record, with this host's address as ``Gateway``."""
-        for pool in self._record["IPAM"]["Config"] or ():
+        """Return the IPv4 ``Subnet`` of the last record, with this host's address as ``Gateway``.
+
+        None if the network has no IPv4 addresses, or was never seen.
+        """
+        pools = list_in(self._record["IPAM"], "Config")
+        for pool in pools:
             subnet = ipaddress.ip_network(pool["Subnet"])
             if subnet.version == 4:
+                # The daemon gives the host the first address, and does not always say so.
                 host = str(pool.get("Gateway") or next(subnet.hosts()))
                 return {"Subnet": pool["Subnet"], "Gateway": host}
         return None
 
     def _wait_for_creation(self, refusal: APIError) -> Mapping[str, Any]:
-        """Return the network that another gateway is creating; it becomes visible only afterwards."""
+        """Return the network that another gateway is creating.
+
+        It becomes visible only when it is complete. Raises ``refusal`` if it does not appear in
+        time.
+        """
         deadline = time.monotonic() + CREATE_TIMEOUT
         while True:
             network = self._find()
@@ -284,6 +330,7 @@ class NodeNetwork:
     # ------------------------------------------------------------ the daemon's networks
 
     def _find(self) -> Mapping[str, Any] | None:
+        """Return the network of this name; None if there is none."""
         networks = self._networks()
         if not networks:
             return None
@@ -305,10 +352,16 @@ class NodeNetwork:
         return True
 
     def _remove(self, network_id: str) -> None:
+        """Remove a network, which may be gone. Raises APIError."""
         with suppress(NotFound):
             self._client().remove_network(network_id)
 
 
 def _option(network: Mapping[str, Any], name: str) -> str | None:
     """Return an option of a network; the daemon says null for none."""
-    return (network["Options"] or {}).get(name)
+    return object_in(network, "Options").get(name)
+
+
+def _is_apart(network: Mapping[str, Any]) -> bool:
+    """Whether the containers in a network cannot reach each other."""
+    return _option(network, _BETWEEN_CONTAINERS) == "false"

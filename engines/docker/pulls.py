@@ -16,15 +16,17 @@ from requests import Response
 from engines.base import EngineDown, PullTimeout
 from engines.docker.client import check_response, url_of, words
 from engines.messages import pull_error
+from engines.records import object_in
 from engines.registry.logins import Login, login_for
 from engines.registry.names import PullRules
 
 PROGRESS_INTERVAL = 1.0  # seconds between two reports of progress
 
-# Seconds after the deadline when the request itself times out. Its reader gives up before, and says why.
+# Seconds after the deadline when the request itself times out. `follow` gives up before, with a
+# better message.
 _REQUEST_GRACE = 30.0
 
-# Events of the daemon, then the error that ended them or None.
+# The daemon's events, then None, or the exception that ended them.
 PullEvents = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
 
 
@@ -66,9 +68,10 @@ def follow(
 ) -> None:
     """Report the progress of a pull until it is complete.
 
-    ``deadline``: on the monotonic clock; ``explanation`` is appended to a refusal. Raises as `pull` does.
+    ``deadline``: on the monotonic clock; ``explanation`` is appended to a refusal. Raises as `pull`
+    does, and `_Stale` if no event came for ``rules.stale`` seconds.
     """
-    layers: dict[str, Mapping[str, Any]] = {}
+    layers: dict[str, Mapping[str, Any]] = {}  # the last event of each layer
     next_report = 0.0
     last_event = time.monotonic()
     while True:
@@ -92,14 +95,19 @@ def follow(
             on_progress(_progress(layers))
             return
         report = _checked(event, image, explanation)
-        if "id" in report and "progressDetail" in report:
+        is_about_layer = "id" in report and "progressDetail" in report
+        if is_about_layer:
             layers[report["id"]] = report
 
 
 def _checked(
     event: Mapping[str, Any] | BaseException, image: str, explanation: str
 ) -> Mapping[str, Any]:
-    """Return an event of the daemon. Raises the `EngineError` that it reports."""
+    """Return an event of the daemon, unless it is an error.
+
+    Raises the `EngineError` behind an exception of the request, or behind the daemon's own report
+    of a failure; ``explanation`` is appended to the registry's refusal.
+    """
     if isinstance(event, APIError):
         raise pull_error(image, words(event), explanation) from event
     if isinstance(event, BaseException):
@@ -112,20 +120,22 @@ def _checked(
 
 
 def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the progress of a pull in words."""
+    """Return the progress of a pull in words; ``layers``: the last event of each layer."""
     if not layers:
         return "no progress yet"
     complete = 0
     size = 0
     for layer in layers.values():
-        if "complete" in str(layer.get("status", "")).lower():
+        status = str(layer.get("status", "")).lower()
+        if "complete" in status:
             complete += 1
-        size += (layer.get("progressDetail") or {}).get("current") or 0
+        details = object_in(layer, "progressDetail")  # empty once a layer is complete
+        size += details.get("current") or 0
     return f"{complete} of {len(layers)} layers, {size / 1e6:.1f} MB in progress"
 
 
 def login_headers(login: Login) -> dict[str, str | bytes]:
-    """Return the headers that pass a login to the daemon."""
+    """Return the headers that pass a login to the daemon; none for an empty login."""
     if not login.values:
         return {}
     return {"X-Registry-Auth": auth.encode_header(dict(login.values))}
@@ -147,12 +157,17 @@ class _Fetch:
     def close(self) -> None:
         """Give up: the daemon stops the pull when the connection ends."""
         self._closed = True
-        if self._response is not None:
-            # The reader closes the response; closing it here would wait for the reader.
-            with suppress(ValueError, RuntimeError, OSError):  # it is over already
-                self._response.raw.shutdown()
+        if self._response is None:
+            return
+        # The reader closes the response; closing it here would wait for the reader.
+        with suppress(ValueError, RuntimeError, OSError):  # it is over already
+            self._response.raw.shutdown()
 
     def _run(self) -> None:
+        """Put the events of the pull into the queue, then None.
+
+        An exception that ends the pull is put in place of None.
+        """
         try:
             self._read_events()
             self.events.put(None)
@@ -161,6 +176,10 @@ class _Fetch:
             self.events.put(error)
 
     def _read_events(self) -> None:
+        """Request the pull and put its events into the queue.
+
+        Raises APIError, OSError; ValueError or AttributeError after `close`.
+        """
         name, tag = parse_repository_tag(self._image)
         response = self._api.post(
             url_of(self._api, "images/create"),

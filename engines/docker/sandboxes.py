@@ -1,7 +1,8 @@
 """Prepared network namespaces for runs, because creating one takes most of a container's start.
 
-A sandbox is a container in the node's network whose only process waits. A run that joins its namespace has its
-address and is bound by the same rules. Each sandbox is used by one run and removed after it.
+A sandbox is a container in the node's network whose only process waits. A run that joins its
+namespace has its address and is bound by the same rules. Each sandbox is used by one run and
+removed after it.
 """
 
 import logging
@@ -30,15 +31,15 @@ LABEL = "bfia.sandbox"
 MEMORY = 8 * 1024 * 1024  # bytes that a sandbox takes, nearly all of it in the daemon
 
 _JOINED = "container:"
-_QUIET_SECONDS = (
-    1.0  # without a start before sandboxes are prepared or removed: starts need the machine more
-)
-_IDLE_SECONDS = 600.0  # for which a start makes another one likely
+# Seconds without a start before sandboxes are prepared or removed: starts of runs come first.
+_QUIET_SECONDS = 1.0
+_IDLE_SECONDS = 600.0  # seconds after a start during which another start is likely
 _PAUSE = 60.0  # seconds after a failure, and between two looks for idle sandboxes
 _CLOSE_TIMEOUT = 30.0  # seconds
 _PARALLEL_REMOVALS = 4
 
-# Seconds after which the daemon, when it ends, kills a sandbox, whose program ignores SIGTERM. Its run ends before.
+# Seconds that a daemon which shuts down waits before it kills a sandbox, as its program ignores
+# SIGTERM. A daemon has ended the run of the sandbox before.
 _STOP_TIMEOUT = 2
 
 
@@ -62,9 +63,10 @@ class Sandboxes:
         user: str,
         dns: list[str] | None,
     ) -> None:
-        """``labels``: of sandboxes, with the owner; ``run_filters``: select the runs that may use sandboxes.
+        """``labels``: of sandboxes, with the owner.
 
-        ``limit``: the most that are kept; 0: none.
+        ``run_filters``: select the runs that may use sandboxes. ``limit``: the most that are kept;
+        0: none.
         """
         self._client = client
         self._labels = dict(labels)
@@ -78,12 +80,15 @@ class Sandboxes:
         self._starting = 0  # runs at present
         self._quiet_at = 0.0  # earliest time to prepare or remove
         self._network = ""  # of the last start
-        self._swept = False
+        self._swept = False  # whether the sandboxes of an earlier process were looked for
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Remove the sandboxes of an earlier process, then prepare as many as are needed, in a thread."""
+        """Start the thread, unless it runs.
+
+        It removes the sandboxes of an earlier process, then prepares as many as are needed.
+        """
         with self._condition:
             if self._thread is None and self._starts.maxlen and not self._closed:
                 self._thread = threading.Thread(
@@ -125,7 +130,8 @@ class Sandboxes:
     def start(self, network: str) -> Iterator[str]:
         """Give a sandbox in a network for the start of a run.
 
-        Empty if none is ready, or for an empty network. If the start fails, the sandbox is discarded.
+        Empty if none is ready, or for an empty network. If the start fails, the sandbox is
+        discarded.
         """
         self.begin()
         sandbox = ""
@@ -147,13 +153,15 @@ class Sandboxes:
                 self._condition.notify()
 
     def discard(self, sandbox: str) -> None:
-        """Remove a sandbox that no run uses any more, soon."""
+        """Remove a sandbox that no run uses any more: soon if there is a thread for it, else now.
+
+        ``sandbox``: its id; empty: only the thread is woken, as a run has ended.
+        """
         with self._condition:
             has_thread = self._thread is not None and not self._closed
-            if has_thread:
-                if sandbox:
-                    self._unneeded.append(sandbox)
-                self._condition.notify()
+            if has_thread and sandbox:
+                self._unneeded.append(sandbox)
+            self._condition.notify()
         if sandbox and not has_thread:
             self._remove(sandbox)
 
@@ -180,6 +188,7 @@ class Sandboxes:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        """Do the work of the thread until closed; pause after a failure."""
         while True:
             action = self._wait_for_action()
             if action is None:
@@ -195,42 +204,60 @@ class Sandboxes:
         self._end()
 
     def _end(self) -> None:
+        """Remove the unused sandboxes; the next start of the gateway removes those that stay."""
         try:
             self.drain()
         except EngineError as error:
             log.warning("sandboxes are left until the gateway's next start: %s", error)
 
     def _wait_for_action(self) -> Callable[[], None] | None:
-        """Return the next action, once no run starts; None at the end."""
+        """Wait until no run starts and there is something to do; return it, or None at the end."""
         with self._condition:
             while not self._closed:
-                wait = self._quiet_at - time.monotonic()
-                is_quiet = not self._starting and wait <= 0
-                if is_quiet:
+                action = None
+                wait = self._quiet_for()
+                if wait == 0:
                     action = self._next()
-                    if action is not None:
-                        return action
-                if self._starting or wait <= 0:
-                    wait = _PAUSE
-                self._condition.wait(wait)
+                if action is not None:
+                    return action
+                self._condition.wait(wait or _PAUSE)
         return None
 
+    def _quiet_for(self) -> float:
+        """Return the seconds until sandboxes may be prepared or removed; 0: now.
+
+        While a run starts, that is not known: its end wakes the thread.
+        """
+        if self._starting:
+            return _PAUSE
+        return max(0.0, self._quiet_at - time.monotonic())
+
     def _next(self) -> Callable[[], None] | None:
-        """Return the next action; None if there is nothing to do. Call it with the condition held."""
+        """Return the next action; None if there is nothing to do.
+
+        Call it with the condition held.
+        """
         if not self._swept:
             return self._sweep
-        now = time.monotonic()
-        recent_starts = [start for start in self._starts if now - start < _IDLE_SECONDS]
-        if len(self._ready) > len(recent_starts):
+        needed = self._recent_starts()
+        if len(self._ready) > needed:
             self._unneeded.append(self._ready.popleft().id)
         if self._unneeded:
             return partial(self._remove, self._unneeded.popleft())
-        if self._network and len(self._ready) < len(recent_starts):
+        if self._network and len(self._ready) < needed:
             return partial(self.prepare, self._network)
         return None
 
+    def _recent_starts(self) -> int:
+        """Return the number of starts lately, at most the limit: so many sandboxes are kept."""
+        now = time.monotonic()
+        return sum(1 for start in self._starts if now - start < _IDLE_SECONDS)
+
     def _take_ready(self, network: str) -> str:
-        """Return a ready sandbox in a network, empty without; sandboxes in other networks are not needed."""
+        """Return the id of a ready sandbox in a network; empty if there is none.
+
+        Ready sandboxes in other networks are no longer needed. Call it with the condition held.
+        """
         while self._ready:
             sandbox = self._ready.popleft()
             if sandbox.network == network:
@@ -239,12 +266,12 @@ class Sandboxes:
         return ""
 
     def _sweep(self) -> None:
-        """Find the sandboxes of an earlier process that no run uses."""
+        """Find the sandboxes of an earlier process that no run uses. Raises `EngineError`."""
+        sandbox_filter = {"label": f"{LABEL}={self._labels[LABEL]}"}
         with translated():
-            runs = self._client().containers(all=True, filters=dict(self._run_filters))
-            sandboxes = self._client().containers(
-                all=True, filters={"label": f"{LABEL}={self._labels[LABEL]}"}
-            )
+            api = self._client()
+            runs = api.containers(all=True, filters=dict(self._run_filters))
+            sandboxes = api.containers(all=True, filters=sandbox_filter)
         used = {sandbox_of(run["HostConfig"]["NetworkMode"]) for run in runs}
         with self._condition:
             for sandbox in sandboxes:
@@ -253,6 +280,7 @@ class Sandboxes:
             self._swept = True
 
     def _remove(self, sandbox: str) -> None:
+        """Remove a sandbox, which may be gone. Raises `EngineError`."""
         with translated():
             remove(self._client(), sandbox)
 

@@ -1,7 +1,8 @@
-"""Networks of containers that reach services on other machines, such as a storage: one for each set of services.
+"""Networks of containers that reach services on other machines, such as a storage.
 
-Such a bridge has a way out, which the host's packet filter closes except to the services. So its rules are made
-before the bridge and checked before each start: without them, no container starts there.
+There is one network for each set of services. Its bridge leads to other machines, so the host's
+packet filter closes it except to the services. The rules are therefore made before the bridge and
+checked before each start: without them, no container starts there.
 """
 
 import hashlib
@@ -19,7 +20,10 @@ from engines.docker.network import NodeNetwork
 # ``host:port``, or ``10.0.8.0/24:port`` for every machine of a range
 Services = tuple[str, ...]
 
-_ALTERNATIVES = "else name a network of yours in engine.docker.network, or let containers out (engine.docker.outside)"
+_ALTERNATIVES = (
+    "else name a network of yours in engine.docker.network, or let containers out "
+    "(engine.docker.outside)"
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,10 @@ class ServiceNetworks:
         labels: Mapping[str, str],
         owner: str,
     ) -> None:
-        """``name``: of the node's own network. ``owner``: the gateway, if several share the networks."""
+        """``name``: of the node's own network.
+
+        ``owner``: the gateway, if several share the networks.
+        """
         self._client = client
         self._name = name
         self._labels = dict(labels)
@@ -49,35 +56,48 @@ class ServiceNetworks:
         self._by_services: dict[Services, _ServiceNetwork] = {}
 
     def ensure(self, services: Services, open_ports: Sequence[int]) -> tuple[str, dict[str, str]]:
-        """Return the id of the network of containers that reach these services and these ports of this host.
+        """Return the id of the network of containers that reach these services.
 
-        The second value has the addresses of hosts given by name, which containers cannot resolve.
-        Raises `EngineError`, APIError.
+        The containers also reach ``open_ports`` of this host. The second value has the addresses of
+        hosts given by name, which containers cannot resolve. Raises `EngineError`, APIError.
         """
         address_of = addresses(services)
         with self._lock:
             service_network = self._by_services.get(services)
-            is_new = service_network is None
             if service_network is None:
                 service_network = self._prepare(services)
-            firewall = service_network.firewall
-            if is_new or firewall.fault():
-                obstacle = self.lacks()
-                if obstacle:
-                    raise CreateFailed(f"containers cannot reach {', '.join(services)}: {obstacle}")
-                firewall.close_except(open_ports)
+                self._close(service_network.firewall, services, open_ports)
+            elif service_network.firewall.fault():
+                self._close(service_network.firewall, services, open_ports)
             for service in services:
                 host, _, port = service.rpartition(":")
-                firewall.open_to(address_of[host], int(port))
+                service_network.firewall.open_to(address_of[host], int(port))
             self._by_services[services] = service_network
             network_id = service_network.network.ensure()
         named_hosts = {host: address for host, address in address_of.items() if host != address}
         return network_id, named_hosts
 
+    def _close(self, firewall: Firewall, services: Services, open_ports: Sequence[int]) -> None:
+        """Close a network except to these ports of this host.
+
+        Raises `CreateFailed`, with the services that cannot be reached, if the packet filter cannot
+        be used.
+        """
+        obstacle = self.lacks()
+        if obstacle:
+            raise CreateFailed(f"containers cannot reach {', '.join(services)}: {obstacle}")
+        firewall.close_except(open_ports)
+
     def lacks(self) -> str:
-        """Return why containers cannot be connected to services; empty if they can. Raises `EngineError`."""
+        """Return why containers cannot be connected to services; empty if they can.
+
+        Raises `EngineError`.
+        """
         if not self._client.is_here():
-            return f"the daemon's host has a packet filter that the gateway cannot use; {_ALTERNATIVES}"
+            return (
+                "the daemon's host has a packet filter that the gateway cannot use; "
+                f"{_ALTERNATIVES}"
+            )
         try:
             Firewall.check()
         except EngineError as error:
@@ -85,7 +105,10 @@ class ServiceNetworks:
         return ""
 
     def gaps(self) -> list[str]:
-        """Return the present gaps in the rules."""
+        """Return the present gaps in the rules, one for each network.
+
+        Empty if all rules are in place.
+        """
         gaps = []
         with self._lock:
             for service_network in self._by_services.values():
@@ -113,6 +136,7 @@ class ServiceNetworks:
                 service_network.firewall.remove()
 
     def _prepare(self, services: Services) -> _ServiceNetwork:
+        """Return the network for these services, which is not created yet."""
         digest = hashlib.sha256(" ".join(services).encode()).hexdigest()
         name = f"{self._name}-{digest[:8]}"
         network = NodeNetwork(self._client, name, self._labels, outside=True, owner=self._owner)
@@ -120,7 +144,10 @@ class ServiceNetworks:
 
 
 def addresses(services: Services) -> dict[str, str]:
-    """Return the IPv4 address of each host; ranges stay as they are. Raises `CreateFailed`."""
+    """Return the IPv4 address of each host; ranges stay as they are.
+
+    Raises `CreateFailed` as `_resolve` does.
+    """
     address_of = {}
     for service in services:
         host = service.rpartition(":")[0]
@@ -130,7 +157,10 @@ def addresses(services: Services) -> dict[str, str]:
 
 
 def _resolve(host: str) -> str:
-    """Return the IPv4 address of a host, or a range of addresses as it is. Raises `CreateFailed`."""
+    """Return the IPv4 address of a host, or a range of addresses as it is.
+
+    Raises `CreateFailed` for an unknown host and for a loopback address.
+    """
     address = host
     if "/" not in host:
         try:

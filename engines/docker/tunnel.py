@@ -1,7 +1,7 @@
 """Forwards the socket of a daemon on another machine through ssh.
 
-The system's ssh client only forwards the socket; keys, known hosts and ports come from its own configuration. It never
-asks for a password.
+The system's ssh client only forwards the socket; keys, known hosts and ports come from its own
+configuration. ssh never asks for a password here.
 """
 
 import shutil
@@ -15,11 +15,11 @@ from engines.base import EngineDown
 
 SCHEME = "ssh://"
 DEFAULT_SOCKET = "/var/run/docker.sock"
-OPEN_TIMEOUT = 15.0  # seconds for the connection
+OPEN_TIMEOUT = 15.0  # seconds until the socket must be forwarded
 
 _LONGEST_OUTPUT = 500  # characters of the client's output in a message
 _PAUSE = 0.05  # seconds between two looks for the socket
-_SOCKET = "s"  # paths of sockets must be short
+_SOCKET = "s"  # the paths of sockets may have about 100 bytes
 _OUTPUT = "output"
 _OPTIONS = {
     "BatchMode": "yes",
@@ -46,7 +46,7 @@ class Tunnel:
         is_running = self._client is not None and self._client.poll() is None
         if self._folder is not None and is_running:
             return self._folder / _SOCKET
-        self.close()
+        self.close()  # removes the rest of a connection that was lost
         program = shutil.which("ssh")
         if program is None:
             raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
@@ -65,7 +65,7 @@ class Tunnel:
     def close(self) -> None:
         """End the ssh client, and delete the socket's folder."""
         if self._client is not None:
-            self._client.kill()  # it only forwards
+            self._client.kill()  # nothing to complete: it only forwards
             self._client.wait()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -73,9 +73,12 @@ class Tunnel:
         self._folder = None
 
     def _arguments(self, local_socket: Path) -> list[str]:
+        """Return the arguments of ssh, which forwards ``local_socket`` and runs no command."""
         url = urlsplit(self._url)
-        remote_socket = DEFAULT_SOCKET if url.path in ("", "/") else url.path
-        arguments = ["-N", "-T"]
+        remote_socket = url.path
+        if remote_socket in ("", "/"):
+            remote_socket = DEFAULT_SOCKET
+        arguments = ["-N", "-T"]  # no command, no terminal
         for name, value in _OPTIONS.items():
             arguments.append(f"-o{name}={value}")
         arguments += ["-L", f"{local_socket}:{remote_socket}"]
@@ -86,10 +89,16 @@ class Tunnel:
         return [*arguments, "--", url.hostname or ""]
 
     def _wait_for_socket(self, folder: Path, client: subprocess.Popen[bytes]) -> None:
+        """Wait until ssh has created the socket, which it does once it is connected.
+
+        Raises `EngineDown` with ssh's output if ssh ends before, or takes longer than
+        `OPEN_TIMEOUT`.
+        """
         deadline = time.monotonic() + OPEN_TIMEOUT
         while not (folder / _SOCKET).exists():
             has_ended = client.poll() is not None
-            if has_ended or time.monotonic() > deadline:
+            is_late = time.monotonic() > deadline
+            if has_ended or is_late:
                 output = (folder / _OUTPUT).read_text(errors="replace").strip()
                 self.close()
                 reason = output[-_LONGEST_OUTPUT:] or "no connection in time"

@@ -28,17 +28,21 @@ MISSING = 404
 CONFLICT = 409  # the name is in use
 FORBIDDEN = 403  # not allowed, or beyond a quota
 GONE = 410  # no longer in the server's history
-DOWN_STATUSES = (401, 408, 429)  # besides all from 500: they say nothing about the call itself
+# Statuses that say nothing about the call itself, like all from 500
+DOWN_STATUSES = (401, 408, 429)
 
 REQUEST_TIMEOUT = 30.0  # seconds
 WATCH_SECONDS = 300  # after which the API server ends a watch
 
 _FIRST_WAIT = 0.2  # seconds before a watch that has ended is opened again
-_ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
+_ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")  # beginning of the message of an OSError
 
 
 def _prepare_decoders() -> None:
-    """Have the library create its decoders now: two threads that do so at the same time crash the process."""
+    """Have the library create its decoders now.
+
+    Two threads that create them at the same time crash the process.
+    """
     for kind in (Job, Event, Node, Pod, ResourceQuota, Secret):
         decode_list(b'{"items": []}', kind)
     decode_status(b"{}")
@@ -73,7 +77,10 @@ class Cluster:
     """One namespace of a cluster. Connects only when first used."""
 
     def __init__(self, kubeconfig: str, namespace: str) -> None:
-        """Empty values: as the environment says, in a pod its service account."""
+        """``kubeconfig``: a file; empty: as the environment says, in a pod its service account.
+
+        ``namespace``: empty: that of the configuration's current context.
+        """
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._lock = threading.Lock()
@@ -110,7 +117,11 @@ class Cluster:
         fields: str = "",
         namespace: str | None = None,
     ) -> Sequence[Any]:
-        """Return the objects of a kind; ``namespace``: another one, or `ALL_NS`."""
+        """Return the objects of a kind.
+
+        ``labels``, ``fields``: selectors in the cluster's notation; empty: all. ``namespace``:
+        another namespace, or `ALL_NS`; None: the one of this object.
+        """
         return self.list_with_version(kind, labels, fields, namespace).objects
 
     def list_if_allowed(self, kind: type[Any], **selectors: str) -> Sequence[Any] | None:
@@ -169,7 +180,7 @@ class Cluster:
         response = api.send(api.build_adapter_request(request), stream=True)
         try:
             if response.is_error:
-                response.read()
+                response.read()  # `raise_for_status` needs the body
                 if response.status_code == GONE:
                     raise Gone
                 api.raise_for_status(response)
@@ -210,9 +221,7 @@ class PodEvents:
             kind = event["type"]
             document = event["object"]
             if kind == "ERROR":
-                if document.get("code") == GONE:
-                    raise Gone
-                raise EngineDown(f"the cluster ended the watch: {document.get('message')}")
+                raise _watch_error(document)
             pod = None
             if kind != "BOOKMARK":
                 pod = Pod.from_dict(document)
@@ -223,6 +232,13 @@ class PodEvents:
         connection = self._response.extensions["network_stream"].get_extra_info("socket")
         with suppress(OSError, TypeError):  # it has ended already
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+def _watch_error(status: Mapping[str, Any]) -> Exception:
+    """Return the exception for the status with which the cluster ends a watch."""
+    if status.get("code") == GONE:
+        return Gone()
+    return EngineDown(f"the cluster ended the watch: {status.get('message')}")
 
 
 class PodWatch(Follower):
@@ -236,15 +252,19 @@ class PodWatch(Follower):
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None,
     ) -> None:
-        """``on_look`` is called before each list, and returns the runs that are over without a pod."""
+        """``labels``: the selector of the pods.
+
+        ``on_look`` is called before each list, and returns the runs that are over without a pod.
+        """
         self._cluster = cluster
         self._labels = labels
         self._on_look = on_look
-        self._version = ""
+        self._version = ""  # of the last change; empty: all pods have to be listed
         self._stream: PodEvents | None = None
-        super().__init__(_FIRST_WAIT, on_exit, on_away)
+        super().__init__(_FIRST_WAIT, on_exit, on_away)  # last: it starts the thread
 
     def _interrupt(self) -> None:
+        """End the stream of changes, if one is open."""
         stream = self._stream
         if stream is not None:
             stream.end()
@@ -256,17 +276,15 @@ class PodWatch(Follower):
         try:
             with self._cluster.watching(self._labels, self._version) as stream:
                 self._stream = stream
-                if self._closed.is_set():
-                    return
-                for event in stream:
-                    self._version = event.version
-                    self._report_exit(event)
+                if not self._closed.is_set():  # closed before there was a stream to end
+                    self._report_exits(stream)
         except Gone:
             self._version = ""
         finally:
             self._stream = None
 
     def _report_runs_that_are_over(self) -> None:
+        """List all pods, report the runs that are over, and note the version of the list."""
         runs_without_pod = self._on_look()
         listing = self._cluster.list_with_version(Pod, self._labels)
         self._version = listing.version
@@ -276,12 +294,15 @@ class PodWatch(Follower):
             if pod.is_over:
                 self.report(pod.run)
 
-    def _report_exit(self, event: PodEvent) -> None:
-        if event.pod is None:
-            return
-        pod = PodView(event.pod)
-        if event.kind == "DELETED" or pod.is_over:
-            self.report(pod.run)
+    def _report_exits(self, stream: PodEvents) -> None:
+        """Report each run whose pod is over or deleted, and note the version of each change."""
+        for event in stream:
+            self._version = event.version
+            if event.pod is None:
+                continue
+            pod = PodView(event.pod)
+            if event.kind == "DELETED" or pod.is_over:
+                self.report(pod.run)
 
 
 def status_of(error: ApiError) -> int:
@@ -305,9 +326,11 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 
 
 def _refusal(error: ApiError, otherwise: type[EngineError]) -> EngineError:
+    """Return the error behind a refusal; ``otherwise``: its type if the server is available."""
     status = status_of(error)
     text = str(error.status.message or error)
-    if status >= 500 or status in DOWN_STATUSES:
+    is_down = status >= 500 or status in DOWN_STATUSES
+    if is_down:
         return EngineDown(f"the cluster is not ready ({status}): {text}")
     refusal = otherwise(text)
     if status == FORBIDDEN:

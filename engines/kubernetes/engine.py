@@ -1,8 +1,8 @@
 """Runs algorithm images as Jobs of a Kubernetes cluster, in one namespace.
 
-The cluster holds all state. A run is a Job of one pod, with its variables in a Secret of the Job. A launch creates
-the Job in a form that starts nothing, then the Secret, then lets the Job start. If the gateway is killed in between,
-the next launch of the run completes it.
+The cluster holds all state. A run is a Job of one pod, with its variables in a Secret of the Job. A
+launch creates the Job in a form that starts nothing, then the Secret, then lets the Job start. If
+the gateway is killed in between, the next launch of the run completes it.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -61,8 +61,8 @@ _ISOLATION = Isolation(
     host=False,
     outside=False,
     gaps=(
-        "what runs reach is up to the NetworkPolicy of their namespace, and the API server does not say whether "
-        "the cluster's network keeps to it: try it from a pod (docs/kubernetes.md)",
+        "what runs reach is up to the NetworkPolicy of their namespace, and the API server does "
+        "not say whether the cluster's network keeps to it: try it from a pod (docs/kubernetes.md)",
     ),
 )
 _REPLACED = "its pod was evicted or deleted before it was seen to have begun"
@@ -81,8 +81,9 @@ _START_FAILURES = ("CreateContainerError", "RunContainerError")
 class KubernetesEngine(StreamingEngine):
     """Jobs of one namespace. `engines.base.Engine` specifies the methods.
 
-    A machine pulls an image when it first needs it. Disk use is unknown, as only the machines know it. Runs have no
-    address of their own, as requests may come from a machine's address, which other pods share.
+    A machine pulls an image when it first needs it. Disk use is unknown, as only the machines know
+    it. Runs have no address of their own, as requests may come from a machine's address, which
+    other pods share.
     """
 
     kind = "kubernetes"
@@ -105,6 +106,10 @@ class KubernetesEngine(StreamingEngine):
         self._watches: list[Watch] = []
 
     def check(self) -> None:
+        """Ask for a Job that does not exist.
+
+        The API server answers this if it accepts our credentials.
+        """
         with translated(EngineDown):
             self._cluster.get(Job, "none")
 
@@ -117,36 +122,48 @@ class KubernetesEngine(StreamingEngine):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
             machines = self._machines()
             pods = self._others(machines or {})
-        if machines == {}:
+        if machines == {}:  # None means that we may not list them
             raise EngineDown("none of the cluster's machines that may take runs is ready")
         cpu = _amount_within(_bounds("cpu", quotas, machines, pods))
         memory = _amount_within(_bounds("memory", quotas, machines, pods))
         gpu = _amount_within(_bounds(self._options.gpu, quotas, machines, pods))
         if cpu is None or memory is None:
             raise _TotalsUnknown(
-                "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
-                "quota of cpu and memory"
+                "what the cluster has is unknown: the gateway may not list its nodes, and the "
+                "namespace has no quota of cpu and memory"
             )
         gpu = gpu or _Amount(0, 0)
         used_by_others = Capacity(cpu.used, int(memory.used), int(gpu.used))
         return Capacity(cpu.total, int(memory.total), int(gpu.total), used_by_others)
 
     def image_facts(self, image: str) -> ImageMetadata:
+        """Return the metadata that the registry has now."""
         self.check()  # an image is of no use while the cluster does not respond
         return self._images.find(image)
 
     def registry_digest(self, image: str, seconds: float) -> str:
-        return self._images.find(image).reference.partition("@")[2]
+        """Return the digest in the registry.
+
+        ``seconds`` is not used, as the client has its own limit.
+        """
+        reference = self._images.find(image).reference
+        return reference.partition("@")[2]
 
     def isolation(self) -> Isolation:
+        """Check that the cluster responds; its network policies cannot be checked from here."""
         self.check()
         return _ISOLATION
 
     def launch(self, spec: LaunchSpec) -> None:
+        """Create the run's Job and start it.
+
+        An earlier launch is resumed at the step that it has reached.
+        """
         check_launch(spec)
         if spec.mounts:
             raise NotSupported(
-                "no folder is shared with the machines of a cluster: use data at a storage elsewhere (storages)"
+                "no folder is shared with the machines of a cluster: use data at a storage "
+                "elsewhere (storages)"
             )
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
@@ -154,17 +171,11 @@ class KubernetesEngine(StreamingEngine):
             job = self._job(spec.name)
             if job is None:
                 job = self._create(spec, image)
-            if _is_marked_started(job):
-                return
-            if not job.spec.parallelism:
-                self._set_going(spec, image, job)
-            elif self._was_replaced(job):
-                self.remove(spec.name)
-                raise CreateFailed(_REPLACED)
-            self._wait_until_up(job)
-            self._mark_started(job)
+            if not _is_marked_started(job):
+                self._start(spec, image, job)
 
     def probe(self, name: str) -> Probe:
+        """Return the state of the run's pod."""
         with translated():
             pod = self._first_pod_of(name)
         if pod is None:
@@ -172,7 +183,10 @@ class KubernetesEngine(StreamingEngine):
         return pod.probe()
 
     def stop(self, name: str, grace: float) -> None:
-        """Have the run's machine send SIGTERM, then SIGKILL after the grace period of the run's launch."""
+        """Have the run's machine send SIGTERM, then SIGKILL.
+
+        The time between them is the configured ``grace`` at the run's launch, not the argument.
+        """
 
         def request_end() -> bool:
             pod = self._first_pod_of(name)
@@ -185,6 +199,7 @@ class KubernetesEngine(StreamingEngine):
             wait_for_end(self, name, request_end, self._options.grace)
 
     def remove(self, name: str) -> None:
+        """Remove the run's Job with its pods and Secrets."""
         with translated():
             job = self._job(name)
             if job is None:
@@ -196,6 +211,7 @@ class KubernetesEngine(StreamingEngine):
             self._delete_pods(pods)
 
     def list(self) -> Sequence[ListedRun]:
+        """Return the Jobs of this node and installation."""
         with translated():
             jobs_and_pods = list(self._all())
         runs = []
@@ -209,11 +225,13 @@ class KubernetesEngine(StreamingEngine):
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
+        """Watch the pods. Each time they are listed, launches of a killed gateway are completed."""
         watch = PodWatch(self._cluster, f"{OWNER}={self._owner}", self._take_up, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
     def close(self) -> None:
+        """End the watches, then the connections."""
         for watch in self._watches:
             watch.close()
         self._cluster.close()
@@ -221,17 +239,38 @@ class KubernetesEngine(StreamingEngine):
     # ------------------------------------------------------------ launching
 
     def _create(self, spec: LaunchSpec, image: RegistryImage) -> Any:
-        """Create a run's Job, which starts nothing yet, or return the one that another gateway just created."""
+        """Create a run's Job, which starts nothing yet.
+
+        Returns the existing Job if another gateway just created it. Raises `CreateFailed` if the
+        name belongs to another installation.
+        """
         needs_login = login_for(image.registry).password is not None
         job = self._cluster.create(job_of(spec, image, self._owner, needs_login, self._options))
-        if job is None:
+        if job is None:  # the name is in use
             job = self._job(spec.name)
         if job is None:
             raise CreateFailed(f"the name {spec.name} is taken by another installation")
         return job
 
+    def _start(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
+        """Let a Job start its pod unless an earlier launch has, and wait until the pod has started.
+
+        Raises `CreateFailed` if the Job had an earlier pod, which may have started unseen.
+        """
+        was_set_going = bool(job.spec.parallelism)
+        if not was_set_going:
+            self._set_going(spec, image, job)
+        elif self._was_replaced(job):
+            self.remove(spec.name)
+            raise CreateFailed(_REPLACED)
+        self._wait_until_up(job)
+        self._mark_started(job)
+
     def _set_going(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
-        """Create the Secrets of a Job, unless an interrupted launch has, and let the Job start its pod."""
+        """Create the Secrets of a Job, and let the Job start its pod.
+
+        An interrupted launch may have created the Secrets.
+        """
         login = login_for(image.registry).password
         for secret in secrets_of(spec, image, job, self._owner, login):
             self._cluster.create(secret)
@@ -244,17 +283,12 @@ class KubernetesEngine(StreamingEngine):
 
         def has_started(unplaced: bool, late: bool) -> bool:
             pod = first_pod(self._pods(job))
-            if pod is None:
-                if self._job(name) is None:
-                    raise CreateFailed("it was removed before it had begun")
-                is_replaced = bool(pod_names)
-            else:
-                if pod.has_started:
-                    return True
-                pod_names.add(pod.name)
-                is_replaced = pod.is_deleted or len(pod_names) > 1
+            if pod is not None and pod.has_started:
+                return True
+            if pod is None and self._job(name) is None:
+                raise CreateFailed("it was removed before it had begun")
             # An earlier pod may have started without being seen, so its successor must not start.
-            if is_replaced:
+            if _is_replaced(pod, pod_names):
                 raise CreateFailed(_REPLACED)
             error = self._start_obstacle(job, pod, unplaced, late)
             if error is not None:
@@ -268,9 +302,25 @@ class KubernetesEngine(StreamingEngine):
     def _start_obstacle(
         self, job: Any, pod: PodView | None, unplaced: bool, late: bool
     ) -> EngineError | None:
-        """Return why a run will not start; None while it may."""
-        if pod is None:
-            return self._placement_error(job, pod) if unplaced else None
+        """Return why a run will not start; None while it may.
+
+        ``unplaced`` and ``late``: the time for finding a machine, and for the start on it, is over.
+        """
+        is_taken_up = False
+        if pod is not None:
+            error = self._pod_error(job, pod)
+            if error is not None:
+                return error
+            is_taken_up = pod.is_taken_up
+        if unplaced and not is_taken_up:
+            return self._placement_error(job, pod)
+        if late and pod is not None:
+            return self._late_error(pod)
+        return None
+
+    @staticmethod
+    def _pod_error(job: Any, pod: PodView) -> EngineError | None:
+        """Return why a pod will never start its program; None while it may."""
         if pod.start_failure:
             return start_error(pod.start_failure)
         reason = pod.wait_reason
@@ -278,33 +328,43 @@ class KubernetesEngine(StreamingEngine):
             return start_error(reason.text)
         if reason.name in _IMAGE_REASONS:
             error = pull_error(str(job.metadata.annotations["bfia.image"]), reason.text)
-            if isinstance(error, PullDenied | ImageNotFound):  # the machine retries other failures
+            is_final = isinstance(
+                error, PullDenied | ImageNotFound
+            )  # the machine retries all others
+            if is_final:
                 return error
-        if unplaced and not pod.is_taken_up:
-            return self._placement_error(job, pod)
-        if late:
-            return self._late_error(pod)
         return None
 
     def _placement_error(self, job: Any, pod: PodView | None) -> EngineError:
-        """Return why no machine has taken up a run in time."""
-        if pod is not None and pod.machine:
-            return CreateFailed(f"{pod.machine}, on which it was placed, does not take it up")
-        why = pod.wait_reason.text if pod is not None else ""
-        why = why or self._event_about("Job", _name_of(job)) or "nothing was scheduled"
+        """Return why no machine has taken up a run in time.
+
+        The reason is in the pod, if the cluster has created it, else in an event about the Job.
+        """
+        why = ""
+        if pod is not None:
+            if pod.machine:
+                return CreateFailed(f"{pod.machine}, on which it was placed, does not take it up")
+            why = pod.wait_reason.text
+        if not why:
+            why = self._event_about("Job", _name_of(job)) or "nothing was scheduled"
         return CreateFailed(f"no machine of the cluster takes it: {why}")
 
     def _late_error(self, pod: PodView) -> EngineError:
         """Return why a run did not start in time on its machine."""
         reason = pod.wait_reason
-        error_type = PullTimeout if reason.name in _IMAGE_REASONS else CreateFailed
+        error_type: type[EngineError] = CreateFailed
+        if reason.name in _IMAGE_REASONS:
+            error_type = PullTimeout
         why = reason.text or self._event_about("Pod", pod.name)
         return error_type(
             f"it did not begin in time on its machine ({reason.name or 'unknown'}): {why}"
         )
 
     def _event_about(self, kind: str, name: str) -> str:
-        """Return the cluster's last warning about a Job, such as about a quota, or about a pod."""
+        """Return the cluster's last warning about a Job, such as about a quota, or about a pod.
+
+        ``kind``: Job or Pod. Empty if there is no warning.
+        """
         events = self._cluster.list(
             Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}"
         )
@@ -322,61 +382,82 @@ class KubernetesEngine(StreamingEngine):
         self._delete_secrets(job)
 
     def _delete_secrets(self, job: Any) -> None:
+        """Delete the Secrets of a run, which may be gone."""
         name = _name_of(job)
         self._cluster.delete(Secret, name)
         self._cluster.delete(Secret, pull_name(name))
 
     def _delete_pods(self, pods: Iterable[PodView]) -> None:
+        """Delete pods, with a second between SIGTERM and SIGKILL."""
         for pod in pods:
             self._cluster.delete(Pod, pod.name, grace=1)
 
     def _was_replaced(self, job: Any) -> bool:
-        """Return whether a Job has had another pod, which may have started unseen."""
+        """Whether a Job has had another pod than the present one, which may have started unseen."""
         fields = f"involvedObject.uid={job.metadata.uid},reason=SuccessfulCreate"
         created = set()
         for event in self._cluster.list(Event, fields=fields):
-            created.add(str(event.message).split()[-1])
+            pod_name = str(event.message).split()[-1]  # the message is: Created pod: <name>
+            created.add(pod_name)
         # Listed after the events, so a created pod that is missing here is gone.
         existing = {pod.name for pod in self._pods(job)}
-        return len(existing) > 1 or not created <= existing
+        has_several = len(existing) > 1
+        return has_several or not created <= existing
 
     def _end_second_start(self, job: Any) -> None:
-        """End the pod of a run that started twice. The Job stays: without it, a launch would start the run again."""
+        """End the pod of a run that started twice.
+
+        The Job stays: without it, a launch would start the run again.
+        """
         self._delete_secrets(job)
         self._delete_pods(self._pods(job))
         self._mark_started(job)
 
     def _take_up(self) -> Sequence[str]:
-        """Complete the launches of a gateway that was killed; return the runs that are over without a pod."""
+        """Complete the launches of a gateway that was killed.
+
+        Returns the runs that are over and have no pod whose exit could be seen.
+        """
         lost = []
         for job, pod in self._all():
-            has_started = pod is not None and pod.has_started
-            is_marked = _is_marked_started(job)
-            if is_marked and not has_started:
+            if self._is_lost(job, pod):
                 lost.append(_name_of(job))
-            elif has_started and not is_marked:
-                if self._was_replaced(job):
-                    self._end_second_start(job)
-                    lost.append(_name_of(job))
-                else:
-                    self._mark_started(job)
         return lost
+
+    def _is_lost(self, job: Any, pod: PodView | None) -> bool:
+        """Whether a run was started and its pod is gone, or another one than it was started in.
+
+        An interrupted launch is completed: the run is marked as started, or ended if it started
+        twice.
+        """
+        has_started = pod is not None and pod.has_started
+        is_marked = _is_marked_started(job)
+        if not has_started:
+            return is_marked
+        if is_marked:
+            return False
+        if self._was_replaced(job):
+            self._end_second_start(job)
+            return True
+        self._mark_started(job)
+        return False
 
     # ------------------------------------------------------------ looking up
 
     def _job(self, name: str) -> Any:
-        """Return the Job of one of our runs; None if there is none."""
+        """Return the Job of a run of this node; None if there is none, or it is another node's."""
         if not is_name(name):
             return None
         job = self._cluster.get(Job, name)
         if job is None:
             return None
-        if not belongs_to(job.metadata.annotations or {}, self._node, self._installation):
-            return None
-        return job
+        annotations = job.metadata.annotations or {}
+        if belongs_to(annotations, self._node, self._installation):
+            return job
+        return None
 
     def _first_pod_of(self, name: str) -> PodView | None:
-        """Return the pod of one of our runs."""
+        """Return the pod of one of this node's runs; None if the run or its pod does not exist."""
         job = self._job(name)
         if job is None:
             return None
@@ -388,7 +469,7 @@ class KubernetesEngine(StreamingEngine):
         return [pod for pod in pods if pod.job == job.metadata.uid]
 
     def _all(self) -> Iterator[tuple[Any, PodView | None]]:
-        """Yield each of our Jobs with its run's pod."""
+        """Yield each Job of this node with its run's pod; None in place of a missing pod."""
         label = f"{OWNER}={self._owner}"
         jobs = self._cluster.list(Job, label)
         pods = [PodView(pod) for pod in self._cluster.list(Pod, label)]
@@ -396,32 +477,36 @@ class KubernetesEngine(StreamingEngine):
             yield job, first_pod(pod for pod in pods if pod.job == job.metadata.uid)
 
     def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
-        """Return both streams as stdout, as a cluster does not separate them."""
+        """Return both streams as stdout, as a cluster does not separate them.
+
+        Nothing for a run that was not started, or whose machine is gone.
+        """
         with translated():
             pod = self._first_pod_of(name)
-        if pod is None or not pod.has_started or pod.is_lost:
+        if pod is None or not pod.has_log:
             return ()
         return self._log_of(pod), ()
 
     def _log_of(self, pod: PodView) -> Iterator[bytes]:
+        """Yield the log of a pod's container, which is requested when it is read."""
         with translated():
             yield from self._cluster.log(pod.name, CONTAINER)
 
     def _machines(self) -> Mapping[str, Mapping[str, str]] | None:
-        """Return the resources of each machine that may take runs; None without the right to list machines."""
+        """Return the resources of each machine that may take runs, by the machine's name.
+
+        None without the right to list machines.
+        """
         selector = self._options.node_selector or {}
         labels = ",".join(f"{name}={value}" for name, value in selector.items())
         nodes = self._cluster.list_if_allowed(Node, labels=labels)
         if nodes is None:
             return None
-        machines = {}
-        for node in nodes:
-            if not node.spec.unschedulable and _is_ready(node):
-                machines[node.metadata.name] = node.status.allocatable
-        return machines
+        may_take_runs = filter(_may_take_runs, nodes)
+        return {node.metadata.name: node.status.allocatable for node in may_take_runs}
 
     def _others(self, machines: Container[str]) -> "_OtherPods":
-        """Return the pods of others, as far as we may list them."""
+        """Return the pods of others that have not ended, as far as we may list them."""
         selectors = {
             "labels": f"{OWNER}!={self._owner}",
             "fields": "status.phase!=Succeeded,status.phase!=Failed",
@@ -430,11 +515,25 @@ class KubernetesEngine(StreamingEngine):
         everywhere: Sequence[Any] | None = None
         if machines:
             everywhere = self._cluster.list_if_allowed(Pod, **selectors, namespace=ALL_NS)
-        on_machines = [pod for pod in everywhere or in_namespace if pod.spec.nodeName in machines]
+        visible = everywhere or in_namespace
+        on_machines = [pod for pod in visible if pod.spec.nodeName in machines]
         return _OtherPods(in_namespace, on_machines)
 
 
+def _is_replaced(pod: PodView | None, pod_names: set[str]) -> bool:
+    """Whether a Job's pod is gone, is being deleted, or follows another one.
+
+    ``pod_names``: the names of the Job's pods so far, to which the pod's is added.
+    """
+    if pod is None:
+        return bool(pod_names)
+    pod_names.add(pod.name)
+    return pod.is_deleted or len(pod_names) > 1
+
+
 class _TotalsUnknown(EngineDown):
+    """The cluster does not say how many resources it has."""
+
     remedy = "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
 
 
@@ -460,7 +559,11 @@ def _bounds(
     machines: Mapping[str, Mapping[str, str]] | None,
     pods: _OtherPods,
 ) -> list[_Amount]:
-    """Return the amounts of a resource by each quota and at all machines together."""
+    """Return the amounts of a resource by each quota and at all machines together.
+
+    ``kind``: cpu, memory, or the name of the resource that counts GPUs. ``machines``: None if they
+    are unknown.
+    """
     bounds = []
     for quota in quotas:
         for name in (f"limits.{kind}", f"requests.{kind}", kind):
@@ -473,7 +576,10 @@ def _bounds(
 
 
 def _quota_bound(kind: str, name: str, quota: Mapping[str, str], pods: _OtherPods) -> _Amount:
-    section = "limits" if name.startswith("limits.") else "requests"
+    """Return the amount by one entry of a quota: it counts limits, or else requests."""
+    section = "requests"
+    if name.startswith("limits."):
+        section = "limits"
     return _Amount(_number(quota[name]), _sum_of_pods(pods.in_namespace, kind, section))
 
 
@@ -488,7 +594,10 @@ def _sum_of_pods(pods: Sequence[Any], kind: str, section: str) -> float:
 
 
 def _amount_within(bounds: Sequence[_Amount]) -> _Amount | None:
-    """Return the amount that satisfies all bounds; None without any."""
+    """Return the amount that satisfies all bounds; None without any bound.
+
+    The total is the smallest total. The use is set so that the smallest free amount remains free.
+    """
     if not bounds:
         return None
     total = min(bound.total for bound in bounds)
@@ -497,17 +606,22 @@ def _amount_within(bounds: Sequence[_Amount]) -> _Amount | None:
 
 
 def _number(quantity: str) -> float:
+    """Return a quantity of the cluster, such as ``500m`` or ``2Gi``, as a number."""
     return float(parse_quantity(quantity) or 0)
 
 
-def _is_ready(node: Any) -> bool:
+def _may_take_runs(node: Any) -> bool:
+    """Whether a machine responds, and its admin lets it take pods."""
     statuses = {condition.type: condition.status for condition in node.status.conditions}
-    return bool(statuses.get("Ready") == "True")
+    is_ready = statuses.get("Ready") == "True"
+    return is_ready and not node.spec.unschedulable
 
 
 def _is_marked_started(job: Any) -> bool:
+    """Whether a launch has seen the run's program start."""
     return bool(job.metadata.annotations.get(STARTED))
 
 
 def _name_of(job: Any) -> str:
+    """Return the name of a Job, which is that of its run."""
     return str(job.metadata.name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from engines.base import ImageNotFound, PullFailed
 from engines.image import Image
+from engines.records import object_in
 from engines.registry.client import NOT_VALID, Registry
 from engines.registry.names import PullRules
 
@@ -21,7 +22,9 @@ _MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
+# The header ``accept`` by the kind of the requested content
 _ACCEPTED_TYPES = {"manifests": ", ".join(_MANIFEST_TYPES), "blobs": "*/*"}
+# The registries' names of architectures by Linux's names
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -59,22 +62,24 @@ def _read_image(
     registry_name: str,
     reference: str,
 ) -> RegistryImage:
-    """Read an image, of an index the one for machines like this.
+    """Read an image. If the name leads to an index, read its image for machines like this one.
 
-    The digest of an index counts as the image's digest: machines of other kinds run more than the configuration
-    that is read here.
+    The digest of an index counts as the image's digest: machines of other kinds run other images
+    of the index than the one whose configuration is read here.
     """
     document = _get(registry, "manifests", reference, image)
     document_digest = _sha256(document)
     manifest: Mapping[str, Any] = json.loads(document)
+    image_digest = ""
     is_index = manifest.get("mediaType") in _INDEX_TYPES or "manifests" in manifest
     if is_index:
+        image_digest = document_digest
         manifest = json.loads(_get(registry, "manifests", _digest_for_here(manifest), image))
     config_digest = str(manifest["config"]["digest"])
-    config = json.loads(_get(registry, "blobs", config_digest, image)).get("config") or {}
+    config = object_in(json.loads(_get(registry, "blobs", config_digest, image)), "config")
     return RegistryImage(
-        digest=document_digest if is_index else config_digest,
-        labels=config.get("Labels") or {},
+        digest=image_digest or config_digest,
+        labels=object_in(config, "Labels"),
         repo_digests=(f"{_without_reference(image)}@{document_digest}",),
         config=config,
         registry=registry_name,
@@ -82,7 +87,11 @@ def _read_image(
 
 
 def _digest_for_here(index: Mapping[str, Any]) -> str:
-    """Return the digest of an index's manifest for machines like this one, else of the first for Linux."""
+    """Return the digest of an index's manifest for machines like this one.
+
+    That of the first manifest for Linux if there is none. Raises IndexError for an index without
+    any.
+    """
     machine = platform.machine()
     architecture = _ARCHITECTURES.get(machine, machine)
     manifests = [entry for entry in index["manifests"] if entry["platform"]["os"] == "linux"]
@@ -93,18 +102,19 @@ def _digest_for_here(index: Mapping[str, Any]) -> str:
 
 
 def _without_reference(image: str) -> str:
-    """Return an image's name without its tag or digest; a colon before a slash belongs to a port."""
+    """Return an image's name without its tag or digest."""
     name = image.partition("@")[0]
-    last_part = name.rpartition("/")[2]
-    if ":" in last_part:
+    last_part = name.rpartition("/")[2]  # a colon before the last slash belongs to a port
+    has_tag = ":" in last_part
+    if has_tag:
         return name.rpartition(":")[0]
     return name
 
 
 def _get(registry: Registry, kind: str, reference: str, image: str) -> bytes:
-    """Return the content of a tag or digest.
+    """Return the content of a tag or digest; ``kind``: a key of `_ACCEPTED_TYPES`.
 
-    Raises `ImageNotFound`; `PullFailed` if the content does not have the digest that was asked for.
+    Raises `ImageNotFound`; `PullFailed` if the content does not have the requested digest.
     """
     body = registry.get(f"{kind}/{reference}", _ACCEPTED_TYPES[kind])
     if body is None:
@@ -118,4 +128,5 @@ def _get(registry: Registry, kind: str, reference: str, image: str) -> bytes:
 
 
 def _sha256(content: bytes) -> str:
+    """Return the digest of a content as registries write it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"

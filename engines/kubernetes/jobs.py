@@ -1,7 +1,8 @@
 """A run in a cluster: a Job of one pod that never restarts, and the pod's view of the run.
 
-The variables of a run are in a Secret of its Job. The Secret is deleted as soon as the run has started: if the pod
-is removed from its machine, the cluster creates a second one, which cannot start without the Secret.
+The variables of a run are in a Secret of its Job. The Secret is deleted as soon as the run has
+started: if the pod is removed from its machine, the cluster creates a second one, which cannot
+start without the Secret.
 """
 
 import base64
@@ -58,16 +59,18 @@ STARTED = "bfia.begun"  # annotation of a Job whose program was started
 OWNER = "bfia-owner"  # node and installation, hashed
 RUN = "bfia-run"
 
-# Reasons of the cluster
+# The cluster's reasons for the end of a container that never started, and for the end of a pod that
+# a machine gave up
 _NEVER_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 _EVICTED = frozenset(
     {"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"}
 )
 
-_WEEK = (
-    7 * 24 * 3600
-)  # seconds after which the cluster ends a run, and removes it if no gateway does
+# Seconds after which the cluster ends a run, and seconds after its end when the cluster removes it
+# if no gateway has
+_WEEK = 7 * 24 * 3600
 _DEADLINE_MARGIN = 600  # seconds by which a Job outlives its pod
+# Docker Hub's name in Docker's configuration
 _DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"
 
 
@@ -84,7 +87,8 @@ class KubernetesOptions(ClusterOptions):
     tolerations: tuple[Mapping[str, Any], ...] = ()
     runtime_class: str = ""
     priority_class: str = ""
-    # File below the kubelets' folder for profiles, on every machine; empty: the container runtime's profile
+    # File below the kubelets' folder for profiles, on every machine; empty: the container runtime's
+    # profile
     seccomp_profile: str = ""
 
 
@@ -100,19 +104,24 @@ class PodView:
     """The pod of a run as the API server describes it."""
 
     def __init__(self, pod: Any) -> None:
-        self.name = str(pod.metadata.name)
-        self.run = str((pod.metadata.labels or {}).get(RUN, ""))
-        owners = pod.metadata.ownerReferences
-        self.job = str(owners[0].uid) if owners else ""  # uid of the Job
-        self.created = pod.metadata.creationTimestamp
-        self.machine = str(pod.spec.nodeName or "")
-        self.is_deleted = pod.metadata.deletionTimestamp is not None
+        metadata = pod.metadata
+        labels = metadata.labels or {}
+        owners = metadata.ownerReferences
+        self.name = str(metadata.name)
+        self.run = str(labels.get(RUN, ""))
+        self.job = ""  # uid of the Job
+        if owners:
+            self.job = str(owners[0].uid)
+        self.created = metadata.creationTimestamp
+        self.machine = _text(pod.spec.nodeName)  # empty: it is not placed yet
+        self.is_deleted = metadata.deletionTimestamp is not None
         self.is_taken_up = False  # by the kubelet of its machine
         self._phase = ""
         self._reason = ""
         self._message = ""
-        self._conditions: Mapping[str, Any] = {}
+        self._conditions: dict[str, Any] = {}  # by type
         self._says_ready = False
+        # The state of the container: at most one is not None
         self._waiting: Any = None
         self._running: Any = None
         self._ended: Any = None
@@ -120,66 +129,91 @@ class PodView:
             self._read_status(pod.status)
 
     def _read_status(self, status: Any) -> None:
+        """Read the status of the pod, and that of its container if it has one yet."""
         self.is_taken_up = bool(status.startTime)
-        self._phase = str(status.phase or "")
-        self._reason = str(status.reason or "")
-        self._message = str(status.message or "")
-        self._conditions = {condition.type: condition for condition in status.conditions or ()}
-        if not status.containerStatuses:
-            return
-        container = status.containerStatuses[0]
-        self._says_ready = bool(container.ready)
-        if container.state:
-            self._waiting = container.state.waiting
-            self._running = container.state.running
-            self._ended = container.state.terminated
+        self._phase = _text(status.phase)
+        self._reason = _text(status.reason)
+        self._message = _text(status.message)
+        for condition in status.conditions or ():
+            self._conditions[condition.type] = condition
+        if status.containerStatuses:
+            self._read_container(status.containerStatuses[0])
+
+    def _read_container(self, status: Any) -> None:
+        """Read the status of the pod's only container."""
+        self._says_ready = bool(status.ready)
+        if status.state:
+            self._waiting = status.state.waiting
+            self._running = status.state.running
+            self._ended = status.state.terminated
 
     @property
     def has_started(self) -> bool:
         """Whether its program was started."""
-        if self._ended is not None:
-            return self._ended.reason not in _NEVER_STARTED and self._ended.startedAt is not None
-        return self._running is not None
+        if self._ended is None:
+            return self._running is not None
+        failed_to_start = self._ended.reason in _NEVER_STARTED
+        return not failed_to_start and self._ended.startedAt is not None
 
     @property
     def start_failure(self) -> str:
-        """Why its program will never start; empty while it may."""
+        """Why its program will never start; empty while it may, and once it was started."""
+        if self.has_started:
+            return ""
         if self._ended is not None:
-            if self.has_started:
-                return ""
             return str(self._ended.message or self._ended.reason)
-        if self._phase == "Failed" and self._running is None:
+        if self._phase == "Failed":
             return f"{self._reason}: {self._message}"
         return ""
 
     @property
     def wait_reason(self) -> WaitReason:
-        """Why its program has not started yet."""
+        """Why its program has not started yet: the reason of its container, else of its
+        placement.
+        """
+        return self._container_reason() or self._placement_reason() or WaitReason()
+
+    def _container_reason(self) -> WaitReason | None:
+        """Return what its container waits for; None if it is only being created."""
         waiting = self._waiting
-        if waiting is not None and waiting.reason != "ContainerCreating":
-            name = str(waiting.reason or "")
-            return WaitReason(name, str(waiting.message or name))
+        if waiting is None or waiting.reason == "ContainerCreating":
+            return None
+        name = _text(waiting.reason)
+        return WaitReason(name, _text(waiting.message) or name)
+
+    def _placement_reason(self) -> WaitReason | None:
+        """Return why no machine has been chosen for it; None if there is one, or no reason yet."""
         scheduled = self._conditions.get("PodScheduled")
-        if scheduled is not None and scheduled.status == "False":
-            return WaitReason(str(scheduled.reason or ""), str(scheduled.message or ""))
-        return WaitReason()
+        if scheduled is None or scheduled.status != "False":
+            return None
+        return WaitReason(_text(scheduled.reason), _text(scheduled.message))
 
     @property
     def is_lost(self) -> bool:
-        """Whether its machine is gone, or evicted it."""
-        if self._running is not None:
-            ready = self._conditions.get("Ready")
-            return self._says_ready and ready is not None and ready.status != "True"
-        return self.is_deleted or self._reason in _EVICTED
+        """Whether its machine is gone, or evicted it.
+
+        The status of a container stays as it was when its machine disappeared: ready and running.
+        Only the pod's condition, which the cluster sets, is not.
+        """
+        if self._running is None:
+            return self.is_deleted or self._reason in _EVICTED
+        ready = self._conditions.get("Ready")
+        is_ready = ready is None or ready.status == "True"
+        return self._says_ready and not is_ready
+
+    @property
+    def has_log(self) -> bool:
+        """Whether its program was started on a machine that still has the log."""
+        return self.has_started and not self.is_lost
 
     @property
     def is_over(self) -> bool:
-        """Whether its run does not continue."""
+        """Whether its run will not continue: it has exited, cannot start, or is lost."""
         return self._ended is not None or bool(self.start_failure) or self.is_lost
 
     def probe(self) -> Probe:
-        """Return the state of the run if this is its first pod."""
-        if not self.has_started or self.is_lost:
+        """Return the state of the run, provided that this is its first pod."""
+        if not self.has_log:
             return Missing()
         if self._running is not None:
             return Running(_to_datetime(self._running.startedAt))
@@ -193,6 +227,11 @@ class PodView:
         )
 
 
+def _text(value: str | None) -> str:
+    """Return a text of the API server; empty for none."""
+    return value or ""
+
+
 def first_pod(pods: Iterable[PodView]) -> PodView | None:
     """Return the oldest pod of a Job, which is the run's; None without pods."""
 
@@ -203,7 +242,10 @@ def first_pod(pods: Iterable[PodView]) -> PodView | None:
 
 
 def owner_of(node: str, installation: str) -> str:
-    """Return the value of the label `OWNER`, hashed because labels are limited in length and characters."""
+    """Return the value of the label `OWNER`.
+
+    It is hashed, because the values of labels are limited in length and characters.
+    """
     return hashlib.sha256(json.dumps([node, installation]).encode()).hexdigest()[:32]
 
 
@@ -245,6 +287,7 @@ def job_of(
 def _pod_spec(
     spec: LaunchSpec, image: RegistryImage, pull: bool, options: KubernetesOptions
 ) -> PodSpec:
+    """Return the pod of a run; ``pull``: it needs the login of `pull_name`."""
     pod = PodSpec(
         containers=[_container(spec, image, options)],
         restartPolicy="Never",
@@ -252,7 +295,8 @@ def _pod_spec(
         terminationGracePeriodSeconds=_grace_seconds(options),
         automountServiceAccountToken=False,
         enableServiceLinks=False,
-        # The first process of a namespace ignores signals without a handler; the run must not be it.
+        # The first process of a namespace ignores signals without a handler; the run must not be
+        # it.
         shareProcessNamespace=True,
         securityContext=PodSecurityContext(seccompProfile=_seccomp_profile(options)),
         volumes=_volumes(spec, options),
@@ -282,16 +326,19 @@ def _tolerations(options: KubernetesOptions) -> list[Toleration]:
 
 
 def _grace_seconds(options: KubernetesOptions) -> int:
+    """Return the seconds between SIGTERM and SIGKILL, which the cluster takes as a whole number."""
     return max(1, round(options.grace))
 
 
 def _seccomp_profile(options: KubernetesOptions) -> SeccompProfile:
+    """Return the configured profile of system calls, else the container runtime's."""
     if options.seccomp_profile:
         return SeccompProfile(type="Localhost", localhostProfile=options.seccomp_profile)
     return SeccompProfile(type="RuntimeDefault")
 
 
 def _container(spec: LaunchSpec, image: RegistryImage, options: KubernetesOptions) -> Container:
+    """Return the only container of a run's pod."""
     mounts = []
     for name, path in _folders(spec, options).items():
         mounts.append(VolumeMount(name=name, mountPath=path))
@@ -329,6 +376,11 @@ def _secret_key(number: int) -> str:
 def _security_context(
     spec: LaunchSpec, image: RegistryImage, options: KubernetesOptions
 ) -> SecurityContext:
+    """Return the confinement of the container.
+
+    If the image would run as root, the container gets the configured user. Machines refuse a
+    container that would run as root nevertheless, if they can check that.
+    """
     context = SecurityContext(
         allowPrivilegeEscalation=False,
         privileged=False,
@@ -348,11 +400,11 @@ def _security_context(
 
 
 def _resources(spec: LaunchSpec, options: KubernetesOptions) -> ResourceRequirements:
+    """Return the limits and requests of the container. GPUs are requested as they are limited."""
     gpus = {}
     if spec.limits.gpu:
         gpus[options.gpu] = str(spec.limits.gpu)
-    # Requests default to the limits, so zero has to be explicit.
-    unreserved = {"cpu": "0", "memory": "0"}
+    unreserved = {"cpu": "0", "memory": "0"}  # a missing request would default to the limit
     return ResourceRequirements(
         limits={**_amounts(spec.limits), **gpus},
         requests={**unreserved, **_amounts(spec.reserved), **gpus},
@@ -360,7 +412,10 @@ def _resources(spec: LaunchSpec, options: KubernetesOptions) -> ResourceRequirem
 
 
 def _amounts(limits: Limits) -> dict[str, str]:
-    """Return cores and memory as quantities; only the machines' kubelets limit processes."""
+    """Return cores and memory as quantities; an amount without a limit is omitted.
+
+    The number of processes is limited only by the machines' kubelets.
+    """
     amounts = {}
     if limits.cpu is not None:
         amounts["cpu"] = f"{max(1, round(limits.cpu * 1000))}m"
@@ -380,20 +435,25 @@ def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:
 
 def _volumes(spec: LaunchSpec, options: KubernetesOptions) -> list[Volume]:
     """Return the volumes of a run's private folders."""
-    return [
-        Volume(name=name, emptyDir=_volume_source(name, spec, options))
-        for name in _folders(spec, options)
-    ]
+    volumes = []
+    for name in _folders(spec, options):
+        volumes.append(Volume(name=name, emptyDir=_volume_source(name, spec, options)))
+    return volumes
 
 
 def _volume_source(name: str, spec: LaunchSpec, options: KubernetesOptions) -> EmptyDirVolumeSource:
-    """Return a small volume in memory; shared memory and home may be as large as the run."""
+    """Return an empty volume, in memory except for the home folder.
+
+    Shared memory may be as large as the run's memory; the home folder is on the machine's disk,
+    like the container's own layer, unless that layer is read-only.
+    """
     if name == "home" and not options.read_only_root:
-        return EmptyDirVolumeSource()  # on the machine's disk, like the container's own layer
-    size: str | None = str(options.room)
-    if name == "shm":
-        memory = spec.limits.memory
-        size = None if memory is None else str(memory)
+        return EmptyDirVolumeSource()
+    if name != "shm":
+        return EmptyDirVolumeSource(medium="Memory", sizeLimit=str(options.room))
+    size = None
+    if spec.limits.memory is not None:
+        size = str(spec.limits.memory)
     return EmptyDirVolumeSource(medium="Memory", sizeLimit=size)
 
 
@@ -404,40 +464,49 @@ def secrets_of(
     owner: str,
     login: tuple[str, str] | None,
 ) -> list[Secret]:
-    """Return the Secrets of a run's Job: its variables, and the login (user and password) at its registry."""
-    assert job.metadata is not None
-    job_reference = OwnerReference(
-        apiVersion="batch/v1",
-        kind="Job",
-        name=spec.name,
-        uid=str(job.metadata.uid),
-        controller=True,
-    )
+    """Return the Secrets of a run's Job: its variables, and the login at its registry.
 
-    def secret(name: str, data: Mapping[str, bytes], kind: str) -> Secret:
-        metadata = ObjectMeta(
-            name=name,
-            labels={OWNER: owner, RUN: spec.name},
-            ownerReferences=[job_reference],
-        )
-        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        return Secret(metadata=metadata, data=encoded, type=kind)
-
+    ``owner``: as `owner_of` returns it; ``login``: user and password; None without a login.
+    """
     values = {}
     for number, value in enumerate(image.variables_for(spec, HOME).values()):
         values[_secret_key(number)] = value.encode()
-    secrets = [secret(spec.name, values, "Opaque")]
+    secrets = [_secret(spec.name, values, "Opaque", job, owner)]
     if login is not None:
         content = {".dockerconfigjson": _docker_config(image.registry, login)}
-        secrets.append(secret(pull_name(spec.name), content, "kubernetes.io/dockerconfigjson"))
+        kind = "kubernetes.io/dockerconfigjson"
+        secrets.append(_secret(pull_name(spec.name), content, kind, job, owner))
     return secrets
 
 
+def _secret(name: str, data: Mapping[str, bytes], kind: str, job: Job, owner: str) -> Secret:
+    """Return a Secret that the cluster deletes with a run's Job."""
+    assert job.metadata is not None
+    run = str(job.metadata.name)
+    job_reference = OwnerReference(
+        apiVersion="batch/v1",
+        kind="Job",
+        name=run,
+        uid=str(job.metadata.uid),
+        controller=True,
+    )
+    metadata = ObjectMeta(
+        name=name,
+        labels={OWNER: owner, RUN: run},
+        ownerReferences=[job_reference],
+    )
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    return Secret(metadata=metadata, data=encoded, type=kind)
+
+
 def _docker_config(registry: str, login: tuple[str, str]) -> bytes:
-    """Return a login in the form of Docker's configuration."""
-    address = _DOCKER_HUB_LOGIN if registry == DOCKER_HUB else registry
+    """Return a login (user and password) in the form of Docker's configuration."""
+    address = registry
+    if registry == DOCKER_HUB:
+        address = _DOCKER_HUB_LOGIN
     credentials = base64.b64encode(":".join(login).encode()).decode()
-    return json.dumps({"auths": {address: {"auth": credentials}}}).encode()
+    document = {"auths": {address: {"auth": credentials}}}
+    return json.dumps(document).encode()
 
 
 def _escaped(word: str) -> str:
@@ -446,7 +515,10 @@ def _escaped(word: str) -> str:
 
 
 def _to_datetime(timestamp: Any) -> datetime | None:
-    """Return a time of the API server in UTC; the library leaves some as text."""
+    """Return a time of the API server in UTC; None for none.
+
+    ``timestamp``: a datetime, or text, which the library leaves in some places.
+    """
     if timestamp is None:
         return None
     moment: datetime = timestamp

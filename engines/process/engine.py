@@ -1,7 +1,8 @@
 """Runs images as local processes, for machines without a container daemon.
 
-An image is a command line from the configuration. Runs have the gateway's own rights: nothing is isolated.
-Each run has a supervisor of its own (`engines.process.supervisor`) that outlives the gateway.
+An image is a command line from the configuration. Runs have the gateway's own rights: nothing is
+isolated. Each run has a supervisor of its own (`engines.process.supervisor`) that outlives the
+gateway.
 """
 
 import errno
@@ -51,10 +52,10 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _REMOVED_PREFIX = ".gone-"  # of the directories of removed runs
-_NO_RUN = ".none"  # name of a directory that never exists
+_NO_RUN = ".none"  # name of a directory that never exists, as no run can have this name
 _EXIT_TIMEOUT = 5.0  # seconds for the exit of a supervisor that started nothing
 REPORT_TIMEOUT = 30.0  # seconds for a supervisor's report on its run's start
-_LOCKS = 64  # shared by all runs
+_LOCKS = 64  # for all runs; each run uses one of them
 _LONGEST_OUTPUT = 2000  # bytes of a supervisor's output in a message
 
 # Errors of a failed start by the system's error number
@@ -67,15 +68,19 @@ _START_ERRORS: Mapping[int | None, type[EngineError]] = {
 
 
 def this_machine() -> Capacity:
-    """Return the cores available to this process, and the memory of the machine or of its control group."""
+    """Return the cores available to this process, and the memory of the machine.
+
+    The memory is that of this process's control group if that has a limit.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = CONTROL_GROUP.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         limit = ""
-    if limit.isdecimal():
+    if limit.isdecimal():  # "max" without a limit
         memory = min(memory, int(limit))
-    return Capacity(float(len(os.sched_getaffinity(0))), memory)
+    cores = len(os.sched_getaffinity(0))
+    return Capacity(float(cores), memory)
 
 
 class ProcessEngine(Engine):
@@ -93,9 +98,10 @@ class ProcessEngine(Engine):
         run_root: Path,
         saved_log_size: int = 32 * 1024 * 1024,
     ) -> None:
-        """``images``: the command of each image. ``run_root``: the directory of the runs, for this engine alone.
+        """``images``: the command of each image.
 
-        ``saved_log_size``: bytes of a stream that `save_logs` keeps.
+        ``run_root``: the directory of the runs, which only this engine uses. ``saved_log_size``:
+        bytes of a stream that `save_logs` keeps.
         """
         self._saved_log_size = saved_log_size
         self._node = node
@@ -109,6 +115,7 @@ class ProcessEngine(Engine):
         self._watches: list[Exits] = []
 
     def check(self) -> None:
+        """Check that runs can be identified, and create the directory of runs if it is missing."""
         try:
             self._root.mkdir(
                 parents=True,
@@ -122,10 +129,14 @@ class ProcessEngine(Engine):
             raise EngineDown(f"local processes cannot be run: no right to write to {self._root}")
 
     def capacity(self) -> Capacity:
+        """Return the capacity of this machine."""
         return this_machine()
 
     def image_digest(self, image: str) -> str:
-        """Return the digest of the image's command. Raises `CommandNotFound` if its program does not exist."""
+        """Return the digest of the image's command.
+
+        Raises `CommandNotFound` if its program does not exist.
+        """
         self._program(image, self._command_of(image), SEARCH_PATH)
         return self._digest(image)
 
@@ -135,11 +146,18 @@ class ProcessEngine(Engine):
         return ImageMetadata()
 
     def isolation(self) -> Isolation:
-        gap = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
+        """Return that nothing is isolated."""
+        gap = (
+            "the process engine keeps nothing apart: runs have the gateway's own rights; use "
+            "engine.kind docker"
+        )
         return Isolation(tasks=False, host=False, outside=False, gaps=(gap,))
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run. Mounts and fractions of a core are refused; ``pids`` is not applied."""
+        """Start the run. Mounts and fractions of a core are refused; ``pids`` is not applied.
+
+        A run whose directory a supervisor has claimed was started before.
+        """
         check_launch(spec)
         _check_supported(spec)
         check_digest(spec, self._digest(spec.image))
@@ -160,38 +178,47 @@ class ProcessEngine(Engine):
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
             if not run.claimed:
                 self._create_and_start(spec, run, command)
-            elif not belongs_to(run.labels() or {}, self._node, self._installation):
+            elif not self._is_ours(run):
                 raise CreateFailed(f"the name {spec.name} is taken by another installation")
 
     def _create_and_start(
         self, spec: LaunchSpec, run: RunDirectory, command: Mapping[str, object]
     ) -> None:
-        """Create the run's directory and start the run; delete the directory after a failure."""
+        """Create the run's directory and start the run; delete the directory after a failure.
+
+        ``command``: the fields of `supervisor.Command`.
+        """
         try:
             run.create(spec.labels)
             self._start(spec.name, run, command)
         except BaseException as error:
             # An EngineError means that our own supervisor claimed the run and could not start it.
-            if isinstance(error, EngineError) or not run.claimed:
+            is_unused = isinstance(error, EngineError) or not run.claimed
+            if is_unused:
                 run.delete()
             raise
 
     def probe(self, name: str) -> Probe:
+        """Return the state by the run's directory and its supervisor's process."""
         return self._run(name).probe()
 
     def disk_use(self, name: str, max_files: int) -> DiskUse:
+        """Measure the run's working folder and logs."""
         return self._run(name).disk_use(max_files)
 
     def stop(self, name: str, grace: float) -> None:
+        """Have the run's supervisor end it."""
         self._run(name).stop(grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Return the end of the files that the run writes to."""
         run = self._run(name)
-        return Logs(
-            *(engines_logs.read_tail(run.log(stream), tail) for stream in engines_logs.STREAMS)
-        )
+        stdout = engines_logs.read_tail(run.log("stdout"), tail)
+        stderr = engines_logs.read_tail(run.log("stderr"), tail)
+        return Logs(stdout, stderr)
 
     def save_logs(self, name: str, directory: Path) -> None:
+        """Copy the files that the run writes to."""
         run = self._run(name)
         if not run.path.exists():
             return
@@ -200,6 +227,7 @@ class ProcessEngine(Engine):
                 engines_logs.save_file(directory, stream, run.log(stream), self._saved_log_size)
 
     def remove(self, name: str) -> None:
+        """Kill the run and delete its directory."""
         removed = self._root / f"{_REMOVED_PREFIX}{name}-{os.urandom(4).hex()}"
         with self._lock(name), suppress(FileNotFoundError):
             # Renamed first, so that a supervisor that has not claimed the run yet cannot.
@@ -207,13 +235,17 @@ class ProcessEngine(Engine):
             _kill_and_delete(removed)
 
     def list(self) -> Sequence[ListedRun]:
+        """Return the runs that have a directory with our labels."""
         return [ListedRun(name, labels, run.probe()) for name, run, labels in self._owned_runs()]
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
-        """Watch the runs of this object and of an earlier one. ``on_away`` is never called."""
-        for removed in self._root.glob(f"{_REMOVED_PREFIX}*"):  # from an interrupted removal
+        """Watch the runs of this object and of an earlier one. ``on_away`` is never called.
+
+        Also completes the removals that an earlier object did not.
+        """
+        for removed in self._root.glob(f"{_REMOVED_PREFIX}*"):
             _kill_and_delete(removed)
         watch = Exits(on_exit)
         self._watches.append(watch)
@@ -226,11 +258,13 @@ class ProcessEngine(Engine):
         return watch
 
     def close(self) -> None:
+        """End the process that starts supervisors, then the watches."""
         self._spawner.close()
         for watch in self._watches:
             watch.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
+        """Return the command of an image. Raises `ImageNotFound`."""
         if image not in self._images:
             remedy = "name one under engine.process.images"
             raise ImageNotFound(f"no command is configured for the image {image}", remedy)
@@ -247,13 +281,14 @@ class ProcessEngine(Engine):
         return (self._program(spec.image, command, environment["PATH"]), *command[1:])
 
     def _digest(self, image: str) -> str:
+        """Return a digest of an image's command, not of its files. Raises `ImageNotFound`."""
         command = json.dumps(self._command_of(image))
         return f"sha256:{hashlib.sha256(command.encode()).hexdigest()}"
 
     def _program(self, image: str, command: Sequence[str], search_path: str) -> str:
-        """Return the path of a command's executable; also check the program that ``env NAME=value …`` runs.
+        """Return the path of a command's executable.
 
-        Raises `CommandNotFound`.
+        For ``env NAME=value … program``, the program is checked, too. Raises `CommandNotFound`.
         """
         name = command[0]
         if "/" in name:
@@ -270,15 +305,21 @@ class ProcessEngine(Engine):
     def _check_program_of_env(self, image: str, arguments: Sequence[str], search_path: str) -> None:
         """Check the program that env runs. Raises `CommandNotFound`."""
         inner_command = list(itertools.dropwhile(_is_assignment, arguments))
-        for assignment in arguments[: len(arguments) - len(inner_command)]:
-            if assignment.startswith("PATH="):
-                search_path = assignment.removeprefix("PATH=")
+        assignments = arguments[: len(arguments) - len(inner_command)]
+        variables = {}
+        for assignment in assignments:
+            name, _, value = assignment.partition("=")
+            variables[name] = value
         # Options of env may change which program it runs, so they are not interpreted.
-        if inner_command and not inner_command[0].startswith("-"):
-            self._program(image, inner_command, search_path)
+        is_program = bool(inner_command) and not inner_command[0].startswith("-")
+        if is_program:
+            self._program(image, inner_command, variables.get("PATH", search_path))
 
     def _choose_cores(self, cpu: float | None) -> tuple[int, ...] | None:
-        """Choose cores in turn, so that runs share the machine evenly. Raises `NotSupported` for a fraction."""
+        """Choose the numbers of cores in turn, so that runs share the machine evenly.
+
+        None for no limit. Raises `NotSupported` for a fraction of a core.
+        """
         if cpu is None:
             return None
         if cpu != int(cpu):
@@ -286,46 +327,48 @@ class ProcessEngine(Engine):
         available = sorted(os.sched_getaffinity(0))
         cores = []
         for _ in range(int(cpu)):
-            cores.append(available[next(self._core_numbers) % len(available)])
+            position = next(self._core_numbers) % len(available)
+            cores.append(available[position])
         return tuple(cores)
 
     def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
-        """Start the supervisor and wait for its report. Raises OSError, `EngineError` if the run could not start."""
+        """Start the supervisor and wait for its report.
+
+        Raises OSError, `EngineError` if the run could not start.
+        """
         descriptor, report = self._spawner.start(run.path, command)
         word, _, details = report.partition(" ")
-        if word == supervisor.STARTED:
-            for watch in self._watches:
-                watch.add(name, os.dup(descriptor))
-            os.close(descriptor)
-            return
-        if not word:
-            send(descriptor, signal.SIGKILL)
-        exits_within(descriptor, _EXIT_TIMEOUT)
-        os.close(descriptor)
-        number, _, text = details.partition(" ")
-        match word:
-            case supervisor.TAKEN:
+        try:
+            if word == supervisor.STARTED:
+                for watch in self._watches:
+                    watch.add(name, os.dup(descriptor))
                 return
-            case supervisor.REFUSED:
-                raise OSError(int(number), text)
-            case supervisor.FAILED:
-                error_type = _START_ERRORS.get(int(number), CreateFailed)
-                raise error_type(text)
-            case _:
-                log = engines_logs.read_tail(run.path / supervisor.OWN_LOG, _LONGEST_OUTPUT)
-                output = log.decode(errors="replace") or "no output"
-                raise CreateFailed(f"the run's supervisor did not start it: {output}")
+            has_reported = bool(word)
+            if not has_reported:
+                send(descriptor, signal.SIGKILL)
+            exits_within(descriptor, _EXIT_TIMEOUT)
+        finally:
+            os.close(descriptor)
+        _check_report(run, word, details)
 
     def _run(self, name: str) -> RunDirectory:
-        """Return the directory of one of our runs; for any other name a directory that does not exist."""
+        """Return the directory of one of this node's runs.
+
+        For any other name, a directory that does not exist.
+        """
         if is_name(name):
             run = RunDirectory(self._root / name)
-            if belongs_to(run.labels() or {}, self._node, self._installation):
+            if self._is_ours(run):
                 return run
         return RunDirectory(self._root / _NO_RUN)
 
+    def _is_ours(self, run: RunDirectory) -> bool:
+        """Whether a run exists and belongs to this node of this installation."""
+        labels = run.labels() or {}
+        return belongs_to(labels, self._node, self._installation)
+
     def _owned_runs(self) -> Iterator[tuple[str, RunDirectory, Mapping[str, str]]]:
-        """Yield name, directory and labels of each of our runs."""
+        """Yield name, directory and labels of each of this node's runs."""
         if not self._root.exists():
             return
         for name in sorted(os.listdir(self._root)):
@@ -335,7 +378,29 @@ class ProcessEngine(Engine):
                 yield name, run, labels
 
     def _lock(self, name: str) -> threading.Lock:
+        """Return the lock for launches and removals of a run."""
         return self._locks[hash(name) % len(self._locks)]
+
+
+def _check_report(run: RunDirectory, word: str, details: str) -> None:
+    """Raise the error that a supervisor reports; return if the run was started before.
+
+    ``details``: an error number and a text; empty if the word has none. Raises OSError if the run
+    could not be claimed, else `EngineError`.
+    """
+    number, _, text = details.partition(" ")
+    match word:
+        case supervisor.TAKEN:
+            return
+        case supervisor.REFUSED:
+            raise OSError(int(number), text)
+        case supervisor.FAILED:
+            error_type = _START_ERRORS.get(int(number), CreateFailed)
+            raise error_type(text)
+        case _:
+            log = engines_logs.read_tail(run.path / supervisor.OWN_LOG, _LONGEST_OUTPUT)
+            output = log.decode(errors="replace") or "no output"
+            raise CreateFailed(f"the run's supervisor did not start it: {output}")
 
 
 def _check_supported(spec: LaunchSpec) -> None:
@@ -351,6 +416,7 @@ def _check_supported(spec: LaunchSpec) -> None:
 
 
 def _is_assignment(argument: str) -> bool:
+    """Whether an argument of env sets a variable."""
     return "=" in argument
 
 
@@ -362,9 +428,10 @@ def _kill_and_delete(directory: Path) -> None:
 
 
 class Spawner:
-    """Forks supervisors: a fork of one small process costs a fraction of the start of an interpreter.
+    """Forks supervisors.
 
-    The forking process ends with the gateway, the supervisors do not. It is replaced if it dies.
+    The fork of one small process costs a fraction of the start of an interpreter. The forking
+    process ends with the gateway, the supervisors do not. It is replaced if it dies.
     """
 
     def __init__(self) -> None:
@@ -375,7 +442,8 @@ class Spawner:
     def start(self, directory: Path, command: Mapping[str, object]) -> tuple[int, str]:
         """Start the supervisor of a run; return a descriptor of its process, and its report.
 
-        The report is empty if it does not come in time. Raises OSError if the supervisor could not be forked.
+        ``command``: the fields of `supervisor.Command`. The report is empty if it does not come
+        within `REPORT_TIMEOUT`. Raises OSError if the supervisor could not be forked.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -407,6 +475,7 @@ class Spawner:
                 self._send(directory, connection)
 
     def _send(self, directory: Path, connection: socket.socket) -> None:
+        """Send a directory with the supervisor's end of a connection. Raises OSError."""
         socket.send_fds(self._ensure_server(), [os.fsencode(directory)], [connection.fileno()])
 
     def _ensure_server(self) -> socket.socket:
@@ -424,6 +493,7 @@ class Spawner:
         return self._control
 
     def _end(self) -> None:
+        """End the forking process, if there is one."""
         if self._control is not None and self._server is not None:
             self._control.close()
             self._server.kill()

@@ -1,6 +1,7 @@
-"""The state of local runs, taken from nothing but their directories and the process table; and the wait for exits.
+"""The state of local runs, and a watch that reports their exits.
 
-Processes are identified by number and start time, so that a later one with the same number is never touched.
+The state comes only from the runs' directories and the process table. Processes are identified by
+number and start time, so that a later process with the same number is never touched.
 """
 
 import json
@@ -55,7 +56,10 @@ class RunDirectory:
         return self.path / f"{stream}.log"
 
     def disk_use(self, max_files: int) -> DiskUse:
-        """Measure the working folder and the streams; at most ``max_files`` + 1 files are counted."""
+        """Measure the working folder and the streams.
+
+        At most ``max_files`` + 1 files are counted.
+        """
         size, files = size_below(self.work, max_files)
         for stream in STREAMS:
             with suppress(FileNotFoundError):
@@ -94,18 +98,23 @@ class RunDirectory:
         """
         with opened(self._read(supervisor.SUPERVISOR)) as supervisor_fd:
             if supervisor_fd is not None:
-                if grace > 0:
-                    send(supervisor_fd, signal.SIGTERM)
-                if not exits_within(supervisor_fd, max(0.0, grace)):
-                    self._kill(supervisor_fd)
+                self._end(supervisor_fd, grace)
         self.probe()  # records the exit if the supervisor could not
+
+    def _end(self, supervisor_fd: int, grace: float) -> None:
+        """End the run of a supervisor as `stop` does; without a ``grace``, kill it immediately."""
+        if grace > 0:
+            send(supervisor_fd, signal.SIGTERM)
+        if not exits_within(supervisor_fd, max(0.0, grace)):
+            self._kill(supervisor_fd)
 
     def kill(self) -> None:
         """Kill every process of the run."""
         with opened(self._read(supervisor.SUPERVISOR)) as supervisor_fd:
             if supervisor_fd is not None:
                 self._kill(supervisor_fd)
-        if self._exit() is None:  # the supervisor died first, so processes may be left
+        supervisor_died_first = self._exit() is None
+        if supervisor_died_first:  # so some processes may remain
             kill_session(self._read(supervisor.CHILD))
 
     def open_supervisor(self) -> int | None:
@@ -117,14 +126,19 @@ class RunDirectory:
         try_to_remove(self.path)
 
     def _kill(self, supervisor_fd: int) -> None:
+        """Have the supervisor kill the run; if it does not, kill it and the run's session."""
         send(supervisor_fd, supervisor.KILL_ALL)
-        if not exits_within(supervisor_fd, KILL_TIMEOUT):
-            send(supervisor_fd, signal.SIGKILL)
-            exits_within(supervisor_fd, KILL_TIMEOUT)
-            kill_session(self._read(supervisor.CHILD))
+        if exits_within(supervisor_fd, KILL_TIMEOUT):
+            return
+        send(supervisor_fd, signal.SIGKILL)
+        exits_within(supervisor_fd, KILL_TIMEOUT)
+        kill_session(self._read(supervisor.CHILD))
 
     def _record_exit(self) -> Probe:
-        """Record the exit of a run whose supervisor is gone, unless the supervisor has just recorded it itself."""
+        """Record the exit of a run whose supervisor is gone, and return it.
+
+        If the supervisor recorded the exit just before it ended, its record stays.
+        """
         kill_session(self._read(supervisor.CHILD))
         record = {
             "code": FIRST_SIGNAL_CODE + KILLED,
@@ -137,6 +151,7 @@ class RunDirectory:
         return self._exit() or Missing()
 
     def _exit(self) -> Exited | None:
+        """Return the recorded exit; None if none is recorded."""
         record = self._read(supervisor.EXIT)
         if record is None:
             return None
@@ -163,6 +178,7 @@ class RunDirectory:
             return None
 
     def _file(self, name: str) -> str:
+        """Return the path of a file of the directory."""
         return os.path.join(self.path, name)
 
 
@@ -175,7 +191,11 @@ def _to_datetime(seconds: float | None) -> datetime | None:
 
 @contextmanager
 def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
-    """Open a descriptor of exactly this process; None if it has exited."""
+    """Open a descriptor of a process; None if it has exited.
+
+    ``identity``: as `supervisor.identity` returns it; None: no process. Another process with the
+    same number is never opened.
+    """
     descriptor = open_process(identity)
     try:
         yield descriptor
@@ -185,7 +205,10 @@ def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
 
 
 def open_process(identity: dict[str, Any] | None) -> int | None:
-    """Return a descriptor of exactly this process, which the caller closes; None if it has exited."""
+    """Return a descriptor of a process, which the caller closes; None if it has exited.
+
+    ``identity``: as for `opened`.
+    """
     if identity is None or not _is_of_this_boot(identity):
         return None
     pid = identity["pid"]
@@ -193,7 +216,7 @@ def open_process(identity: dict[str, Any] | None) -> int | None:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # The number cannot be reused once the descriptor is open.
+    # Checked only now: the number cannot be reused once the descriptor is open.
     if start_time(pid) == identity["start"]:
         return descriptor
     os.close(descriptor)
@@ -212,25 +235,38 @@ def send(descriptor: int, number: signal.Signals) -> None:
 
 
 def exits_within(descriptor: int, seconds: float) -> bool:
-    """Wait for the process to exit; return whether it did."""
+    """Wait for the process to exit, at most so many seconds; return whether it did."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0, round(seconds * 1000))))
 
 
 def kill_session(leader: dict[str, Any] | None) -> None:
-    """Kill the remaining processes of the session that a process led, itself included."""
+    """Kill the remaining processes of the session that a process led, itself included.
+
+    ``leader``: as for `opened`.
+    """
     if leader is None or not _is_of_this_boot(leader):
         return
     session = leader["pid"]
-    leader_start = leader["start"]
-    if start_time(session) not in (None, leader_start):
-        return  # another process has the number; the kernel reuses it only once the session is empty
+    # Another process can have the leader's number only once the session is empty.
+    is_reused = start_time(session) not in (None, leader["start"])
+    if is_reused:
+        return
     for pid in processes():
         start = start_time(pid)
-        if _session_of(pid) == session and start is not None and start >= leader_start:
+        if start is not None and _is_member(pid, start, leader):
             member = {**leader, "pid": pid, "start": start}  # of the same boot as the leader
             _kill_member(session, member)
+
+
+def _is_member(pid: int, start: int, leader: Mapping[str, Any]) -> bool:
+    """Whether a process belongs to the leader's session.
+
+    ``start``: as of `supervisor.start_time`.
+    """
+    is_in_session = _session_of(pid) == leader["pid"]
+    return is_in_session and bool(start >= leader["start"])
 
 
 def _kill_member(session: int, identity: dict[str, Any]) -> None:
@@ -242,6 +278,7 @@ def _kill_member(session: int, identity: dict[str, Any]) -> None:
 
 
 def _session_of(pid: int) -> int | None:
+    """Return the session of a process; None if it has exited."""
     fields = stat(pid)
     if fields is None:
         return None
@@ -277,12 +314,16 @@ class Exits(Follower):
             self._selector.close()
 
     def _look(self) -> None:
+        """Wait for exits and report them; also ends when `_interrupt` is called."""
         for key, _ in self._selector.select():
-            if key.data is not None:
-                with self._adding:
-                    self._selector.unregister(key.fd)
-                os.close(key.fd)
-                self.report(key.data)
+            is_wake = key.data is None
+            if is_wake:
+                continue
+            with self._adding:
+                self._selector.unregister(key.fd)
+            os.close(key.fd)
+            self.report(key.data)
 
     def _interrupt(self) -> None:
+        """Wake the thread that waits for exits."""
         os.eventfd_write(self._wake, 1)

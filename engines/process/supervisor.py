@@ -1,19 +1,21 @@
-"""Supervises one local run: starts it, forwards signals, kills its remaining processes, records its exit.
+"""Supervises one local run: starts it, forwards signals, and records its exit.
 
-One process of the engine forks a supervisor for each run (`engines.process.engine`), which receives its command on a
-socket and outlives the gateway. The run directory holds
+The engine (`engines.process.engine`) has one process that forks a supervisor for each run. The
+supervisor receives its command on a socket and outlives the gateway. The run directory holds
 
     spec.json        labels of the run; written by the engine
-    supervisor.json  the supervising process; created exclusively, so that a run is not started twice
+    supervisor.json  the supervising process; created exclusively: no run is started twice
     child.json       the started process
     stdout.log, stderr.log, work/ (the run's working and home directory)
     supervisor.log   the supervisor's own output: empty unless it is broken
     exit.json        the exit
 
-SIGTERM is forwarded to every process of the run, SIGUSR1 kills them all. All processes that the run starts stay below
-this process (it is their "subreaper"), even if they leave the session.
+SIGTERM is forwarded to every process of the run, SIGUSR1 kills all of them. All processes that the
+run starts stay below this process (it is their "subreaper"), even if they leave the session.
+Processes that remain when the run's first process has exited are killed.
 
-This module runs as a program without the rest of the package, so it only imports the standard library.
+This module runs as a program without the rest of the package, so it only imports the standard
+library.
 """
 
 import contextlib
@@ -48,12 +50,14 @@ KILL_ALL = signal.SIGUSR1
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SIGNALS = {signal.SIGCHLD, KILL_ALL, *_FORWARDED}
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # set at the start of every interpreter
 
+# Options of prctl
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_NOT_STARTED = 127  # exit code
-_FIRST_SIGNAL_CODE = 128
+
+_NOT_STARTED = 127  # exit code of a child that could not become the run's program
+_FIRST_SIGNAL_CODE = 128  # exit codes above it mean a signal
 _MAX_OPEN_FILES = 65_536  # of each process of a run; the gateway may have more
 _MAX_REQUEST = 65536  # bytes
 _RETRY_AFTER = 1.0  # seconds before the exit of a run is written again after the disk was full
@@ -73,12 +77,16 @@ class Command:
 
 
 def serve() -> None:
-    """Fork a supervisor for every directory and connection from standard input, until the gateway is gone."""
+    """Fork a supervisor for every directory and connection from standard input.
+
+    Returns when the gateway is gone, which closes the other end of the socket.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     control = socket.socket(fileno=os.dup(0))
     while True:
         directory, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST, 1)
-        if not directory or not descriptors:
+        is_complete = bool(directory) and bool(descriptors)
+        if not is_complete:
             return
         connection = descriptors[0]
         os.set_inheritable(connection, False)
@@ -135,7 +143,10 @@ def supervise(directory: str, connection: socket.socket) -> None:
 
 
 def _claim(directory: str) -> bool:
-    """Redirect our errors to the run's directory and claim the run; return False if it was started before."""
+    """Claim the run; return False if it was started before.
+
+    The supervisor's own errors go to a file in the run's directory from here on. Raises OSError.
+    """
     path = os.path.join(directory, OWN_LOG)
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     record = json.dumps(identity(os.getpid()))
@@ -144,21 +155,12 @@ def _claim(directory: str) -> bool:
 
 def _start(directory: str, command: Command) -> int:
     """Start the command; return its process id. Raises the OSError of a failed start."""
-    supervisor = os.getpid()
     # A successful start closes the pipe, a failed one writes its error number.
     error_reader, error_writer = os.pipe()
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        try:
-            os.setsid()
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-            if os.getppid() != supervisor:  # it died before the line above
-                os._exit(_NOT_STARTED)
-            _become(directory, command)
-        except OSError as error:
-            os.write(error_writer, f"{error.errno}".encode())
-        finally:
-            os._exit(_NOT_STARTED)
+        _run_child(directory, command, supervisor, error_writer)
     os.close(error_writer)
     error_number = os.read(error_reader, 16)
     os.close(error_reader)
@@ -167,6 +169,20 @@ def _start(directory: str, command: Command) -> int:
         number = int(error_number)
         raise OSError(number, os.strerror(number), command.command[0])
     return child
+
+
+def _run_child(directory: str, command: Command, supervisor: int, error_writer: int) -> None:
+    """Become the program of the run, in a session that ends with the supervisor. Never returns."""
+    try:
+        os.setsid()
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        has_supervisor = os.getppid() == supervisor
+        if has_supervisor:  # False if it died before the call of prctl
+            _become(directory, command)
+    except OSError as error:
+        os.write(error_writer, f"{error.errno}".encode())
+    finally:
+        os._exit(_NOT_STARTED)
 
 
 def _become(directory: str, command: Command) -> None:
@@ -184,6 +200,7 @@ def _become(directory: str, command: Command) -> None:
 
 
 def _apply_limits(command: Command) -> None:
+    """Limit this process: memory, core dumps, open files and cores."""
     if command.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (command.memory, command.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -195,20 +212,41 @@ def _apply_limits(command: Command) -> None:
 
 
 def _wait(directory: str, child: int) -> int:
-    """Forward signals until the child exits; return its wait status. Kill a run without a directory."""
+    """Forward signals until the child exits; return its wait status.
+
+    A run whose directory was removed is killed.
+    """
     while True:
         received = signal.sigtimedwait(_SIGNALS, _CHECK_EVERY)
-        number = None if received is None else received.si_signo
-        if number == KILL_ALL or not os.path.exists(os.path.join(directory, SUPERVISOR)):
-            _signal_all(signal.SIGKILL)
-        elif number in _FORWARDED:
-            _signal_all(signal.SIGTERM)
-        while True:  # several exits may come as one signal
-            ended, status = os.waitpid(-1, os.WNOHANG)
-            if ended == child:
-                return status
-            if not ended:
-                break
+        number = 0  # the check is due, without a signal
+        if received is not None:
+            number = received.si_signo
+        _forward(number, directory)
+        status = _reap(child)
+        if status is not None:
+            return status
+
+
+def _forward(number: int, directory: str) -> None:
+    """Pass a signal on to all processes of the run; kill them if their directory was removed."""
+    is_removed = not os.path.exists(os.path.join(directory, SUPERVISOR))
+    if is_removed or number == KILL_ALL:
+        _signal_all(signal.SIGKILL)
+    elif number in _FORWARDED:
+        _signal_all(signal.SIGTERM)
+
+
+def _reap(child: int) -> int | None:
+    """Reap the processes that have exited: several exits may come as one signal.
+
+    Returns the wait status of the child; None if it has not exited.
+    """
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            return status
+        if not pid:  # no further process has exited
+            return None
 
 
 def _kill_all() -> None:
@@ -221,6 +259,7 @@ def _kill_all() -> None:
 
 
 def _signal_all(number: int) -> None:
+    """Send a signal to all processes of the run, as far as they exist and may be signalled."""
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -253,6 +292,7 @@ def _record_exit(directory: str, exit_code: int, started: float) -> None:
 
 
 def _report(connection: socket.socket, word: str, error: OSError | None = None) -> None:
+    """Send the engine the line that it waits for, with the error if there is one."""
     line = word
     if error is not None:
         line = f"{word} {error.errno} {error}"
@@ -309,7 +349,10 @@ def processes() -> list[int]:
 
 
 def stat(pid: int) -> list[str] | None:
-    """Return the fields of /proc/<pid>/stat from the state on; the name before may contain anything."""
+    """Return the fields of /proc/<pid>/stat from the state on; None if the process has exited.
+
+    The name before the state may contain any character.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode("ascii").split()

@@ -30,6 +30,8 @@ _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
 
 @dataclass(frozen=True)
 class _Response:
+    """A response that was read completely."""
+
     status: int
     body: bytes
     challenge: str  # how to authenticate
@@ -43,21 +45,18 @@ class Registry:
         self._registry = registry
         self._repository = repository
         self._deadline = time.monotonic() + MAX_SECONDS
-        host = registry
-        path = repository
-        if registry == DOCKER_HUB:
-            host = _DOCKER_HUB_HOST
-            if "/" not in repository:
-                path = f"library/{repository}"  # an official image
-        local = _is_local(host)
-        self._scheme = "http" if local else "https"
+        host, path = _location(registry, repository)
+        is_local = _is_local(host)
+        self._scheme = "https"
+        if is_local:
+            self._scheme = "http"
         self._base_url = f"{self._scheme}://{host}/v2/{path}"
-        self._authorization: dict[str, str] = {}
-        self._explanation = ""
+        self._authorization: dict[str, str] = {}  # header; empty until the registry asks for it
+        self._explanation = ""  # why no login could be read
         self._http = httpx.Client(
             timeout=READ_TIMEOUT,
             follow_redirects=True,
-            trust_env=not local,
+            trust_env=not is_local,
         )
 
     def __enter__(self) -> "Registry":
@@ -67,7 +66,10 @@ class Registry:
         self._http.close()
 
     def get(self, path: str, accept: str) -> bytes | None:
-        """Return the content of a path; None if there is none. Raises `PullDenied`, `PullFailed`."""
+        """Return the content of a path; None if there is none.
+
+        Raises `PullDenied`, `PullFailed`.
+        """
         response = self._get_authorized(f"{self._base_url}/{path}", accept)
         if response.status == httpx.codes.OK:
             return response.body
@@ -79,10 +81,14 @@ class Registry:
         raise PullFailed(text)
 
     def _get_authorized(self, url: str, accept: str) -> _Response:
-        """Send a request, once more with credentials if the registry asks for them. Raises `PullFailed`."""
+        """Send a request, once more with credentials if the registry asks for them.
+
+        Raises `PullFailed`.
+        """
         try:
             response = self._request(url, accept)
-            if response.status == httpx.codes.UNAUTHORIZED and self._log_in(response.challenge):
+            needs_login = response.status == httpx.codes.UNAUTHORIZED
+            if needs_login and self._log_in(response.challenge):
                 response = self._request(url, accept)
         except (httpx.HTTPError, httpx.InvalidURL, *NOT_VALID) as error:
             raise PullFailed(
@@ -91,6 +97,7 @@ class Registry:
         return response
 
     def _request(self, url: str, accept: str) -> _Response:
+        """Send a request with the credentials so far, and read its response."""
         headers = {"accept": accept, **self._authorization}
         with self._http.stream("GET", url, headers=headers) as response:
             body = self._read(response)
@@ -121,12 +128,17 @@ class Registry:
         return bool(self._authorization)
 
     def _authorize_basic(self, password: tuple[str, str] | None) -> None:
+        """Send the password with all further requests; without one, nothing changes."""
         if password is not None:
             credentials = b64encode(":".join(password).encode()).decode()
             self._authorization = {"authorization": f"Basic {credentials}"}
 
     def _authorize_by_token(self, challenge: str, password: tuple[str, str] | None) -> None:
-        """Get a token from the server that the challenge names, never sending a password in the clear."""
+        """Get a token from the server that the challenge names; without one, nothing changes.
+
+        A password is never sent in the clear: the server needs the scheme https, or that of a
+        registry on this machine.
+        """
         parameters = dict(_CHALLENGE.findall(challenge))
         realm = parameters.pop("realm", "")
         if urlsplit(realm).scheme not in ("https", self._scheme):
@@ -139,14 +151,28 @@ class Registry:
             self._authorization = {"authorization": f"Bearer {token}"}
 
 
+def _location(registry: str, repository: str) -> tuple[str, str]:
+    """Return the host and the path of a repository, which differ from its name at Docker Hub."""
+    if registry != DOCKER_HUB:
+        return registry, repository
+    is_official = "/" not in repository
+    if is_official:
+        return _DOCKER_HUB_HOST, f"library/{repository}"
+    return _DOCKER_HUB_HOST, repository
+
+
 def _is_local(host: str) -> bool:
-    """Whether Docker considers it a registry of this machine, which needs no certificate."""
+    """Whether Docker considers a registry to be on this machine, so that it needs no certificate.
+
+    ``host``: with or without a port.
+    """
     name = host
-    if ":" in host:
+    has_port = ":" in host
+    if has_port:
         name = host.rpartition(":")[0].strip("[]")
     if name == "localhost":
         return True
     try:
         return ipaddress.ip_address(name).is_loopback
-    except ValueError:
+    except ValueError:  # a name
         return False

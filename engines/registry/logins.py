@@ -1,7 +1,8 @@
-"""The logins at registries that ``docker login`` has stored, in Docker's configuration or a credential helper.
+"""The logins at registries that ``docker login`` has stored.
 
-An image that needs no login is available without one, however broken the configuration is. If a registry then
-refuses, the error names the faulty file and its credential helper.
+They are in Docker's configuration or in a credential helper. An image that needs no login is
+available without one, however broken the configuration is. If a registry then refuses, the error
+names the faulty file and its credential helper.
 """
 
 import json
@@ -19,7 +20,7 @@ HELPER_TIMEOUT = 30.0  # seconds; a helper that waits for a person's password ne
 
 _HELPER_PREFIX = "docker-credential-"
 _NOTHING_STORED = b"credentials not found"  # output of a helper that has no login
-_TOKEN_USER = "<token>"
+_TOKEN_USER = "<token>"  # the user that helpers name if the secret is a token
 _LONGEST_OUTPUT = 200  # characters of a helper's output in a message
 
 
@@ -35,13 +36,16 @@ class Login:
         """User and password; None if nothing, or a token, is stored."""
         user = self.values.get("username")
         password = self.values.get("password")
-        if user and password:
-            return user, password
-        return None
+        if not user or not password:
+            return None
+        return user, password
 
     @property
     def explanation(self) -> str:
-        """The reason for a request without a login, to append to the registry's refusal."""
+        """The reason for a request without a login, to append to the registry's refusal.
+
+        Empty if the login could be read.
+        """
         if not self.problem:
             return ""
         return f"; it was asked without a login, as {self.problem}"
@@ -52,7 +56,11 @@ class Unreadable(Exception):
 
 
 def login_for(registry: str) -> Login:
-    """Return the login for a registry, ``host[:port]`` as in image names."""
+    """Return the login for a registry, ``host[:port]`` as in image names.
+
+    The credential helper comes first; if it fails, or has no login, the configuration's own login
+    is returned. Empty without one, with the problem if there was any.
+    """
     file = configuration_file()
     if not file:
         return Login()
@@ -79,7 +87,10 @@ def configuration_file() -> str:
 
 
 def read_settings(file: str) -> Mapping[str, Any]:
-    """Return Docker's configuration. Raises `Unreadable`."""
+    """Return Docker's configuration. Raises `Unreadable`.
+
+    The legacy file has the logins at its top level, or is not JSON at all.
+    """
     is_legacy = file.endswith(config.LEGACY_DOCKER_CONFIG_FILENAME)
     try:
         with open(file, encoding="utf-8") as stream:
@@ -87,10 +98,12 @@ def read_settings(file: str) -> Mapping[str, Any]:
     except OSError as error:
         raise Unreadable(f"{file} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        legacy_settings = auth.load_config(file) if is_legacy else None
-        if legacy_settings:
-            return legacy_settings
-        raise Unreadable(f"{file} is not valid JSON ({error})") from error
+        legacy_settings = None
+        if is_legacy:
+            legacy_settings = auth.load_config(file)
+        if not legacy_settings:
+            raise Unreadable(f"{file} is not valid JSON ({error})") from error
+        return legacy_settings
     if not isinstance(settings, dict):
         raise Unreadable(f"{file} holds no JSON object")
     if is_legacy and "auths" not in settings:
@@ -99,11 +112,14 @@ def read_settings(file: str) -> Mapping[str, Any]:
 
 
 def _helper_for(settings: Mapping[str, Any], registry: str, file: str) -> str:
-    """Return the name of the credential helper for a registry; empty without. Raises `Unreadable`."""
+    """Return the name of the credential helper for a registry; empty if there is none.
+
+    A helper for this registry precedes the one for all. Raises `Unreadable`.
+    """
     helpers = _section(settings, "credHelpers", file)
-    helper = helpers.get(_address(registry)) or helpers.get(registry)
-    if not helper:
-        helper = settings.get("credsStore") or ""
+    helper = (
+        helpers.get(_address(registry)) or helpers.get(registry) or settings.get("credsStore") or ""
+    )
     if not isinstance(helper, str):
         raise Unreadable(f"{file} names a credential helper for {registry} that is not text")
     return helper
@@ -114,23 +130,40 @@ def _login_from_helper(helper: str, registry: str, file: str) -> Mapping[str, st
     program = _HELPER_PREFIX + helper
     result = _run_helper(program, registry, file)
     if result.returncode != 0:
-        output = result.stdout.strip() or result.stderr.strip()
-        if _NOTHING_STORED in output:
-            return {}
-        why = output.decode(errors="replace")[:_LONGEST_OUTPUT]
-        why = why or f"exit code {result.returncode}"
-        raise Unreadable(f"the credential helper {program}, which {file} names, fails ({why})")
+        _check_helper_failure(result, program, file)
+        return {}
     try:
-        stored = json.loads(result.stdout)
-        user = str(stored["Username"])
-        secret = str(stored["Secret"])
+        user, secret = _parse_helper_output(result.stdout)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Unreadable(
-            f"the credential helper {program}, which {file} names, gives no login in the form of Docker's helpers"
+            f"the credential helper {program}, which {file} names, gives no login in the form of "
+            "Docker's helpers"
         ) from error
-    if not user and not secret:
+    is_empty = not user and not secret
+    if is_empty:
         return {}
     return _login_values(registry, user, secret)
+
+
+def _check_helper_failure(
+    result: subprocess.CompletedProcess[bytes], program: str, file: str
+) -> None:
+    """Raise `Unreadable` unless a helper failed because it has no login."""
+    output = result.stdout.strip() or result.stderr.strip()
+    if _NOTHING_STORED in output:
+        return
+    why = output.decode(errors="replace")[:_LONGEST_OUTPUT]
+    why = why or f"exit code {result.returncode}"
+    raise Unreadable(f"the credential helper {program}, which {file} names, fails ({why})")
+
+
+def _parse_helper_output(output: bytes) -> tuple[str, str]:
+    """Return the user and the secret that a helper prints.
+
+    Raises ValueError, LookupError, TypeError, RecursionError for an unexpected form.
+    """
+    stored = json.loads(output)
+    return str(stored["Username"]), str(stored["Secret"])
 
 
 def _run_helper(program: str, registry: str, file: str) -> subprocess.CompletedProcess[bytes]:
@@ -148,7 +181,8 @@ def _run_helper(program: str, registry: str, file: str) -> subprocess.CompletedP
         )
     except subprocess.TimeoutExpired as error:
         raise Unreadable(
-            f"the credential helper {program}, which {file} names, does not answer within {HELPER_TIMEOUT:g} s"
+            f"the credential helper {program}, which {file} names, does not answer within "
+            f"{HELPER_TIMEOUT:g} s"
         ) from error
     except OSError as error:
         raise Unreadable(
@@ -164,12 +198,7 @@ def _login_from_settings(
     for name, entry in _section(settings, "auths", file).items():
         if auth.resolve_index_name(name) != index:
             continue
-        try:
-            stored = auth.AuthConfig.parse_auth({name: entry}, raise_on_error=True)[name]
-        except (DockerException, ValueError, TypeError, AttributeError) as error:
-            raise Unreadable(
-                f"the entry {name} of auths in {file} is not as docker login writes it"
-            ) from error
+        stored = _parse_entry(name, entry, file)
         if "IdentityToken" in stored:
             return _login_values(registry, _TOKEN_USER, str(stored["IdentityToken"]))
         if stored.get("username"):
@@ -177,7 +206,19 @@ def _login_from_settings(
     return {}
 
 
+def _parse_entry(name: str, entry: Any, file: str) -> Mapping[str, Any]:
+    """Return an entry of ``auths`` with its user and password decoded. Raises `Unreadable`."""
+    try:
+        parsed: Mapping[str, Any] = auth.AuthConfig.parse_auth({name: entry}, raise_on_error=True)
+        return dict(parsed[name])
+    except (DockerException, ValueError, TypeError, AttributeError) as error:
+        raise Unreadable(
+            f"the entry {name} of auths in {file} is not as docker login writes it"
+        ) from error
+
+
 def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, Any]:
+    """Return a section of the configuration; empty without one. Raises `Unreadable`."""
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
         raise Unreadable(f"{name} in {file} is not a JSON object")
@@ -185,7 +226,7 @@ def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, 
 
 
 def _login_values(registry: str, user: str, secret: str) -> Mapping[str, str]:
-    """Return a login as a daemon takes it."""
+    """Return a login as a daemon takes it; a secret of the user `_TOKEN_USER` is a token."""
     address = _address(registry)
     if user == _TOKEN_USER:
         return {"serveraddress": address, "identitytoken": secret}

@@ -37,20 +37,24 @@ class PullRules:
     stale: float = 120.0  # seconds without progress after which a pull is started again, once
 
     def allowed_name(self, image: str) -> ImageName:
-        """Parse the name of an image that may be pulled. Raises `ImageNotFound`, `PullDenied`."""
+        """Parse the name of an image that may be pulled.
+
+        Raises `ImageNotFound` for an invalid name, `PullDenied` for a registry that is not allowed.
+        """
         name = parse_image_name(image)
         if name is None:
             raise invalid_name(image)
         if name.registry not in self.registries:
             allowed = ", ".join(sorted(self.registries)) or "none"
             raise PullDenied(
-                f"the registry {name.registry} of the image {image} is not among engine.docker.registries ({allowed})"
+                f"the registry {name.registry} of the image {image} is not among "
+                f"engine.docker.registries ({allowed})"
             )
         return name
 
 
 def parse_image_name(image: str) -> ImageName | None:
-    """Parse an image's name; return None if it is not valid."""
+    """Parse an image's name; None if it is not valid."""
     try:
         name, reference = parse_repository_tag(image)
         registry, repository = auth.resolve_repository_name(name)
@@ -70,7 +74,7 @@ def registry_of(image: str) -> str:
 
 
 def invalid_name(image: str) -> ImageNotFound:
-    """Return the error for an invalid name."""
+    """Return the error for an invalid name, of which it shows at most the beginning."""
     return ImageNotFound(
         f"{image[:_LONGEST_NAME]!r} is not a valid image name", HOW_TO_WRITE_A_NAME
     )

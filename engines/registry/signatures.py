@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 from engines.base import PullDenied, PullFailed, SignatureMissing, SignatureUnchecked
 from engines.registry.client import NOT_VALID, Registry
-from engines.registry.names import parse_image_name
+from engines.registry.names import ImageName, parse_image_name
 
 MAX_SIGNATURES = 32  # of one image; further ones are not read
 
 _PAYLOAD_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
-_SIGNATURE = "dev.cosignproject.cosign/signature"
-_MANIFEST_TYPES = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json;q=0.9"
+_SIGNATURE = "dev.cosignproject.cosign/signature"  # annotation of a payload
+_MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.v2+json;q=0.9"
+)
 _SHA256 = re.compile("sha256:[0-9a-f]{64}")
 
 
@@ -33,19 +36,17 @@ class ImageSignature:
 def find_signatures(image: str, repo_digests: Sequence[str]) -> tuple[ImageSignature, ...]:
     """Return the signatures of an image that the daemon knows by these digests.
 
-    Raises `SignatureMissing` if there are none, `SignatureUnchecked` if the registry does not say.
+    ``repo_digests``: as in `ImageMetadata`. Raises `SignatureMissing` if there are no signatures,
+    `SignatureUnchecked` if the registry does not say.
     """
     name = parse_image_name(image)
     if name is None:
         raise SignatureMissing(f"{image} is not a valid image name")
-    digests = []
-    for repo_digest in repo_digests:
-        candidate = parse_image_name(repo_digest)
-        if candidate is not None and candidate.source == name.source:
-            digests.append(candidate.reference)
+    digests = _digests_in(name, repo_digests)
     if not digests:
         raise SignatureMissing(
-            f"the image {image} was never pulled from its registry, or pushed: push it, sign it there, pull it"
+            f"the image {image} was never pulled from its registry, or pushed: push it, sign it "
+            "there, pull it"
         )
     signatures: list[ImageSignature] = []
     with Registry(name.registry, name.repository) as registry:
@@ -53,37 +54,58 @@ def find_signatures(image: str, repo_digests: Sequence[str]) -> tuple[ImageSigna
             signatures.extend(_signatures_of_manifest(registry, digest))
     if not signatures:
         raise SignatureMissing(
-            f"{image} has no signature ({', '.join(digests)}) in {name.registry}: cosign sign --key … {image}"
+            f"{image} has no signature ({', '.join(digests)}) in {name.registry}: cosign sign "
+            f"--key … {image}"
         )
     return tuple(signatures[:MAX_SIGNATURES])
 
 
+def _digests_in(name: ImageName, repo_digests: Sequence[str]) -> list[str]:
+    """Return the digests that belong to an image's own repository."""
+    digests = []
+    for repo_digest in repo_digests:
+        candidate = parse_image_name(repo_digest)
+        if candidate is not None and candidate.source == name.source:
+            digests.append(candidate.reference)
+    return digests
+
+
 def _signatures_of_manifest(registry: Registry, digest: str) -> Iterator[ImageSignature]:
-    """Yield the signatures of the manifest with this digest."""
+    """Yield the signatures of the manifest with this digest.
+
+    A payload that is missing, or does not have its digest, is skipped. Raises `SignatureUnchecked`.
+    """
     tag = digest.replace(":", "-")
     manifest = _get(registry, f"manifests/{tag}.sig", _MANIFEST_TYPES)
     for payload_digest, signature in _signed_payloads(manifest):
         payload = _get(registry, f"blobs/{payload_digest}", "*/*")
         if payload is None:
             continue
-        if payload_digest == f"sha256:{hashlib.sha256(payload).hexdigest()}":
+        actual_digest = f"sha256:{hashlib.sha256(payload).hexdigest()}"
+        if actual_digest == payload_digest:
             yield ImageSignature(payload, signature, digest)
 
 
 def _signed_payloads(manifest: bytes | None) -> list[tuple[str, str]]:
-    """Return the digest of each payload with its signature; nothing for a manifest of another form."""
+    """Return the digest of each payload with its signature.
+
+    Empty without a manifest, and for a manifest of another form.
+    """
     payloads = []
     try:
         layers = json.loads(manifest or "{}").get("layers", ())
         for layer in layers[:MAX_SIGNATURES]:
-            if layer["mediaType"] == _PAYLOAD_TYPE and _SHA256.fullmatch(layer["digest"]):
-                payloads.append((layer["digest"], str(layer["annotations"][_SIGNATURE])))
+            digest = layer["digest"]
+            is_payload = layer["mediaType"] == _PAYLOAD_TYPE and _SHA256.fullmatch(digest)
+            if is_payload:
+                payloads.append((digest, str(layer["annotations"][_SIGNATURE])))
     except NOT_VALID:
         return []
     return payloads
 
 
 def _get(registry: Registry, path: str, accept: str) -> bytes | None:
+    """Return the content of a path; None if there is none. Raises `SignatureUnchecked`."""
     try:
         return registry.get(path, accept)
     except (PullDenied, PullFailed) as error:

@@ -1,14 +1,14 @@
 """Runs algorithm images as tasks of a Docker Swarm, through one of its managers.
 
-The managers hold all state: a run is a service of one task, with an overlay network of its own, so that no run
-reaches another. Exits are found by polling, as managers do not report them.
+The managers hold all state: a run is a service of one task, with an overlay network of its own, so
+that no run reaches another. Exits are found by polling, as managers do not report them.
 """
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from docker.errors import APIError, NotFound
@@ -38,6 +38,7 @@ from engines.docker.client import network_is_gone, remove, translated, words
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.image import Image
 from engines.messages import start_error
+from engines.records import object_in
 from engines.registry.names import parse_image_name
 from engines.swarm.tasks import (
     ENDING,
@@ -57,21 +58,22 @@ _ISOLATION = Isolation(
     host=False,
     outside=False,
     gaps=(
-        "containers reach other machines, and what listens on all addresses of theirs: let each machine's packet "
-        "filter close docker_gwbridge but for this gateway and its storages (docs/swarm.md)",
+        "containers reach other machines, and what listens on all addresses of theirs: let each "
+        "machine's packet filter close docker_gwbridge but for this gateway and its storages "
+        "(docs/swarm.md)",
     ),
 )
-_CONFLICT = 409
+_CONFLICT = 409  # HTTP status if a name is in use
 PAUSE = 0.1  # seconds between two attempts to create or remove
 _POLL_INTERVAL = 1.0  # seconds between two looks for exits
-_NETWORK_SECONDS = 10.0  # for a manager to notice that a network is no longer in use
+_NETWORK_SECONDS = 10.0  # seconds for a manager to notice that a network is no longer in use
 
 
 class SwarmEngine(DaemonEngine):
     """Tasks of one Swarm. `engines.base.Engine` specifies the methods.
 
-    Runs have no address of their own, as requests come from a machine's address, which other tasks share. Disk use is
-    unknown, as only the machine's daemon knows it.
+    Runs have no address of their own, as requests come from a machine's address, which other tasks
+    share. Disk use is unknown, as only the machine's daemon knows it.
     """
 
     kind = "swarm"
@@ -90,14 +92,16 @@ class SwarmEngine(DaemonEngine):
             self.capabilities = self.capabilities - {"mounts"}
 
     def check(self) -> None:
+        """Check that the daemon is a manager of a Swarm."""
         with translated(EngineDown):
-            swarm = self._client().info().get("Swarm") or {}
+            swarm = object_in(self._client().info(), "Swarm")
         if not swarm.get("ControlAvailable"):
             raise EngineDown(
                 "the daemon is not a manager of a Swarm: docker swarm init, or name one that is"
             )
 
     def capacity(self) -> Capacity:
+        """Return the resources of all machines that take runs."""
         machines = self._machines()
         if not machines:
             raise EngineDown("none of the Swarm's machines takes runs: all are away or drained")
@@ -105,18 +109,31 @@ class SwarmEngine(DaemonEngine):
         return replace(_sum_of(machines.values()), others=used_by_others)
 
     def isolation(self) -> Isolation:
+        """Check that the Swarm responds.
+
+        The packet filters of its machines cannot be checked from here.
+        """
         self.check()
         return _ISOLATION
 
     def launch(self, spec: LaunchSpec) -> None:
+        """Create the run's service, and wait until its task has started.
+
+        An earlier launch may have created the service.
+        """
         check_launch(spec)
         if spec.mounts and not self._options.sources:
             raise NotSupported(
-                "no folder is shared with the machines of this Swarm: use data at a storage elsewhere (storages), "
-                "or share the folder and say so (storage_source, runs_source)"
+                "no folder is shared with the machines of this Swarm: use data at a storage "
+                "elsewhere "
+                "(storages), or share the folder and say so (storage_source, runs_source)"
             )
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
+
+        def has_started(unplaced: bool, late: bool) -> bool:
+            return self._has_started(spec.name, unplaced, late)
+
         with translated(CreateFailed):
             if self._service(spec.name) is None:
                 self._check_executable(spec, image)
@@ -124,24 +141,32 @@ class SwarmEngine(DaemonEngine):
             wait_for_start(
                 self,
                 spec.name,
-                partial(self._has_started, spec.name),
+                has_started,
                 self._options.place_seconds,
                 self._options.pull.deadline,
             )
 
     def probe(self, name: str) -> Probe:
+        """Return the state of the run's task.
+
+        A run that Swarm ended itself, or whose machine is gone, is `Missing`: its exit is unknown.
+        """
         service = self._service(name)
         task = self._task_of(service)
-        if service is None or task is None or not task.has_started:
+        if service is None or task is None:
             return Missing()
-        # Swarm ended the task without our request, as it drains the machine.
+        if not task.has_started or self._is_lost(task):
+            return Missing()
         is_drained = task.state == "shutdown" and not is_ending(service)
-        if is_drained or self._is_lost(task):
+        if is_drained:  # Swarm ended the task, as it drains the machine
             return Missing()
         return task.probe()
 
     def stop(self, name: str, grace: float) -> None:
-        """Have Swarm send SIGTERM, then SIGKILL after the grace period of the run's launch."""
+        """Have Swarm send SIGTERM, then SIGKILL.
+
+        The time between them is the configured ``grace`` at the run's launch, not the argument.
+        """
 
         def request_end() -> bool:
             return self._end(self._service(name))
@@ -150,16 +175,17 @@ class SwarmEngine(DaemonEngine):
             wait_for_end(self, name, request_end, self._options.grace)
 
     def remove(self, name: str) -> None:
+        """Remove the run's service, then its network; also a network that lost its service."""
         with translated():
             service = self._service(name)
             if service is not None:
                 with suppress(NotFound):
                     self._api().remove_service(service["ID"])
-            elif not is_name(name) or not self._api().networks([name], filters=self._filters()):
-                return
-            self._remove_network(name, time.monotonic() + _NETWORK_SECONDS)
+            if service is not None or self._has_network(name):
+                self._remove_network(name, time.monotonic() + _NETWORK_SECONDS)
 
     def list(self) -> Sequence[ListedRun]:
+        """Return the services of this node and installation."""
         with translated():
             services = self._api().services(filters=self._filters())
         runs = []
@@ -172,6 +198,7 @@ class SwarmEngine(DaemonEngine):
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
+        """Poll for exits. Networks that an earlier process did not remove are removed first."""
         self._remove_unused_networks()
         watch = _Polling(self._names_of_ended_runs, on_exit, on_away)
         self._watches.append(watch)
@@ -184,9 +211,9 @@ class SwarmEngine(DaemonEngine):
 
         Raises `CreateFailed` if another installation has one of this name, APIError.
         """
-        mounts = [
-            as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts
-        ]
+        mounts = []
+        for mount in spec.mounts:
+            mounts.append(as_the_daemon_sees(mount, self._options.sources, _no_volume))
         deadline = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
@@ -195,15 +222,18 @@ class SwarmEngine(DaemonEngine):
                 return
             except APIError as error:
                 if _exists_already(error):
-                    if self._service(spec.name) is None:
-                        raise CreateFailed(
-                            f"the name {spec.name} is taken by another installation"
-                        ) from error
+                    self._check_owner(spec.name, error)
                     return
                 # The network of an earlier run of this name may just have been removed.
-                if not network_is_gone(error) or time.monotonic() > deadline:
+                may_recover = network_is_gone(error) and time.monotonic() <= deadline
+                if not may_recover:
                     raise
             time.sleep(PAUSE)
+
+    def _check_owner(self, name: str, conflict: APIError) -> None:
+        """Raise `CreateFailed` unless the service with the name of a run is our own."""
+        if self._service(name) is None:
+            raise CreateFailed(f"the name {name} is taken by another installation") from conflict
 
     def _create_service(
         self,
@@ -212,6 +242,7 @@ class SwarmEngine(DaemonEngine):
         mounts: Sequence[DockerMount],
         network: str,
     ) -> None:
+        """Create the service of a run in a network. Raises `EngineDown`, APIError."""
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         task = template(
             replace(spec, labels={**image.emptied_labels, **spec.labels}),
@@ -231,21 +262,21 @@ class SwarmEngine(DaemonEngine):
         )
 
     def _has_started(self, name: str, unplaced: bool, late: bool) -> bool:
-        """Return whether a run has started; flags and errors as for `wait_for_start`."""
+        """Whether a run has started; flags and errors as for `wait_for_start`."""
         service = self._service(name)
         if service is None:
             raise CreateFailed("it was removed before it had begun")
         task = self._task_of(service)
-        if task is not None:
-            if task.has_started:
-                return True
-            self._check_may_start(task, late)
-        if unplaced and (task is None or not task.machine):
-            why = "nothing was scheduled" if task is None else task.error
-            raise _task_error(f"no machine of the Swarm takes it: {why}")
+        if task is None:
+            if unplaced:
+                raise _unplaced_error("nothing was scheduled")
+            return False
+        if task.has_started:
+            return True
+        self._check_may_start(task, unplaced, late)
         return False
 
-    def _check_may_start(self, task: Task, late: bool) -> None:
+    def _check_may_start(self, task: Task, unplaced: bool, late: bool) -> None:
         """Raise a subclass of `EngineError` if a task will not start."""
         if task.is_over:
             raise _task_error(task.error)
@@ -255,11 +286,19 @@ class SwarmEngine(DaemonEngine):
             raise _task_error(
                 f"it did not begin in time on its machine ({task.state}): {task.error}"
             )
+        if unplaced and not task.machine:
+            raise _unplaced_error(task.error)
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
-        """Check executable and user of an image at the manager. Raises `EngineError`, APIError."""
+        """Check executable and user of an image, in a container of the manager that is never
+        started.
+
+        Raises `EngineError`, APIError.
+        """
         api = self._api()
-        command = None if spec.command is None else list(spec.command)
+        command = None
+        if spec.command is not None:
+            command = list(spec.command)
         container = api.create_container(image.digest, command=command)["Id"]
         try:
             targets = [mount.target for mount in spec.mounts]
@@ -269,7 +308,10 @@ class SwarmEngine(DaemonEngine):
             remove(api, container)
 
     def _end(self, service: Mapping[str, Any] | None) -> bool:
-        """End the task of a service; return False if another client has just changed it. Raises APIError."""
+        """End the task of a service, which may be gone.
+
+        Returns False if another client has just changed the service. Raises APIError.
+        """
         if service is None:
             return True
         version = service["Version"]["Index"]
@@ -280,7 +322,8 @@ class SwarmEngine(DaemonEngine):
         except NotFound:
             return True
         except APIError as error:
-            if "out of sequence" in words(error):
+            was_changed = "out of sequence" in words(error)
+            if was_changed:
                 return False
             raise
         return True
@@ -292,7 +335,7 @@ class SwarmEngine(DaemonEngine):
         return self._client()
 
     def _service(self, name: str) -> Mapping[str, Any] | None:
-        """Return the service of one of our runs."""
+        """Return the service of one of this node's runs; None if there is none."""
         return self._ours(name, self._api().inspect_service, "Spec")
 
     def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
@@ -309,14 +352,16 @@ class SwarmEngine(DaemonEngine):
         """Return the runs that have exited or are lost."""
         with translated():
             tasks = first_tasks(self._api().tasks(filters=self._filters()))
-        is_gone = cache(self._is_gone)
+        is_gone = cache(self._is_gone)  # one request for each machine
         names = set()
         for task in tasks:
-            if task.is_over or (task.may_be_lost and is_gone(task.machine)):
+            is_lost = task.may_be_lost and is_gone(task.machine)
+            if task.is_over or is_lost:
                 names.add(task.name)
         return names
 
     def _is_lost(self, task: Task) -> bool:
+        """Whether the machine of a task is gone, so that its exit will never be known."""
         return task.may_be_lost and self._is_gone(task.machine)
 
     def _is_gone(self, machine: str) -> bool:
@@ -331,23 +376,24 @@ class SwarmEngine(DaemonEngine):
             nodes = self._api().nodes()
         machines = {}
         for node in nodes:
-            is_ready = node["Status"]["State"] == "ready"
-            if is_ready and node["Spec"]["Availability"] == "active":
+            if _takes_tasks(node):
                 machines[node["ID"]] = self._capacity_of(node["Description"]["Resources"])
         return machines
 
     def _reserved_by_others(self, machines: Container[str]) -> Iterator[Capacity]:
-        """Yield the reservations on these machines of tasks that are not ours. Raises `EngineDown`."""
+        """Yield the reservations on these machines of tasks that are not this node's runs.
+
+        Raises `EngineDown`.
+        """
         with translated(EngineDown):
             tasks = self._api().tasks(filters={"desired-state": "running"})
         for task in tasks:
-            spec = task["Spec"]
-            labels = (spec.get("ContainerSpec") or {}).get("Labels") or {}
-            is_ours = belongs_to(labels, self._node, self._installation)
+            is_ours = belongs_to(_labels_of(task["Spec"]), self._node, self._installation)
             is_over = task["Status"]["State"] in OVER
-            if task.get("NodeID") in machines and not is_ours and not is_over:
-                reservations = (spec.get("Resources") or {}).get("Reservations") or {}
-                yield self._capacity_of(reservations)
+            if is_ours or is_over:
+                continue
+            if task.get("NodeID") in machines:
+                yield self._capacity_of(_reservations_of(task["Spec"]))
 
     def _capacity_of(self, resources: Mapping[str, Any]) -> Capacity:
         """Return resources in Swarm's form as a capacity."""
@@ -358,8 +404,11 @@ class SwarmEngine(DaemonEngine):
         )
 
     def _log_place(self, name: str) -> str:
+        """Return the path of the task's logs; empty without a task that has logs."""
         task = self._task_of(self._service(name))
-        if task is None or not task.has_started or self._is_gone(task.machine):
+        if task is None or not task.has_started:
+            return ""
+        if self._is_gone(task.machine):
             return ""
         return f"tasks/{task.id}"
 
@@ -374,8 +423,15 @@ class SwarmEngine(DaemonEngine):
                 raise
         return name
 
+    def _has_network(self, name: str) -> bool:
+        """Whether a network of one of this node's runs exists. Raises APIError."""
+        return is_name(name) and bool(self._api().networks([name], filters=self._filters()))
+
     def _remove_network(self, name: str, deadline: float) -> None:
-        """Remove a network once it is not in use; after the deadline, leave it to the gateway's next start."""
+        """Remove a network once it is not in use.
+
+        After the deadline (on the monotonic clock), it is left to the gateway's next start.
+        """
         while True:
             try:
                 self._api().remove_network(name)
@@ -407,18 +463,39 @@ class _Polling(Follower):
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None,
     ) -> None:
+        """``find_ended`` returns the names of all runs that have ended."""
         self._find_ended = find_ended
         self._reported: set[str] = set()
         super().__init__(_POLL_INTERVAL, on_exit, on_away)
 
     def _look(self) -> None:
+        """Report the runs that have ended since the last look."""
         ended = self._find_ended()
         for name in ended - self._reported:
             self.report(name)
         self._reported = ended
 
 
+def _takes_tasks(node: Mapping[str, Any]) -> bool:
+    """Whether a machine responds and its admin lets it take tasks."""
+    is_ready = node["Status"]["State"] == "ready"
+    return is_ready and bool(node["Spec"]["Availability"] == "active")
+
+
+def _labels_of(task_template: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels of a task's container; empty for a task without any."""
+    container = object_in(task_template, "ContainerSpec")
+    return object_in(container, "Labels")
+
+
+def _reservations_of(task_template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the resources that Swarm reserves for a task; empty without a reservation."""
+    resources = object_in(task_template, "Resources")
+    return object_in(resources, "Reservations")
+
+
 def _sum_of(capacities: Iterable[Capacity]) -> Capacity:
+    """Return the sum of several machines' resources."""
     cpu = 0.0
     memory = 0
     gpu = 0
@@ -430,30 +507,42 @@ def _sum_of(capacities: Iterable[Capacity]) -> Capacity:
 
 
 def _reference_of(image: Image, name: str) -> str:
-    """Return how machines name an image: by a digest of its registry, else by its id, which is never pulled.
+    """Return how machines name an image: by a digest of its registry, else by its id.
 
-    The digest in the image's own repository comes first: a digest in another repository may name other content for
-    machines of another architecture.
+    A digest in the repository of ``name`` comes first: a digest in another repository may name
+    other content for machines of another architecture. By its id an image is never pulled, so each
+    machine must have it.
     """
     if not image.repo_digests:
         return image.digest
-    parsed = parse_image_name(name)
-    for repo_digest in image.repo_digests:
-        candidate = parse_image_name(repo_digest)
-        if parsed is not None and candidate is not None and candidate.source == parsed.source:
-            return repo_digest
+    parsed_name = parse_image_name(name)
+    if parsed_name is not None:
+        for repo_digest in image.repo_digests:
+            candidate = parse_image_name(repo_digest)
+            if candidate is not None and candidate.source == parsed_name.source:
+                return repo_digest
     return image.repo_digests[0]
 
 
 def _exists_already(error: APIError) -> bool:
-    """Whether the name is in use; the managers say so with several statuses."""
-    return error.status_code == _CONFLICT or "conflicts with an existing object" in words(error)
+    """Whether a name is in use, for which the managers have two kinds of refusals."""
+    if error.status_code == _CONFLICT:
+        return True
+    return "conflicts with an existing object" in words(error)
+
+
+def _unplaced_error(why: str) -> EngineError:
+    """Return the error for a run that no machine has taken in time."""
+    return _task_error(f"no machine of the Swarm takes it: {why}")
 
 
 def _task_error(text: str) -> EngineError:
     """Return the error behind Swarm's words about a task."""
     if "no such image" in text.lower():
-        remedy = "push it to a registry that every machine reaches, and register it from there, or load it at each"
+        remedy = (
+            "push it to a registry that every machine reaches, and register it from there, or "
+            "load it at each"
+        )
         return ImageNotFound(f"a machine of the Swarm lacks the image ({text})", remedy)
     return start_error(text)
 

@@ -1,7 +1,7 @@
 """A run in a Swarm: a service of one task that never restarts, and the managers' view of the task.
 
-To end a task, its service is changed to a task that fits on no machine. Swarm then ends the running task and keeps
-its exit code and its logs, which it does not if the service is removed.
+To end a task, its service is changed to a task that fits on no machine. Swarm then ends the running
+task and keeps its exit code and its logs, which it does not if the service is removed.
 """
 
 import re
@@ -35,12 +35,13 @@ from engines.base import (
 from engines.docker.daemon import DaemonOptions
 from engines.docker.images import NO_CHECK
 from engines.image import Image
+from engines.records import list_in, object_in, text_in
 
 RUN = "bfia.run"  # label of a task with the run's name
 NOWHERE = "node.id==none"  # a placement that fits no machine
 ENDING = {"Placement": {"Constraints": [NOWHERE]}}  # change of a service that ends its task
 
-NANO = 10**9
+NANO = 10**9  # Swarm counts billionths of a core, and nanoseconds
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})  # states of a task
 
 # Beginning of a failed task's error if its program had started.
@@ -60,19 +61,21 @@ class Task:
     """A task as the manager describes it."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        status = record["Status"]
         spec = record["Spec"]
-        container = status.get("ContainerStatus") or {}
-        labels = spec["ContainerSpec"].get("Labels") or {}
+        labels = object_in(spec["ContainerSpec"], "Labels")
         self.id = str(record["ID"])
-        self.name = str(labels.get(RUN, ""))
-        self.machine = str(record.get("NodeID") or "")
-        self.state = str(status["State"])
+        self.name = str(labels.get(RUN, ""))  # of the run; empty for a task that is none
+        self.machine = text_in(record, "NodeID")  # empty: not placed yet
         self.desired_state = str(record["DesiredState"])
-        self.error = str(status.get("Err") or status.get("Message") or "")
         self.created = datetime.fromisoformat(record["CreatedAt"])
         self.only_ends_run = _fits_nowhere(spec)  # see `ENDING`
+
+        status = record["Status"]
+        self.state = str(status["State"])
+        self.error = text_in(status, "Err") or text_in(status, "Message")
         self._updated = datetime.fromisoformat(status["Timestamp"])
+
+        container = object_in(status, "ContainerStatus")
         self._has_container = bool(container.get("ContainerID"))
         self._exit_code = int(container.get("ExitCode") or 0)
 
@@ -84,17 +87,21 @@ class Task:
     @property
     def has_started(self) -> bool:
         """Whether its program was started."""
-        if self.state == "failed":
-            return self.error.startswith(_PROGRAM_FAILED)
-        if self.state == "shutdown":  # a task of any state ends in this one when Swarm ends it
-            return self._has_container
-        return self.state in ("running", "complete")
+        match self.state:
+            case "running" | "complete":
+                return True
+            case "failed":
+                return self.error.startswith(_PROGRAM_FAILED)
+            case "shutdown":  # a task of any state ends in this one when Swarm ends it
+                return self._has_container
+        return False
 
     @property
     def may_be_lost(self) -> bool:
         """Whether its machine may be gone: Swarm wants the task to end, and it has not ended."""
-        is_to_end = self.desired_state in ("shutdown", "remove")
-        return is_to_end and not self.is_over and bool(self.machine)
+        if self.is_over or not self.machine:
+            return False
+        return self.desired_state in ("shutdown", "remove")
 
     def probe(self) -> Probe:
         """Return the state of the run of a task whose program was started."""
@@ -114,21 +121,27 @@ def is_ending(service: Mapping[str, Any]) -> bool:
 
 
 def _fits_nowhere(task_template: Mapping[str, Any]) -> bool:
-    placement = task_template.get("Placement") or {}
-    return NOWHERE in (placement.get("Constraints") or ())
+    """Whether a task's placement fits no machine."""
+    placement = object_in(task_template, "Placement")
+    return NOWHERE in list_in(placement, "Constraints")
 
 
 def first_tasks(records: Iterable[Mapping[str, Any]]) -> list[Task]:
-    """Return the task of each run: its oldest, as Swarm never starts a run again."""
+    """Return the task of each run: its oldest, as Swarm never starts a run again.
+
+    Tasks that only end a run, and tasks of other services, are omitted.
+    """
     tasks = [Task(record) for record in records]
     by_run: dict[str, Task] = {}
     for task in sorted(tasks, key=_age):
-        if task.name and not task.only_ends_run:
+        is_of_run = bool(task.name) and not task.only_ends_run
+        if is_of_run:
             by_run.setdefault(task.name, task)
     return list(by_run.values())
 
 
 def _age(task: Task) -> datetime:
+    """Return the sort key for the oldest task first."""
     return task.created
 
 
@@ -141,7 +154,10 @@ def template(
     cores: float,
     options: SwarmOptions,
 ) -> TaskTemplate:
-    """Return the task of a run; ``reference`` names the image, ``cores``: of the smallest machine."""
+    """Return the task of a run.
+
+    ``reference`` names the image; ``cores``: the cores of the smallest machine.
+    """
     log_config = {"max-size": str(options.log_size), "max-file": "3"}
     task = TaskTemplate(
         _container(spec, reference, image, mounts, options),
@@ -162,16 +178,23 @@ def _container(
     mounts: Sequence[DockerMount],
     options: SwarmOptions,
 ) -> ContainerSpec:
+    """Return the container of a run's task."""
     variables = []
     for name, value in image.variables_for(spec, TEMPORARY).items():
         variables.append(_escaped(f"{name}={value}"))
+    arguments = None
+    if spec.command is not None:
+        arguments = list(spec.command)
+    user = None
+    if image.runs_as_root:
+        user = options.user
     return ContainerSpec(
         reference,
-        args=None if spec.command is None else list(spec.command),
+        args=arguments,
         env=variables,
         workdir=image.working_directory(TEMPORARY),
         labels={**spec.labels, RUN: spec.name},
-        user=options.user if image.runs_as_root else None,
+        user=user,
         mounts=[*map(_without_templates, mounts), *_private_folders(spec, options)],
         stop_grace_period=round(options.grace * NANO),
         init=True,
@@ -183,6 +206,7 @@ def _container(
 
 
 def _without_templates(mount: DockerMount) -> DockerMount:
+    """Return a mount whose paths Swarm takes literally."""
     return DockerMount(
         _escaped(mount["Target"]),
         _escaped(mount["Source"]),
@@ -210,7 +234,8 @@ def _private_folders(spec: LaunchSpec, options: SwarmOptions) -> list[DockerMoun
 def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
     """Return the limits and reservations of a run.
 
-    Without a reservation Swarm may place the run on its smallest machine, which refuses a limit above its cores.
+    Without a reservation Swarm may place the run on its smallest machine, which refuses a limit
+    above its cores.
     """
     limits = spec.limits
     reserved = spec.reserved
@@ -227,25 +252,26 @@ def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
 
 
 def _amounts(cpu: float | None, **amounts: Any) -> dict[str, Any]:
-    """Return the amounts in Swarm's form, without missing ones."""
-    nano_cpus = None if cpu is None else round(cpu * NANO)
-    all_amounts = {"NanoCPUs": nano_cpus, **amounts}
+    """Return the amounts in Swarm's form; an amount that is None is omitted. ``cpu``: cores."""
+    all_amounts = dict(amounts)
+    if cpu is not None:
+        all_amounts["NanoCPUs"] = round(cpu * NANO)
     return {name: value for name, value in all_amounts.items() if value is not None}
 
 
 def devices(resources: Mapping[str, Any], kind: str) -> int:
     """Return how many devices of a kind a machine has; Swarm lists them by name or as a number."""
     count = 0
-    for resource in resources.get("GenericResources") or ():
-        by_name = resource.get("NamedResourceSpec") or {}
-        discrete = resource.get("DiscreteResourceSpec") or {}
+    for resource in list_in(resources, "GenericResources"):
+        by_name = object_in(resource, "NamedResourceSpec")
         if by_name.get("Kind") == kind:
             count += 1
-        if discrete.get("Kind") == kind:
-            count += int(discrete["Value"])
+        by_number = object_in(resource, "DiscreteResourceSpec")
+        if by_number.get("Kind") == kind:
+            count += int(by_number["Value"])
     return count
 
 
 def _escaped(text: str) -> str:
-    """Return a text so that Swarm does not fill in templates in it, as it does in variables and mounts."""
+    """Return a text without templates for Swarm, which fills them in in variables and mounts."""
     return re.sub(r"\{\{", '{{"{{"}}', text)
