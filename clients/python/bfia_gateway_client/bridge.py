@@ -1,8 +1,9 @@
 """Each call is written once, as a coroutine, and becomes a method of both clients.
 
-Over an `AsyncWire` (httpx.AsyncClient) the method is that coroutine, which callers await. A `BlockingWire`
-(httpx.Client) blocks inside its coroutines and never suspends them, so one `send` runs a call to its end and no
-event loop is needed. `call` decorates coroutines, `stream` asynchronous generators.
+Over an `AsyncWire` (httpx.AsyncClient) the method is that coroutine, which callers await. A
+`BlockingWire` (httpx.Client) blocks inside its coroutines and never suspends them, so one `send`
+runs a call to its end and no event loop is needed. `call` decorates coroutines, `stream`
+asynchronous generators.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
@@ -33,7 +34,10 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def iterate_blocking(values: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield the values of an asynchronous generator that never suspends, and close it afterwards."""
+    """Yield the values of an asynchronous generator that never suspends.
+
+    The generator is closed afterwards, also if the caller stops early.
+    """
     try:
         while True:
             try:
@@ -46,7 +50,10 @@ def iterate_blocking(values: AsyncGenerator[T, None]) -> Iterator[T]:
 
 
 class call(Generic[P, T]):
-    """Decorate a coroutine function: blocking clients return its result, asynchronous ones the coroutine."""
+    """Decorate a coroutine function.
+
+    Blocking clients return its result, asynchronous clients the coroutine.
+    """
 
     def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
         self._function = function
@@ -67,7 +74,10 @@ class call(Generic[P, T]):
 
 
 class stream(Generic[P, T]):
-    """Decorate an asynchronous generator: blocking clients return an iterator, asynchronous ones the generator."""
+    """Decorate an asynchronous generator.
+
+    Blocking clients return an iterator, asynchronous clients the generator.
+    """
 
     def __init__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
         self._function = function
@@ -90,7 +100,10 @@ def _bind(
     group: Any,
     run: Callable[[Any], Any],
 ) -> Callable[..., Any]:
-    """Return the method of a group of calls; over a wire that blocks, one that ``run`` runs to its end."""
+    """Return a function as a method of a group of calls.
+
+    Over a wire that blocks, the method passes its coroutine or generator to ``run``.
+    """
     method: Callable[..., Any] = MethodType(function, group)
     if not group._wire.blocks:
         return method

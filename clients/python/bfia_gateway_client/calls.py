@@ -1,4 +1,6 @@
-"""What the calls of every subject share: their base class, paths of the API, look-up of names as people write them."""
+"""The shared parts of all calls: their base class, paths of the API, and names as people write
+them.
+"""
 
 import difflib
 import re
@@ -20,7 +22,8 @@ M = TypeVar("M", bound="BaseModel")
 Json = Mapping[str, Any]  # a JSON object
 Entries = list  # `list` itself, where a method `list` hides it
 MAX_PAGE_SIZE = 1000  # entries that a node returns at most per request
-# Placeholders for names in the advice for a failure's reason: besides NODE and JOB, T is a task, P a party, N a node.
+# Placeholders for names in the advice for a failure's reason: NODE and JOB, T for a task, P for a
+# party, and N, too, for a node.
 _PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
 
 
@@ -50,16 +53,21 @@ class Group(Generic[W]):
         limit: int,
         query: Json | None = None,
     ) -> list[M]:
-        """Return up to ``limit`` entries of a list, page by page. ``key``: the list's key in a response."""
+        """Return up to ``limit`` entries of a list, page by page.
+
+        ``key``: the list's key in a response; ``query``: further parameters. Raises `Invalid` for a
+        limit below 1.
+        """
         if limit < 1:
             raise invalid(Problem("limit", "must be 1 or more", limit))
         entries: list[M] = []
-        after: str | None = ""
+        after: str | None = ""  # where the next page begins; None after the last
         while after is not None and len(entries) < limit:
             page_size = min(limit - len(entries), MAX_PAGE_SIZE)
             page = {**(query or {}), "limit": page_size, "after": after}
             response = await self._wire.call("GET", path, query=page)
-            entries += [model.model_validate(entry) for entry in response[key]]
+            for entry in response[key]:
+                entries.append(model.model_validate(entry))
             after = response.get("next")
         return entries
 
@@ -87,24 +95,27 @@ async def provider_named(
     *,
     retired: bool = False,
 ) -> str:
-    """Return the full name, name:version@device, of the provider that a full or partial name denotes.
+    """Return the full name, name:version@device, of a provider by a full or partial name.
 
     If several providers match, active ones win, or retired ones with ``retired``. Raises `Invalid`
     (PROVIDER_AMBIGUOUS) if several remain, and `Refused` (PROVIDER_UNKNOWN) if none matches.
     """
-    if ":" in name and "@" in name:
+    is_full_name = ":" in name and "@" in name
+    if is_full_name:
         return name
     matches = await _list_providers(wire, provider_name=name)
     preferred = [provider for provider in matches if provider["retired"] == retired]
     full_names = [str(provider["provider_name"]) for provider in preferred or matches]
-    if len(full_names) == 1:
-        return full_names[0]
-    if full_names:
-        raise _ambiguous_provider(name, full_names)
-    raise await _unknown_provider(wire, name)
+    match full_names:
+        case []:
+            raise await _unknown_provider(wire, name)
+        case [full_name]:
+            return full_name
+    raise _ambiguous_provider(name, full_names)
 
 
 async def _list_providers(wire: "Wire", **query: str) -> list[dict[str, Any]]:
+    """Return the registered providers that match a query, at most a page of them."""
     page = {**query, "limit": MAX_PAGE_SIZE}
     response = await wire.call("GET", path_of("providers"), query=page)
     providers: list[dict[str, Any]] = response["providers"]
@@ -112,6 +123,7 @@ async def _list_providers(wire: "Wire", **query: str) -> list[dict[str, Any]]:
 
 
 def _ambiguous_provider(name: str, full_names: list[str]) -> Invalid:
+    """Return the error for a name that several providers have."""
     choices = ", ".join(full_names)
     return Invalid(
         f"{name} may be any of {choices}: name version and device, too",
@@ -121,7 +133,7 @@ def _ambiguous_provider(name: str, full_names: list[str]) -> Invalid:
 
 
 async def _unknown_provider(wire: "Wire", name: str) -> Refused:
-    """Return the error for a name without a provider, with the registered name that resembles it."""
+    """Return the error for a name without a provider, with a registered name that resembles it."""
     providers = await _list_providers(wire)
     names = [str(provider["name"]) for provider in providers]
     suggestion = near(name.partition(":")[0], names)
@@ -139,9 +151,9 @@ def next_step_of(
     job: Json,
     failure: Json,
 ) -> str:
-    """Return the next step after a job's failure, with the names of job, task, party and node filled in.
+    """Return the next step after a job's failure, with the names of job, task, party and node.
 
-    ``advice``: the advice for this reason; unknown placeholders stay.
+    ``advice``: the advice for the failure's reason. A placeholder whose name is unknown stays.
     """
     node = failure.get("node")
     names = {
@@ -161,15 +173,15 @@ def next_step_of(
 
 def _failed_party(job: Json, failure: Json) -> str:
     """Return the label of the first party with the failure's role and node; empty without one."""
+    failed_at = (failure.get("role"), failure.get("node"))
     for party in job["parties"]:
-        same_role = party["role"] == failure.get("role")
-        if same_role and party["node"] == failure.get("node"):
+        if (party["role"], party["node"]) == failed_at:
             return f"{party['role']}.{party['index']}"
     return ""
 
 
 def near(word: str, choices: Iterable[str]) -> str:
-    """Return the choice that a misspelt word resembles, ignoring case; empty without one."""
+    """Return the choice that a misspelt word resembles, ignoring case; empty if there is none."""
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(word[:64].lower(), list(by_lower_case), n=1)
     if not matches:

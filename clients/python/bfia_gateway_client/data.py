@@ -39,12 +39,14 @@ class Data(Group[W]):
         storage: str = "",
         progress: bool = True,
     ) -> types.Stored:
-        """Upload a CSV file, by its path or as an open binary file; a refused upload leaves nothing at the node.
+        """Upload a CSV file, by its path or as an open binary file; a refused upload leaves nothing
+        at the node.
 
-        ``match_id``: the column with the ids to match with other parties; ``label``: the column with the label.
-        ``partitions``: the number of files into which the table is divided by match id. ``delimiter``, ``encoding``:
-        detected by default. ``storage``: one of the node's storages. Raises `Invalid` with the line of each mistake,
-        and `Refused` (DATASET_EXISTS) without ``overwrite``.
+        ``match_id``: the column with the ids to match with other parties; ``label``: the column
+        with the label. ``partitions``: the number of files into which the table is divided by match
+        id. ``delimiter``, ``encoding``: detected by default. ``storage``: one of the node's
+        storages. Raises `Invalid` with the line of each mistake, and `Refused` (DATASET_EXISTS)
+        without ``overwrite``.
         """
         fields = {
             "namespace": namespace,
@@ -82,7 +84,8 @@ class Data(Group[W]):
         overwrite: bool = False,
         reason: str = "",
     ) -> types.RegisteredDataset:
-        """Register a table in its present location, such as ``s3://bucket/path``; nothing is copied.
+        """Register a table in its present location, such as ``s3://bucket/path``; nothing is
+        copied.
 
         ``count``: read the entire table, count its rows, and check that no id repeats.
         """
@@ -120,7 +123,10 @@ class Data(Group[W]):
         *,
         to: str = "",
     ) -> Any:
-        """Return the first rows, at most 100, as a frame; every cell is text. ``to``: pandas or polars."""
+        """Return the first rows, at most 100, as a frame; every cell is text.
+
+        ``to``: pandas or polars.
+        """
         path = _path(dataset, "preview")
         preview = await self._wire.call("GET", path, query={"rows": rows})
         return frame_of_rows(preview["columns"], preview["rows"], to)
@@ -134,7 +140,8 @@ class Data(Group[W]):
         text: Sequence[str] = (),
         progress: bool = True,
     ) -> Any:
-        """Return an entire dataset as a frame of pandas or polars (``to``; default: the installed one).
+        """Return an entire dataset as a frame of pandas or polars (``to``; default: the installed
+        one).
 
         Match ids, text columns and the columns in ``text`` are kept as text.
         """
@@ -152,10 +159,11 @@ class Data(Group[W]):
         *,
         progress: bool = True,
     ) -> Path:
-        """Write a dataset in its stored form into a file (default: its name with an extension); return the path.
+        """Write a dataset in its stored form into a file (default: its name with an extension);
+        return the path.
 
-        An existing file is replaced after the download is complete and its checksum matches. Raises `Damaged` if
-        it does not.
+        An existing file is replaced after the download is complete and its checksum matches. Raises
+        `Damaged` if it does not.
         """
         if not file:
             about = await self._wire.call("GET", _path(dataset))
@@ -175,7 +183,8 @@ class Data(Group[W]):
         force: bool = False,
         reason: str = "",
     ) -> types.NewGrant:
-        """Let jobs with a partner node use a dataset: for some days, until a time, or until it is revoked.
+        """Let jobs with a partner node use a dataset: for some days, until a time, or until it is
+        revoked.
 
         ``expires_at`` has a time zone. ``force``: accept a node without a route.
         """
@@ -205,7 +214,9 @@ class Data(Group[W]):
 
     @call
     async def disable(self, dataset: str, *, reason: str = "") -> types.Dataset:
-        """Disable a dataset: new jobs with it are refused, and no further run of present jobs starts."""
+        """Disable a dataset: new jobs with it are refused, and no further run of present jobs
+        starts.
+        """
         return await self._ask(types.Dataset, "POST", _path(dataset, "disable"), {"reason": reason})
 
     @call

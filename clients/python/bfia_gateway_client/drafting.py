@@ -8,10 +8,11 @@ from typing import Any
 from bfia_gateway_client.calls import Json, near
 from bfia_gateway_client.errors import Problem, invalid
 
-ORDER = ("guest", "host", "arbiter")
-# Switches in descriptions, the standard's sample and FATE's among them, that reduce a table to its ids.
+ORDER = ("guest", "host", "arbiter")  # of roles
+# Parameters that reduce a table to its ids, as the standard's sample and FATE's components have
+# them
 _IDS_ONLY = ("only_output_key",)
-_DATA_WORDS = ("data", "training_set", "test_set", "validate_set")
+_DATA_WORDS = ("data", "training_set", "test_set", "validate_set")  # in categories of tables
 
 
 def group_of(category: str) -> str:
@@ -29,11 +30,11 @@ class Port:
     """An input or output of a component."""
 
     name: str
-    category: str
+    category: str  # as in the component's description
 
     @property
     def group(self) -> str:
-        """data, model or metric"""
+        """The group of its category: data, model or metric."""
         return group_of(self.category)
 
 
@@ -51,16 +52,17 @@ class Component:
 
     @property
     def input_table(self) -> Port | None:
-        """The first input that is a table."""
+        """The first input that is a table; None if there is none."""
         return _first_table(self.inputs)
 
     @property
     def output_table(self) -> Port | None:
-        """The first output that is a table."""
+        """The first output that is a table; None if there is none."""
         return _first_table(self.outputs)
 
 
 def _first_table(ports: Sequence[Port]) -> Port | None:
+    """Return the first table; None if there is none."""
     for port in ports:
         if port.group == "data":
             return port
@@ -86,12 +88,16 @@ def of_description(
 
 
 def _ports(described: Sequence[Json]) -> tuple[Port, ...]:
+    """Return the inputs or outputs of a description."""
     return tuple(Port(str(port["name"]), str(port["category"])) for port in described)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A component in a flow. ``source``: the ``task.output`` that it reads; empty: the parties' own tables."""
+    """A component in a flow.
+
+    ``source``: the ``task.output`` that it reads; empty: the parties' own tables.
+    """
 
     name: str
     component: Component
@@ -119,6 +125,7 @@ def chained(components: Sequence[Component]) -> list[Task]:
 
 
 def _unique_name(component: Component, used_names: Sequence[str]) -> str:
+    """Return a component's name in lower case, with a number if an earlier task has it."""
     base = re.sub(r"[^\w-]", "_", component.name).lower()
     name = base
     number = 1
@@ -137,13 +144,14 @@ def roles_of(components: Sequence[Component]) -> list[str]:
 
 
 def _rank(role: str) -> int:
+    """Return a role's place in `ORDER`; the other roles follow in the order of the components."""
     if role in ORDER:
         return ORDER.index(role)
     return len(ORDER)
 
 
 def reader_of(task: Task, tasks: Sequence[Task]) -> str:
-    """Return the name of the first task that reads a table of this one; empty for none."""
+    """Return the name of the first task that reads a table of this one; empty if there is none."""
     for later_task in tasks:
         if later_task.source.partition(".")[0] == task.name:
             return later_task.name
@@ -155,12 +163,16 @@ def switched_off(
     field: Json,
     reader: str,
 ) -> bool:
-    """True for a parameter whose default would keep columns from the task that reads the table."""
-    return bool(reader) and name in _IDS_ONLY and field.get("default") is not False
+    """True for a parameter whose default would keep columns from the task that reads the table.
+
+    ``reader``: the name of that task; empty without one.
+    """
+    is_ids_only = name in _IDS_ONLY and field.get("default") is not False
+    return is_ids_only and reader != ""
 
 
 def first_value(field: Json) -> Any:
-    """Return a required parameter's initial value: its default, else its first choice, else None."""
+    """Return a required parameter's initial value: its default or its first choice; else None."""
     if "default" in field:
         return field["default"]
     return next(iter(field.get("enum", ())), None)
@@ -173,7 +185,11 @@ def job(
     parameters: Mapping[str, Json],
     flow: str,
 ) -> dict[str, Any]:
-    """Return a job, ready to be submitted. Raises `Invalid` with everything that is missing or unknown."""
+    """Return a job of the tasks, ready to be submitted.
+
+    ``parties``: role -> node; ``data``: role -> dataset; ``parameters``: task -> values; ``flow``:
+    the flow's id. Raises `Invalid` with everything that is missing or unknown.
+    """
     roles = roles_of([task.component for task in tasks])
     problems = [
         *_role_problems(tasks, roles, parties, data),
@@ -216,13 +232,14 @@ def _task_params(
 
 
 def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
-    """Return the tasks for which a role names a dataset."""
+    """Return the tasks for which a role names a dataset; the arbiter has none."""
     if role == "arbiter":
         return []
     return [task for task in tasks if task.reads_datasets and role in task.component.roles]
 
 
 def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return the initial values of a task's required parameters, and of those to switch off."""
     form = task.component.form
     fields = form["properties"]
     reader = reader_of(task, tasks)
@@ -234,6 +251,7 @@ def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def _entry(task: Task) -> dict[str, Any]:
+    """Return a task as the flow of a job describes it."""
     component = task.component
     inputs = []
     if component.input_table is not None and task.source:
@@ -254,11 +272,14 @@ def _role_problems(
     parties: Mapping[str, str],
     data: Mapping[str, str],
 ) -> Iterator[Problem]:
-    """Yield the roles without a node or dataset, and the names that are not roles of the components."""
+    """Yield the roles without a node or dataset, then the names that are no roles of the
+    components.
+    """
     for role in roles:
         if not parties.get(role):
             yield Problem(f"parties.{role}", "is missing: the id of the node that plays it")
-        if readers_of(tasks, role) and not data.get(role):
+        needs_dataset = bool(readers_of(tasks, role))
+        if needs_dataset and not data.get(role):
             yield Problem(f"data.{role}", "is missing: a dataset of that node, namespace#name")
     text = f"is not a role of these components; they are {', '.join(roles)}"
     for path, by_role in (("parties", parties), ("data", data)):
@@ -270,11 +291,16 @@ def _parameter_problems(tasks: Sequence[Task], parameters: Mapping[str, Json]) -
     """Yield the names that are not tasks, or not parameters of the task's component."""
     fields = {task.name: task.component.form["properties"] for task in tasks}
     for name, values in parameters.items():
-        if name not in fields:
+        if name in fields:
+            yield from _unknown_parameters(name, values, fields[name])
+        else:
             text = f"is not a task; the tasks are {', '.join(fields)}"
             yield Problem(f"parameters.{name}", text, None, near(name, fields))
-            continue
-        for parameter in values.keys() - fields[name].keys():
-            path = f"parameters.{name}.{parameter}"
-            suggestion = near(parameter, fields[name])
-            yield Problem(path, "is not a parameter of this component", None, suggestion)
+
+
+def _unknown_parameters(task: str, values: Json, fields: Json) -> Iterator[Problem]:
+    """Yield the names that are not parameters of a task's component."""
+    for parameter in values.keys() - fields.keys():
+        path = f"parameters.{task}.{parameter}"
+        suggestion = near(parameter, fields)
+        yield Problem(path, "is not a parameter of this component", None, suggestion)

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 
 # Control characters except tab and line feed, and marks that change the direction of text.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# The next step if the connection broke before a response to a change.
-MAYBE_DONE = "It may be done all the same: before sending it again, look, for a job in jobs.list or by job list."
+# The next step if the connection broke before the response to a request that changes something.
+MAYBE_DONE = (
+    "It may be done all the same: before sending it again, look, for a job in jobs.list or by "
+    "job list."
+)
 
 
 def harmless(text: str) -> str:
-    """Return a foreign text with ``?`` for control characters, which would steer a terminal."""
+    """Return a text of others with ``?`` for control characters, which would steer a terminal."""
     return CONTROL.sub("?", text)
 
 
@@ -45,9 +48,10 @@ class Problem(NamedTuple):
 class GatewayError(Exception):
     """A call failed.
 
-    ``message`` is the node's description, ``reason`` a stable word for programs and ``next_step`` advice; both may be
-    empty. ``problems`` are the mistakes of the input. ``data`` holds further fields of the response, such as the
-    ``job_id`` of a job that is kept in spite of the failure. ``status`` is the HTTP status; 0 without a response.
+    ``message`` is the node's description, ``reason`` a stable word for programs and ``next_step``
+    advice; both may be empty. ``problems`` are the mistakes of the input. ``data`` holds further
+    fields of the response, such as the ``job_id`` of a job that is kept in spite of the failure.
+    ``status`` is the HTTP status; 0 without a response.
     """
 
     reason = ""
@@ -92,7 +96,10 @@ class NotANode(GatewayError):
     """The server at the address is not a node's operator listener."""
 
     reason = "NO_ENVELOPE"
-    next_step = "Use the address of listen.operator in the node's configuration, such as http://127.0.0.1:7382."
+    next_step = (
+        "Use the address of listen.operator in the node's configuration, such as "
+        "http://127.0.0.1:7382."
+    )
 
 
 class Refused(GatewayError):
@@ -124,5 +131,8 @@ class StillRunning(GatewayError):
 
 
 def invalid(*problems: Problem) -> Invalid:
-    """Return the error for arguments that are refused before a request is sent."""
+    """Return the error for arguments that are refused before a request is sent.
+
+    Its message has every problem.
+    """
     return Invalid("; ".join(map(str, problems)), problems=problems)

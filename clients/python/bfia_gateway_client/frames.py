@@ -17,9 +17,10 @@ TEXT_TYPES = ("string", "str", "text", "varchar", "char")  # of columns, in lowe
 
 
 def import_library(name: str = "") -> ModuleType:
-    """Import pandas or polars; without a name the one already imported, else the one installed.
+    """Import pandas or polars, and return the module.
 
-    Raises `Invalid` for another name, and if neither can be imported.
+    ``name``: empty for the one that is imported already, else the one that is installed. Raises
+    `Invalid` for another name, and if neither can be imported.
     """
     if name and name not in LIBRARIES:
         raise invalid(Problem("to", f"must be one of {', '.join(LIBRARIES)}", name))
@@ -46,7 +47,10 @@ class FrameReader:
     """A temporary file for a table, and the library that reads it as a frame. Use as a context."""
 
     def __init__(self, to: str) -> None:
-        """``to``: pandas, polars, or empty for either. Raises `Invalid` before anything is downloaded."""
+        """``to``: pandas, polars, or empty for either.
+
+        Raises `Invalid` before anything is downloaded.
+        """
         self._library: Any = import_library(to)
         self._folder = TemporaryDirectory(prefix="bfia-")
         self.file = Path(self._folder.name, "table")
@@ -58,9 +62,10 @@ class FrameReader:
         self._folder.cleanup()
 
     def frame(self, text: Sequence[str] = ()) -> Any:
-        """Return the file's table, Parquet or CSV, as a frame. Raises `Invalid` for a file without a table.
+        """Return the file's table, Parquet or CSV, as a frame.
 
-        ``text``: columns of a CSV file to keep as text, even if they look like numbers.
+        ``text``: columns of a CSV file to keep as text, even if they look like numbers. Raises
+        `Invalid` for a file without a table.
         """
         if self._is_parquet():
             return self._library.read_parquet(self.file)
@@ -69,10 +74,12 @@ class FrameReader:
         return self._pandas_frame(text)
 
     def _is_parquet(self) -> bool:
+        """True if the file begins as Parquet files do."""
         with self.file.open("rb") as file:
             return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
 
     def _polars_frame(self, text: Sequence[str]) -> Any:
+        """Read a CSV file with polars. Raises `Invalid`."""
         polars = self._library
         types = dict.fromkeys(text, polars.String)
         try:
@@ -81,7 +88,11 @@ class FrameReader:
             raise invalid(Problem("key", f"is not a table: {error}")) from error
 
     def _pandas_frame(self, text: Sequence[str]) -> Any:
-        """Read the table twice: pandas takes "NA" and "None" as missing values in all columns or in none."""
+        """Read a CSV file with pandas, twice. Raises `Invalid`.
+
+        pandas takes "NA" and "None" as missing values in all columns or in none; in text they are
+        values.
+        """
         pandas = self._library
 
         def is_text(name: str) -> bool:
@@ -111,11 +122,15 @@ def frame_of_rows(
 
 
 def text_columns(columns: Sequence[Json], *id_columns: str) -> list[str]:
-    """Return the names of the columns with text: by their declared type, then the columns with ids."""
-    names = [str(column["name"]) for column in columns]
+    """Return the names of the columns with text: by their declared type, then the columns with
+    ids.
+    """
+    names = []
     text = []
     for column in columns:
+        name = str(column["name"])
+        names.append(name)
         if str(column.get("type", "")).lower() in TEXT_TYPES:
-            text.append(str(column["name"]))
+            text.append(name)
     ids = [name for name in id_columns if name in names]
     return list(dict.fromkeys([*text, *ids]))

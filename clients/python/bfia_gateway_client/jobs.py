@@ -1,4 +1,7 @@
-"""``client.jobs``: draft, plan, submit and watch jobs; read the logs, outputs and reports of their runs here."""
+"""``client.jobs``: draft, plan, submit and watch jobs.
+
+Also reads the logs, outputs and reports of their runs at this node.
+"""
 
 import math
 import time
@@ -47,20 +50,25 @@ class Jobs(Group[W]):
         parameters: Mapping[str, Json] | None = None,
         flow: str = "draft",
     ) -> dict[str, Any]:
-        """Return a job of components in sequence, each reading the table of its predecessor; creates nothing.
+        """Return a job of components in sequence, each reading the table of its predecessor;
+        creates nothing.
 
-        ``components``: PROVIDER/COMPONENT, as in ``reference/HeteroLR``; the tasks are named after them in lower
-        case. ``parties``: role -> node. ``data``: role -> dataset of that node. ``parameters``: task -> values;
-        omitted ones have the component's default. The result may be changed before `plan` and `submit`. Raises
-        `Invalid` with everything missing or unknown.
+        ``components``: PROVIDER/COMPONENT, as in ``reference/HeteroLR``; the tasks are named after
+        them in lower case. ``parties``: role -> node. ``data``: role -> dataset of that node.
+        ``parameters``: task -> values; omitted ones have the component's default. The result may be
+        changed before `plan` and `submit`. Raises `Invalid` with everything missing or unknown.
         """
         described = [await self._component(reference) for reference in components]
         return drafting.job(drafting.chained(described), parties, data, parameters or {}, flow)
 
     async def _component(self, reference: str) -> drafting.Component:
-        """Load a component by its reference, PROVIDER/COMPONENT. Raises `Invalid` for an unknown one."""
+        """Load a component by its reference, PROVIDER/COMPONENT.
+
+        Raises `Invalid` for an unknown one.
+        """
         provider_name, _, name = reference.rpartition("/")
-        if not provider_name or not name:
+        is_complete = bool(provider_name) and bool(name)
+        if not is_complete:
             text = "must read PROVIDER/COMPONENT, such as reference/HeteroLR"
             raise invalid(Problem("components", text, reference))
         path = path_of("providers", await provider_named(self._wire, provider_name))
@@ -74,9 +82,11 @@ class Jobs(Group[W]):
 
     @call
     async def plan(self, job: Json) -> types.Plan:
-        """Ask every party whether a job could run, and create nothing; ``good``: no obstacle is known.
+        """Ask every party whether a job could run, and create nothing; ``good``: no obstacle is
+        known.
 
-        Checks images, data and grants, present resources, routes in both directions, and required approvals.
+        Checks images, data and grants, present resources, routes in both directions, and required
+        approvals.
         """
         path = path_of("jobs", "plan")
         return await self._ask(types.Plan, "POST", path, _body_of(job), timeout=120)
@@ -85,8 +95,8 @@ class Jobs(Group[W]):
     async def submit(self, job: Json) -> str:
         """Submit a job, and return its id after every participating node has accepted it.
 
-        Raises `Invalid` with the path of every mistake, and `Refused`; if the job is kept in spite of that, its id is
-        ``data["job_id"]`` of the error.
+        Raises `Invalid` with the path of every mistake, and `Refused`; if the job is kept in spite
+        of that, its id is ``data["job_id"]`` of the error.
         """
         response = await self._wire.call("POST", f"{SCHEDULE_PATH}/create_all", _body_of(job))
         return str(response["data"]["job_id"])
@@ -103,9 +113,11 @@ class Jobs(Group[W]):
         until: str = "",
         limit: int = 20,
     ) -> Entries[types.ListedJob]:
-        """Return jobs that this node schedules or takes part in, at most ``limit``, the newest first.
+        """Return jobs that this node schedules or takes part in, at most ``limit``, the newest
+        first.
 
-        ``status`` and ``outcome``: words with commas between. ``since``, ``until``: a date or time in UTC.
+        ``status`` and ``outcome``: words with commas between. ``since``, ``until``: a date or time
+        in UTC.
         """
         query = {
             "status": status,
@@ -119,7 +131,9 @@ class Jobs(Group[W]):
 
     @call
     async def show(self, job_id: str) -> types.Job:
-        """Return a job: its parameters, its tasks at each party, and the reason why it failed or waits."""
+        """Return a job: its parameters, its tasks at each party, and the reason why it failed or
+        waits.
+        """
         return await self._ask(types.Job, "GET", path_of("jobs", job_id))
 
     @call
@@ -133,9 +147,9 @@ class Jobs(Group[W]):
     ) -> types.Job:
         """Wait until a job is over, also through a restart of the node, and return it.
 
-        Shows a progress bar in the notebook or on the terminal. Raises `JobFailed` if the job did not succeed, unless
-        ``check`` is False; `NoAnswer` if the node is silent for five minutes; `StillRunning` if the job is not over
-        after ``timeout`` seconds.
+        Shows a progress bar in the notebook or on the terminal. Raises `JobFailed` if the job did
+        not succeed, unless ``check`` is False; `NoAnswer` if the node is silent for five minutes;
+        `StillRunning` if the job is not over after ``timeout`` seconds.
         """
         job: dict[str, Any] = {}
         deadline = math.inf
@@ -154,14 +168,11 @@ class Jobs(Group[W]):
         """Return the error for a job without success, with the next step that its node advises."""
         failure = job["failure"] or {"reason": job["outcome"], "message": ""}
         reason = failure["reason"]
-        places = [f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)]
-        parts = (job["outcome"], reason, " ".join(places), failure.get("message", ""))
-        summary = ": ".join(filter(None, dict.fromkeys(parts)))
         explanation = {}
         with suppress(GatewayError):  # a partner's own reasons are not explained
             explanation = await self._wire.call("GET", path_of("reasons", reason))
         return JobFailed(
-            f"{job['job_id']} {summary}",
+            f"{job['job_id']} {_failure_line(job['outcome'], failure)}",
             reason=reason,
             next_step=next_step_of(explanation.get("next_step", ""), job, failure),
             data=failure,
@@ -182,6 +193,7 @@ class Jobs(Group[W]):
         return watch_job(fetch, self._wire.sleep)
 
     async def _fetch(self, job_id: str) -> dict[str, Any]:
+        """Return a job as the node describes it now."""
         job: dict[str, Any] = await self._wire.call("GET", path_of("jobs", job_id))
         return job
 
@@ -196,9 +208,11 @@ class Jobs(Group[W]):
         level: str = "debug",
         follow: bool = False,
     ) -> AsyncIterator[str]:
-        """Yield the log of a run here, control characters as ``?``; with ``follow`` until the run is over.
+        """Yield the log of a run here, control characters as ``?``; with ``follow`` until the run
+        is over.
 
-        ``tail``: only that number of lines at the end, 0: all. ``level``: debug (all), info or error, and worse.
+        ``tail``: only that number of lines at the end, 0: all. ``level``: debug (all), info or
+        error, and worse.
         """
         path = await self._log_path(job_id, task, party)
         query = {"tail": tail or None, "level": level, "follow": follow}
@@ -211,16 +225,20 @@ class Jobs(Group[W]):
                 yield harmless(line)
 
     async def _log_path(self, job_id: str, task: str, party: str) -> str:
-        """Return the path of the log of a task's latest run. Raises `Invalid` for none and for several."""
+        """Return the path of the log of a task's latest run.
+
+        ``task``, ``party``: empty for the only one. Raises `Invalid` if no run, or runs of several
+        tasks or parties, match.
+        """
         job = await self._fetch(job_id)
         runs = []
+        matches = []
         for run in job["runs"]:
             label = f"{run['party']['role']}.{run['party']['index']}"
-            runs.append({**run, "task": run["task_name"], "party": label})
-        matches = []
-        for run in runs:
-            if task in ("", run["task"]) and party in ("", run["party"]):
-                matches.append(run)
+            entry = {**run, "task": run["task_name"], "party": label}
+            runs.append(entry)
+            if task in ("", run["task_name"]) and party in ("", label):
+                matches.append(entry)
         attempts = _of_one_party("run", matches, runs)
         latest = max(attempts, key=_attempt)
         return str(latest["log"])
@@ -249,10 +267,11 @@ class Jobs(Group[W]):
         text: Sequence[str] = (),
         progress: bool = True,
     ) -> Any:
-        """Return an output table as a frame of pandas or polars (``to``; default: the installed one).
+        """Return an output table as a frame of pandas or polars (``to``; default: the installed
+        one).
 
-        Columns that the run declares as text, ids and the columns in ``text`` are kept as text. Raises `Invalid` for
-        another kind of output, and if neither library is installed.
+        Columns that the run declares as text, ids and the columns in ``text`` are kept as text.
+        Raises `Invalid` for another kind of output, and if neither library is installed.
         """
         with FrameReader(to) as reader, Progress(f"fetching {key}", enabled=progress) as bar:
             party = party or await self._party(job_id, "outputs", task, key)
@@ -278,7 +297,9 @@ class Jobs(Group[W]):
         file: str | Path = "",
         progress: bool = True,
     ) -> Path:
-        """Write an output in its stored form into a file (default: the key), and return the path."""
+        """Write an output in its stored form into a file (default: the key), and return the
+        path.
+        """
         target = Path(file or key)
         with Progress(f"fetching {key}", enabled=progress) as bar:
             path = await self._path(job_id, "outputs", task, key, party)
@@ -298,7 +319,9 @@ class Jobs(Group[W]):
         key: str,
         party: str = "",
     ) -> types.Report:
-        """Return a report: single ``values`` by their path, and ``series``, tables with columns and points."""
+        """Return a report: single ``values`` by their path, and ``series``, tables with columns and
+        points.
+        """
         path = await self._path(job_id, "reports", task, key, party)
         return await self._ask(types.Report, "GET", path)
 
@@ -313,7 +336,9 @@ class Jobs(Group[W]):
         series: str = "",
         to: str = "",
     ) -> Any:
-        """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
+        """Return a table of a report, such as the loss of each iteration, as a frame; default: the
+        first.
+        """
         path = await self._path(job_id, "reports", task, key, party)
         report = await self._wire.call("GET", path)
         if not report["series"]:
@@ -334,6 +359,10 @@ class Jobs(Group[W]):
         key: str,
         party: str,
     ) -> str:
+        """Return the path of an output or report. Raises `Invalid` as `_party` does.
+
+        ``kind``: outputs or reports; ``party``: empty for the only one here.
+        """
         party = party or await self._party(job_id, kind, task, key)
         return path_of("jobs", job_id, kind, task, party, key)
 
@@ -348,11 +377,15 @@ class Jobs(Group[W]):
         response = await self._wire.call("GET", path_of("jobs", job_id, kind))
         entries = response[kind]
         matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
-        return str(_of_one_party(kind.removesuffix("s"), matches, entries)[-1]["party"])
+        of_party = _of_one_party(kind.removesuffix("s"), matches, entries)
+        return str(of_party[-1]["party"])
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:
-        """Stop a job at every node, or one task with its successors. A second stop changes nothing."""
+        """Stop a job at every node, or one task with its successors.
+
+        A second stop changes nothing.
+        """
         if task:
             body = {"job_id": job_id, "task_name": task}
             await self._wire.call("POST", f"{SCHEDULE_PATH}/stop_task", body)
@@ -367,9 +400,11 @@ class Jobs(Group[W]):
         *,
         parameters: Json | None = None,
     ) -> types.Rerun:
-        """Run an ended job again from a task on, as a new job that reuses the outputs of earlier tasks.
+        """Run an ended job again from a task on, as a new job that reuses the outputs of earlier
+        tasks.
 
-        ``start``: default the first task without success. ``parameters``: as in ``task_params`` of a job.
+        ``start``: default the first task without success. ``parameters``: as in ``task_params`` of
+        a job.
         """
         body = {"from": start, "parameters": {**(parameters or {})}}
         return await self._ask(types.Rerun, "POST", path_of("jobs", job_id, "rerun"), body)
@@ -394,7 +429,9 @@ class Jobs(Group[W]):
         here: bool = False,
         reason: str = "",
     ) -> types.Deleted:
-        """Delete an ended job with its logs and outputs here; unless ``here``, also its outputs at other nodes."""
+        """Delete an ended job with its logs and outputs here; unless ``here``, also its outputs at
+        other nodes.
+        """
         query = {"here": here, "reason": reason}
         return await self._ask(
             types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120
@@ -402,6 +439,7 @@ class Jobs(Group[W]):
 
 
 def _attempt(run: Json) -> int:
+    """Return the number of a run's attempt."""
     return int(run["attempt"])
 
 
@@ -410,8 +448,13 @@ def _of_one_party(
     matches: Sequence[Json],
     entries: Sequence[Json],
 ) -> Sequence[Json]:
-    """Return the matching entries, all of one task and party. Raises `Invalid` for none and for several."""
-    if len({(entry["task"], entry["party"]) for entry in matches}) == 1:
+    """Return the matching entries, all of one task and party.
+
+    ``kind``: how messages name an entry; ``entries``: all of them. Raises `Invalid` if nothing
+    matches, or entries of several tasks or parties do.
+    """
+    owners = {(entry["task"], entry["party"]) for entry in matches}
+    if len(owners) == 1:
         return matches
     labels = [f"{entry['task']} {entry.get('key', '')} of {entry['party']}" for entry in entries]
     choices = ", ".join(dict.fromkeys(labels)) or "none"
@@ -421,11 +464,22 @@ def _of_one_party(
     raise invalid(Problem("task", f"no {kind} here matches; there are: {choices}"))
 
 
+def _failure_line(outcome: str, failure: Json) -> str:
+    """Return outcome, reason, place and message of a failure, without repetitions."""
+    places = []
+    for key in ("task", "role", "node"):
+        if failure.get(key):
+            places.append(f"{key} {failure[key]}")
+    parts = [outcome, failure["reason"], " ".join(places), failure.get("message", "")]
+    return ": ".join(filter(None, dict.fromkeys(parts)))
+
+
 def _state_line(job: Json) -> str:
     """Return a job's state with its running tasks, else with the reason why it waits."""
-    running = ", ".join(task["name"] for task in job["tasks"] if task["status"] == "RUNNING")
+    running = [task["name"] for task in job["tasks"] if task["status"] == "RUNNING"]
     waiting = (job["waiting"] or {}).get("message", "")
-    return " ".join(filter(None, (job["outcome"] or job["status"], running or waiting)))
+    parts = [job["outcome"] or job["status"], ", ".join(running) or waiting]
+    return " ".join(filter(None, parts))
 
 
 def _body_of(job: Any) -> dict[str, Any]:

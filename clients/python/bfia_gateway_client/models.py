@@ -30,7 +30,8 @@ class Models(Group[W]):
     ) -> types.FullModel:
         """Return a version with its parties and files.
 
-        ``verify``: compare the files with their checksums; ``damage`` then names missing and changed files.
+        ``verify``: compare the files with their checksums; ``damage`` then names missing and
+        changed files.
         """
         path = path_of("models", model_id, version)
         return await self._ask(types.FullModel, "GET", path, query={"verify": verify})
@@ -45,7 +46,8 @@ class Models(Group[W]):
     ) -> types.Model:
         """Let jobs predict with a version.
 
-        ``nodes``: further nodes that may, in addition to the nodes that trained it; None: no change.
+        ``nodes``: further nodes that may, in addition to the nodes that trained it; None: no
+        change.
         """
         body = None
         if nodes is not None:
@@ -70,8 +72,9 @@ class Models(Group[W]):
     ) -> types.PredictionJob:
         """Submit a job that predicts with a version: the flow of its training, with other tables.
 
-        ``data``: the dataset of each party that trained with one, by party such as ``guest.0``. ``dry_run``: only
-        return the differences from the training. Raises `Invalid`, and `Refused` (MODEL_NOT_DEPLOYED and others).
+        ``data``: the dataset of each party that trained with one, by party such as ``guest.0``.
+        ``dry_run``: only return the differences from the training. Raises `Invalid`, and `Refused`
+        (MODEL_NOT_DEPLOYED and others).
         """
         body = {"datasets": {**data}, "dry_run": dry_run}
         path = path_of("models", model_id, version, "predict")

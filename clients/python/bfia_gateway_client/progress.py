@@ -1,4 +1,7 @@
-"""The states of a job, even across a restart of its node; a progress bar in a notebook or on a terminal."""
+"""The states of a job, even across a restart of its node, and a progress bar.
+
+The bar is shown in a notebook or on a terminal.
+"""
 
 import html
 import sys
@@ -9,12 +12,10 @@ from typing import Any, TextIO
 from bfia_gateway_client.errors import GatewayError, NoAnswer
 
 OVER = ("FINISHED", "REJECTED")  # the final statuses of a job
-SILENT_SECONDS = (
-    300.0  # silence tolerated of a node that has responded before, such as during an upgrade
-)
-STARTING_SECONDS = (
-    30.0  # silence tolerated of a node that has not: it is starting, or the address is wrong
-)
+# Silence tolerated of a node that has responded before, such as during an upgrade
+SILENT_SECONDS = 300.0
+# Silence tolerated of a node that has not responded yet: it is starting, or the address is wrong
+STARTING_SECONDS = 30.0
 PAUSE = 0.3  # seconds between two requests
 BAR_WIDTH = 30  # characters of the bar on a terminal
 
@@ -52,7 +53,7 @@ class Progress:
             self._screen.flush()
 
     def advance(self, length: int, total: int | None) -> None:
-        """Show that further bytes of a total were transferred.
+        """Show that further bytes of a total were transferred; ``total``: None if unknown.
 
         A length of 0 means that all bytes are sent and the node checks them.
         """
@@ -82,6 +83,7 @@ class Progress:
             self._screen.flush()
 
     def _on_page(self, part: float | None, text: str) -> None:
+        """Show the bar in the notebook, in place of the one before."""
         value = ""
         if part is not None:
             value = f' value="{min(part, 1):.3f}"'
@@ -94,6 +96,7 @@ class Progress:
 
 
 def _bar(part: float | None) -> str:
+    """Return the bar for a terminal; empty if the progress is unknown."""
     if part is None:
         return ""
     filled = round(BAR_WIDTH * min(part, 1))
@@ -101,10 +104,18 @@ def _bar(part: float | None) -> str:
 
 
 def _harmless(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    """Return a text with ``?`` for line ends and other characters that are not printable."""
+    letters = []
+    for letter in text:
+        if letter.isprintable():
+            letters.append(letter)
+        else:
+            letters.append("?")
+    return "".join(letters)
 
 
 def _amount(count: int) -> str:
+    """Return a number of bytes for people."""
     if count >= 2**20:
         return f"{count / 2**20:.1f} MiB"
     return f"{count / 2**10:.1f} KiB"
@@ -136,7 +147,7 @@ def _notebook() -> Any:
 
 
 def _ignore(notice: str) -> None:
-    pass
+    """Do not show a notice."""
 
 
 async def watch_job(
@@ -146,10 +157,12 @@ async def watch_job(
     now: Callable[[], float] = time.monotonic,
     notice: Callable[[str], None] = _ignore,
 ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-    """Yield the job until it is over, each time with a notice, which is empty unless the node is silent.
+    """Yield the job until it is over, each time with a notice, which is empty unless the node is
+    silent.
 
-    During a silence the last known state is repeated. Before the first state, ``notice`` receives the first notice
-    instead. Raises `GatewayError` for a refusal, and after a silence of `SILENT_SECONDS` or `STARTING_SECONDS`.
+    During a silence the last known state is repeated. Before the first state, ``notice`` receives
+    the first notice instead. Raises `GatewayError` for a refusal, and after a silence of
+    `SILENT_SECONDS` or `STARTING_SECONDS`.
     """
     job: dict[str, Any] = {}
     silence = _Silence(now)
@@ -181,15 +194,20 @@ class _Silence:
         self._since = None
 
     def trouble(self, error: GatewayError, *, has_responded: bool) -> str:
-        """Return the notice for a failed request. Raises the error if it is a refusal or the silence is too long."""
-        if not isinstance(error, NoAnswer) and error.reason != "DATABASE_AWAY":
+        """Return the notice for a failed request.
+
+        Raises the error if it is a refusal or the silence is too long.
+        """
+        is_silence = isinstance(error, NoAnswer) or error.reason == "DATABASE_AWAY"
+        if not is_silence:
             raise error
+        now = self._now()
         self.is_new = self._since is None
         if self._since is None:
-            self._since = self._now()
+            self._since = now
         limit = STARTING_SECONDS
         if has_responded:
             limit = SILENT_SECONDS
-        if self._now() - self._since >= limit:
+        if now - self._since >= limit:
             raise error
         return f"{error.message}; retrying for up to {limit:g} s"

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Providers(Group[W]):
-    """Providers. A full name is ``name:version@device``; version and device may be omitted if the rest is unique."""
+    """Providers.
+
+    A full name is ``name:version@device``; version and device may be omitted if the rest is unique.
+    """
 
     @call
     async def register(
@@ -24,8 +27,9 @@ class Providers(Group[W]):
     ) -> types.ProviderChanged:
         """Register an image with the descriptions of its components, or replace its registration.
 
-        ``strict``: refuse an image that cannot be inspected. Raises `Invalid` with the path of every mistake in a
-        description; nothing is stored then. Minor findings are the ``warnings`` of the result.
+        ``strict``: refuse an image that cannot be inspected. Raises `Invalid` with the path of
+        every mistake in a description; nothing is stored then. Minor findings are the ``warnings``
+        of the result.
         """
         query = {"reason": reason}
         if strict:
@@ -59,7 +63,9 @@ class Providers(Group[W]):
 
     @call
     async def show(self, name: str) -> types.FullProvider:
-        """Return a provider: images and digests, components, jobs that use it, and the findings of its check."""
+        """Return a provider: images and digests, components, jobs that use it, and the findings of
+        its check.
+        """
         path = await _path(self._wire, name)
         return await self._ask(types.FullProvider, "GET", path)
 
@@ -86,7 +92,9 @@ class Providers(Group[W]):
         image: str = "",
         reason: str = "",
     ) -> types.ProviderChanged:
-        """Pin the present digests of the images: after DIGEST_CHANGED, or if an image was missing at registration."""
+        """Pin the present digests of the images: after DIGEST_CHANGED, or if an image was missing
+        at registration.
+        """
         return await self._change(name, "approve", {"image": image, "reason": reason})
 
     @call
@@ -105,6 +113,7 @@ class Providers(Group[W]):
         action: str,
         body: dict[str, str],
     ) -> types.ProviderChanged:
+        """Retire a provider, or approve or reactivate it; ``action``: the last part of the path."""
         path = await _path(self._wire, name, retired=action == "unretire")
         return await self._ask(types.ProviderChanged, "POST", f"{path}/{action}", body, timeout=180)
 
@@ -115,6 +124,9 @@ async def _path(
     *,
     retired: bool = False,
 ) -> str:
-    """Return the path of a provider in the API. Raises `Invalid` or `Refused` as `provider_named`."""
+    """Return the path of a provider in the API.
+
+    Raises `Invalid` or `Refused` as `provider_named`.
+    """
     full_name = await provider_named(wire, name, retired=retired)
     return f"{path_of('providers')}/{quote(full_name, safe=':@')}"

@@ -30,7 +30,8 @@ class Routes(Group[W]):
         reason: str = "",
         **entry: Any,
     ) -> types.NewRouteVersion:
-        """Add a route, or replace its entry, such as ``url="https://gw.example:7380"`` or ``via="JG…"``.
+        """Add a route, or replace its entry, such as ``url="https://gw.example:7380"`` or
+        ``via="JG…"``.
 
         ``entry``: the keys of the route file. Raises `Invalid` (ROUTE_INVALID) with every mistake.
         """
@@ -68,13 +69,17 @@ class Routes(Group[W]):
 
     @call
     async def version(self, number: int, *, since: int | None = None) -> types.FullRouteVersion:
-        """Return a version and its differences from an earlier one (``since``; default: the previous)."""
+        """Return a version and its differences from an earlier one (``since``; default: the
+        previous).
+        """
         path = path_of("route-versions", str(number))
         return await self._ask(types.FullRouteVersion, "GET", path, query={"since": since})
 
     @call
     async def rollback(self, version: int, *, reason: str = "") -> types.NewRouteVersion:
-        """Restore the routes of an earlier version, as a new version, which can be rolled back too."""
+        """Restore the routes of an earlier version, as a new version, which can be rolled back
+        too.
+        """
         path = path_of("route-versions", str(version), "rollback")
         return await self._ask(types.NewRouteVersion, "POST", path, {"reason": reason})
 
@@ -85,5 +90,6 @@ class Routes(Group[W]):
         entry: dict[str, Any],
         reason: str,
     ) -> types.NewRouteVersion:
+        """Change the entry of a route: replace it by PUT, change some keys by PATCH."""
         body = {"route": entry, "reason": reason}
         return await self._ask(types.NewRouteVersion, method, path_of("routes", node), body)

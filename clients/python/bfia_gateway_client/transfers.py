@@ -31,8 +31,8 @@ async def download(
 ) -> int:
     """Write a response's body into a file; return its length in bytes.
 
-    The target changes only after the download is complete and its checksum matches. Raises `Damaged` if it does not,
-    and `Invalid` if the file cannot be written.
+    The target changes only after the download is complete and its checksum matches. Raises
+    `Damaged` if it does not, and `Invalid` if the file cannot be written.
     """
     part = target.with_name(target.name + ".part")
     try:
@@ -117,7 +117,10 @@ class ReportingFile:
 
 @contextmanager
 def open_for_upload(file: str | Path | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
-    """Give an open file and its name. Closes only a file that was given by its path. Raises `Invalid`."""
+    """Give an open file and its name.
+
+    Closes only a file that was given by its path. Raises `Invalid`.
+    """
     if not isinstance(file, str | Path):
         path = str(getattr(file, "name", "") or "table.csv")
         yield file, Path(path).name

@@ -1,7 +1,8 @@
 """Requests to a node and its responses, over httpx: blocking or with asyncio.
 
-`Wire` builds requests and reads responses. Its two subclasses send them: `BlockingWire` by httpx.Client, `AsyncWire`
-by httpx.AsyncClient. Both have the same coroutines; a `BlockingWire` never suspends them (see `bridge`).
+`Wire` builds requests and reads responses. Its two subclasses send them: `BlockingWire` by
+httpx.Client, `AsyncWire` by httpx.AsyncClient. Both have the same coroutines; a `BlockingWire`
+never suspends them (see `bridge`).
 """
 
 import asyncio
@@ -29,10 +30,12 @@ from bfia_gateway_client.errors import (
     invalid,
 )
 
-# Seconds to connect, read, write and get a connection, for requests that a node works on before its first byte.
+# Seconds to connect, read (unlimited), write and get a connection from the pool, for requests on
+# which a node works long before it responds
 SLOW = (60.0, None, 60.0, 60.0)
 CHUNK_SIZE = 1024 * 1024  # bytes of a file that are sent or received together
-BAD_INPUT_CODES = (400, 422)
+SUCCESS_CODES = (0, 200)  # of the envelope
+BAD_INPUT_CODES = (400, 422)  # HTTP statuses, and codes of the envelope
 # Requests that change nothing although they are not sent by GET.
 READING_PATHS = (path_of("jobs", "plan"),)
 # Header that asks for the checksum of a download (RFC 9530).
@@ -57,7 +60,10 @@ class File:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the content."""
-        while chunk := self.content.read(CHUNK_SIZE):
+        while True:
+            chunk = self.content.read(CHUNK_SIZE)
+            if not chunk:
+                return
             yield chunk
 
 
@@ -74,7 +80,10 @@ class Wire:
         ca: str | PathLike[str] | None = None,
         language: str = "",
     ) -> None:
-        """``ca``: a file with the certificate authority of an https address; default: the machine's."""
+        """``ca``: a file with the certificate authority of an https address; None: the machine's.
+
+        Raises `Invalid`.
+        """
         self.url = url.rstrip("/")
         self._token = token
         _check_url(url)
@@ -135,17 +144,23 @@ class Wire:
         file: File | None = None,
         timeout: float | None = 60.0,
     ) -> Any:
-        """Send a request; return the response's JSON. An envelope's error code fails at any HTTP status.
+        """Send a request; return the response's JSON.
 
-        ``query``: parameters that are None, False or empty are left out. ``form`` carries the ``file`` as a part;
-        without a form the file is the body. ``timeout`` is in seconds; None: `SLOW`.
+        An error code in the envelope is an error at any HTTP status.
+
+        ``query``: parameters that are None, False or empty are left out. ``form`` carries the
+        ``file`` as a part; without a form the file is the body. ``timeout`` is in seconds; None:
+        `SLOW`.
         """
         _check_path(path)
+        seconds: Any = timeout
+        if timeout is None:
+            seconds = SLOW
         request = {
             "method": method,
             "url": path,
             "params": _query_parameters(query or {}),
-            "timeout": SLOW if timeout is None else timeout,
+            "timeout": seconds,
             **self._body_arguments(body, form, file),
         }
         changes = method != "GET" and path not in READING_PATHS
@@ -170,7 +185,10 @@ class Wire:
             return response.headers
 
     async def lines(self, path: str, query: Query | None = None) -> AsyncGenerator[str, None]:
-        """Yield the lines of a response, such as a log or events, as they arrive; only a line feed ends one."""
+        """Yield the lines of a response, such as a log or events, as they arrive.
+
+        Only a line feed ends a line; a carriage return is part of it.
+        """
         rest = b""
         async with self._open(path, query) as response:
             async for chunk in self._chunks(response):
@@ -192,7 +210,7 @@ class Wire:
                 yield kind, line.removeprefix("data: ")
 
     def _body_arguments(self, body: Any, form: Json | None, file: File | None) -> dict[str, Any]:
-        """Return the arguments of an httpx request for its body."""
+        """Return the arguments of an httpx request for its body; none for a request without one."""
         if form is not None:
             files = None
             if file is not None:
@@ -206,7 +224,10 @@ class Wire:
 
     @asynccontextmanager
     async def _open(self, path: str, query: Query | None) -> AsyncIterator[httpx.Response]:
-        """Give the response to a GET request, to be read in chunks. Raises `GatewayError` for a refusal."""
+        """Give the response to a GET request, to be read in chunks.
+
+        Raises `GatewayError` for a refusal.
+        """
         _check_path(path)
         request = {
             "method": "GET",
@@ -224,18 +245,27 @@ class Wire:
 
     @contextmanager
     def _report_silence(self, *, changes: bool = False) -> Iterator[None]:
-        """Turn a failed connection into `NoAnswer`. ``changes``: the request changes something at the node."""
+        """Turn a failed connection into `NoAnswer`.
+
+        ``changes``: the request changes something at the node, so that it may have been done.
+        """
         try:
             yield
         except httpx.HTTPError as error:
             step = ""
-            if changes and not isinstance(error, UNSENT):
+            may_be_done = changes and not isinstance(error, UNSENT)
+            if may_be_done:
                 step = MAYBE_DONE
-            description = f"{type(error).__name__} {error}"
-            cause = re.sub(r"\[Errno -?\d+\] ", "", description).strip()
-            if self._token:
-                cause = cause.replace(self._token, "…")
+            cause = self._cause(error)
             raise NoAnswer(f"no response from {self.url}: {cause}", next_step=step) from error
+
+    def _cause(self, error: httpx.HTTPError) -> str:
+        """Return the description of a failed connection, without error numbers and the token."""
+        description = f"{type(error).__name__} {error}"
+        cause = re.sub(r"\[Errno -?\d+\] ", "", description).strip()
+        if self._token:
+            cause = cause.replace(self._token, "…")
+        return cause
 
     def _read_json(self, response: httpx.Response) -> Any:
         """Return the JSON of a response. Raises `NotANode`, `Invalid` or `Refused`."""
@@ -244,10 +274,11 @@ class Wire:
             body = response.json()
         except ValueError:
             body = None
-        code = 0
+        code = 0  # of a response that is not an envelope
         if isinstance(body, Mapping):
             code = body.get("code", 0)
-        if status < 400 and body is not None and code in (0, 200):
+        is_success = status < 400 and code in SUCCESS_CODES
+        if is_success and body is not None:
             return body
         if isinstance(body, Mapping):
             raise _refusal(status, body)
@@ -292,6 +323,7 @@ class BlockingWire(Wire):
             yield chunk
 
     def _content(self, file: File) -> Iterator[bytes]:
+        """Return the content of a file, in chunks."""
         return file.chunks()
 
 
@@ -325,6 +357,7 @@ class AsyncWire(Wire):
         return response.aiter_bytes(size)
 
     async def _content(self, file: File) -> AsyncIterator[bytes]:
+        """Yield the content of a file."""
         for chunk in file.chunks():
             yield chunk
 
@@ -338,7 +371,8 @@ def _check_url(url: str) -> None:
         raise invalid(Problem("url", "is missing: give it, or set BFIA_GATEWAY_URL"))
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        is_http = parts.scheme in ("http", "https")
+        if not is_http or not parts.hostname:
             raise ValueError("expected http://host:port")
         httpx.URL(url.rstrip("/"))
     except (httpx.InvalidURL, ValueError) as error:
@@ -360,7 +394,10 @@ def _check_path(path: str) -> None:
 
 
 def _verification(url: str, ca: str | PathLike[str] | None) -> ssl.SSLContext | bool:
-    """Return how to verify the certificate of an address. Raises `Invalid` for an unreadable ``ca``."""
+    """Return how to verify the certificate of an address, as httpx takes it.
+
+    ``ca``: as in `Wire`. Raises `Invalid` for an unreadable ``ca``.
+    """
     if urlsplit(url).scheme != "https":
         return False  # loading the certificate authorities takes longer than a request
     if ca is None:
@@ -376,18 +413,29 @@ def _verification(url: str, ca: str | PathLike[str] | None) -> ssl.SSLContext | 
 
 
 def _query_parameters(query: Query) -> dict[str, Any]:
-    """Return the parameters of a query without values that are None, False or empty; True becomes 1."""
+    """Return the parameters of a query without values that are None, False or empty.
+
+    True becomes 1.
+    """
     parameters: dict[str, Any] = {}
     for name, value in query.items():
         if value is True:
             parameters[name] = "1"
-        elif value is not None and value is not False and value != "":
+        elif not _is_empty(value):
             parameters[name] = value
     return parameters
 
 
+def _is_empty(value: Any) -> bool:
+    """True for None, False and an empty text; False for the number 0."""
+    return value is None or value is False or value == ""
+
+
 def _json(body: Any) -> bytes:
-    """Return a body as JSON. Raises `Invalid` for values without a JSON form, such as NaN or numpy's numbers."""
+    """Return a body as JSON.
+
+    Raises `Invalid` for values without a JSON form, such as NaN or numpy's numbers.
+    """
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
@@ -395,14 +443,15 @@ def _json(body: Any) -> bytes:
 
 
 def _refusal(status: int, body: Json) -> Refused:
-    """Return the error for a response in which a node refuses: `Invalid` for bad input, else `Refused`."""
+    """Return the error for a response in which a node refuses.
+
+    `Invalid` for bad input, by status, code or reason; else `Refused`.
+    """
     data = body.get("data")
     if not isinstance(data, Mapping):
         data = {}
-    codes = (status, body.get("code"))
-    is_bad_input = any(code in BAD_INPUT_CODES for code in codes)
     kind = Refused
-    if is_bad_input or data.get("reason") == Invalid.reason:
+    if _is_bad_input(status, body.get("code"), data.get("reason")):
         kind = Invalid
     text = body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"
     return kind(
@@ -415,8 +464,17 @@ def _refusal(status: int, body: Json) -> Refused:
     )
 
 
+def _is_bad_input(status: int, code: Any, reason: Any) -> bool:
+    """True if a refusal means that the request has mistakes."""
+    has_code = status in BAD_INPUT_CODES or code in BAD_INPUT_CODES
+    return has_code or reason == Invalid.reason
+
+
 def _problem(entry: Json) -> Problem:
-    suggestion = entry.get("suggestion") or ""
+    """Return a mistake as a node describes it."""
     return Problem(
-        str(entry.get("path")), str(entry.get("rule")), entry.get("got"), str(suggestion)
+        path=str(entry.get("path")),
+        rule=str(entry.get("rule")),
+        got=entry.get("got"),
+        suggestion=str(entry.get("suggestion") or ""),
     )
