@@ -1,11 +1,11 @@
-"""JSON bodies of requests: reading them within bounds of time and size, and reporting their problems."""
+"""JSON bodies of requests: reading them within bounds of time and size, and reporting problems."""
 
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -25,22 +25,25 @@ from provider_registry.model import document_problem
 
 X = TypeVar("X")
 
-BODY_SECONDS = 60.0  # for a JSON body to arrive
-# Fields and lists of a body. A job of a thousand tasks with the largest parameters has half of that.
+BODY_SECONDS = 60.0  # seconds in which a JSON body must arrive
+# Fields and lists of a body. A job of a thousand tasks with the largest parameters has half as
+# many.
 MOST_FIELDS = 250_000
 MOST_NUMBERS = 250_000  # entries of lists
 LARGE = 1 << 20  # bytes; larger bodies need a place in memory
 LARGE_OF_SENDER = 4  # large bodies of one sender in the memory of a listener; others wait
 LARGE_OF_ALL = 8  # large bodies of all senders in the memory of a listener
 
-# The beginning of a value, with the value if it is a text, so that no character of a text is counted.
+# The beginning of a value; if the value is a text, all of it, so that no character in it is
+# counted.
 _VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
 _COMMA = ord(",")
 _PARSED_IN_THREAD = 64 * 1024  # bytes; larger bodies would block the event loop
 _AUDIT_FIELDS = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
+# The most characters of an id in the audit log, and of the parts of a failure that a peer reports
 _LONGEST_AUDIT_VALUE = 200
-_LONGEST_MESSAGE = 2000  # of a peer's failure
-_LONGEST_NAME = 255  # of a reason, node, role or task in a peer's failure
+_LONGEST_MESSAGE = 2000
+_LONGEST_NAME = 255  # a reason, node, role or task
 _FAILURE = TypeAdapter(Failure)
 # Places for large bodies of each application and sender; the empty sender means all senders.
 _large_places: WeakValueDictionary[tuple[Any, str], anyio.Semaphore] = WeakValueDictionary()
@@ -51,8 +54,9 @@ Words = Callable[[str], str]  # rewrites a text for its readers, such as peers
 def read_json(text: bytes) -> Any:
     """Return the value of a JSON text.
 
-    Raises `Invalid` for lone surrogates, NaN, deep nesting, huge integers, and more values than `MOST_FIELDS` and
-    `MOST_NUMBERS`: each value takes up to some microseconds, during which no other request is served.
+    Raises `Invalid` for lone surrogates, NaN, deep nesting, huge integers, and more values than
+    `MOST_FIELDS` and `MOST_NUMBERS`: each value takes up to some microseconds, during which no
+    other request is served.
     """
     _check_number_of_values(text)
     try:
@@ -62,10 +66,23 @@ def read_json(text: bytes) -> Any:
 
 
 def _check_number_of_values(text: bytes) -> None:
-    """Raise `Invalid` for too many values. A cheap count of characters comes first, which includes those inside texts."""
-    most_possible_fields = text.count(b":") + text.count(b"[") + text.count(b"{")
-    if most_possible_fields <= MOST_FIELDS and text.count(b",") <= MOST_NUMBERS:
-        return
+    """Raise `Invalid` for too many values."""
+    if _may_have_too_many_values(text) and _has_too_many_values(text):
+        rule = (
+            f"must not hold more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} "
+            "numbers in a list"
+        )
+        raise Invalid([Problem("body", rule)])
+
+
+def _may_have_too_many_values(text: bytes) -> bool:
+    """Compare a cheap count of characters, including those inside texts, with the limits."""
+    possible_fields = text.count(b":") + text.count(b"[") + text.count(b"{")
+    return possible_fields > MOST_FIELDS or text.count(b",") > MOST_NUMBERS
+
+
+def _has_too_many_values(text: bytes) -> bool:
+    """Count the values that are not inside texts."""
     fields = 0
     numbers = 0
     for value in _VALUE.finditer(text):
@@ -74,51 +91,71 @@ def _check_number_of_values(text: bytes) -> None:
         else:
             fields += 1
         if fields > MOST_FIELDS or numbers > MOST_NUMBERS:
-            rule = f"must not hold more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers in a list"
-            raise Invalid([Problem("body", rule)])
+            return True
+    return False
 
 
 class JsonRequest(Request):
-    """A request whose body must arrive within `BODY_SECONDS`; a large one waits for places as long again."""
+    """A request whose body must arrive within `BODY_SECONDS`.
 
-    held: AsyncExitStack  # releases the places of a large body
+    A large body needs places in memory, for which it may wait as long again.
+    """
+
+    places: AsyncExitStack  # releases the places of a large body
 
     async def body(self) -> bytes:
-        """Return the body. Raises `HTTPException` (408) if it does not arrive in time, `Busy` without a place."""
-        if hasattr(self, "_body"):
+        """Return the body.
+
+        Raises `HTTPException` (408) if it does not arrive in time, `Busy` without a place.
+        """
+        if hasattr(self, "_body"):  # read before
             return self._body
-        chunks = []
-        size = 0
         try:
             with anyio.fail_after(BODY_SECONDS) as arriving:
-                async for chunk in self.stream():
-                    becomes_large = size <= LARGE < size + len(chunk)
-                    if becomes_large:
-                        await self._wait_for_places(arriving)
-                    size += len(chunk)
-                    chunks.append(chunk)
+                self._body = await self._read(arriving)
         except TimeoutError:
             raise HTTPException(408, f"the body must arrive within {BODY_SECONDS:g} s") from None
-        self._body = b"".join(chunks)
         return self._body
 
+    async def _read(self, arriving: anyio.CancelScope) -> bytes:
+        """Read the body; ``arriving`` has the deadline. Raises `Busy`."""
+        chunks = []
+        size = 0
+        async for chunk in self.stream():
+            becomes_large = size <= LARGE < size + len(chunk)
+            if becomes_large:
+                await self._wait_for_places(arriving)
+            size += len(chunk)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
     async def _wait_for_places(self, arriving: anyio.CancelScope) -> None:
-        """Wait for places without counting the time; afterwards the rest has `BODY_SECONDS` again."""
+        """Wait for places without counting the time.
+
+        Afterwards the rest of the body has `BODY_SECONDS` again. Raises `Busy`.
+        """
         arriving.deadline += BODY_SECONDS
         await self._take_places()
         arriving.deadline = anyio.current_time() + BODY_SECONDS
 
     async def _take_places(self) -> None:
+        """Take a place of the sender's and one of all, until the request is over.
+
+        Raises `Busy` if they are not free within `BODY_SECONDS`.
+        """
         sender = origin().node or self._address()
         with anyio.move_on_after(BODY_SECONDS):
             for owner, limit in ((sender, LARGE_OF_SENDER), ("", LARGE_OF_ALL)):
                 place = _large_places.setdefault((self.app, owner), anyio.Semaphore(limit))
-                await self.held.enter_async_context(place)
+                await self.places.enter_async_context(place)
             return
         raise Busy(f"other large bodies have kept all places for {BODY_SECONDS:g} s")
 
     def _address(self) -> str:
-        return str(self.client[0]) if self.client else ""
+        """Return the address of the caller; empty if the server does not know it."""
+        if self.client is None:
+            return ""
+        return str(self.client[0])
 
     async def json(self) -> Any:
         """Return the body's JSON, parsed once. Raises `Invalid`."""
@@ -144,20 +181,26 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A path that reads its body as a `JsonRequest`, after the application's ``before_body`` has let it pass."""
+    """A path that reads its body as a `JsonRequest`.
+
+    The application's ``before_body``, if it has one, may refuse a request before its body is read.
+    """
 
     request = JsonRequest
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the path's handler. It parses the body before the framework does, which would hide `Invalid`."""
+        """Return the path's handler.
+
+        It parses the body before the framework does, which would hide `Invalid`.
+        """
         handle = super().get_route_handler()
 
         async def read_and_handle(request: Request) -> Response:
             request = self.request(request.scope, request.receive)
-            async with AsyncExitStack() as request.held:
-                before = getattr(request.app.state, "before_body", None)
-                if before:
-                    await before(request)
+            async with AsyncExitStack() as request.places:
+                check_request = getattr(request.app.state, "before_body", None)
+                if check_request:
+                    await check_request(request)
                 if self.body_field is not None:
                     await _parse(request)
                 return await handle(request)
@@ -178,7 +221,8 @@ def is_json(request: Request) -> bool:
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type == "application/json":
         return True
-    return media_type.startswith("application/") and media_type.endswith("+json")
+    is_application = media_type.startswith("application/")
+    return is_application and media_type.endswith("+json")
 
 
 def without_nulls(value: Any) -> Any:
@@ -188,15 +232,23 @@ def without_nulls(value: Any) -> Any:
     return {name: member for name, member in value.items() if member is not None}
 
 
+def is_integer(value: Any) -> TypeGuard[int]:
+    """True for a whole number; False for a truth value, which Python counts among them."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def texts_of(value: Any) -> tuple[str, ...]:
-    """Return the entries of a list as text; empty for any other value."""
+    """Return the entries of a list as texts; empty for any other value."""
     if not isinstance(value, list):
         return ()
     return tuple(map(str, value))
 
 
 def within_bounds(value: X) -> X:
-    """Validate free content: the depth, number of values and amount of text of descriptions."""
+    """Return free content unchanged if its depth, number of values and amount of text are allowed.
+
+    For pydantic, which reports the PydanticCustomError that it raises otherwise.
+    """
     problem = document_problem(value)
     if problem:
         raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
@@ -204,7 +256,10 @@ def within_bounds(value: X) -> X:
 
 
 def failure_of(value: Any) -> Failure | None:
-    """Read a failure that a peer reports; None if it gives no reason."""
+    """Read a failure that a peer reports, with shortened texts.
+
+    None if it gives no reason, or has another form.
+    """
     try:
         failure = _FAILURE.validate_python(without_nulls(value))
     except ValidationError:
@@ -222,7 +277,10 @@ def failure_of(value: Any) -> Failure | None:
 
 
 def refusal(request: Request, error: RequestValidationError) -> Invalid:
-    """Return the problems of a request that does not fit its path's declaration."""
+    """Return the problems of a request that does not fit its path's declaration.
+
+    If the body was not parsed, the problem is its content type.
+    """
     errors = error.errors()
     reported = [entry for entry in errors if not _is_of_unparsed_body(error, entry)]
     problems = problems_of(reported, model_of(request))
@@ -248,7 +306,10 @@ def _is_of_unparsed_body(error: RequestValidationError, entry: Mapping[str, Any]
 
 
 def words_for(app: Any, words: Words | None = None) -> Words:
-    """Return the function that rewrites an application's error texts, after setting it to ``words`` if given."""
+    """Return the function that rewrites an application's error texts, by default ``str``.
+
+    ``words``: sets the function first.
+    """
     if words is not None:
         app.state.words = words
     current: Words = getattr(app.state, "words", str)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.domain.problems import Problem
 
-ROOT = "(document)"
+ROOT = "(document)"  # path of a problem that concerns the job as such
 
 
 class Form(Enum):
@@ -21,19 +21,19 @@ _FATE_1_FIELDS = frozenset(
     {"dsl", "dsl_version", "job_dsl", "job_runtime_conf", "job_parameters", "component_parameters"}
 )
 _FATE_1 = (
-    "is a job configuration of FATE 1.x, which only FATE Flow 1.x takes (/v1/job/submit). Here its dsl becomes "
-    "dag.components, role and initiator become config.role and config.initiator with node ids as text, "
-    "job_parameters become config.job_params, component_parameters become config.task_params; "
-    "bfia-gateway job draft writes a first one"
+    "is a job configuration of FATE 1.x, which only FATE Flow 1.x takes (/v1/job/submit). Here its "
+    "dsl becomes dag.components, role and initiator become config.role and config.initiator with "
+    "node ids as text, job_parameters become config.job_params, component_parameters become "
+    "config.task_params; bfia-gateway job draft writes a first one"
 )
 _FATE_2 = (
-    "is a DAG of FATE 2.x, which only FATE-Flow takes (/v2/job/submit). Here its tasks become dag.components, its "
-    "parties become config.role, the parameters of its tasks become config.task_params; "
-    "bfia-gateway job draft writes a first one"
+    "is a DAG of FATE 2.x, which only FATE-Flow takes (/v2/job/submit). Here its tasks become "
+    "dag.components, its parties become config.role, the parameters of its tasks become "
+    "config.task_params; bfia-gateway job draft writes a first one"
 )
 _KUSCIA = (
-    "is a job of Kuscia's own API, which only Kuscia takes. Here its tasks become dag.components, each with the "
-    "component of a registered provider, and its parties become config.role; "
+    "is a job of Kuscia's own API, which only Kuscia takes. Here its tasks become dag.components, "
+    "each with the component of a registered provider, and its parties become config.role; "
     "bfia-gateway job draft writes a first one"
 )
 _RULES: Mapping[Form, str] = {
@@ -56,18 +56,25 @@ def form_of(body: Any) -> Form | None:
     if not isinstance(body, Mapping):
         return None
     dag = body.get("dag")
-    if isinstance(dag, Mapping) and "components" in dag:
+    if _has(dag, "components"):  # a job of the standard
         return None
-    if "dag_schema" in body or (isinstance(dag, Mapping) and "tasks" in dag):
+    if "dag_schema" in body or _has(dag, "tasks"):
         return Form.FATE_2
-    if dag is None and not _FATE_1_FIELDS.isdisjoint(body):
+    has_fate_1_fields = not _FATE_1_FIELDS.isdisjoint(body)
+    if has_fate_1_fields and dag is None:
         return Form.FATE_1
     if body.get("kind") == "KusciaJob" or _has_app_images(body.get("tasks")):
         return Form.KUSCIA
     return None
 
 
+def _has(value: Any, field: str) -> bool:
+    """True for an object with this field."""
+    return isinstance(value, Mapping) and field in value
+
+
 def _has_app_images(tasks: Any) -> bool:
+    """True for a list of tasks of which at least one has an image as in Kuscia's jobs."""
     if not isinstance(tasks, list):
         return False
-    return any(isinstance(task, Mapping) and "app_image" in task for task in tasks)
+    return any(_has(task, "app_image") for task in tasks)

@@ -12,6 +12,7 @@ FILTER = "FILTER_IN_BETWEEN"
 BODY_LIMIT = "BODY_LIMIT_IN_BETWEEN"
 REASONS = (LOGIN, FILTER, BODY_LIMIT)
 
+# The most characters of a page in a message
 _LONGEST_WORDS = 160
 _LONGEST_LOCATION = 200
 _LONGEST_SERVER = 60
@@ -40,17 +41,17 @@ class Page:
         return Refused(text, reason=self.reason)
 
     def _cause(self) -> str:
-        """Return the rest of a sentence that names the probable sender of the page."""
+        """Return the end of a sentence that names the probable sender of the page."""
         reason = self.reason
         if reason == BODY_LIMIT:
             return f" to a request of {self.request_bytes} bytes: a body limit stands before it"
-        if reason == LOGIN and self.location:
-            return f" and redirects to {self.location}: a login page or a proxy stands before it"
-        if reason == LOGIN:
-            return ": a login stands before it"
         if reason == FILTER:
             return " with a web page: a filter or a portal stands before it"
-        return " without a JSON object"
+        if reason != LOGIN:
+            return " without a JSON object"
+        if self.location:
+            return f" and redirects to {self.location}: a login page or a proxy stands before it"
+        return ": a login stands before it"
 
     @property
     def reason(self) -> str:
@@ -58,7 +59,8 @@ class Page:
         if self.status == 413:
             return BODY_LIMIT
         is_redirection = 300 <= self.status < 400 and self.location != ""
-        if is_redirection or self.status in (401, 407):
+        is_login_status = self.status in (401, 407)
+        if is_redirection or is_login_status:
             return LOGIN
         if self.is_html and self.status in (200, 403):
             return FILTER
@@ -94,8 +96,12 @@ def page_of(
 
 
 def first_words(content: bytes) -> str:
-    """Return the first visible words of a page; empty if there are none."""
+    """Return the first visible words of a page; empty if there are none.
+
+    Scripts, style sheets, comments and tags are not visible.
+    """
     text = content[:_SEARCHED].decode("utf-8", "replace")
-    text = _TAG.sub(" ", _INVISIBLE.sub(" ", text))
+    text = _INVISIBLE.sub(" ", text)
+    text = _TAG.sub(" ", text)
     text = _SPACE.sub(" ", html.unescape(text)).strip()
     return shorten(text, _LONGEST_WORDS)

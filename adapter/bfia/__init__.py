@@ -1,1 +1,1 @@
-"""The BFIA standard, v1.2.0: wire to domain, domain to wire, and the user's own ``/v2`` interface beside it."""
+"""The BFIA standard, v1.2.0, between the wire and the domain; and the users' ``/v2`` interface."""

@@ -9,13 +9,15 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from adapter.bfia import translate, wire
+from adapter.bfia import translate, views, wire
 from adapter.bfia.connections import Connections
 from adapter.bfia.environment import container_status, environment
 from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_check import HELLO, try_route
-from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view, unknown_fields
+from adapter.bfia.submitted import unknown_fields
+from adapter.bfia.translate import PROTOCOL, create_body, job_spec
+from adapter.bfia.views import job_view
 from adapter.body import failure_of
 from adapter.foreign_jobs import problem_of_foreign_job
 from gateway.domain import approval
@@ -52,26 +54,32 @@ _ALL_NODES_FACTOR = 3.0  # times the usual deadline for a call that waits for al
 
 
 def _sign_nothing(spec: JobSpec, nodes: Sequence[NodeId]) -> Mapping[NodeId, Mapping[str, Any]]:
+    """Return no bundles: jobs are not signed."""
     return {}
 
 
 def _no_permits(node: NodeId, job: JobSpec | str) -> str:
+    """Return no permits: the peer needs none."""
     return ""
 
 
 def _no_headers(node: NodeId) -> Mapping[str, str]:
+    """Return no further headers."""
     return {}
 
 
 def _no_key() -> KeyPair | None:
+    """Return no key pair: requests are not signed."""
     return None
 
 
 def _ignore(exchange: Exchange) -> None:
-    pass
+    """Do not observe an exchange."""
 
 
 class _Client:
+    """The common part of the clients of a peer."""
+
     def __init__(self, peer: Peer, sign: Sign = _sign_nothing) -> None:
         self._peer = peer
         self._sign = sign
@@ -90,7 +98,10 @@ class SchedulerClient(_Client):
     """`SchedulerApi` of a peer."""
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Send ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
+        """Send ``job/create_all``.
+
+        The peer answers after all nodes of the job, so it gets three times the usual time.
+        """
         with traced(spec.trace_id):
             self._peer.check_profile()
             body = translate.create_body(spec, self._peer.profile) | self._bundles(spec, spec.nodes)
@@ -105,7 +116,7 @@ class SchedulerClient(_Client):
         body = {
             "task_id": report.task_id,
             "role": report.role,
-            "status": translate.wire_status(report.status, profile),
+            "status": views.wire_status(report.status, profile),
         }
         self._peer.post("/task/callback", body | translate.failure_fields(report.failure))
 
@@ -120,9 +131,10 @@ class SchedulerClient(_Client):
         If the peer refuses both, raises the first refusal.
         """
         profile = self._peer.profile
-        usual, alternative = "POST", "GET"
+        methods = ["POST", "GET"]
         if profile.status_by_get:
-            usual, alternative = "GET", "POST"
+            methods.reverse()
+        usual, alternative = methods
         try:
             data = self._peer.job_status(usual, job_id)
         except Refused as refused:
@@ -187,7 +199,7 @@ class SchedulerClient(_Client):
             "parameters": order.parameters,
         }
         data = self._peer.ask("/job/rerun", body, timeout_factor=_ALL_NODES_FACTOR)
-        return translate.read_rerun_result(order, data)
+        return views.read_rerun_result(order, data)
 
     def stop_job(
         self,
@@ -217,14 +229,15 @@ class ParticipantClient(_Client):
         peer = self._peer
         profile = peer.profile
         peer.check_profile()
+        body = translate.create_body(spec, profile) | self._bundles(spec, [peer.node])
         try:
-            body = translate.create_body(spec, profile) | self._bundles(spec, [peer.node])
             data = peer.post("/job/create", body, permits=self._permits(peer.node, spec))
         except Refused as refused:
-            if not profile.says_exists or profile.says_exists not in refused.message:
-                raise
             # Ids are random: the peer has it from an earlier try whose response was lost.
-            return Acceptance()
+            has_job = bool(profile.says_exists) and profile.says_exists in refused.message
+            if has_job:
+                return Acceptance()
+            raise
         return translate.read_acceptance(data, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
@@ -246,7 +259,7 @@ class ParticipantClient(_Client):
         """Send an extension. Raises `NotServed` if the peer lacks it."""
         body = translate.create_body(spec, self._peer.profile)
         permits = self._permits(self._peer.node, spec)
-        return translate.read_plan(self._peer.ask("/job/plan", body, permits=permits))
+        return views.read_plan(self._peer.ask("/job/plan", body, permits=permits))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Send an extension; a peer without it reserves nothing, which is not an error."""
@@ -301,17 +314,21 @@ class ParticipantClient(_Client):
         self._peer.post("/task/start", body)
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
-        """Send ``task/poll``. Raises `NotFound` for an unknown task, however the peer reports it."""
+        """Send ``task/poll``.
+
+        Raises `NotFound` for an unknown task, however the peer reports it.
+        """
         try:
             data = self._peer.post("/task/poll", {"task_id": task_id, "role": role})
         except Refused as refused:
             if self._means_unknown_task(refused):
                 raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
             raise
-        status = translate.read_status(data.get("status"))
+        status = views.read_status(data.get("status"))
         return TaskNews(status, failure_of(data.get("failed_by")))
 
     def _means_unknown_task(self, refused: Refused) -> bool:
+        """True if a refused poll means that the task is unknown: by its reason, or the profile."""
         if refused.reason == "TASK_UNKNOWN":
             return True
         has_own_reason = refused.reason != Refused.reason
@@ -330,19 +347,25 @@ class ParticipantClient(_Client):
         try:
             self._peer.post("/job/stop", body)
         except (NotFound, Refused) as refused:
-            if task_name or not profile.audits_first or refused.reason in UNCERTAIN:
+            may_be_in_audit = profile.audits_first and not task_name
+            if not may_be_in_audit or refused.reason in UNCERTAIN:
                 raise
             self._withdraw_after(refused, job_id, ending, sender)
             return
         has_succeeded = ending is not None and ending.outcome is Outcome.SUCCEEDED
-        if profile.stops_at_second_request and not task_name and not has_succeeded:
+        stops_running_job = not task_name and not has_succeeded
+        if stops_running_job and profile.stops_at_second_request:
             with suppress(Refused):  # the first was accepted
                 self._peer.post("/job/stop", body)
 
     def _withdraw_after(
         self, refused: GatewayError, job_id: str, ending: Ending | None, sender: NodeId
     ) -> None:
-        """Withdraw the audit of a job; raise the earlier refusal if the peer knows no audit either."""
+        """Withdraw the audit of a job.
+
+        Raises the earlier refusal if the peer knows no audit either, `PeerUnreachable` if it is
+        silent.
+        """
         try:
             self.withdraw(job_id, ending, sender)
         except PeerUnreachable:
@@ -417,11 +440,18 @@ class BfiaProtocol:
         return container_status(run, address)
 
     def session_per_task(self, spec: JobSpec) -> bool:
-        """True if one of the job's nodes has a session for each task: then all containers need one."""
+        """True if one of the job's other nodes has a session for each task.
+
+        Then all containers of the job need one for each task.
+        """
         peers = [node for node in spec.nodes if node != self._me]
         return any(self._profile(node).session_per_task for node in peers)
 
     def _profile(self, node: NodeId) -> Profile:
+        """Return the profile of a node's route.
+
+        Without a route, and for another protocol, it is the standard's.
+        """
         try:
             route = self._routes.resolve(node)
         except UnknownNode:
@@ -437,7 +467,11 @@ class BfiaProtocol:
         return create_body(spec, PROFILES["spec"])
 
     def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
-        """Read a job that `request` has written. Raises `Invalid`."""
+        """Read a job that `request` has written.
+
+        Raises `Invalid`: with one problem for a job of another platform, else with every invalid
+        field.
+        """
         try:
             body = wire.CreateJob.model_validate(dict(request))
         except ValidationError as error:
@@ -479,7 +513,10 @@ class BfiaProtocol:
         self._connections.close()
 
     def peer(self, node: NodeId, route: Route | None = None) -> Peer:
-        """Return the HTTP client for a node; without ``route`` it uses the node's own at each call."""
+        """Return the HTTP client for a node.
+
+        ``route``: None: the node's own, read again at each call.
+        """
 
         def resolve(_: NodeId) -> Route:
             if route is None:
@@ -490,7 +527,10 @@ class BfiaProtocol:
 
 
 def _connect(address: str) -> None:
-    """Open a connection and close it. Raises `OSError`, `ValueError` or `KeyError` for a bad URL."""
+    """Open a connection and close it.
+
+    Raises `OSError`, `ValueError` or `KeyError` for a bad URL.
+    """
     url = urlsplit(address)
     port = url.port or _PORTS[url.scheme]
     with socket.create_connection((url.hostname or "", port), timeout=_REACH_TIMEOUT):

@@ -1,6 +1,7 @@
 """Kept connections to peers, each under the TLS identity of its route.
 
-`Client` sends blocking HTTP/1.1 requests to one address; `Clients` caches clients (ours or httpx's) by a hashable key.
+`Client` sends blocking HTTP/1.1 requests to one address; `Clients` caches clients (ours or httpx's)
+by a hashable key.
 """
 
 import functools
@@ -30,11 +31,13 @@ K = TypeVar("K", bound=Hashable)
 LARGEST_ANSWER = 32 * 1024**2  # bytes; no response of this protocol is larger
 MAX_REQUESTS = 32  # concurrent requests to one address
 _MAX_IDLE = 8  # idle connections kept per address
+_RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
 # The wire bytes may be this many times the largest body: chunk framing adds to it.
 _MAX_WIRE_FACTOR = 4
 _IDLE_SECONDS = 4.0  # a connection is not reused after a longer pause
-_CONNECT_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0  # for a connection, and once more for its TLS handshake
+_PORTS = {"http": 80, "https": 443}
 _QUEUE_SECONDS = 1.0  # wait for one of the `MAX_REQUESTS`
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
@@ -104,6 +107,10 @@ class ResponseReader:
             raise ConnectionAbortedError(f"content-encoding {coding} was not asked for")
 
     def _parse(self, data: bytes) -> None:
+        """Parse received bytes.
+
+        Raises ConnectionError for bytes that are not HTTP, or are mostly headers.
+        """
         self._received += len(data)
         try:
             self._parser.feed_data(data)
@@ -116,8 +123,12 @@ class ResponseReader:
             raise ConnectionAbortedError("the response is mostly headers")
 
     def _end_of_connection(self) -> None:
-        """End a response that is delimited by the close. Raises ConnectionError if it is cut off."""
-        if not self._has_final_head or self.has_length:
+        """End a response whose end is the close of the connection.
+
+        Raises ConnectionError if the response is cut off.
+        """
+        is_cut_off = not self._has_final_head or self.has_length
+        if is_cut_off:
             raise ConnectionResetError("the peer closed the connection without a whole response")
         self.complete = True
 
@@ -127,7 +138,10 @@ class ResponseReader:
         return not _LENGTH_HEADERS.isdisjoint(self.headers)
 
     def on_message_begin(self) -> None:
-        """Parser callback: drop an interim response; distrust bytes after the response."""
+        """Parser callback: drop an interim response.
+
+        A further message after the response makes the connection unusable for another request.
+        """
         if self.complete:
             self.keep = False
         else:
@@ -160,12 +174,12 @@ class ResponseReader:
 def compression(headers: Mapping[str, str]) -> str:
     """Return the content-encoding of a compressed body.
 
-    Empty for other values: some peers write e.g. a charset into this header.
+    Empty for any other value: some peers write, for example, a charset into this header.
     """
     coding = headers.get("content-encoding", "")
-    if not _COMPRESSED.search(coding):
-        return ""
-    return coding
+    if _COMPRESSED.search(coding):
+        return coding
+    return ""
 
 
 def request_head(
@@ -174,9 +188,10 @@ def request_head(
     headers: Iterable[tuple[bytes, bytes]],
     size: int,
 ) -> bytes:
-    """Return the head of a request with a body of ``size`` bytes; ``request_line`` is method and path.
+    """Return the head of a request with a body of ``size`` bytes.
 
-    Raises ValueError for control characters, which could smuggle in further headers.
+    ``request_line`` is method and path. Raises ValueError for control characters, which could
+    smuggle in further headers.
     """
     lines = [
         request_line + b" HTTP/1.1",
@@ -201,11 +216,12 @@ class Client:
         tls_context: ssl.SSLContext,
         server_name: str | None = None,
     ) -> None:
+        """``server_name``: in the peer's certificate, if it is not the host's name."""
         parts = urlsplit(url)
         self._uses_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._uses_tls else 80)
-        self._netloc = parts.netloc.rpartition("@")[2]
+        self._port = parts.port or _PORTS[parts.scheme]
+        self._netloc = parts.netloc.rpartition("@")[2]  # without user and password
         self._prefix = parts.path.rstrip("/")
         self._tls_context = tls_context
         self._server_name = server_name or self._host
@@ -263,7 +279,10 @@ class Client:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _take_idle(self) -> socket.socket | None:
-        """Return an idle connection that is still usable, the most recent first."""
+        """Return an idle connection that is still usable, the most recent first;
+
+        None if there is none.
+        """
         while True:
             with self._lock:
                 if not self._idle:
@@ -276,6 +295,7 @@ class Client:
             self._put_back(sock, keep=False)
 
     def _connect(self, seconds: float) -> socket.socket:
+        """Open a connection for one request. Raises `NotConnected`."""
         try:
             sock = self._open_socket(min(_CONNECT_SECONDS, seconds))
         except (OSError, ValueError) as error:
@@ -285,6 +305,7 @@ class Client:
         return sock
 
     def _open_socket(self, timeout: float) -> socket.socket:
+        """Connect, and shake hands for https. Raises OSError, ValueError for an unusable name."""
         sock = socket.create_connection((self._host, self._port), timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -301,29 +322,37 @@ class Client:
         request: Request,
         end: float,
     ) -> ResponseReader:
-        """Send the request and read its response. Raises OSError, ValueError for control characters."""
+        """Send the request and read its response.
+
+        Raises OSError, ValueError for control characters.
+        """
         sock.sendall(self._head(request) + request.body)
         response = ResponseReader(LARGEST_ANSWER)
         while not response.complete:
-            response.feed(sock.recv(65536))
+            response.feed(sock.recv(_RECEIVE_SIZE))
             if time.monotonic() > end:
                 raise TimeoutError("the answer does not end")
         # A response without length headers that can be kept (204, 304) has no body by definition.
         is_delimited = response.keep or response.has_length
-        if not response.content and not is_delimited:  # probably cut off after its headers
+        is_empty = not response.content
+        if is_empty and not is_delimited:  # probably cut off after its headers
             raise ConnectionResetError("the peer closed the connection without a body")
         return response
 
     def _head(self, request: Request) -> bytes:
-        headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in request.headers.items()
-        ]
+        """Return the head of a request at this address.
+
+        Raises ValueError for control characters.
+        """
+        headers = []
+        for name, value in request.headers.items():
+            headers.append((name.encode("latin-1"), value.encode("latin-1")))
         request_line = f"{request.method} {self._prefix}{request.target}".encode("latin-1")
         netloc = self._netloc.encode("latin-1")
         return request_head(request_line, netloc, headers, len(request.body))
 
     def _put_back(self, sock: socket.socket, keep: bool) -> None:
+        """Keep a connection for further requests, or close it."""
         with self._lock:
             self._busy.discard(sock)
             if keep and len(self._idle) < _MAX_IDLE:
@@ -339,19 +368,26 @@ def _is_closed_by_peer(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+def _ignore(exchange: Exchange) -> None:
+    """Do not observe an exchange."""
+
+
 class Connections:
     """The clients for all peers."""
 
-    def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
+    def __init__(self, observe: Callable[[Exchange], None] = _ignore) -> None:
         """``observe`` is called with every exchange, for the metrics."""
         self._clients: Clients[tuple[str, Identity], Client] = Clients(_client)
         self.observe = observe
-        # (node id, address) of peers already checked against the profile of their route. `adapter.bfia.peer`
-        # uses and changes it.
+        # (node id, address) of peers already checked against the profile of their route.
+        # `adapter.bfia.peer` uses and changes it.
         self.profile_checked: set[tuple[str, str]] = set()
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> Client:
-        """Return the client for an address. Raises `PeerUnreachable` if the identity's files are unusable."""
+        """Return the client for an address.
+
+        Raises `PeerUnreachable` if the identity's files are unusable.
+        """
         if not url.startswith("https"):
             return self._clients.get((url, identity), NO_IDENTITY)
         return self._clients.get((url, identity), identity)
@@ -363,6 +399,7 @@ class Connections:
 
 
 def _client(key: tuple[str, Identity], tls_context: ssl.SSLContext) -> Client:
+    """Return a new client; ``key``: its address and identity."""
     url, identity = key
     return Client(url, tls_context, identity.server_name)
 
@@ -374,21 +411,27 @@ class Clients(Generic[K, C]):
     """
 
     def __init__(self, make: Callable[[K, ssl.SSLContext], C]) -> None:
+        """``make`` returns a new client for a key, with the TLS context of its identity."""
         self._make = make
         self._lock = threading.Lock()
         self._current: dict[K, tuple[FileStamps, C]] = {}
         self._replaced: list[C] = []
 
     def get(self, key: K, identity: Identity) -> C:
-        """Return the client for a key. Raises `PeerUnreachable` if the identity's files are unusable."""
+        """Return the client for a key.
+
+        Raises `PeerUnreachable` if the identity's files are unusable.
+        """
         stamps = _file_stamps(identity)
         with self._lock:
             current = self._current.get(key)
-            if current is not None and current[0] == stamps:
-                return current[1]
+            if current is not None:
+                current_stamps, current_client = current
+                if current_stamps == stamps:
+                    return current_client
             client = self._make(key, context(identity))
             if current is not None:
-                self._replaced.append(current[1])
+                self._replaced.append(current_client)
             self._current[key] = (stamps, client)
             return client
 
@@ -403,7 +446,10 @@ class Clients(Generic[K, C]):
 
 
 def context(identity: Identity) -> ssl.SSLContext:
-    """Return the TLS context of an identity. Raises `PeerUnreachable` if one of its files is unusable."""
+    """Return the TLS context of an identity.
+
+    Raises `PeerUnreachable` if one of its files is unusable.
+    """
     if identity == NO_IDENTITY:
         return _default_context()
     try:
@@ -415,6 +461,10 @@ def context(identity: Identity) -> ssl.SSLContext:
 
 
 def _load_context(identity: Identity) -> ssl.SSLContext:
+    """Load the files of an identity. Raises OSError, ValueError.
+
+    Without an own authority, the machine's are trusted.
+    """
     if identity.ca is None:
         tls = httpx.create_ssl_context(trust_env=False)
     else:
@@ -437,12 +487,16 @@ def _default_context() -> ssl.SSLContext:
 
 
 def sni_extension(identity: Identity) -> dict[str, str]:
-    """Return httpx's request extension for a certificate whose name is not the host's; else none."""
+    """Return httpx's request extension for a certificate with another name than the host's.
+
+    Empty if the route names none.
+    """
     if identity.server_name is None:
         return {}
     return {"sni_hostname": identity.server_name}
 
 
 def _file_stamps(identity: Identity) -> FileStamps:
+    """Return the stamp of each file of an identity, to notice a change."""
     files = (identity.ca, identity.certificate, identity.key)
     return [stamp(file) for file in files if file is not None]

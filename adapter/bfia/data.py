@@ -1,7 +1,8 @@
-"""``/v2/component/upload``: tables for this node's jobs, from the server's own disk or with the request.
+"""``/v2/component/upload``: tables for this node's jobs.
 
-The keys are those the first users of this gateway have; ``overwrite`` and ``description`` are ours, ``drop`` is a
-second word for ``overwrite``.
+A table is on the server's own disk, or comes with the request. The keys are those that the first
+users of this gateway have; ``overwrite`` and ``description`` are ours, ``drop`` is a second word
+for ``overwrite``.
 """
 
 import asyncio
@@ -50,8 +51,10 @@ from gateway.http.streamed_bodies import READ, Rest
 from gateway.runtime.context import new_trace_id, traced
 
 FILE = "file"  # name of the part with the file
+_LONGEST_FILENAME = 255  # characters
+_LONGEST_VALUE = 200  # characters of a field in a problem
 _BATCH = 512 * 1024  # bytes of the file that a thread gets at a time
-_MOST_PARTS = 100
+_MOST_PARTS = 100  # of a form
 _LARGEST_FIELDS = 1024 * 1024  # bytes of all fields
 _LARGEST_BODY = 1024 * 1024  # bytes of a request without a file
 _CONVERSIONS = 2  # received uploads that are converted at the same time; others wait
@@ -69,11 +72,12 @@ class Form:
 
 
 def _receive_all_first(form: Form) -> bool:
+    """Have the file received before it is stored."""
     return False
 
 
 def _ignore(part: "FilePart") -> None:
-    pass
+    """Do not read the rest of the file apart."""
 
 
 async def receive(
@@ -91,18 +95,14 @@ async def receive(
     Raises `Invalid` for a body that is not a form or breaks off, `TooLarge` for one that announces
     more than ``max_file`` bytes (and some for the fields), and the errors of ``write``.
     """
-    content_type = request.headers.get("content-type")
-    media_type, options = parse_options_header(content_type)
-    if media_type != b"multipart/form-data" or not options.get(b"boundary"):
-        rule = "must be multipart/form-data with a boundary"
-        raise Invalid([Problem("content-type", rule, content_type)])
+    boundary = _boundary(request)
     if (announced(request) or 0) > max_file + 2 * _LARGEST_FIELDS:
         raise too_large(max_file)
 
     def begin_with(items: Iterable[tuple[str, str | UploadFile]]) -> bool:
         return begin(_form(items))
 
-    reader = _Reader(request, options[b"boundary"], write, begin_with, follow)
+    reader = _Reader(request, boundary, write, begin_with, follow)
     try:
         received = await reader.parse()
     except MultiPartException as error:
@@ -116,24 +116,39 @@ async def receive(
     return _form(received.multi_items())
 
 
+def _boundary(request: Request) -> bytes:
+    """Return the boundary between the parts of a form. Raises `Invalid` for any other body."""
+    content_type = request.headers.get("content-type")
+    media_type, options = parse_options_header(content_type)
+    boundary: bytes = options.get(b"boundary", b"")
+    if media_type != b"multipart/form-data" or not boundary:
+        rule = "must be multipart/form-data with a boundary"
+        raise Invalid([Problem("content-type", rule, content_type)])
+    return boundary
+
+
 def _form(items: Iterable[tuple[str, str | UploadFile]]) -> Form:
+    """Return a form with its parts; the first of several fields of one name counts."""
     form = Form()
     for name, value in items:
         if isinstance(value, UploadFile):
             printable = filter(str.isprintable, value.filename or "")
-            form.filename = "".join(printable)[:255]
+            form.filename = "".join(printable)[:_LONGEST_FILENAME]
         elif name == FILE:
-            rule = "must be a part with a filename; for a file that is on the server use /v2/component/upload"
-            form.problems.append(Problem(FILE, rule, value[:200]))
+            rule = (
+                "must be a part with a filename; for a file that is on the server use "
+                "/v2/component/upload"
+            )
+            form.problems.append(Problem(FILE, rule, value[:_LONGEST_VALUE]))
         elif name in form.fields:
-            form.problems.append(Problem(name, "must be given once", value[:200]))
+            form.problems.append(Problem(name, "must be given once", value[:_LONGEST_VALUE]))
         else:
             form.fields[name] = value
     return form
 
 
 class _Reader(MultiPartParser):
-    """The framework's parser, but with the file's bytes going to ``write``, not to a temporary file."""
+    """The framework's parser, but the file's bytes go to ``write`` instead of a temporary file."""
 
     def __init__(
         self,
@@ -150,12 +165,13 @@ class _Reader(MultiPartParser):
         self._begin = begin
         self._follow = follow
         self._file_began = False
-        self._storing = False  # the file may go past this parser
-        self._file_ended = False
+        self._storing = False  # whether the file may go past this parser
+        self._file_ended = False  # whether it went past, to its end
         self._field_bytes = 0
-        self.ended = False
+        self.ended = False  # whether the closing boundary was received
 
     def on_headers_finished(self) -> None:
+        """Parser callback: have the bytes of a part with the file go to ``write``."""
         super().on_headers_finished()
         upload = self._current_part.file
         if upload is None:
@@ -168,6 +184,10 @@ class _Reader(MultiPartParser):
         self._storing = self._begin([*self.items, (FILE, upload)])
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        """Parser callback: count the bytes of the fields.
+
+        Refuse a file that contains the boundary.
+        """
         if self._current_part.file is None:
             self._field_bytes += end - start
             if self._field_bytes > _LARGEST_FIELDS:
@@ -177,14 +197,19 @@ class _Reader(MultiPartParser):
         super().on_part_data(data, start, end)
 
     def on_part_end(self) -> None:
+        """Parser callback: bytes after the part go through the parser again."""
         self._storing = False
         super().on_part_end()
 
     def on_end(self) -> None:
+        """Parser callback: the form is complete."""
         self.ended = True
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body: the file in large pieces (each costs a change of threads), or past the parser."""
+        """Yield the body in pieces for the parser.
+
+        The file comes in large pieces, as each costs a change of threads, or goes past the parser.
+        """
         buffer = bytearray()
         async for data in self._request.stream():
             buffer += data
@@ -200,15 +225,23 @@ class _Reader(MultiPartParser):
         yield bytes(buffer)
 
     def _rest(self) -> Rest | None:
-        """Return the rest of the body, to be read in a thread; None if it comes through the parser."""
+        """Return the rest of the body, to be read in a thread.
+
+        None if it comes through the parser: outside the file, or if the server cannot hand it over.
+        """
+        if not self._storing:
+            return None
         read = self._request.scope.get("extensions", {}).get(READ)
-        if not self._storing or read is None:
+        if read is None:
             return None
         rest: Rest | None = read()
         return rest
 
     async def _pass_file_on(self, rest: Rest, buffer: bytes) -> bytes:
-        """Have ``follow`` read the rest of the file; return the body after it. Raises `ClientDisconnect`."""
+        """Have ``follow`` read the rest of the file; return the body after it.
+
+        Raises `ClientDisconnect`.
+        """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         rest.put_back(buffer)
@@ -222,6 +255,7 @@ class _Reader(MultiPartParser):
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+    """Call a function in the thread of the event loop."""
     with suppress(RuntimeError):  # the node has ended
         loop.call_soon_threadsafe(work)
 
@@ -236,6 +270,8 @@ def _mark_start_size(data: bytearray, mark: bytes) -> int:
 
 
 class _Sink:
+    """The file of a part, as the parser sees it: it takes bytes and stores none."""
+
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self.write = write
 
@@ -290,15 +326,18 @@ class FilePart:
         position = block.find(b"\r", 0, end)
         if position >= 0:  # a single byte is found much faster than the mark
             position = block.find(self._mark, position, end)
+        has_mark = position >= 0
         size = position
-        if position < 0:
+        if not has_mark:
             tail = block[max(0, end - len(self._mark)) : end]
             size = end - _mark_start_size(tail, self._mark)
         self._held_back = bytes(block[size:end])
         self._ready = memoryview(block)[:size]
-        return position >= 0 or end == start
+        has_read_nothing = end == start
+        return has_mark or has_read_nothing
 
     def _read_after_file(self) -> bytes:
+        """Return the body after the file, as far as a form may have fields there."""
         after = b""
         while True:
             data = self._rest.read(_BATCH)
@@ -316,10 +355,12 @@ class FilePart:
 
 
 def _rule_error(rule: str) -> PydanticCustomError:
+    """Return the error by which pydantic reports a rule."""
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
 
 def _read_meta(value: Any) -> Any:
+    """Return the object in a JSON text, empty for a blank text; any other value unchanged."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -341,14 +382,18 @@ class Meta(BaseModel):
     )
     encoding: Annotated[str, follows(encoding_rule)] = Field(
         default="",
-        description=f"One of {', '.join(ENCODINGS)}, in the storage UTF-8; recognised if not given.",
+        description=(
+            f"One of {', '.join(ENCODINGS)}, in the storage UTF-8; recognised if not given."
+        ),
     )
     label_name: str = Field(
         default="", description="Column that holds the label, where there is one."
     )
     match_id_name: str = Field(
         default="",
-        description="Column with the ids to match with other parties; each once, unless extend_sid.",
+        description=(
+            "Column with the ids to match with other parties; each once, unless extend_sid."
+        ),
     )
 
     _nulls = model_validator(mode="before")(without_nulls)
@@ -513,22 +558,25 @@ class Uploads:
                     self._datasets.upload_from_file, _upload_of(form), received, form.filename or ""
                 )
                 return await on(self._converting, sender, store)
-            early_form, upload = streams[0]
-            if form != early_form and _upload_of(form) != upload:
-                raise _late_fields(form, early_form)
+            _check_late_fields(form, *streams[0])
             return await anyio.to_thread.run_sync(received.finish, limiter=self._receiving)
         finally:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True):  # also after the client has left
                 await anyio.to_thread.run_sync(received.close)
             if streams:
                 self._streams.release()
 
 
-def _late_fields(form: Form, early_form: Form) -> Invalid:
-    """Return the error of a form whose fields after the file change the upload."""
+def _check_late_fields(form: Form, early_form: Form, upload: Upload) -> None:
+    """Raise `Invalid` if fields after the file change the upload.
+
+    ``early_form``: the fields before the file, which made the ``upload``.
+    """
+    if form == early_form or _upload_of(form) == upload:
+        return
     rule = f"must come before the part {FILE} of the form"
     late = [name for name in form.fields if name not in early_form.fields]
-    return Invalid([Problem(name, rule) for name in late])
+    raise Invalid([Problem(name, rule) for name in late])
 
 
 def router(uploads: Uploads) -> APIRouter:
@@ -543,7 +591,10 @@ def router(uploads: Uploads) -> APIRouter:
     async def upload(
         sender: Sender, body: Annotated[UploadBody, Body(examples=[UPLOAD])]
     ) -> UploadAnswer:
-        """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
+        """The file must be on the server already.
+
+        To send it along, use `/v2/component/upload/file`.
+        """
         return _upload_answer(await uploads.store_from_path(sender, body))
 
     @router.post(
@@ -552,19 +603,26 @@ def router(uploads: Uploads) -> APIRouter:
         openapi_extra={"requestBody": _form_description()},
     )
     async def upload_file(request: Request, sender: Sender) -> UploadAnswer:
-        """The same keys as form fields, `meta` as JSON text, and the part `file` with a filename."""
+        """The same keys as form fields, `meta` as JSON text, and the part `file` with a
+        filename.
+        """
         return _upload_answer(await uploads.store_from_form(sender, request))
 
     return router
 
 
 def _upload_of(form: Form) -> Upload:
-    """Return the upload of a form; empty fields count as absent. Raises `Invalid` with every problem."""
+    """Return the upload of a form; empty fields count as absent.
+
+    Raises `Invalid` with every problem.
+    """
     problems = list(form.problems)
-    if form.filename is None and not any(p.path == FILE for p in problems):
+    has_file_problem = any(problem.path == FILE for problem in problems)
+    if form.filename is None and not has_file_problem:
         problems.append(Problem(FILE, "must be there, as a part with a filename"))
+    fields = {name: value for name, value in form.fields.items() if value}
     try:
-        keys = UploadKeys.model_validate({k: v for k, v in form.fields.items() if v})
+        keys = UploadKeys.model_validate(fields)
     except ValidationError as error:
         raise Invalid([*problems, *problems_of(error.errors(), UploadKeys)]) from error
     if problems:
@@ -573,6 +631,7 @@ def _upload_of(form: Form) -> Upload:
 
 
 def _upload_answer(dataset: Dataset) -> UploadAnswer:
+    """Return the response about a stored dataset."""
     fields = {**vars(dataset), **dataset.meta, "dataset_id": dataset.dataset_id}
     return UploadAnswer(code=0, message="success", data=Stored.model_validate(fields))
 

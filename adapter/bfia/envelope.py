@@ -1,8 +1,9 @@
 """Every response of this protocol is ``{code, msg, data}``; errors too, whatever raised them.
 
-Known endpoints respond with HTTP 200 and a non-zero code, validation included; 404, 405, 413 and 500 keep their
-HTTP status, except for peers that know HTTP 200 only. Our own ``/api`` has real statuses throughout. The users' own
-interface (``/v2/provider``, ``/v2/component``) has ``message`` instead of ``msg``.
+Known endpoints respond with HTTP 200 and a non-zero code, validation included; 404, 405, 413 and
+500 keep their HTTP status, except for peers that know HTTP 200 only. Our own ``/api`` has real
+statuses throughout. The users' own interface (``/v2/provider``, ``/v2/component``) has ``message``
+instead of ``msg``.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adapter.bfia import translate
+from adapter.bfia import submitted
 from adapter.bfia.channel import responses
 from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.profiles import Profile
@@ -56,15 +57,18 @@ _REASONS = {
 }
 
 D = TypeVar("D", bound=Data)
-_ANSWER = Answer[Any]  # kept, as pydantic builds a type without a reference again at every use
-# Path, error, HTTP status to the response of another protocol that has this path; None if it does not have it.
+_ANSWER = Answer[Any]  # kept here: pydantic would build the type again at every use
+# Path, error and HTTP status -> the response of another protocol; None if it has no such path.
 Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
 # Whether the sender of a request expects HTTP 200 in any case.
 As200 = Callable[[Request], bool]
 
 
 class Route(JsonRoute):
-    """A path of this protocol: its response has the fields that were set, and is not validated again."""
+    """A path of this protocol.
+
+    Its response has only the fields that were set, and is not validated again.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,8 @@ class Route(JsonRoute):
 
 
 def _serializing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an endpoint that sends the model which another endpoint returns."""
+
     @wraps(endpoint)
     async def serialize(*args: Any, **kwargs: Any) -> Response:
         model: BaseModel = await endpoint(*args, **kwargs)
@@ -95,10 +101,12 @@ def ok(data: D | None = None, profile: Profile | None = None) -> Answer[D]:
 
 
 def _never_as_200(request: Request) -> bool:
+    """No sender expects HTTP 200 in any case."""
     return False
 
 
 def _no_other_protocol(path: str, error: GatewayError, status: int) -> JSONResponse | None:
+    """There is no other protocol with this path."""
     return None
 
 
@@ -110,8 +118,8 @@ def install(
 ) -> None:
     """Make every error of this application respond in the envelope.
 
-    ``elsewhere`` returns the response to an unknown path of another protocol; ``words`` rewrites messages
-    for their readers.
+    ``elsewhere`` returns the response to an unknown path of another protocol; ``words`` rewrites
+    messages for their readers.
     """
     handlers = _ErrorHandlers(as_200, elsewhere, words_for(app, words))
     app.exception_handler(GatewayError)(handlers.gateway_error)
@@ -135,6 +143,7 @@ class _ErrorHandlers:
         self._words = words
 
     async def gateway_error(self, request: Request, error: GatewayError) -> JSONResponse:
+        """Respond to an error that a path raised on purpose."""
         release(error)
         request.state.refused = brief(error)
         if error.code == 413:
@@ -148,12 +157,14 @@ class _ErrorHandlers:
     async def invalid_request(
         self, request: Request, error: RequestValidationError
     ) -> JSONResponse:
+        """Respond to a request that does not fit its path's declaration."""
         release(error)
         invalid = _invalid(request, error)
         request.state.refused = brief(invalid)
         return _respond(request, _status_of_path(request, invalid.code), invalid)
 
     async def http_error(self, request: Request, http_error: HTTPException) -> JSONResponse:
+        """Respond to an error of the framework, such as an unknown path."""
         path = request.url.path
         code = http_error.status_code
         texts = {
@@ -171,27 +182,31 @@ class _ErrorHandlers:
         return response
 
     async def disconnect(self, request: Request, error: ClientDisconnect) -> Response:
+        """Respond to a client that left: nobody gets the response, but the log has its status."""
         return Response(status_code=400)
 
     async def bug(self, request: Request, error: Exception) -> JSONResponse:
+        """Respond to an unexpected exception, which is logged."""
         log.error("unexpected error", path=request.url.path, exc_info=error)
         without_details = GatewayError("an error inside the gateway; its log has the trace")
         return _respond(request, self._status(request, 500), without_details)
 
     def _status(self, request: Request, status: int) -> int:
+        """Return the status, or 200 if the sender expects it in any case."""
         if self._as_200(request):
             return 200
         return status
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Invalid:
+    """Return the problems of a request; for a job of another platform, the one that names it."""
     model = model_of(request)
-    if translate.is_job(model):
+    if submitted.is_job(model):
         problem = problem_of_foreign_job(error.body)
         if problem is not None:
             return Invalid([problem])
     problems = refusal(request, error).problems
-    return Invalid([*problems, *translate.job_problems(error.body, model)])
+    return Invalid([*problems, *submitted.job_problems(error.body, model)])
 
 
 def denial(
@@ -234,7 +249,10 @@ def too_large_in_envelope(
     as_200: As200 = _never_as_200,
     elsewhere: Elsewhere = _no_other_protocol,
 ) -> ASGIApp:
-    """Put the refusal of a too large body into the envelope: the framework's limiter sends plain text."""
+    """Put the refusal of a too large body into the envelope.
+
+    The framework's limiter sends plain text.
+    """
 
     async def serve(
         scope: Scope,
@@ -270,6 +288,7 @@ def too_large_in_envelope(
 
 
 def _is_limiters_refusal(message: Message) -> bool:
+    """True for the start of the response with which the framework's limiter refuses a body."""
     if message["type"] != "http.response.start" or message["status"] != 413:
         return False
     content_type = Headers(raw=list(message.get("headers", ()))).get("content-type", "")
@@ -277,6 +296,7 @@ def _is_limiters_refusal(message: Message) -> bool:
 
 
 def _kept_or_of_path(request: Request, code: int) -> int:
+    """Return the HTTP status of an error of the framework; a few are the same at every path."""
     if code in _KEPT_STATUS:
         return code
     return _status_of_path(request, code)
@@ -295,6 +315,10 @@ def _respond(
     error: GatewayError,
     words: Words = str,
 ) -> JSONResponse:
+    """Return an error in the envelope.
+
+    It is in the language of its reader and, at paths that people use, has the next step.
+    """
     language = of_header(request.headers.get("accept-language", ""))
     body = envelope(error, words)
     if language != ENGLISH:

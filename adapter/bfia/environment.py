@@ -1,7 +1,7 @@
 """The environment of a container (component layer 3.3, 3.4): system.*, config.*, runtime.*.
 
-Booleans are ``True`` and ``False``, numbers decimal text, objects and lists JSON in UTF-8; a null parameter
-is left out and an empty text stays set.
+Booleans are ``True`` and ``False``, numbers decimal text, objects and lists JSON in UTF-8; a null
+parameter is left out and an empty text stays set.
 """
 
 import json
@@ -20,7 +20,7 @@ QUERY = "/v1/platform/algorithm/task/query"  # path at a container's control por
 
 _QUERY_SECONDS = 2.0
 _LARGEST_ANSWER = 64 * 1024  # bytes
-_TUNING = ("n_threads", "chunk_size")
+_TUNING = ("n_threads", "chunk_size")  # settings of an image, which it may declare itself
 _LARGEST_WHOLE_FLOAT = 1e15  # larger floats are written with their exponent
 
 
@@ -34,7 +34,10 @@ def session_of(
     task_id: str,
     per_task: bool,
 ) -> str:
-    """Return the session of a task's containers; with ``per_task``, as one peer has it, each task has its own."""
+    """Return the session of a task's containers.
+
+    ``per_task``: as one peer has it, each task has a session of its own.
+    """
     if per_task:
         return session_id(task_id)
     return session_id(job_id)
@@ -84,35 +87,39 @@ def _checkpoint(run: Run, site: Site) -> dict[str, str]:
 
 
 def _parties(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
-    """Return node and institution of each party of the task."""
+    """Return node and institution of each party of the task, except the excluded ones.
+
+    A node without a known institution counts as its own institution.
+    """
     variables = {}
     for party in local.spec.parties:
         is_in_task = not run.roles or party.role in run.roles
-        if not is_in_task or party.label in local.excluded:
-            continue
-        institution = site.institution_of.get(party.node)
-        variables[f"config.node_id.{party.label}"] = party.node
-        variables[f"config.inst_id.{party.label}"] = institution or party.node
+        if is_in_task and party.label not in local.excluded:
+            institution = site.institution_of.get(party.node)
+            variables[f"config.node_id.{party.label}"] = party.node
+            variables[f"config.inst_id.{party.label}"] = institution or party.node
     return variables
 
 
 def _parameters(run: Run) -> dict[str, str]:
-    return {
-        f"runtime.component.parameter.{name}": encode_parameter(value)
-        for name, value in run.parameters.items()
-        if value is not None
-    }
+    """Return the run's parameters, without those that are null."""
+    variables = {}
+    for name, value in run.parameters.items():
+        if value is not None:
+            variables[f"runtime.component.parameter.{name}"] = encode_parameter(value)
+    return variables
 
 
 def _addresses(kind: str, addresses: Mapping[str, Address], profile: str) -> dict[str, str]:
-    return {
-        f"runtime.component.{kind}.{name}": _encode_address(address, profile)
-        for name, address in addresses.items()
-    }
+    """Return the addresses of inputs or outputs (``kind``: ``input`` or ``output``)."""
+    variables = {}
+    for name, address in addresses.items():
+        variables[f"runtime.component.{kind}.{name}"] = _encode_address(address, profile)
+    return variables
 
 
 def _of_image(run: Run, site: Site) -> dict[str, str]:
-    """Return the variables that depend on the image's declaration and the admin's settings for it."""
+    """Return the variables by the image's declaration, and the admin's settings for the image."""
     variables = {}
     control_port = run.declared.get("control_port")
     if control_port:
@@ -129,17 +136,19 @@ def _of_image(run: Run, site: Site) -> dict[str, str]:
 
 
 def encode_parameter(value: Any) -> str:
-    """Write a parameter's value as text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WHOLE_FLOAT:
-        return str(int(value))
+    """Write a parameter's value as text: whole floats without a fraction, objects as JSON."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value)
+        case float() if value.is_integer() and abs(value) < _LARGEST_WHOLE_FLOAT:
+            return str(int(value))
     return json.dumps(value, ensure_ascii=False)
 
 
 def _encode_address(address: Address, profile: str) -> str:
+    """Return an address as text; images for FATE read its two parts in exchanged places."""
     namespace = address.namespace
     name = address.name
     if profile == FATE:
@@ -148,7 +157,7 @@ def _encode_address(address: Address, profile: str) -> str:
 
 
 def container_status(run: Run, address: str) -> TaskStatus | None:
-    """Ask a container at its control port how its task ended; return None if it does not report an end.
+    """Ask a container at its control port how its task ended; None if it does not report an end.
 
     The answer is trusted as little as a callback: a container speaks for its own run alone.
     """
@@ -186,7 +195,10 @@ def _query(url: str, task_id: str) -> bytes | None:
 
 
 def _status_of(body: Any) -> TaskStatus | None:
-    """Return the status in a container's answer, None for a refusal. Raises ValueError for an unknown status."""
+    """Return the status in a container's answer; None for a refusal.
+
+    Raises ValueError for an unknown status.
+    """
     if not isinstance(body, dict) or body.get("code") not in (0, "0"):
         return None
     return TaskStatus(str(body.get("status")).upper())

@@ -1,6 +1,7 @@
 """Examples for the interface description: small bodies that a fresh node accepts, in their order.
 
-`JOB` and `TASK` are ids that senders choose. For ids that this node makes itself, the examples have constant ones.
+`JOB` and `TASK` are ids that senders choose. For ids that this node makes itself, the examples have
+constant ones.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
-"""The paths for other nodes: ``/v1/interconn/schedule`` (control layer 3) and ``/v1/interconn/job/audit``.
+"""The paths for other nodes: ``/v1/interconn/schedule`` (control layer 3) and
+``/v1/interconn/job/audit``.
 
-The job audit of the management layer asks whether a node would take part in a job, before it is created there.
-Its ``query`` is an extension: the standard has one for every other audit.
+The job audit of the management layer asks whether a node would take part in a job, before it is
+created there. Its ``query`` is an extension: the standard has one for every other audit.
 """
 
 import time
@@ -13,10 +14,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import Field, TypeAdapter, ValidationError
 
-from adapter.bfia import examples, translate, wire
+from adapter.bfia import examples, translate, views, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.peer import JOB_AUDIT, Peer
-from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, described, on, read
+from adapter.bfia.requests import (
+    NO_ROUTE,
+    Caller,
+    Named,
+    Paths,
+    Peers,
+    Sender,
+    on,
+    query_parameters,
+    read,
+)
 from adapter.bfia.route_check import call_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, OutputQuery
 from gateway.domain.redaction import redacted
@@ -60,7 +71,7 @@ def _add_task_paths(
 
     @path("/task/callback", "A participating node reports a task's state (3.9)", news)
     def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
-        status = translate.task_status(body.status)
+        status = views.task_status(body.status)
         report = TaskReport(body.task_id, body.role, status, body.failed_by)
         scheduler.report_task(report, caller.node)
 
@@ -68,7 +79,7 @@ def _add_task_paths(
     def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
         news = participant.poll_task(body.task_id, body.role, caller.node)
         return wire.StateData(
-            status=translate.wire_status(news.status, caller.profile),
+            status=views.wire_status(news.status, caller.profile),
             **translate.failure_fields(news.failure),
         )
 
@@ -95,7 +106,7 @@ def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -
             return scheduler.job_status(query.job_id, caller.node)
 
         view = await on(peers.limiters.rest, caller.sender, job_status)
-        body = redacted(translate.status_body(view, caller.profile))
+        body = redacted(views.status_body(view, caller.profile))
         return ok(wire.StatusData(**body), caller.profile)
 
 
@@ -121,7 +132,10 @@ def _add_scheduler_paths(
     def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller) -> None:
         cause = None
         if caller.profile.stops_for_failures:
-            text = f"stopped by {caller.node}, whose requests do not tell a person's stop from a container's death"
+            text = (
+                f"stopped by {caller.node}, whose requests do not tell a person's stop from a "
+                "container's death"
+            )
             cause = Failure("STOPPED", text)
         scheduler.stop_job(body.job_id, body.task_name, caller.node, cause)
 
@@ -181,7 +195,7 @@ def _add_participant_paths(
     def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
         plan = participant.dry_run(spec, caller.node)
-        return wire.PlanData(checks=translate.redact_plan(plan))
+        return wire.PlanData(checks=views.redact_plan(plan))
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
     def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
@@ -285,7 +299,10 @@ _OUTPUTS = TypeAdapter(Annotated[list[OutputMetadata], Field(max_length=1000)])
 
 
 def ask_output_metadata(peer: Peer, query: OutputQuery) -> Sequence[OutputMetadata]:
-    """Ask a peer for the metadata of outputs. Raises the peer's refusal; `NotServed` if it lacks the path."""
+    """Ask a peer for the metadata of outputs.
+
+    Raises the peer's refusal; `NotServed` if it lacks the path.
+    """
     body = {
         "job_id": query.job_id,
         "task_name": query.task,
@@ -333,7 +350,7 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     @router.get(
         f"{JOB_AUDIT}/query",
         summary="What has become of a question of the sender's (ours)",
-        openapi_extra=described(wire.AuditQuery),
+        openapi_extra=query_parameters(wire.AuditQuery),
         max_body_size=peers.ids_bytes,
     )
     async def query(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StateData]:

@@ -1,7 +1,7 @@
 """One request to a peer over HTTP, and the meaning of its response.
 
-A call is made once. The scheduler decides on repetitions, as it knows which are safe; here a failure
-becomes an exception, which states whether the request can have arrived.
+A call is made once. The scheduler decides on repetitions, as it knows which are safe; here a
+failure becomes an exception, which states whether the request can have arrived.
 """
 
 import json
@@ -65,13 +65,22 @@ PROFILE_MISMATCH = "PROFILE_MISMATCH"
 # Paths that a peer may lack (our extensions and one of the standard) -> the effect of that.
 # ``docs/between-nodes.md`` lists them among all paths between nodes.
 OPTIONAL = {
-    "/job/resource/apply": "it is not asked: only a party that tells of `resources` at `/job/create` is",
+    "/job/resource/apply": (
+        "it is not asked: only a party that tells of `resources` at `/job/create` is"
+    ),
     "/job/resource/return": "it is not asked: it reserves nothing",
     "/job/resource/free": "not needed: whoever schedules tries again by itself",
-    "/node/hello": "identity, clock, body size, latency and the way back cannot be tried; all else is",
-    "/job/rerun": "it cannot be asked for there, only at the node that schedules the job (`NOT_SERVED_THERE`)",
+    "/node/hello": (
+        "identity, clock, body size, latency and the way back cannot be tried; all else is"
+    ),
+    "/job/rerun": (
+        "it cannot be asked for there, only at the node that schedules the job (`NOT_SERVED_THERE`)"
+    ),
     "/job/delete": "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
-    "/job/plan": "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all the same",
+    "/job/plan": (
+        "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all "
+        "the same"
+    ),
     "/job/suspend": "refused with NOT_SERVED_THERE; nothing changes",
     "/job/resume": "refused with NOT_SERVED_THERE; nothing changes",
     "/job/parameters": "refused with NOT_SERVED_THERE; nothing changes",
@@ -84,6 +93,7 @@ LONGEST_CALL = 10.0  # seconds of one control request; the scheduler relies on i
 
 # Header with the milliseconds that the sender waits for a response through a relay.
 WITHIN = "x-relay-within"
+# Reasons of errors of relays
 RELAY_NOT_ALLOWED = "RELAY_NOT_ALLOWED"
 RELAY_LOOP = "RELAY_LOOP"
 TARGET_UNREACHABLE = "TARGET_UNREACHABLE"  # by the last relay: no response from the node behind it
@@ -103,11 +113,19 @@ _UNAVAILABLE = (429, 502, 503, 504)  # HTTP statuses of a peer, or a proxy, that
 _NO_SUCH_PATH = (404, 405, 501)  # HTTP statuses of web frameworks for unknown paths and methods
 _LONGEST_MESSAGE = 2000  # characters of a peer's message in the timeline
 _LONGEST_REFUSAL = 4000  # characters of a peer's message in an error
-_LONGEST_REASON = 200
+_LONGEST_REASON = 200  # characters of a peer's reason
+_LARGEST_NUMBER = 2**53  # larger whole numbers are not exact in JSON
 
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+# Beginnings of the paths that have a layer already
+_LAYERS = ("/v1/", "/v2/", "/health/")
+
+
+_ENVELOPE_FIELDS = ("code", "msg", "message", "data")
 
 
 def _name_node(call: Callable[Concatenate["Peer", P], T]) -> Callable[Concatenate["Peer", P], T]:
@@ -125,10 +143,12 @@ def _name_node(call: Callable[Concatenate["Peer", P], T]) -> Callable[Concatenat
 
 
 def _no_headers(node: NodeId) -> Mapping[str, str]:
+    """Return no further headers."""
     return {}
 
 
 def _no_key() -> KeyPair | None:
+    """Return no key pair: requests are not signed."""
     return None
 
 
@@ -169,7 +189,10 @@ class _Call:
 
 
 class Peer:
-    """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
+    """One peer, as its route describes it at the moment of the call.
+
+    Raises `Refused` and `PeerUnreachable`.
+    """
 
     def __init__(
         self,
@@ -193,6 +216,7 @@ class Peer:
 
     @property
     def _route(self) -> Route:
+        """The node's route now. Raises `Refused` (NODE_UNKNOWN) if there is none."""
         try:
             return self._resolve(self.node)
         except UnknownNode as error:
@@ -200,7 +224,10 @@ class Peer:
 
     @property
     def takes_bundles(self) -> bool:
-        """Whether the peer gets the signed bundles of jobs: it has exchanged keys with this node."""
+        """Whether the peer gets the signed bundles of jobs.
+
+        That is so if it has exchanged keys with this node, and signing is not off.
+        """
         return bool(self._route.keys) and self._route.signing_mode != "off"
 
     @property
@@ -214,10 +241,10 @@ class Peer:
         return self._data(path, status, response)
 
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
-        """Request ``job/status_all`` and return ``data`` with its sibling fields; a success needs an object.
+        """Request ``job/status_all`` and return ``data`` with its sibling fields.
 
-        Raises `PeerUnreachable`, and for every response but success `Refused`, `NotFound`, `NotAllowed` or
-        `Invalid`.
+        Raises `PeerUnreachable`; for every response but a success with an object `Refused`,
+        `NotFound`, `NotAllowed` or `Invalid`.
         """
         query = {"job_id": job_id}
         path = "/job/status_all"
@@ -232,9 +259,9 @@ class Peer:
     def ask(
         self, path: str, body: Mapping[str, Any], method: str = "POST", **options: Any
     ) -> Mapping[str, Any]:
-        """Make a request at an `OPTIONAL` path, or of the management layer; ``options`` as in `post`.
+        """Make a request at an `OPTIONAL` path, or of the management layer.
 
-        Raises `NotServed` if the peer lacks the path.
+        ``options`` as in `post`. Raises `NotServed` if the peer lacks the path.
         """
         status, response = self.raw(method, path, body, **options)
         if self._lacks_path(status, response):
@@ -262,24 +289,35 @@ class Peer:
         A body without a JSON object is returned as a `Page`. Raises `PeerUnreachable`.
 
         ``timeout_factor`` multiplies the route's deadline; ``more`` are the headers of another
-        protocol, instead of this node's signature; ``permits`` are the peer's that the request uses.
+        protocol, instead of this node's signature; ``permits`` are the peer's that the request
+        uses.
         """
         route = self._route
         timeout = min(route.deadline, LONGEST_CALL) * timeout_factor
         client = self._connections.to(route.url, route.identity)
+        headers = self._headers(route, timeout, more or self._sign(self.node), permits)
+        call = self._prepare(route, method, path, urlencode(query or {}), headers, body, timeout)
+        response = self._send(client, call)
+        return self._read(call, response)
+
+    def _headers(
+        self, route: Route, timeout: float, proof: Mapping[str, str], permits: str
+    ) -> dict[str, str]:
+        """Return the headers of a request, without this node's signature.
+
+        ``proof``: headers that prove this node's identity; ``timeout``: seconds.
+        """
         headers = {
             "content-type": "application/json",
             **request_headers(self._me, self.node),
         }
         if route.via:
             headers[WITHIN] = str(int(timeout * 1000))
-        proof = more or self._sign(self.node)
-        headers |= {name.lower(): value for name, value in proof.items()}
+        for name, value in proof.items():
+            headers[name.lower()] = value
         if permits:
             headers["x-mprac-token-set"] = permits
-        call = self._prepare(route, method, path, urlencode(query or {}), headers, body, timeout)
-        response = self._send(client, call)
-        return self._read(call, response)
+        return headers
 
     def _prepare(
         self,
@@ -291,26 +329,30 @@ class Peer:
         body: Mapping[str, Any],
         timeout: float,
     ) -> _Call:
-        """Return the signed request."""
-        if not path.startswith(("/v1/", "/v2/", "/health/")):
+        """Return the signed request; a path without a layer belongs to the control layer."""
+        if not path.startswith(_LAYERS):
             path = INTERCONN + path
         content = json.dumps(body, ensure_ascii=False).encode()
         signable = Signable(method, path, query, digest(content), self._me, self.node)
-        pair = None
         if route.signing_mode != "off":
-            pair = self._key()
-        if pair is not None:
-            seconds = int(headers["x-timestamp"]) // 1000
-            value = sign(pair, signable, headers["x-nonce"], seconds)
-            signed = signatures.headers(signable, value)
-            if "signature" in headers:  # FATE has a header of that name
-                del signed["signature-input"], signed["signature"]
-            headers |= signed
+            headers = self._signed(headers, signable)
         target = path
         if query:
             target = f"{path}?{query}"
         request = Request(method, target, headers, content)
         return _Call(route, request, signable, timeout, time.monotonic())
+
+    def _signed(self, headers: dict[str, str], signable: Signable) -> dict[str, str]:
+        """Return the headers with this node's signature; unchanged if it has no key."""
+        pair = self._key()
+        if pair is None:
+            return headers
+        seconds = int(headers["x-timestamp"]) // 1000
+        value = sign(pair, signable, headers["x-nonce"], seconds)
+        signature = signatures.headers(signable, value)
+        if "signature" in headers:  # FATE has a header of that name
+            del signature["signature-input"], signature["signature"]
+        return {**headers, **signature}
 
     def _send(self, client: Client, call: _Call) -> Response:
         """Send a request and return the response. Raises `PeerUnreachable`."""
@@ -343,7 +385,8 @@ class Peer:
     def _read(self, call: _Call, response: Response) -> tuple[int, Any]:
         """Return HTTP status and JSON object (or `Page`) of a response.
 
-        Raises `PeerUnreachable` for responses of relays and overloaded peers, and for unproven ones.
+        Raises `PeerUnreachable` for responses of relays and overloaded peers, and for unproven
+        ones.
         """
         status = response.status
         content = _json(response.body)
@@ -351,16 +394,8 @@ class Peer:
         page = None
         if not isinstance(content, Mapping):
             page = page_of(status, response.headers, response.body, len(call.request.body))
-        message = envelope.get("msg") or envelope.get("message") or ""
-        self._record(call, status, _code(envelope.get("code")), str(message))
-        relay_answer = relayed(envelope)
-        if relay_answer is not None and relay_answer.reason == TARGET_UNREACHABLE:
-            words = shorten(relay_answer.message, _LONGEST_REFUSAL)
-            raise PeerUnreachable(
-                f"next hop {relay_answer.relay}: {words}",
-                delivered=relay_answer.delivered or call.must_be_proven,
-                reason=relay_answer.reason,
-            )
+        self._record(call, status, _code(envelope.get("code")), _message(envelope))
+        _check_target(call, envelope)
         if status in _UNAVAILABLE:
             raise _unavailable(call, status, envelope, page)
         self._check_signature(call, response, envelope)
@@ -371,34 +406,28 @@ class Peer:
     def _check_signature(
         self, call: _Call, response: Response, envelope: Mapping[str, Any]
     ) -> None:
-        """Raise `PeerUnreachable` if the response is not proven to be the peer's, as its route demands."""
+        """Check the signature of a response as the route demands.
+
+        Raises `PeerUnreachable` if the response is not proven to be the peer's.
+        """
         keys = call.route.keys
         signature = response.headers.get("x-auth-sign", "")
-        may_be_proven = call.route.signing_mode == "accepted" and keys and signature
-        if not call.must_be_proven and not may_be_proven:
+        has_signature = bool(keys) and bool(signature)
+        may_be_proven = has_signature and call.route.signing_mode == "accepted"
+        if not (call.must_be_proven or may_be_proven):
             return
         signed = SignableResponse(response.status, digest(response.body), call.signable)
         try:
             signatures.check_response(signed, signature, call.request.headers["x-nonce"], keys)
         except NotAllowed as error:
-            message = envelope.get("msg") or envelope.get("message") or "nothing"
-            words = shorten(message, _LONGEST_MESSAGE)
-            relay_answer = relayed(envelope)
-            reason = "ANSWER_NOT_SIGNED"
-            if relay_answer is not None:
-                reason = relay_answer.reason
-            unproven = PeerUnreachable(
-                f"{call.speaker} says, unproven: {words}; "
-                f"this answer is not proven to be its own: {error.message}",
-                reason=reason,
-            )
-            if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
-                unproven.skew = _skew(response.headers.get("date", ""))
-            raise unproven from error
+            raise _unproven(call, response, envelope, error.message) from error
 
     @_name_node
     def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
+        """Post to the peer's transport layer; return HTTP status and body.
+
+        Raises `PeerUnreachable`.
+        """
         route = self._route.channel
         timeout = min(route.deadline, LONGEST_CALL)
         if is_grpc(route.url):
@@ -416,22 +445,24 @@ class Peer:
 
     def other_profile(self, status: int, response: Any) -> str:
         """Return the profile that a peer of the standard's own dialect reveals; empty for none."""
-        body = as_mapping(response)
         if self.profile.name != "spec" or status != 200:
             return ""
+        body = as_mapping(response)
         words = str(body.get("message") or body.get("msg") or "")
         return reveal_profile(_number(body.get("code")), words)
 
     @_name_node
     def check_profile(self) -> None:
-        """Refuse a peer that speaks another dialect than its route says; each address is asked once.
+        """Refuse a peer that speaks another dialect than its route says.
 
-        A peer with keys in its route signs as the standard has it and is not asked. Raises `Refused`
-        (PROFILE_MISMATCH) and `PeerUnreachable`, both before anything of a job was sent.
+        Each address is asked once. A peer with keys in its route signs as the standard has it and
+        is not asked. Raises `Refused` (PROFILE_MISMATCH) and `PeerUnreachable`, both before
+        anything of a job was sent.
         """
         route = self._route
         address = (self.node, route.url)
-        if route.profile != "spec" or route.keys or address in self._connections.profile_checked:
+        needs_check = route.profile == "spec" and not route.keys
+        if not needs_check or address in self._connections.profile_checked:
             return
         exchanges: list[Exchange] = []
         try:
@@ -442,6 +473,7 @@ class Peer:
                 return
             for exchange in exchanges:
                 exchanged(exchange)
+            # Nothing of a job was sent, so nothing of a job can have been delivered.
             failed = PeerUnreachable(error.message, delivered=False, reason=error.reason)
             failed.skew = error.skew
             raise failed from error
@@ -455,8 +487,8 @@ class Peer:
     def _lacks_path(self, status: int, response: Any) -> bool:
         """True if nothing is served at a path, rather than that a path refused the request.
 
-        Web frameworks respond with 404, or with 405 if a pattern of other paths fits. A refusal by a
-        path of the protocol has a reason of its own, or HTTP 200.
+        Web frameworks respond with 404, or with 405 if a pattern of other paths fits. A refusal by
+        a path of the protocol has a reason of its own, or HTTP 200.
         """
         body = as_mapping(response)
         reason = as_mapping(body.get("data")).get("reason")
@@ -475,20 +507,15 @@ class Peer:
         """
         if isinstance(body, Page):
             raise body.refusal(self.node)
-        data = as_mapping(body.get("data"))
-        if _number(body.get("code")) not in SUCCESS_CODES or not 200 <= status < 300:
+        is_http_success = 200 <= status < 300
+        if not is_http_success or _number(body.get("code")) not in SUCCESS_CODES:
             raise self._refusal(path, status, body)
-        fields = {
-            name: value
-            for name, value in body.items()
-            if name not in ("code", "msg", "message", "data")
-        }
-        return {**fields, **data}
+        fields = {name: value for name, value in body.items() if name not in _ENVELOPE_FIELDS}
+        return {**fields, **as_mapping(body.get("data"))}
 
     def _refusal(self, path: str, status: int, body: Mapping[str, Any]) -> GatewayError:
         """Return the error of a response without a success code."""
-        code = body.get("code")
-        number = _number(code)
+        number = _number(body.get("code"))
         data = as_mapping(body.get("data"))
         message = shorten(body.get("msg") or body.get("message") or "", _LONGEST_REFUSAL)
         speaker = self.node
@@ -496,21 +523,60 @@ class Peer:
         if relay_answer is not None:
             speaker = f"{relay_answer.relay}, which answers in the place of {self.node}"
         hint = self.profile.without_paths
-        if hint and number == self.profile.unknown_path_code and "404" in message:
+        is_unknown_path = number == self.profile.unknown_path_code and "404" in message
+        if hint and is_unknown_path:
             text = f"{speaker} does not serve this path ({message}): {hint}"
             return Refused(text, reason="NOT_SERVED_THERE")
         profile = self.other_profile(status, body)
         if profile:
             self._connections.profile_checked.discard((self.node, self._route.url))
             return _profile_mismatch(speaker, profile, message)
-        if isinstance(data.get("reason"), str) and data["reason"]:
-            return _refusal_with_reason(f"{speaker}: {message or _code(code)}", number, data)
-        text = f"{speaker} refuses {path} without a code"
-        if code is not None:
-            text = f"{speaker} refuses {path} with code {_code(code)}"
-        if message:  # some write "success" even in a refusal
-            text = f"{text}: {message}"
-        return Refused(text)
+        has_reason = isinstance(data.get("reason"), str) and bool(data["reason"])
+        if has_reason:
+            text = f"{speaker}: {message or _code(body.get('code'))}"
+            return _refusal_with_reason(text, number, data)
+        return _refusal_without_reason(speaker, path, body.get("code"), message)
+
+
+def _message(envelope: Mapping[str, Any]) -> str:
+    """Return the text of a response, which is in ``msg`` or ``message``; empty without one."""
+    return str(envelope.get("msg") or envelope.get("message") or "")
+
+
+def _check_target(call: _Call, envelope: Mapping[str, Any]) -> None:
+    """Raise `PeerUnreachable` if a relay reports that the node behind it does not respond."""
+    relay_answer = relayed(envelope)
+    if relay_answer is None or relay_answer.reason != TARGET_UNREACHABLE:
+        return
+    words = shorten(relay_answer.message, _LONGEST_REFUSAL)
+    raise PeerUnreachable(
+        f"next hop {relay_answer.relay}: {words}",
+        # The relay's word is not proven if the peer's responses must be.
+        delivered=relay_answer.delivered or call.must_be_proven,
+        reason=relay_answer.reason,
+    )
+
+
+def _unproven(
+    call: _Call, response: Response, envelope: Mapping[str, Any], why: str
+) -> PeerUnreachable:
+    """Return the error of a response that is not proven to be the peer's.
+
+    ``why``: the fault of its signature. The peer's refusal of our own signature reveals the time of
+    its clock.
+    """
+    words = shorten(_message(envelope) or "nothing", _LONGEST_MESSAGE)
+    reason = "ANSWER_NOT_SIGNED"
+    relay_answer = relayed(envelope)
+    if relay_answer is not None:
+        reason = relay_answer.reason
+    error = PeerUnreachable(
+        f"{call.speaker} says, unproven: {words}; this answer is not proven to be its own: {why}",
+        reason=reason,
+    )
+    if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
+        error.skew = _skew(response.headers.get("date", ""))
+    return error
 
 
 def _unavailable(
@@ -530,9 +596,14 @@ def _unavailable(
 
 
 def _profile_mismatch(speaker: str, profile: str, message: str) -> Refused:
+    """Return the error of a peer that speaks another dialect than its route says.
+
+    ``profile``: the one that it speaks, by its ``message``.
+    """
     words = shorten(message, _LONGEST_MESSAGE)
     return Refused(
-        f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not say so",
+        f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not "
+        "say so",
         reason=PROFILE_MISMATCH,
     )
 
@@ -570,12 +641,12 @@ def relayed(response: Mapping[str, Any]) -> Relayed | None:
     data = as_mapping(response.get("data"))
     reason = data.get("reason")
     relay = data.get("relay")
-    if not isinstance(reason, str) or reason not in RELAY_CODES:
+    if not isinstance(reason, str) or not isinstance(relay, str):
         return None
-    if not isinstance(relay, str) or not _RELAY_NODE.fullmatch(relay):
+    if reason not in RELAY_CODES or not _RELAY_NODE.fullmatch(relay):
         return None
-    message = str(response.get("msg") or response.get("message") or "")
-    return Relayed(relay, reason, message, data.get("delivered") is not False)
+    was_delivered = data.get("delivered") is not False
+    return Relayed(relay, reason, _message(response), was_delivered)
 
 
 def _skew(date: str) -> float:
@@ -590,13 +661,17 @@ def _code(code: Any) -> Any:
     """Return a code unchanged if it is null or a usual number, any other value as a short text."""
     if code is None:
         return None
-    if isinstance(code, int) and abs(code) < 2**53:
+    is_usual_number = isinstance(code, int) and abs(code) < _LARGEST_NUMBER
+    if is_usual_number:
         return code
     return shorten(str(code), 100)
 
 
 def _json(content: bytes) -> Any:
-    """Read JSON; None for anything else. Lone surrogates, which no database stores, become ``?``."""
+    """Read JSON; None for anything else.
+
+    Lone surrogates, which no database stores, become ``?``.
+    """
     try:
         text = json.dumps(json.loads(content), ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"))
@@ -606,20 +681,31 @@ def _json(content: bytes) -> Any:
 
 def _number(code: Any) -> int | None:
     """Return a code as a number, which some peers send as text; None for any other value."""
-    if isinstance(code, bool):
-        return None
-    if isinstance(code, int | float) and code == code // 1:
-        return int(code)
-    if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code):
-        return int(code)
+    match code:
+        case bool():
+            return None
+        case int() | float() if code == code // 1:
+            return int(code)
+        case str() if re.fullmatch(r"-?[0-9]{1,9}", code):
+            return int(code)
     return None
+
+
+def _refusal_without_reason(speaker: str, path: str, code: Any, message: str) -> Refused:
+    """Return the error of a refusal that has at most a code and a message."""
+    text = f"{speaker} refuses {path} without a code"
+    if code is not None:
+        text = f"{speaker} refuses {path} with code {_code(code)}"
+    if message:  # some write "success" even in a refusal
+        text = f"{text}: {message}"
+    return Refused(text)
 
 
 def _refusal_with_reason(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
     """Return the error whose kind, reason and problems a peer reports."""
     reason = shorten(data["reason"], _LONGEST_REASON)
     problems = _problems(data.get("problems"))
-    if code == Invalid.code and problems:
+    if problems and code == Invalid.code:
         return Invalid(problems, reason=reason)
     if code == NotAllowed.code:
         return NotAllowed(message, reason=reason)
@@ -629,6 +715,7 @@ def _refusal_with_reason(message: str, code: int | None, data: Mapping[str, Any]
 
 
 def _problems(value: Any) -> list[Problem]:
+    """Return the problems that a peer reports, shortened; empty if they cannot be read."""
     if not isinstance(value, list):
         return []
     problems = []

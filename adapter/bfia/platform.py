@@ -1,11 +1,11 @@
-"""Paths called by this node's platform (the standard's control layer 4), its containers (layer 5) and providers.
+"""Paths for this node's platform (the standard's control layer 4), containers and providers.
 
-Those under ``/v1/platform/schedule`` are the standard's; under ``/v2/provider`` images are registered as our first
-users do it.
+Those under ``/v1/platform/schedule`` are the standard's; under ``/v2/provider`` images are
+registered as our first users do it.
 
-The standard leaves the details of logs open. Here lines are numbered from 0, their level is read as in
-`gateway.data.logs`, and a node with several roles returns the lines of all of them unless ``role``
-selects one.
+The standard leaves the details of logs open. Here lines are numbered from 0, their level is read as
+in `gateway.data.logs`, and a node with several roles returns the lines of all of them unless
+``role`` selects one.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,10 +21,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from adapter.bfia import examples, translate, wire
+from adapter.bfia import examples, translate, views, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.requests import IDS_BYTES, Done, Sender, described, incoming, on, read
+from adapter.bfia.requests import IDS_BYTES, Done, Sender, incoming, on, query_parameters, read
+from adapter.bfia.submitted import unknown_fields
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
@@ -49,14 +50,17 @@ E = TypeVar("E", bound=Callable[..., Any])
 SCHEDULE = "/v1/platform/schedule"
 OTHER = "/v2/schedule"  # the first users' spelling of SCHEDULE
 TASK = f"{SCHEDULE}/task"
-KEYS = tuple(wire.ProviderKeys.model_fields)
-LARGEST_NUMBER = 10**15  # of a log's line
+KEYS = tuple(wire.ProviderKeys.model_fields)  # of a provider
+LARGEST_NUMBER = 10**15  # of a line of a log
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 
 
 def _serve(router: APIRouter, path: str, *methods: str, **options: Any) -> Callable[[E], E]:
-    """Serve a path in both spellings; OpenAPI lists only the standard's, with the first of ``methods``."""
+    """Serve a path in both spellings.
+
+    OpenAPI lists only the standard's, with the first of ``methods``.
+    """
 
     def add(endpoint: E) -> E:
         for base in (SCHEDULE, OTHER):
@@ -74,6 +78,8 @@ def _serve(router: APIRouter, path: str, *methods: str, **options: Any) -> Calla
 
 
 class _FlowQuery(BaseModel):
+    """The parameters of ``query_job_list``."""
+
     flow_id: str = Field(default="", description="only this flow")
 
 
@@ -88,8 +94,8 @@ def operator_router(
 ) -> APIRouter:
     """Return the paths for this node's own platform; ``coordinator_node`` schedules its jobs.
 
-    ``expanded`` replaces `ALL_SITES` in a job by the nodes of the job's project. ``ids_bytes`` limits
-    the bodies of requests that carry only ids, not a whole job.
+    ``expanded`` replaces `ALL_SITES` in a job by the nodes of the job's project. ``ids_bytes``
+    limits the bodies of requests that carry only ids, not a whole job.
     """
     router = APIRouter(tags=["platform"], route_class=Route)
 
@@ -99,7 +105,10 @@ def operator_router(
         sender: Sender,
         body: Annotated[wire.CreateAll, examples.CREATE_ALL],
     ) -> wire.Answer[wire.JobData]:
-        """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
+        """Create a job at every node that it names.
+
+        Responds when all have accepted it, or one refused.
+        """
         trace_id = sender.trace_id or new_trace_id()
         spec = translate.job_spec(
             body,
@@ -111,7 +120,7 @@ def operator_router(
             spec = await on(limiters.rest, sender, partial(expanded, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
         job_id = new_id(map(profile_of, peers))
-        spec = replace(spec, job_id=job_id, unknown_fields=translate.unknown_fields(body))
+        spec = replace(spec, job_id=job_id, unknown_fields=unknown_fields(body))
         job_id = await on(limiters.peers, sender, partial(jobs.submit, spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
@@ -122,7 +131,7 @@ def operator_router(
         "GET",
         "POST",
         summary="State of a job and of all its tasks",
-        openapi_extra=described(wire.JobQuery),
+        openapi_extra=query_parameters(wire.JobQuery),
         max_body_size=ids_bytes,
     )
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
@@ -131,7 +140,7 @@ def operator_router(
         view = await on(limiters.rest, sender, partial(jobs.status_here, query.job_id))
         if view is None:  # another node has the job, and may be slow
             view = await on(limiters.peers, sender, partial(jobs.status, query.job_id))
-        return ok(wire.StatusData(**translate.status_body(view)))
+        return ok(wire.StatusData(**views.status_body(view)))
 
     @_serve(
         router,
@@ -141,7 +150,10 @@ def operator_router(
         max_body_size=ids_bytes,
     )
     async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], sender: Sender) -> Done:
-        """Stop a job, whichever node schedules it. What is over stays as it is; a second stop changes nothing."""
+        """Stop a job, whichever node schedules it.
+
+        What is over stays as it is; a second stop changes nothing.
+        """
         await on(limiters.peers, sender, partial(jobs.stop, body.job_id, body.task_name))
         return ok()
 
@@ -155,7 +167,10 @@ def operator_router(
     async def stop_task(
         body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender
     ) -> Done:
-        """Stop one task and what follows it. Other branches go on; the job ends when nothing is left to run."""
+        """Stop one task and what follows it.
+
+        Other branches go on; the job ends when nothing is left to run.
+        """
         await on(limiters.peers, sender, partial(jobs.stop, body.job_id, body.task_name))
         return ok()
 
@@ -164,7 +179,7 @@ def operator_router(
         "/job/query_job_list",
         "GET",
         summary="All jobs of a flow, or all jobs",
-        openapi_extra=described(_FlowQuery),
+        openapi_extra=query_parameters(_FlowQuery),
         max_body_size=ids_bytes,
     )
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
@@ -215,7 +230,8 @@ def container_router(
             word=shorten(body.status, _LONGEST_STATUS),
         )
         if callback.status is None:
-            # The run gets a warning all the same. Whether that works does not matter, as STATUS_UNKNOWN follows.
+            # The run gets a warning all the same. Whether that works does not matter, as
+            # STATUS_UNKNOWN follows.
             with suppress(GatewayError):
                 await on(limiters.news, sender, partial(take, callback))
             rule = f"must be one of {', '.join(_CONTAINER_STATES)}"
@@ -263,9 +279,11 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     router = APIRouter(tags=["providers"], route_class=Route)
 
     async def register_body(request: Request, sender: Sender, single: bool = False) -> Written:
-        """Register the body, which the registry parses: it accepts the standard's trailing commas."""
+        """Register the body, which the registry parses: it accepts the standard's trailing
+        commas.
+        """
         text = await request.body()
-        by = _asking(request)
+        by = _requester(request)
 
         def register_and_audit() -> tuple[Written, dict[str, Any]]:
             written = providers.register(text, by, single=single)
@@ -293,7 +311,9 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         openapi_extra=examples.REGISTER_COMPONENT,
     )
     async def register_component(request: Request, sender: Sender) -> Done:
-        """The standard's form: one image, one component; it joins the others of its provider and version."""
+        """The standard's form: one image, one component; it joins the others of its provider and
+        version.
+        """
         await register_body(request, sender, single=True)
         return ok()
 
@@ -324,7 +344,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         if not keys:
             rule = f"must hold at least one of {', '.join(KEYS)}"
             raise Invalid([Problem("body", rule, body.model_extra)])
-        work = partial(providers.delete, _asking(request), **keys)
+        work = partial(providers.delete, _requester(request), **keys)
         removed = await on(limiters.rest, sender, work)
         request.state.audit = {"deleted": list(removed.deleted), "retired": list(removed.retired)}
         data: dict[str, Any] = {"deleted": len(removed.deleted)}
@@ -337,11 +357,15 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     return router
 
 
-def _asking(request: Request) -> Requester:
-    return requester_of(getattr(request.state, "operator", ""), getattr(request.state, "role", ""))
+def _requester(request: Request) -> Requester:
+    """Return who changes providers: the person or program by the token of the request."""
+    operator = getattr(request.state, "operator", "")
+    role = getattr(request.state, "role", "")
+    return requester_of(operator, role)
 
 
 def _provider_body(provider: Any) -> dict[str, Any]:
+    """Return a provider as the users' own interface describes it."""
     components = {name: dict(c.document) for name, c in provider.components.items()}
     return {
         "name": provider.name,
@@ -356,13 +380,17 @@ def _provider_body(provider: Any) -> dict[str, Any]:
 
 
 def _level(value: Any) -> Any:
+    """Return a level of log lines in lower case.
+
+    For pydantic, which reports the PydanticCustomError that it raises for any other value.
+    """
     if not isinstance(value, str) or value.lower() not in LEVELS:
         raise PydanticCustomError("rule", "must be one of {levels}", {"levels": ", ".join(LEVELS)})
     return value.lower()
 
 
 def _number_text(value: Any) -> str | None:
-    """Return a number as text, so that JSON and query strings are parsed alike; '' counts as absent."""
+    """Return a number as text, so that JSON and query strings are parsed alike; None for ""."""
     if value == "":
         return None
     return str(value)
@@ -372,6 +400,8 @@ _Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER), BeforeValidator(_number
 
 
 class _LineQuery(BaseModel):
+    """The parameters of ``get_log_line``."""
+
     task_id: str = Field(min_length=1, description="the task's id")
     log_level: Annotated[Level, BeforeValidator(_level)] = Field(
         description="debug for all lines, info for info and worse, error for errors alone"
@@ -382,6 +412,8 @@ class _LineQuery(BaseModel):
 
 
 class _LogQuery(_LineQuery):
+    """The parameters of ``get_log``."""
+
     start: _Number = Field(description="number of the first line, from 0")
     length: _Number | None = Field(
         default=None, description="how many lines at most; without it all to the end"
@@ -398,10 +430,12 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         "GET",
         "POST",
         summary="How many lines a task's log has by now",
-        openapi_extra=described(_LineQuery),
+        openapi_extra=query_parameters(_LineQuery),
     )
     async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
-        """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
+        """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the
+        task.
+        """
         query = await read(request, _LineQuery)
         work = partial(run_logs.read, query.task_id, query.log_level, 0, 0, query.role)
         excerpt = await on(limiters.rest, sender, work)
@@ -413,14 +447,15 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         "GET",
         "POST",
         summary="Lines of a task's log",
-        openapi_extra=described(_LogQuery),
+        openapi_extra=query_parameters(_LogQuery),
     )
     async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
 
-        ``data.left_out`` more lines were requested but do not fit into one response: continue from ``data.next``.
-        ``data.parts`` says of which role and stream the lines are, in their order. A line keeps its number for as
-        long as the log is kept; lines of several roles stand in the order in which the node found them.
+        ``data.left_out`` more lines were requested but do not fit into one response: continue from
+        ``data.next``. ``data.parts`` says of which role and stream the lines are, in their order. A
+        line keeps its number for as long as the log is kept; lines of several roles stand in the
+        order in which the node found them.
         """
         query = await read(request, _LogQuery)
         work = partial(

@@ -1,4 +1,7 @@
-"""Differences between peers, as data. A profile belongs to a route; no code depends on the identity of a peer."""
+"""Differences between peers, as data.
+
+A profile belongs to a route; no code depends on the identity of a peer.
+"""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +25,8 @@ class Profile:
     status_by_get: bool = False
     # Whether READY is one of its task states.
     knows_ready: bool = True
-    # Whether ``status_all`` may have fields besides the map of task states, such as the job's state.
+    # Whether ``status_all`` may have fields besides the map of task states, such as the job's
+    # state.
     reads_job_status: bool = True
     # Whether any refusal of a poll means that the task is unknown there.
     poll_error_means_unknown: bool = False
@@ -30,11 +34,13 @@ class Profile:
     says_exists: str = ""
     # Whether a party takes part in a task only with an entry in ``task_params``.
     reads_task_entries: bool = False
-    # Whether ``namespace`` and ``name`` in a party's entry are its dataset's address rather than parameters.
+    # Whether ``namespace`` and ``name`` in a party's entry are its dataset's address rather than
+    # parameters.
     addresses_data: bool = False
     # Whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job.
     stops_task_by_id: bool = False
-    # Whether PENDING in its response to ``job/create`` means that a person there must still approve.
+    # Whether PENDING in its response to ``job/create`` means that a person there must still
+    # approve.
     waits_by_status: bool = True
     # Whether it waits for ``job/audit_confirm`` after a node's PENDING.
     takes_confirm: bool = True
@@ -73,7 +79,9 @@ _PROFILES = (
         status_by_get=True,
         poll_error_means_unknown=True,
         unknown_path_code=6000,
-        without_paths="FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own",
+        without_paths=(
+            "FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own"
+        ),
         errors_as_200=True,
         status_by_name=True,
         stops_for_failures=True,
@@ -122,21 +130,22 @@ _PYTHON_ERROR = re.compile(r"<?[A-Z]\w* ?['(]")
 
 
 def profile_named(name: str) -> Profile:
-    """Return the profile of a route."""
+    """Return the profile of a route by its name; any unknown name means the other protocol."""
     return PROFILES.get(name, _OTHER_PROTOCOL)
 
 
 def reveal_profile(code: int | None, message: str) -> str:
-    """Return the profile of nodes that give this response, with HTTP 200, at a path of the standard.
+    """Return the profile of a node by its response, with HTTP 200, at a path of the standard.
 
     Empty if the response reveals none.
     """
-    if code is None or not _PYTHON_ERROR.match(message):
+    is_python_error = _PYTHON_ERROR.match(message) is not None
+    if code is None or not is_python_error:
         return ""
     for profile in PROFILES.values():
-        if profile.unknown_path_code != code:
-            continue
-        if "404" in message and profile.without_paths:
-            return OTHER_PROTOCOL
-        return profile.name
+        if profile.unknown_path_code == code:
+            lacks_paths = "404" in message and bool(profile.without_paths)
+            if lacks_paths:
+                return OTHER_PROTOCOL
+            return profile.name
     return ""

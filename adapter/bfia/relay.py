@@ -1,8 +1,9 @@
-"""Relays requests between other nodes: control requests and messages of the channel, without parsing them.
+"""Relays requests between other nodes: control requests, and messages of the channel unparsed.
 
-A request is relayed only if the routes of both its source and its target say ``relay: true``. It keeps its headers
-and body, so that the target sees the source; each relay appends itself to the header `PASSED`, which reveals loops.
-A relay's own response carries a reason and the relay's name, so that it cannot be mistaken for the target's.
+A request is relayed only if the routes of both its source and its target say ``relay: true``. It
+keeps its headers and body, so that the target sees the source; each relay appends itself to the
+header `PASSED`, which reveals loops. A relay's own response carries a reason and the relay's name,
+so that it cannot be mistaken for the target's.
 """
 
 import json
@@ -33,7 +34,7 @@ BETWEEN_NODES = "/v1/interconn/"
 PASSED = "x-relay-path"  # header with the nodes that have relayed a request, separated by commas
 MOST_HOPS = 8  # nodes that may relay one request
 
-LARGEST_RESPONSE = 32 * 1024**2
+LARGEST_RESPONSE = 32 * 1024**2  # bytes
 _TIMEOUT_SHARE = 0.9  # of the sender's timeout; the rest is for the response's way back
 _SHORTEST_TIMEOUT = 0.05  # seconds
 _CONNECT_SECONDS = 3.0
@@ -70,7 +71,10 @@ RecordRefusal = Callable[[str, str, str, str], None]
 
 
 class RelayRefused(Exception):
-    """The request is not relayed, or the target did not respond; the reason is one of `RELAY_CODES`."""
+    """The request is not relayed, or the target did not respond.
+
+    The reason is one of `RELAY_CODES`.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,10 @@ class RelayRefused(Exception):
         message: str,
         delivered: bool | None = None,
     ) -> None:
-        """``delivered``: whether a silent target may have got the request; None for other reasons."""
+        """``delivered``: whether a silent target may have got the request;
+
+        None for other reasons.
+        """
         super().__init__(message)
         self.reason = reason
         self.delivered = delivered
@@ -112,13 +119,17 @@ class _Transit:
     @property
     def has_body(self) -> bool:
         """True if a body follows the headers."""
-        headers = self.request.headers
         if self.request.scope["http_version"] == GRPC:
             return True
-        return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        headers = self.request.headers
+        has_length = headers.get("content-length", "0") != "0"
+        return has_length or "transfer-encoding" in headers
 
     def timeout(self, route: Route) -> float:
-        """Return the seconds to wait for the target: shorter than the sender's timeout, so that it hears of silence."""
+        """Return the seconds to wait for the target.
+
+        They are fewer than the sender's, so that the sender hears that the target is silent.
+        """
         if self.by_channel:
             return route.deadline * _TIMEOUT_SHARE
         usual = min(route.deadline, peer.LONGEST_CALL)
@@ -140,18 +151,37 @@ class _Transit:
         return route.url + path
 
     def headers(self, me: str, seconds: float) -> list[tuple[bytes, bytes]]:
-        """Return the headers for the target, with this node as the last relay."""
-        headers = [
-            (name, value)
-            for name, value in self.request.headers.raw
-            if name.lower() not in _DROPPED_HEADERS
-        ]
+        """Return the headers for the target, with this node as the last relay.
+
+        ``seconds``: the time for the response.
+        """
+        headers = []
+        for name, value in self.request.headers.raw:
+            if name.lower() not in _DROPPED_HEADERS:
+                headers.append((name, value))
         passed = ",".join((*self.passed, me))
         headers.append((PASSED.encode(), passed.encode("latin-1", "replace")))
         if not self.by_channel:
             milliseconds = str(int(seconds * 1000))
             headers.append((peer.WITHIN.encode(), milliseconds.encode()))
         return headers
+
+
+def _is_between_nodes(scope: Scope) -> bool:
+    """True for a request at a path between nodes, without steps out of it."""
+    path = scope.get("path", "")
+    is_path = path.startswith(BETWEEN_NODES) and ".." not in path.split("/")
+    return is_path and bool(scope["type"] == "http")
+
+
+def _ends_of(request: Request, by_channel: bool) -> tuple[str, str] | None:
+    """Return source and target of a request; None for a channel's path or headers without them."""
+    if not by_channel:
+        call = incoming(request)
+        return call.source, call.target
+    if request.scope["path"] not in (INVOKE, PART):
+        return None
+    return read_ends(request.headers.raw)
 
 
 class Relay:
@@ -166,7 +196,11 @@ class Relay:
         limits: tuple[int, int],
         refused: RecordRefusal,
     ) -> None:
-        """``table`` returns the current routes; ``limits`` are the largest bodies of control and channel."""
+        """``table`` returns the current routes; ``refused`` records each refusal.
+
+        ``limits``: bytes of the largest bodies of a control request and of a message of the
+        channel.
+        """
         self._app = app
         self._node = node
         self._table = table
@@ -191,22 +225,14 @@ class Relay:
 
     def _transit(self, scope: Scope, receive: Receive) -> _Transit | None:
         """Return a request that is addressed to another node; None for any other."""
-        path = scope.get("path", "")
-        if scope["type"] != "http" or not path.startswith(BETWEEN_NODES) or ".." in path.split("/"):
+        if not _is_between_nodes(scope):
             return None
         request = Request(scope, receive)
-        by_channel = path.startswith(CHANNEL)
-        if by_channel:
-            if path not in (INVOKE, PART):
-                return None
-            ends = read_ends(request.headers.raw)
-            if ends is None:
-                return None
-            source, target = ends
-        else:
-            call = incoming(request)
-            source = call.source
-            target = call.target
+        by_channel = scope["path"].startswith(CHANNEL)
+        ends = _ends_of(request, by_channel)
+        if ends is None:
+            return None
+        source, target = ends
         if target in ("", self._node):
             return None
         return _Transit(request, source, target, by_channel)
@@ -229,7 +255,10 @@ class Relay:
             return Response(status_code=400)
 
     async def _relay(self, transit: _Transit) -> Response:
-        """Send the request on. Raises `RelayRefused`, `_TooLarge`, `Invalid` for a stalled body, ClientDisconnect."""
+        """Send the request on.
+
+        Raises `RelayRefused`, `_TooLarge`, `Invalid` for a stalled body, ClientDisconnect.
+        """
         route = judge(self._table(), self._node, transit.source, transit.target, transit.passed)
         if transit.by_channel:
             route = route.channel
@@ -247,15 +276,22 @@ class Relay:
         route: Route,
         places: tuple[anyio.Semaphore, ...],
     ) -> Response:
-        body = None
-        limit = self._channel_limit if transit.by_channel else self._control_limit
+        """Send a request on; ``places``: the places in memory that its body takes.
+
+        Raises as `_relay` does.
+        """
+        seconds = transit.timeout(route)
+        total: float | None = seconds
+        limit = self._control_limit
+        if transit.by_channel:
+            total = None  # a large message may take longer in all
+            limit = self._channel_limit
         if (announced(transit.request) or 0) > limit:
             raise _TooLarge
+        body = None
         if transit.has_body:
             body = _bounded(self._bodies.stream(transit.request, *places), limit)
-        seconds = transit.timeout(route)
         node = _name_with_hop(route)
-        total = None if transit.by_channel else seconds  # a large message may take longer in all
         try:
             with anyio.fail_after(total):
                 return await self._request(transit, route, body, seconds)
@@ -279,6 +315,10 @@ class Relay:
         body: AsyncIterator[bytes] | None,
         seconds: float,
     ) -> Response:
+        """Exchange a request with the target; return its response.
+
+        Raises httpx's errors, `RelayRefused`.
+        """
         client = self._courier.client(route.identity)
         connect = min(_CONNECT_SECONDS, seconds)
         request = client.stream(
@@ -295,14 +335,15 @@ class Relay:
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response in the form of the request: control or channel."""
         code, ptp_code = peer.RELAY_CODES[error.reason]
-        status = 503 if error.is_silence else 200
         message = f"{error.reason}: {error}"
+        data: dict[str, Any] = {"reason": error.reason, "relay": self._node}
+        status = 200
+        if error.is_silence:
+            data["delivered"] = error.delivered
+            status = 503
         if transit.by_channel:
             form = form_for(transit.request.headers.raw)
             return reply(ptp_code, f"{_RELAY_PREFIX}{self._node}: {message}", form, status)
-        data: dict[str, Any] = {"reason": error.reason, "relay": self._node}
-        if error.is_silence:
-            data["delivered"] = error.delivered
         body = {
             "code": code,
             "msg": message,
@@ -318,7 +359,7 @@ def judge(
     target: str,
     passed: tuple[str, ...],
 ) -> Route:
-    """Return the route on which a request is relayed; ``passed`` are the nodes that have relayed it before.
+    """Return the route on which a request is relayed; ``passed``: the nodes that have relayed it.
 
     Raises `RelayRefused`.
     """
@@ -328,7 +369,8 @@ def judge(
     if len(passed) >= MOST_HOPS:
         text = f"the request for {target} was passed on by {len(passed)} nodes already"
         raise RelayRefused("RELAY_TOO_FAR", text)
-    if not table.knows(source) or not table.routes[source].relay:
+    may_relay = table.knows(source) and table.routes[source].relay
+    if not may_relay:
         name = source or "(none named)"
         text = f"{me} is not {target}, and passes on nothing of node {name}"
         raise RelayRefused(peer.RELAY_NOT_ALLOWED, text)
@@ -340,7 +382,10 @@ def judge(
 
 
 def _resolve(table: RouteTable, me: str, target: str) -> Route:
-    """Return the route to the target. Raises `RelayRefused` if there is none or it does not allow relaying."""
+    """Return the route to the target.
+
+    Raises `RelayRefused` if there is none or it does not allow relaying.
+    """
     try:
         route = table.resolve(target)
     except UnknownNode as error:
@@ -352,10 +397,15 @@ def _resolve(table: RouteTable, me: str, target: str) -> Route:
 
 
 def _silence(message: str, delivered: bool = True) -> RelayRefused:
+    """Return the error of a target that did not respond.
+
+    ``delivered``: whether it may have got the request.
+    """
     return RelayRefused(peer.TARGET_UNREACHABLE, message, delivered)
 
 
 def _name_with_hop(route: Route) -> str:
+    """Return the name of the target, with the next hop if there is one."""
     if route.via:
         return f"{route.node}, through {route.via},"
     return route.node
@@ -374,7 +424,10 @@ async def _bounded(body: AsyncGenerator[bytes], limit: int) -> AsyncIterator[byt
 
 
 async def _copy(response: httpx.Response, target: str) -> Response:
-    """Return the target's response for the sender. Raises `RelayRefused` if it cannot be passed on."""
+    """Return the target's response for the sender.
+
+    Raises `RelayRefused` if it cannot be passed on.
+    """
     coding = compression(response.headers)
     if coding:
         text = f"{target} answers in the content-encoding {coding}, which was not asked for"
@@ -390,6 +443,7 @@ async def _copy(response: httpx.Response, target: str) -> Response:
 
 
 async def _read(response: httpx.Response, target: str) -> bytes:
+    """Return the body of the target's response. Raises `RelayRefused` if it is too large."""
     content = bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
@@ -406,6 +460,5 @@ def _is_of_relay(content: bytes) -> bool:
         return False
     if not isinstance(fields, dict):
         return False
-    if peer.relayed(fields) is not None:
-        return True
-    return str(fields.get("message", "")).startswith(_RELAY_PREFIX)
+    is_control_response = peer.relayed(fields) is not None
+    return is_control_response or str(fields.get("message", "")).startswith(_RELAY_PREFIX)

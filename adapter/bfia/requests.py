@@ -1,4 +1,4 @@
-"""What the routers of this protocol share: who sends a request, its parameters, and the threads of its work."""
+"""The shared parts of this protocol's routers: senders, signatures, parameters and threads."""
 
 import re
 import time
@@ -50,7 +50,7 @@ NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for on
 _CONTROL = "/v1/interconn/"
 _SIGNED = ("/v1/interconn/", "/v2/")
 _NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
-_HELLO = "/v1/interconn/schedule/node/hello"  # its endpoint judges an unknown sender itself
+_HELLO = "/v1/interconn/schedule/node/hello"  # its endpoint decides about unknown senders itself
 
 # Paths for nodes without a route. Those of a contract need its id, a secret of both sides.
 OPEN = NEVER_SIGNED | {
@@ -88,7 +88,7 @@ OF_IDS = frozenset(
         *("job/audit_confirm", "output/metadata"),
     )
 ) | {f"{JOB_AUDIT}/confirm", f"{JOB_AUDIT}/terminate"}
-IDS_BYTES = 128 * 1024  # of a body at these paths; fits a thousand ids of the longest
+IDS_BYTES = 128 * 1024  # bytes of a body at these paths; a thousand of the longest ids fit
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,12 @@ def incoming(request: Request) -> Incoming:
 
 
 def _header(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    """Return a header with hyphens or underscores in its name; empty without it."""
     value = headers.get(name) or headers.get(name.replace(b"-", b"_")) or b""
     return value.decode("latin-1").strip()
 
 
-def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
+def claimed_nodes(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
     """Return every node that raw headers name as the sender, in any spelling, repeated ones too."""
     nodes = set()
     for name, value in headers:
@@ -183,13 +184,19 @@ class Peers:
 
     @property
     def caller(self) -> Any:
-        """The dependency that returns the `Caller` of a request. Raises `NotAllowed` for an unknown node."""
-        return self._dependency(partial(known, self.knows))
+        """The dependency that returns the `Caller` of a request.
+
+        Raises `NotAllowed` for an unknown node.
+        """
+        return self._dependency(partial(known_node, self.knows))
 
     @property
     def party(self) -> Any:
-        """The dependency that returns the `Caller`, who may only take part in a job. Raises `NotAllowed`."""
-        return self._dependency(partial(known, self._knows_or_takes_part))
+        """The dependency that returns the `Caller`, who may only take part in a job.
+
+        Raises `NotAllowed`.
+        """
+        return self._dependency(partial(known_node, self._knows_or_takes_part))
 
     def check_job(self, caller: "Caller", bodies: Iterable[object]) -> None:
         """Raise `NotAllowed` if the proof of a node without a route is for another job."""
@@ -200,14 +207,23 @@ class Peers:
                 self.check_part(caller.node, job_id, task_id)
 
     def _knows_or_takes_part(self, node: NodeId) -> bool:
+        """True for a node with a route, or one that takes part in a running job."""
         return self.knows(node) or self.takes_part(node)
 
     @property
     def named(self) -> Any:
-        """The dependency that returns the `Caller`, who need not be known. Raises `NotAllowed` without a name."""
-        return self._dependency(named)
+        """The dependency that returns the `Caller`, who need not be known.
+
+        Raises `NotAllowed` without a name.
+        """
+        return self._dependency(named_node)
 
     def _dependency(self, judge: Callable[[Incoming], NodeId]) -> Any:
+        """Return the dependency that returns the `Caller` of a request.
+
+        ``judge`` returns the node of a sender, or raises `NotAllowed`.
+        """
+
         async def caller(sender: Sender, x_source_node_id: Named = "") -> Caller:
             node = judge(sender)
             return Caller(node, self.profile_of(node), sender)
@@ -234,7 +250,10 @@ class Paths:
         limiter: CapacityLimiter | None = None,
         method: str = "POST",
     ) -> Callable[[W], W]:
-        """Return a decorator that adds a path; ``limiter``: its threads, by default those for the rest."""
+        """Return a decorator that adds a path.
+
+        ``limiter``: the threads of its work, by default those for the rest.
+        """
         full_path = self.base + path
         threads = limiter or self.peers.limiters.rest
         for_parties = full_path in OF_PARTIES
@@ -253,7 +272,9 @@ class Paths:
                 return ok(data, caller.profile)
 
             endpoint.__name__ = work.__name__
-            endpoint.__signature__ = self._signature(work, for_parties)  # type: ignore[attr-defined]
+            # The framework reads the parameters from the signature.
+            function: Any = endpoint
+            function.__signature__ = self._signature(work, for_parties)
             self.router.add_api_route(
                 full_path,
                 endpoint,
@@ -266,7 +287,11 @@ class Paths:
         return add
 
     def _signature(self, work: Callable[..., Any], for_parties: bool) -> Signature:
-        """Return the signature that the framework reads: the parameters of ``work``, in an envelope."""
+        """Return the signature that the framework reads.
+
+        It has the parameters of ``work``, and its result in an envelope. ``for_parties``: nodes
+        that only take part in a job may call, too.
+        """
         dependency = self.peers.caller
         if self.unknown:
             dependency = self.peers.named
@@ -284,16 +309,16 @@ class Paths:
         return Signature(parameters, return_annotation=envelope)
 
 
-def named(sender: Incoming) -> NodeId:
+def named_node(sender: Incoming) -> NodeId:
     """Return the sender's node id. Raises `NotAllowed` without one."""
     if not sender.source:
         raise NotAllowed("name the node that sends the request in the header x-source-node-id")
     return sender.source
 
 
-def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
+def known_node(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     """Return the sender's node id. Raises `NotAllowed` without one, or for one without a route."""
-    if not knows(named(sender)):
+    if not knows(named_node(sender)):
         raise NotAllowed(NO_ROUTE.format(sender.source))
     origin().node = sender.source
     origin().permits = ()
@@ -309,51 +334,71 @@ _SHORT = 64 * 1024  # bytes of a body that is read before its sender's signature
 _NOWHERE = (404, 405)  # statuses of unknown paths and methods, whose signatures are not checked
 
 
-def signed(
+def signature_check(
     verifier: Verifier,
     entry_of: Callable[[NodeId], Route | None],
     limiter: CapacityLimiter,
 ) -> Callable[[Request], Awaitable[None]]:
-    """Return the check of a request's signature against its node's route, before a long body is read.
+    """Return the check of a request's signature against its node's route.
 
-    Channel messages come from a node's transport, which signs nothing. The sender does not learn the
-    cause of a refusal. A request is checked once, however often this is called.
+    It comes before a long body is read. Channel messages come from a node's transport, which signs
+    nothing. The sender does not learn the cause of a refusal. A request is checked once, however
+    often this is called.
     """
 
     async def check(request: Request) -> None:
-        sender = incoming(request)
         scope = request.scope
         if not _may_be_signed(scope) or _CHECKED in scope:
             return
-        route = entry_of(sender.source)
-        value = _signature(request)
+        route = entry_of(incoming(request).source)
         if route is None or route.signing_mode == "off":
             return
-        if route.signing_mode == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
+        if not _has_to_be_checked(request, route):
             scope.setdefault("state", {})[_ANSWERED] = True
             return
-        signable = _signable(request)
         try:
-            # For a short body, a second change of threads would cost more than both checks.
-            if not is_short(request):
-                check_headers = partial(verifier.check_headers, signable, value, route.keys)
-                await on(limiter, sender, check_headers)
-                origin().node = sender.source  # few large bodies of one node are read together
-            body = await request.body()
-            check_all = partial(
-                verifier.check, signable, body, value, route.keys, _sent_digest(scope)
-            )
-            key = await on(limiter, sender, check_all)
+            key = await _check_signature(verifier, request, route, limiter)
         except NotAllowed as error:
             raise _refused(error) from None
-        origin().key = key
-        scope[_CHECKED] = key
-        scope.setdefault("state", {})[_ANSWERED] = True
+        _keep_key(scope, key)
 
     return check
 
 
-def signing_answers(
+def _has_to_be_checked(request: Request, route: Route) -> bool:
+    """True if the route requires a signature, or accepts the one that the request has."""
+    if route.signing_mode != "accepted":
+        return True
+    has_signature = _signature(request) not in ("", UNSIGNED)
+    return has_signature and bool(route.keys)
+
+
+async def _check_signature(
+    verifier: Verifier, request: Request, route: Route, limiter: CapacityLimiter
+) -> str:
+    """Return the key of a request's signature. Raises `NotAllowed`."""
+    sender = incoming(request)
+    value = _signature(request)
+    signable = _signable(request)
+    # For a short body, a second change of threads would cost more than both checks.
+    if not is_short(request):
+        check_headers = partial(verifier.check_headers, signable, value, route.keys)
+        await on(limiter, sender, check_headers)
+        origin().node = sender.source  # few large bodies of one node are read at the same time
+    body = await request.body()
+    sent_digest = _sent_digest(request.scope)
+    check_all = partial(verifier.check, signable, body, value, route.keys, sent_digest)
+    return await on(limiter, sender, check_all)
+
+
+def _keep_key(scope: Scope, key: str) -> None:
+    """Note the key of a request's valid signature, for the audit log and for the response."""
+    origin().key = key
+    scope[_CHECKED] = key
+    scope.setdefault("state", {})[_ANSWERED] = True
+
+
+def with_signed_responses(
     app: ASGIApp,
     key: Callable[[], KeyPair | None],
     entry_of: Callable[[NodeId], Route | None],
@@ -374,40 +419,8 @@ def signing_answers(
         if not nonce:
             await app(scope, receive, send)
             return
-        start: Message = {}
-        body = bytearray()
-
-        def signature(pair: KeyPair) -> Mapping[str, str]:
-            signable = SignableResponse(start["status"], digest(bytes(body)), _signable(request))
-            return headers(signable, sign(pair, signable, nonce, int(time.time())))
-
-        async def sign_and_send(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start":
-                start = message
-                return
-            body.extend(message.get("body", b""))
-            if message.get("more_body"):
-                return
-            pair = None
-            if is_judged():
-                pair = key()
-            if pair is not None:
-                if pair.algorithm == _QUICK:
-                    signed_headers = signature(pair)
-                else:
-                    signed_headers = await to_thread.run_sync(signature, pair, limiter=limiter)
-                encoded = [(n.encode(), v.encode("latin-1")) for n, v in signed_headers.items()]
-                start["headers"] = [*start["headers"], *encoded]
-            await send(start)
-            await send({"type": "http.response.body", "body": bytes(body)})
-
-        def is_judged() -> bool:
-            if scope.get("state", {}).get(_ANSWERED):
-                return True
-            return start["status"] in _NOWHERE and has_route(request)
-
-        await app(scope, receive, sign_and_send)
+        response = _SignedResponse(request, nonce, key, limiter, has_route, send)
+        await app(scope, receive, response.send)
 
     def has_route(request: Request) -> bool:
         route = entry_of(incoming(request).source)
@@ -416,8 +429,71 @@ def signing_answers(
     return serve
 
 
+class _SignedResponse:
+    """Collects a response, signs it, and sends it."""
+
+    def __init__(
+        self,
+        request: Request,
+        nonce: str,
+        key: Callable[[], KeyPair | None],
+        limiter: CapacityLimiter,
+        has_route: Callable[[Request], bool],
+        send: Send,
+    ) -> None:
+        """``nonce``: of the request's signature; ``has_route``: whether its node has a route."""
+        self._request = request
+        self._nonce = nonce
+        self._key = key
+        self._limiter = limiter
+        self._has_route = has_route
+        self._send = send
+        self._start: Message = {}
+        self._body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        """Take a message of the application; the last one sends the whole response."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        self._body.extend(message.get("body", b""))
+        if message.get("more_body"):
+            return
+        pair = None
+        if self._may_be_signed():
+            pair = self._key()
+        if pair is not None:
+            await self._sign(pair)
+        await self._send(self._start)
+        await self._send({"type": "http.response.body", "body": bytes(self._body)})
+
+    async def _sign(self, pair: KeyPair) -> None:
+        """Add the headers of the signature to the response."""
+        if pair.algorithm == _QUICK:
+            signature = self._signature(pair)
+        else:
+            signature = await to_thread.run_sync(self._signature, pair, limiter=self._limiter)
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in signature.items()]
+        self._start["headers"] = [*self._start["headers"], *encoded]
+
+    def _signature(self, pair: KeyPair) -> Mapping[str, str]:
+        body_digest = digest(bytes(self._body))
+        signable = SignableResponse(self._start["status"], body_digest, _signable(self._request))
+        return headers(signable, sign(pair, signable, self._nonce, int(time.time())))
+
+    def _may_be_signed(self) -> bool:
+        """True if the request's signature was not refused, or its path is unknown."""
+        if self._request.scope.get("state", {}).get(_ANSWERED):
+            return True
+        is_nowhere = self._start["status"] in _NOWHERE
+        return is_nowhere and self._has_route(self._request)
+
+
 class SenderSignature:
-    """The signature of a request by a node that may not have a route: `gateway.jobs.contract_proof.Signature`."""
+    """The signature of a request by a node that may not have a route.
+
+    Implements `gateway.jobs.contract_proof.Signature`.
+    """
 
     def __init__(self, verifier: Verifier, request: Request, body: bytes) -> None:
         self._verifier = verifier
@@ -434,20 +510,20 @@ class SenderSignature:
 
         The response will be signed, too.
         """
-        scope = self._request.scope
         try:
             key = self._checked_key(keys)
         except NotAllowed as error:
             raise _refused(error) from None
-        origin().key = key
-        scope[_CHECKED] = key
-        scope.setdefault("state", {})[_ANSWERED] = True
+        _keep_key(self._request.scope, key)
 
     def _checked_key(self, keys: Sequence[str]) -> str:
+        """Return the key of the signature. Raises `NotAllowed` if it is not one of these.
+
+        A signature is valid once. If the check by the sender's route came before, its key is
+        compared.
+        """
         scope = self._request.scope
-        key: str = scope.get(
-            _CHECKED, ""
-        )  # of the check by the sender's route, which used the nonce
+        key: str = scope.get(_CHECKED, "")
         if not key:
             value = _signature(self._request)
             signable = _signable(self._request)
@@ -483,10 +559,12 @@ def is_short(request: Request) -> bool:
 
 
 def _may_be_signed(scope: Scope) -> bool:
+    """True for a request at a path whose requests may have a signature."""
     if scope["type"] != "http":
         return False
     path = scope["path"]
-    return path.startswith(_SIGNED) and not path.startswith(CHANNEL) and path not in NEVER_SIGNED
+    is_excluded = path.startswith(CHANNEL) or path in NEVER_SIGNED
+    return path.startswith(_SIGNED) and not is_excluded
 
 
 def _sent_digest(scope: Scope) -> str:
@@ -498,10 +576,13 @@ def _sent_digest(scope: Scope) -> str:
 
 
 def _signature(request: Request) -> str:
+    """Return the signature of a request; empty without one."""
     return ", ".join(request.headers.getlist("x-auth-sign"))
 
 
 def _signable(request: Request) -> Signable:
+    """Return the parts of a request that its signature covers."""
+
     def header(name: str) -> str:
         return ", ".join(request.headers.getlist(name))
 
@@ -515,19 +596,22 @@ def _signable(request: Request) -> Signable:
     )
 
 
-def known_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -> None:
+def check_sender_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender, before its body is read.
 
-    The rights of a sender that only takes part in a job are checked by the path, after its signature.
+    The rights of a sender that only takes part in a job are checked by the path, after its
+    signature. ``here``: this node; a request for another one is relayed, or denied as such.
     """
     path = scope["path"]
-    if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(CHANNEL):
+    is_control = path.startswith(_CONTROL) and not path.startswith(CHANNEL)
+    if not is_control or scope["method"] != "POST":
         return
-    if path == _HELLO or path in OPEN:
+    is_open = path == _HELLO or path in OPEN
+    if is_open:
         return
     sender = incoming(Request(scope))
-    if sender.target in ("", here):  # else it is relayed, or denied as such
-        known(accepts, sender)
+    if sender.target in ("", here):
+        known_node(accepts, sender)
 
 
 async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:
@@ -555,13 +639,15 @@ async def read(request: Request, model: type[M]) -> M:
     try:
         return model.model_validate(without_nulls(values))
     except ValidationError as error:
-        problems = []
-        for problem in problems_of(error.errors(), model):
-            if problem.rule == MISSING:
-                rule = "is required, in the query or in a JSON body"
-                problem = problem._replace(rule=rule)
-            problems.append(problem)
-        raise Invalid(problems) from None
+        problems = problems_of(error.errors(), model)
+        raise Invalid([_with_place(problem) for problem in problems]) from None
+
+
+def _with_place(problem: Problem) -> Problem:
+    """Return a problem that says where a missing parameter may be."""
+    if problem.rule != MISSING:
+        return problem
+    return problem._replace(rule="is required, in the query or in a JSON body")
 
 
 async def _optional_body(request: Request) -> Any:
@@ -574,7 +660,7 @@ async def _optional_body(request: Request) -> Any:
     return read_json(raw or b"{}")
 
 
-def described(model: type[BaseModel]) -> dict[str, Any]:
+def query_parameters(model: type[BaseModel]) -> dict[str, Any]:
     """Return the parameters of `read` for the interface description, all as query parameters."""
     schema = model.model_json_schema()
     definitions = schema.get("$defs", {})

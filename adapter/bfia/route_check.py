@@ -1,4 +1,8 @@
-"""Tests a route both ways: name, connection, TLS, next hop, the peer's responses and clock, the way back to us."""
+"""Tests a route both ways, step by step.
+
+The steps are: the entry, the peer's name, connection, TLS, the next hop, the peer's responses and
+clock, and the way back to this node.
+"""
 
 import contextlib
 import socket
@@ -35,7 +39,7 @@ from adapter.bfia.peer import (
     Peer,
     relayed,
 )
-from adapter.bfia.profiles import OTHER_PROTOCOL, profile_named
+from adapter.bfia.profiles import OTHER_PROTOCOL, Profile, profile_named
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
@@ -72,8 +76,8 @@ _SKEW_SECONDS = 30.0  # between two clocks, before it counts as wrong
 _TRIES = 5  # requests for the latency
 _PORTS = {"http": 80, "https": 443}
 
-# A path between nodes that every product of the standard serves (control layer 3.9), and one that no product
-# serves.
+# A path between nodes that every product of the standard serves (control layer 3.9), and one that
+# no product serves.
 _SERVED_PATH = f"{INTERCONN}/task/poll"
 _UNSERVED_PATH = f"{INTERCONN}/no/such/path"
 # The same for FATE's partner protocol.
@@ -85,7 +89,7 @@ _PARTNER_PROTOCOL = (
     "set profile: fate-partner; FATE-Flow as published serves only its own protocol there"
 )
 
-_BARE = "application/octet-stream"
+_BARE = "application/octet-stream"  # content type of a raw payload
 _PEEK = "/v1/interconn/chan/peek"
 _TOPIC = "route-test"
 _PROBES = {
@@ -93,16 +97,16 @@ _PROBES = {
     Form.PROTOBUF: PopInbound(topic=_TOPIC).SerializeToString(),
     Form.RAW: b"",
 }
-# Codes with which a transport that understood the peek may answer: success, no message (404), not permitted (614), not
-# joined (618).
+# Codes with which a transport that understood the peek may answer: success, no message (404), not
+# permitted (614), not joined (618).
 _UNDERSTOOD = (SUCCESS, "0", "E0000000404", "E0000000614", "E0000000618")
 
 _OTHER_NAME = (
     "is for another name than {name}",
     "set server_name in the entry to a name of that certificate, or correct the address",
 )
-# OpenSSL's code -> the fault of a certificate, and its remedy. A code not listed here: the certificate's authority is
-# not trusted.
+# OpenSSL's code -> the fault of a certificate, and its remedy. A code not listed here: the
+# certificate's authority is not trusted.
 _VERIFY_CODES = {
     9: ("is not valid yet", "look at both clocks"),
     10: ("has expired, or an authority of it has", "have the peer renew it"),
@@ -124,28 +128,35 @@ _RENEW_REMEDY = "renew it; the file is read again by itself"
 _PEERS_TLS = "look at the peer's TLS settings"
 # The peer's answer has no valid signature: usually the partner's route has no key of this node yet.
 _SIGN_REMEDY = (
-    "have the partner accept this node's invitation (bfia-gateway partner accept) and use a version that signs its"
-    " answers; otherwise look at what stands before its gateway (proxy, load balancer)"
+    "have the partner accept this node's invitation (bfia-gateway partner accept) and use a "
+    "version that signs its answers; otherwise look at what stands before its gateway (proxy, "
+    "load balancer)"
 )
 # The peer's answer must be signed, and the route here has no key to check a signature.
 _NO_KEY_REMEDY = (
-    "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route edit {node} --keys KEYS;"
-    " --signing off where its requests and answers need no proof"
+    "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route edit {node} "
+    "--keys KEYS; --signing off where its requests and answers need no proof"
 )
 # The peer refuses this node's signature.
 _REFUSED_REMEDY = (
-    "the clock (see the step clock) or the key: compare identity export with the keys of the partner's route, and"
-    " ask the partner for its audit line"
+    "the clock (see the step clock) or the key: compare identity export with the keys of the "
+    "partner's route, and ask the partner for its audit line"
 )
 # A step without a remedy of its own gets no response, or a refusal.
 _AGAIN_REMEDY = "try again, then look at the peer"
 # The peer refuses a request because this node has sent too many.
 _WAIT_REMEDY = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
 _PAGES = {
-    LOGIN: "ask the partner's admin for a way past the login: requests of this node's address need none",
+    LOGIN: (
+        "ask the partner's admin for a way past the login: requests of this node's address need "
+        "none"
+    ),
     FILTER: "ask whoever runs the filter to let this node's requests to that address pass",
-    BODY_LIMIT: "ask the partner's admin to raise the body limit of its proxy (nginx: client_max_body_size)",
+    BODY_LIMIT: (
+        "ask the partner's admin to raise the body limit of its proxy (nginx: client_max_body_size)"
+    ),
 }
+# The remedy for a refusal that is not listed below: something else than a gateway may listen there.
 _ANOTHER_PORT = "check that the address is a gateway's peer port"
 # Reason of the peer's refusal -> remedy.
 _REMEDIES = {
@@ -181,7 +192,10 @@ def hello(
     *,
     call_back: bool = False,
 ) -> Mapping[str, Any]:
-    """Say hello. Raises `NotServed`, `PeerUnreachable`, `Refused`."""
+    """Say hello and return the peer's answer; ``padding``: bytes that the request is longer.
+
+    Raises `NotServed`, `PeerUnreachable`, `Refused`.
+    """
     body = {"node_id": me, "padding": "x" * padding, "call_back": call_back}
     return peer.ask(HELLO, body)
 
@@ -189,8 +203,8 @@ def hello(
 def call_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> dict[str, Any]:
     """Say hello to a node on its request; return the outcome for its way back.
 
-    The node learns the failed step and nothing else: its address could point at a service inside
-    this network.
+    The result has ``ok`` with the milliseconds ``ms``, or the failed ``step``. The node learns
+    nothing else: its address could point at a service inside this network.
     """
     started = time.monotonic()
     try:
@@ -214,22 +228,28 @@ def call_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> di
 
 def _step_of(error: GatewayError) -> str:
     """Return the step of a trial at which saying hello failed."""
-    # The error's cause is the client's NotConnected or NoResponse; its cause is the error of the socket or of TLS.
+    # The error's cause is the client's NotConnected or NoResponse; its cause is the error of the
+    # socket or of TLS.
     cause = getattr(error.__cause__, "__cause__", None)
-    if isinstance(cause, socket.gaierror):
-        return "dns"
-    if isinstance(cause, ssl.SSLError):
-        return "tls"
+    match cause:
+        case socket.gaierror():
+            return "dns"
+        case ssl.SSLError():
+            return "tls"
     if isinstance(error, PeerUnreachable) and not error.delivered:
         return "tcp"
     return "answer"
 
 
 def _route(table: RouteTable, node: NodeId) -> Step:
+    """Return the outcome of the step route: whether the table leads to the node."""
     try:
         route = table.resolve(node)
     except UnknownNode as error:
-        remedy = f"accept its invitation (bfia-gateway partner accept), or: bfia-gateway route add {node} --to URL"
+        remedy = (
+            "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route add "
+            f"{node} --to URL"
+        )
         if error.disabled:
             remedy = "enable it, or give it another way"
         return trials.failed(str(error), remedy)
@@ -238,7 +258,10 @@ def _route(table: RouteTable, node: NodeId) -> Step:
         entry += f", passed on by {route.via}"
     if table.knows(node):
         return trials.ok(entry)
-    text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is accepted here"
+    text = (
+        f"{node} has no entry of its own: jobs can be sent there, and none of that node is "
+        "accepted here"
+    )
     return trials.warning(text, "add an entry with via if that node is a partner", finding=entry)
 
 
@@ -258,26 +281,29 @@ class _RouteTest:
         self._refusal_skew: float | None = None
 
     def run(self) -> None:
-        """Take the steps in their order. Raises `Stopped` after a failed step that the rest needs."""
+        """Take the steps in their order.
+
+        Raises `Stopped` after a failed step that the rest needs.
+        """
         self._take("dns", self._dns, needed=True)
         self._take("tcp", self._tcp, needed=True)
         self._take("tls", self._tls, needed=True)
         self._take("relay", self._relay, needed=True)
-        result = self._take("answer", self._answer).result
-        if result is Result.FAILED:
-            if self._refusal_skew is not None:
+        match self._take("answer", self._answer).result:
+            case Result.OK:
+                self._test_gateway()
+            case Result.WARNING:  # another product, or a gateway too old to say hello
+                self._take("profile", self._profile_of_other_product)
+                self._take("channel", self._channel)
+            case Result.FAILED if self._refusal_skew is not None:
                 self._take("clock", self._clock)
-        elif result is Result.OK:
-            self._test_gateway()
-        elif result is Result.WARNING:  # another product, or a gateway too old to say hello
-            self._take("profile", self._profile_of_other_product)
-            self._take("channel", self._channel)
 
     def _test_gateway(self) -> None:
         """Test a peer that says hello: a gateway such as this."""
         self._take("identity", self._identity)
         is_other_node = self._greeting.get("node_id") != self._route.node
-        # Every hello tells the time; without it, this is another node's refusal to pass requests on (`_refusal`).
+        # Every hello tells the time; without it, this is another node's refusal to pass requests on
+        # (`_refusal`).
         is_refusal = "time_ms" not in self._greeting
         if is_other_node and is_refusal:
             return
@@ -297,14 +323,17 @@ class _RouteTest:
             except GatewayError as error:
                 outcome = trials.failed(error.message, _AGAIN_REMEDY)
             outcome = replace(outcome, name=name)
-            # Steps turn a refusal into a cause of their own, which quotes the refusal's reason and message.
-            if f"{QUOTA}: " in outcome.cause:
+            # Steps turn a refusal into a cause of their own, which quotes the refusal's reason and
+            # message.
+            is_over_quota = f"{QUOTA}: " in outcome.cause
+            if is_over_quota:
                 outcome = replace(outcome, remedy=_WAIT_REMEDY)
             return outcome
 
         return self._trial.take(name, step, needed=needed)
 
     def _dns(self) -> Step:
+        """Resolve the name of the entry's address."""
         name = self._url.hostname
         try:
             infos = socket.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
@@ -316,6 +345,7 @@ class _RouteTest:
         return trials.ok(", ".join(sorted(addresses)))
 
     def _tcp(self) -> Step:
+        """Open a connection to the entry's address."""
         where = f"{self._url.hostname}:{self._port}"
         try:
             with socket.create_connection((self._url.hostname, self._port), _CONNECT_SECONDS):
@@ -329,6 +359,7 @@ class _RouteTest:
             return trials.failed(f"{where} cannot be reached: {error}", remedy)
 
     def _tls(self) -> Step:
+        """Shake hands and check certificates, if the route is https."""
         if self._url.scheme != "https":
             return trials.skipped("the route is plain http")
         return try_tls(self._url.hostname or "", self._port, self._route.identity)
@@ -336,28 +367,40 @@ class _RouteTest:
     def _relay(self) -> Step:
         """Test whether the next hop forwards requests, whatever the node behind it responds."""
         route = self._route
-        me = self._me
         if not route.via:
             return trials.skipped("the node is reached directly")
         hop = route.via
         if hop == DEFAULT_ENTRY:
             hop = "the next hop"
         try:
-            greeting = hello(self._peer, me)
+            greeting = hello(self._peer, self._me)
         except GatewayError as error:
-            if error.reason in RELAY_CODES and error.reason != TARGET_UNREACHABLE:
-                remedy = f"have its admin set relay: true in the entries of {me} and {route.node}, and route both"
-                return trials.failed(error.message, remedy)
-            if isinstance(error, PeerUnreachable) and error.reason != TARGET_UNREACHABLE:
-                remedy = f"look at the gateway of {hop} and at what stands before it"
-                return trials.failed(error.message, self._unproven(error) or remedy)
-            return trials.ok(f"{hop} passes on")
+            return self._relay_error(hop, error)
         if greeting.get("node_id") == route.via:
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
             return trials.failed(f"{hop} responds itself: its gateway passes on nothing", remedy)
         return trials.ok(f"{hop} passes on")
 
+    def _relay_error(self, hop: str, error: GatewayError) -> Step:
+        """Return the outcome of a refused or unanswered hello through the next hop.
+
+        Silence or a refusal of the node behind the hop shows that the hop forwards requests.
+        """
+        is_behind_hop = error.reason == TARGET_UNREACHABLE
+        if error.reason in RELAY_CODES and not is_behind_hop:
+            me = self._me
+            node = self._route.node
+            remedy = (
+                f"have its admin set relay: true in the entries of {me} and {node}, and route both"
+            )
+            return trials.failed(error.message, remedy)
+        if isinstance(error, PeerUnreachable) and not is_behind_hop:
+            remedy = f"look at the gateway of {hop} and at what stands before it"
+            return trials.failed(error.message, self._unproven(error) or remedy)
+        return trials.ok(f"{hop} passes on")
+
     def _answer(self) -> Step:
+        """Say hello to the node, and keep its answer for the further steps."""
         sent = time.time()
         try:
             greeting = hello(self._peer, self._me)
@@ -373,7 +416,9 @@ class _RouteTest:
         return trials.ok(f"gateway {version}, protocol {protocol}")
 
     def _no_answer(self, error: PeerUnreachable) -> Step:
-        if self._url.scheme == "http" and speaks_tls(self._url.hostname or "", self._port):
+        """Return the outcome of an unanswered hello, or of an answer that is not proven."""
+        is_plain = self._url.scheme == "http"
+        if is_plain and speaks_tls(self._url.hostname or "", self._port):
             return trials.failed(
                 "https is spoken there, and the entry says http",
                 "begin the entry's url with https",
@@ -384,7 +429,8 @@ class _RouteTest:
     def _refusal(self, error: GatewayError) -> Step:
         """Return the outcome of a refused hello.
 
-        A node that refuses to relay has answered: it is not the route's node, as the step identity reports.
+        A node that refuses to relay has answered: it is not the route's node, as the step identity
+        reports.
         """
         node = self._route.node
         if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
@@ -402,9 +448,9 @@ class _RouteTest:
         return trials.failed(f"{error.reason}: {text}", remedy)
 
     def _unproven(self, error: PeerUnreachable) -> str:
-        """Return the remedy if the peer's answer, or this node's signature, is not accepted; empty otherwise.
+        """Return the remedy if the peer's answer, or this node's signature, is not accepted.
 
-        Keeps the skew of the peer's clock that a refused signature reveals.
+        Empty otherwise. Keeps the skew of the peer's clock that a refused signature reveals.
         """
         self._refusal_skew = error.skew
         if error.skew is not None:
@@ -416,22 +462,32 @@ class _RouteTest:
         return _NO_KEY_REMEDY.format(node=self._route.node)
 
     def _other_product(self) -> Step:
-        """Return the outcome for a peer without hello: a warning if it serves the standard's paths at all."""
+        """Return the outcome for a peer without hello.
+
+        A warning if it serves the standard's paths, else a failure.
+        """
         served = self._status_and_code(_SERVED_PATH)
         unserved = self._status_and_code(_UNSERVED_PATH)
         if served == unserved and self._route.profile != OTHER_PROTOCOL:
             status, _ = served
-            text = f"nothing between nodes is served at {self._route.url}: HTTP {status} to {_SERVED_PATH}"
+            text = (
+                f"nothing between nodes is served at {self._route.url}: HTTP {status} to "
+                f"{_SERVED_PATH}"
+            )
             remedy = (
                 "correct host, port and path of the entry: they must lead to the node's peer port"
             )
             if served == _FATE_UNKNOWN:
                 remedy = _PARTNER_PROTOCOL
             return trials.failed(text, remedy)
-        text = "the peer responds, and lacks the path that tells more of it: another product, or an older version"
+        text = (
+            "the peer responds, and lacks the path that tells more of it: another product, or an "
+            "older version"
+        )
         return trials.warning(cause="", remedy="", finding=text)
 
     def _status_and_code(self, path: str, method: str = "POST") -> tuple[int, str]:
+        """Send an empty request; return the HTTP status and the code of the response, as text."""
         status, body = self._peer.raw(method, path, {})
         return status, str(as_mapping(body).get("code"))
 
@@ -444,6 +500,7 @@ class _RouteTest:
         return of_relay.relay
 
     def _identity(self) -> Step:
+        """Compare the peer's id with the route's node."""
         node = self._route.node
         node_there = self._greeting.get("node_id")
         if node_there == node:
@@ -454,6 +511,7 @@ class _RouteTest:
         return trials.failed(text, f"correct the address of {node}, or the id of the entry")
 
     def _profile(self) -> Step:
+        """Compare the route's profile with a peer that is a gateway such as this."""
         profile = self._route.profile
         if profile == OTHER_PROTOCOL:
             return self._partner_paths()
@@ -473,7 +531,8 @@ class _RouteTest:
             looks = "fate"
         if looks == "fate" and profile == "spec":
             return self._unnamed_fate()
-        if looks != profile and "fate" in (looks, profile):
+        is_contradiction = looks != profile and "fate" in (looks, profile)
+        if is_contradiction:
             text = (
                 f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
             )
@@ -486,7 +545,10 @@ class _RouteTest:
         """Find out which of its two protocols a FATE node serves; its entry names neither."""
         served = self._status_and_code(_SERVED_PATH)
         unserved = self._status_and_code(_UNSERVED_PATH)
-        text = "the peer answers as FATE-Flow does (HTTP 200, code 6000), and the entry does not say so"
+        text = (
+            "the peer answers as FATE-Flow does (HTTP 200, code 6000), and the entry does not "
+            "say so"
+        )
         if served == unserved:
             return trials.failed(text, _PARTNER_PROTOCOL)
         return trials.failed(text, "set profile: fate")
@@ -497,11 +559,15 @@ class _RouteTest:
         unserved = self._status_and_code(_PARTNER_UNSERVED_PATH)
         status, _ = served
         if served == unserved or status != 200:
-            text = f"FATE's partner protocol is not served at {self._route.url}: HTTP {status} to {_PARTNER_SERVED_PATH}"
+            text = (
+                f"FATE's partner protocol is not served at {self._route.url}: HTTP {status} to "
+                f"{_PARTNER_SERVED_PATH}"
+            )
             return trials.failed(text, "correct the address; a gateway serves it with fate.enabled")
         return trials.ok(OTHER_PROTOCOL)
 
     def _clock(self) -> Step:
+        """Compare the clocks of both nodes."""
         skew = self._skew()
         if skew is None:
             return trials.skipped("the peer does not say its time")
@@ -514,7 +580,10 @@ class _RouteTest:
         return trials.failed(text, "let both nodes follow a time server", shown_skew)
 
     def _skew(self) -> float | None:
-        """Return the seconds that the peer's clock is ahead; None if it does not report its time."""
+        """Return the seconds that the peer's clock is ahead;
+
+        None if it does not report its time.
+        """
         if self._refusal_skew is not None:
             return self._refusal_skew
         greeting = self._greeting
@@ -526,6 +595,7 @@ class _RouteTest:
         return peer_time - own_time
 
     def _body(self) -> Step:
+        """Send a large request."""
         try:
             hello(self._peer, self._me, BODY)
         except GatewayError as error:
@@ -537,11 +607,7 @@ class _RouteTest:
     def _channel(self) -> Step:
         """Peek for a message at the peer's transport, in each form of messages sent there."""
         profile = profile_named(self._route.profile)
-        forms = {form.name.lower(): form for form in (Form.JSON, Form.PROTOBUF)}
-        if profile.bare_payloads:
-            forms = {Form.RAW.name.lower(): Form.RAW}
-        if is_grpc(self._route.channel.url):
-            forms = {"grpc": Form.PROTOBUF}
+        forms = self._forms(profile)
         faults = {}
         for name, form in forms.items():
             fault = self._peek(form, encapsulated=profile.encapsulates)
@@ -554,28 +620,23 @@ class _RouteTest:
             remedy = "containers that send this form do not reach that node's"
             return trials.warning(text, remedy)
         remedy = "set transport in the entry to the address of the peer's transport layer"
-        if self._greeting:
+        is_gateway = bool(self._greeting)
+        if is_gateway:
             return trials.failed(text, remedy)
         return trials.warning(text, remedy)
 
+    def _forms(self, profile: Profile) -> dict[str, Form]:
+        """Return the forms of messages that are sent to the peer, by their names in the outcome."""
+        if is_grpc(self._route.channel.url):
+            return {"grpc": Form.PROTOBUF}
+        forms = [Form.JSON, Form.PROTOBUF]
+        if profile.bare_payloads:
+            forms = [Form.RAW]
+        return {form.name.lower(): form for form in forms}
+
     def _peek(self, form: Form, *, encapsulated: bool) -> str:
         """Return the fault of the peer's answer to one form; empty for none."""
-        ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
-        headers = invoke_headers(
-            ptp,
-            node=self._me,
-            institution="",
-            message_id="",
-            token="",
-            encapsulated=encapsulated,
-        )
-        headers["x-ptp-uri"] = _PEEK
-        headers["content-type"] = form.value
-        if form is Form.RAW:
-            headers["content-type"] = _BARE
-        body = _PROBES[form]
-        if encapsulated:
-            body = b"".join(encode_envelope([body], headers, form))
+        body, headers = self._peek_request(form, encapsulated)
         try:
             status, content = self._peer.invoke(INVOKE, body, headers)
         except PeerUnreachable as error:
@@ -595,7 +656,28 @@ class _RouteTest:
             return ""
         return f"{response.code} {response.message}".strip()
 
+    def _peek_request(self, form: Form, encapsulated: bool) -> tuple[bytes, dict[str, str]]:
+        """Return body and headers of a peek in one form."""
+        ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
+        headers = invoke_headers(
+            ptp,
+            node=self._me,
+            institution="",
+            message_id="",
+            token="",
+            encapsulated=encapsulated,
+        )
+        headers["x-ptp-uri"] = _PEEK
+        headers["content-type"] = form.value
+        if form is Form.RAW:
+            headers["content-type"] = _BARE
+        body = _PROBES[form]
+        if encapsulated:
+            body = b"".join(encode_envelope([body], headers, form))
+        return body, headers
+
     def _latency(self) -> Step:
+        """Measure the time of a small request."""
         seconds = []
         for _ in range(_TRIES):
             started = time.monotonic()
@@ -604,11 +686,15 @@ class _RouteTest:
         median = statistics.median(seconds)
         latency = f"{median * 1000:.1f} ms (median of {_TRIES})"
         if median > self._route.deadline / 2:
-            text = f"half of the route's deadline of {self._route.deadline:g} s is used up by a small request"
+            text = (
+                f"half of the route's deadline of {self._route.deadline:g} s is used up by a "
+                "small request"
+            )
             return trials.failed(text, "raise deadline in the entry, or mend the link", latency)
         return trials.ok(latency)
 
     def _way_back(self) -> Step:
+        """Have the peer say hello to this node."""
         me = self._me
         if not self._greeting.get("knows_you"):
             remedy = f"have its admin add {me} with this node's advertised address, or enable it"
@@ -618,7 +704,10 @@ class _RouteTest:
             return trials.ok(f"{back.get('ms', '?')} ms")
         step = back.get("step") or back.get("reason", "?")  # older gateways report a reason
         text = f"the peer does not reach this node; the step that fails there: {step}"
-        remedy = f"correct the address of {me} in the peer's route table, or the firewalls; its log says more"
+        remedy = (
+            f"correct the address of {me} in the peer's route table, or the firewalls; its log "
+            "says more"
+        )
         if step == "tls":
             remedy = f"have its admin set ca, certificate and key in the route to {me}"
         return trials.failed(text, remedy)
@@ -627,7 +716,8 @@ class _RouteTest:
 def try_tls(host: str, port: int, identity: Identity) -> Step:
     """Shake hands and request a page; return the outcome.
 
-    In TLS 1.3 a peer rejects this node's certificate only after the handshake.
+    The request is needed because in TLS 1.3 a peer rejects this node's certificate only after the
+    handshake.
     """
     name = identity.server_name or host
     version = ""
@@ -647,14 +737,22 @@ def try_tls(host: str, port: int, identity: Identity) -> Step:
     except ssl.SSLCertVerificationError as error:
         return _untrusted(error, name, identity)
     except OSError as error:
-        # After the handshake this is a rejected certificate, too, in case the peer closes without an alert.
-        hung_up = version and isinstance(error, ssl.SSLEOFError | ConnectionError)
-        reason = getattr(error, "reason", None) or str(error)
-        if hung_up or any(alert in reason for alert in _ALERTS):
-            return _certificate_refused(reason, identity)
-        remedy = f"use scheme http, or another port, or {_PEERS_TLS}"
-        return trials.failed(f"no TLS there: {reason}", remedy)
+        return _broken_handshake(error, version, identity)
     return _trusted(certificate, version, identity)
+
+
+def _broken_handshake(error: OSError, version: str, identity: Identity) -> Step:
+    """Return the outcome of a connection that broke off; ``version``: empty before the handshake.
+
+    After the handshake the cause is a rejected certificate, too: a peer may close the connection
+    without an alert.
+    """
+    hung_up = bool(version) and isinstance(error, ssl.SSLEOFError | ConnectionError)
+    reason = getattr(error, "reason", None) or str(error)
+    if hung_up or any(alert in reason for alert in _ALERTS):
+        return _certificate_refused(reason, identity)
+    remedy = f"use scheme http, or another port, or {_PEERS_TLS}"
+    return trials.failed(f"no TLS there: {reason}", remedy)
 
 
 def speaks_tls(host: str, port: int) -> bool:
@@ -672,6 +770,7 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 def _untrusted(error: ssl.SSLCertVerificationError, name: str, identity: Identity) -> Step:
+    """Return the outcome of a handshake with a certificate that is not trusted."""
     cause, remedy = _VERIFY_CODES.get(error.verify_code, ("is not trusted", ""))
     if not remedy:
         hint = "set ca in the entry"
@@ -698,7 +797,10 @@ def _certificate_refused(reason: str, identity: Identity) -> Step:
 
 
 def _trusted(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
-    """Return the outcome of a good handshake: a warning if a certificate expires soon."""
+    """Return the outcome of a good handshake: a warning if a certificate expires soon.
+
+    ``certificate``: the peer's; the certificates of ``identity`` are this node's.
+    """
     now = datetime.now(UTC)
     ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
     certificates = [("the peer's certificate", ends, "have the peer renew it")]

@@ -25,12 +25,14 @@ class Body(BaseModel):
 
 
 def _text(value: Any) -> Any:
+    """Return an empty text for null, any other value unchanged."""
     if value is None:
         return ""
     return value
 
 
 def _object(value: Any) -> Any:
+    """Return an empty object for null, any other value unchanged."""
     if value is None:
         return {}
     return value
@@ -52,12 +54,19 @@ Id = Annotated[
 # Free content within the bounds of descriptions: depth, number of values, amount of text.
 Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(within_bounds)]
 
-MOST_PARTIES = 1000
-_MOST_ROLES = 50
+# Signed parts of a job, by node; any value that is not an object counts as none.
+Bundles = Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(within_bounds)]
+
+MOST_PARTIES = 1000  # of one job
+_MOST_ROLES = 50  # of one job
 _MOST_ENDS = 100  # inputs, or outputs, of one component
 
 
 def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the roles unchanged unless they have too many parties.
+
+    For pydantic, which reports the PydanticCustomError that it raises otherwise.
+    """
     if sum(map(len, roles.values())) > MOST_PARTIES:
         raise PydanticCustomError(
             "parties", "must not name more than {most} parties", {"most": MOST_PARTIES}
@@ -118,16 +127,16 @@ class ConfigBody(Body):
     job_params: Object = Field(default_factory=dict)
     task_params: Object = Field(default_factory=dict)
     version: str = "2.0.0"
+    # Another place for `CreateAll.old_job_id`
     old_job_id: Text = Field(default="", max_length=100)
-    """another place for `CreateAll.old_job_id`"""
 
 
 class CreateAll(Body):
     """``POST /v1/platform/schedule/job/create_all`` (control layer 5.1)."""
 
     flow_id: Text = Field(default="", max_length=200)
+    # An extension that one peer sends: the job whose finished tasks are taken over
     old_job_id: Text = Field(default="", max_length=100)
-    """an extension that one peer sends: the job whose finished tasks are taken over"""
     dag: DagBody
     config: ConfigBody = Field(validation_alias=AliasChoices("config", "conf"))
 
@@ -136,10 +145,9 @@ class CreateJob(CreateAll):
     """``job/create_all`` and ``job/create`` between nodes (3.1, 3.2)."""
 
     job_id: Id
-    signed_bundles: Annotated[
-        dict[str, Any], BeforeValidator(as_mapping), AfterValidator(within_bounds)
-    ] = {}
-    """an extension: node -> what the initiator has signed of the job for it, in an envelope after DSSE"""
+    # An extension: node -> the part of the job that the initiator has signed for it, in an envelope
+    # after DSSE
+    signed_bundles: Bundles = {}
 
 
 class JobQuery(BaseModel):
@@ -180,7 +188,8 @@ class StartTask(JobId):
     amendments: list[Id] = Field(default_factory=list, max_length=1000)
 
 
-# The cause of a job's or task's failure: an extension field, equal at every party; None if it gives no reason.
+# The cause of a job's or task's failure: an extension field, equal at every party; None if it gives
+# no reason.
 FailedBy = Annotated[Failure | None, BeforeValidator(failure_of)]
 
 
@@ -200,7 +209,9 @@ class ApplyAudit(CreateJob):
 
 
 class ConfirmAudit(Body):
-    """``job/audit/confirm`` (management 8): APPROVED or REJECTED; a permit, object or text, may come with it."""
+    """``job/audit/confirm`` (management 8): APPROVED or REJECTED; a permit, object or text, may
+    come with it.
+    """
 
     audit_id: Id
     status: str
@@ -230,14 +241,18 @@ class RerunJob(JobId):
 
 
 class AmendJob(JobId):
-    """``job/parameters``, an extension: tasks that have not begun get new parameters at all nodes, or at none."""
+    """``job/parameters``, an extension: tasks that have not begun get new parameters at all nodes,
+    or at none.
+    """
 
     parameters: Object
     reason: Text = Field(default="", max_length=1000)
 
 
 class OfferParameters(AmendJob):
-    """``job/parameters/offer``, an extension: what `AmendJob` asks for, to a party, before it holds."""
+    """``job/parameters/offer``, an extension: what `AmendJob` asks for, to a party, before it
+    holds.
+    """
 
     amendment: Id
     by: Id = Field(description="the node that asked for it")
@@ -246,10 +261,8 @@ class OfferParameters(AmendJob):
         max_length=1000,
         description="earlier ones that hold",
     )
-    signed_bundles: Annotated[
-        dict[str, Any], BeforeValidator(as_mapping), AfterValidator(within_bounds)
-    ] = {}
-    """of the job with them, as in `CreateJob`"""
+    # Of the job with the new parameters, as in `CreateJob`
+    signed_bundles: Bundles = {}
 
 
 class StopTaskOfJob(JobId):
@@ -259,7 +272,9 @@ class StopTaskOfJob(JobId):
 
 
 class StopTask(Body):
-    """``task/stop``: one task, and what follows it, at the node that is asked; of one peer, in no version."""
+    """``task/stop``: one task, and what follows it, at the node that is asked; of one peer, in no
+    version.
+    """
 
     task_id: Id
 
@@ -288,7 +303,10 @@ class ReportTask(Body):
 
 
 def _cut_at(limit: int) -> AfterValidator:
-    """Return a validator that keeps the beginning of a container's text: it stays in its job's records."""
+    """Return a validator that keeps the first ``limit`` characters of a text.
+
+    Texts of containers are cut, as they stay in the records of their job.
+    """
 
     def cut(text: str) -> str:
         return text[:limit]
@@ -315,7 +333,9 @@ class ContainerCallback(Body):
 
 
 class OfOutputs(JobId):
-    """``output/metadata``, an extension: the outputs of a task at a role or party, or the one of a key."""
+    """``output/metadata``, an extension: the outputs of a task at a role or party, or the one of a
+    key.
+    """
 
     task_name: Annotated[str, Field(min_length=1, max_length=255)]
     role: Annotated[
@@ -432,7 +452,9 @@ class StateData(Response):
 
 
 class StatusData(JobData):
-    """``job/status_all``: the standard has ``job_id``, ``job_status`` and ``status``, the rest is ours."""
+    """``job/status_all``: the standard has ``job_id``, ``job_status`` and ``status``, the rest is
+    ours.
+    """
 
     job_id: str = Field(default="", examples=["job-example"])
     job_status: State = ""
@@ -450,7 +472,9 @@ class StatusData(JobData):
 
 
 class JobList(Response):
-    """``job/query_job_list``: the jobs that the queried node submitted, schedules or takes part in."""
+    """``job/query_job_list``: the jobs that the queried node submitted, schedules or takes part
+    in.
+    """
 
     job_list: dict[str, str] = Field(
         examples=[{"job-example": "FINISHED"}], description="job -> state"
@@ -466,7 +490,9 @@ class LogLines(Response):
 
 
 class LogData(LogLines):
-    """``task/get_log``: lines numbered from 0; ``start`` is the first of them, ``next`` where to continue."""
+    """``task/get_log``: lines numbered from 0; ``start`` is the first of them, ``next`` where to
+    continue.
+    """
 
     data: str
     start: int
@@ -482,7 +508,9 @@ class AmendData(JobData):
 
 
 class RerunData(JobData):
-    """``job/rerun``: the new job, its first task, the tasks that it runs, and those whose outputs it takes over."""
+    """``job/rerun``: the new job, its first task, the tasks that it runs, and those whose outputs
+    it takes over.
+    """
 
     start: str = Field(serialization_alias="from")
     runs: list[str]
@@ -496,7 +524,9 @@ class PlanData(Response):
 
 
 class HelloData(Response):
-    """``node/hello``: who the queried node is; ``time_ms`` is its clock, in milliseconds since 1970."""
+    """``node/hello``: who the queried node is; ``time_ms`` is its clock, in milliseconds since
+    1970.
+    """
 
     node_id: str = Field(examples=["JG0100001100000010"])
     institution: str

@@ -1,5 +1,5 @@
-"""FATE-Flow 2.2's native protocol: between nodes (``/v2/partner``, ``/v2/scheduler``) and for FATE's own tools.
+"""FATE-Flow 2.2's native protocol, between nodes (``/v2/partner``, ``/v2/scheduler``).
 
-A sibling of ``adapter/bfia``; the two never import each other. What FATE's own workers ask of their FATE-Flow
-(``/v2/worker``) is answered, and not served.
+This package and ``adapter/bfia`` never import each other. Requests of FATE's own workers to their
+FATE-Flow (``/v2/worker``) get a refusal that says what to use instead.
 """

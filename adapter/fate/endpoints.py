@@ -1,12 +1,13 @@
 """``/v2/partner`` and ``/v2/scheduler``: requests of nodes that speak FATE's protocol.
 
-A request of a scheduling node is about one role of this node. An effect on the node as a whole takes place with the
-first request; the requests for further roles have no effect.
+A request of a scheduling node is about one role of this node. An effect on the node as a whole
+takes place with the first request; the requests for further roles have no effect.
 
-Jobs of FATE's own nodes may wait for approval here, a state that FATE does not have. It starts a job once every
-party has granted the job's resources, one job after the other: a refusal there would block all other jobs of the
-scheduling site. So the job may start at FATE while nothing starts here, and its tasks' resources, which FATE
-requests in every cycle, are refused until the job is approved. After a rejection the scheduling site stops it.
+Jobs of FATE's own nodes may wait for approval here, a state that FATE does not have. It starts a
+job once every party has granted the job's resources, one job after the other: a refusal there would
+block all other jobs of the scheduling site. So the job may start at FATE while nothing starts here,
+and its tasks' resources, which FATE requests in every cycle, are refused until the job is approved.
+After a rejection the scheduling site stops it.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +58,8 @@ B = TypeVar("B", bound=wire.Party)
 
 MAX_TASKS = 10_000  # tasks and roles that are remembered as reported to run
 _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
-_SKIPPED_VERSIONS = 3  # that FATE may count on for a party that it could not reach
+# The most versions that FATE may announce to other parties while it cannot reach this one
+_SKIPPED_VERSIONS = 3
 # FATE continues with these while the job waits for approval; they have no effect then.
 _DEFERRED = ("/job/resource/apply", "/job/resource/return", "/job/start")
 # FATE sends these to every party, also to parties that refused the job.
@@ -85,6 +87,7 @@ class Command(Generic[B]):
 
 
 def _update_job(command: Command[wire.JobStatus]) -> None:
+    """Take up a job's state as FATE reports it: an end, a restart after an end, or a start."""
     local = command.local
     word = read_word(JobWord, command.body.status)
     if word in OUR_OUTCOME:
@@ -96,15 +99,21 @@ def _update_job(command: Command[wire.JobStatus]) -> None:
 
 
 def _restart_job(command: Command[wire.JobStatus], word: JobWord) -> None:
-    """Create the job that follows an ended one. Raises `Refused` unless FATE restarts it."""
+    """Create the job that follows an ended one. Raises `Refused` unless FATE restarts it.
+
+    A retry that the job allows needs no second approval.
+    """
     local = command.local
     job_id = command.body.job_id
-    if word is not JobWord.WAITING or not words.can_restart(local):
+    is_restart = word is JobWord.WAITING and words.can_restart(local)
+    if not is_restart:
         raise _has_ended(local)
     spec = words.restarted_spec(local, job_id)
     accepted = command.participant.create_job(spec, command.sender)
     approver = _approver(local)
-    if accepted.waits and approver is not None and words.is_retry(local, job_id):
+    if not accepted.waits or approver is None:
+        return
+    if words.is_retry(local, job_id):
         comment = f"as before to job {local.id}, which begins again"
         command.parts.agree(spec.job_id, approver, comment)
 
@@ -118,27 +127,33 @@ def _approver(local: LocalJob) -> str | None:
 
 
 def _set_progress(command: Command[wire.JobProgress]) -> None:
+    """Record the progress that the scheduling node reports, if it reports any."""
     if command.body.progress is not None:
         command.parts.set_progress(command.local.id, command.body.progress)
 
 
 def _hold(command: Command[wire.Party]) -> None:
+    """Reserve the job's resources."""
     command.participant.hold(command.local.id, command.sender)
 
 
 def _give_back(command: Command[wire.Party]) -> None:
+    """Return the job's resources."""
     command.participant.give_back(command.local.id, command.sender)
 
 
 def _start_job(command: Command[wire.StartJob]) -> None:
+    """Start the job."""
     without = tuple(command.body.extra_info.without)
     command.participant.start_job(command.local.id, command.sender, without)
 
 
 def _stop_job(command: Command[wire.StopJob]) -> None:
+    """Stop the job, with its end if the request reports one."""
     ending = None
-    if command.body.status:
-        word = read_word(JobWord, command.body.status)
+    status = command.body.status
+    if status:
+        word = read_word(JobWord, status)
         if word in OUR_OUTCOME:
             ending = _ending(word, command)
     command.participant.stop_job(command.local.id, "", ending, command.sender)
@@ -153,30 +168,46 @@ def _apply_task(command: Command[wire.Task]) -> None:
     task_id = command.body.key.local_id
     _task_name(local, command.body)
     if local.status in _ENDED:
-        if local.runs_of(task_id):  # a repeated request
+        is_repeated = bool(local.runs_of(task_id))
+        if is_repeated:
             return
         raise _has_ended(local)  # a success would start the task at FATE's own party
     if command.is_undecided:
-        until = moment(local.approval.until) if local.approval else ""
-        text = f"job {local.id} waits until {until} for approval at {local.node}"
-        raise Refused(text, reason="NOT_APPROVED")
-    if local.status is JobStatus.READY and local.spec.protocol == PROTOCOL:
+        raise _not_approved(local)
+    is_created_by_fate = local.spec.protocol == PROTOCOL
+    if is_created_by_fate and local.status is JobStatus.READY:
         command.participant.start_job(local.id, command.sender)
     _check_task_limit(local, task_id)
 
 
+def _not_approved(local: LocalJob) -> Refused:
+    """Return the refusal of a task whose job waits for approval."""
+    until = ""
+    if local.approval:
+        until = moment(local.approval.until)
+    text = f"job {local.id} waits until {until} for approval at {local.node}"
+    return Refused(text, reason="NOT_APPROVED")
+
+
 def _check_task_limit(local: LocalJob, task_id: str) -> None:
     """Raise `Refused` if as many other tasks run as the job holds resources for."""
-    if local.pool is None or local.pool.tasks_at_once is None:
+    if local.pool is None:
         return
     limit = local.pool.tasks_at_once
+    if limit is None:
+        return
     running = {run.task_id for run in local.runs if not run.over}
-    if len(running - {task_id}) >= limit:
-        text = f"job {local.id} holds resources for {limit} tasks at the same time here, and so many run"
+    running.discard(task_id)
+    if len(running) >= limit:
+        text = (
+            f"job {local.id} holds resources for {limit} tasks at the same time here, and so many "
+            "run"
+        )
         raise Refused(text, reason="RESOURCES_BUSY")
 
 
 def _start_task(command: Command[wire.Task]) -> None:
+    """Start one version of a task."""
     body = command.body
     command.participant.start_task(command.local.id, body.key.local_id, body.name, command.sender)
 
@@ -189,7 +220,7 @@ def _check_task(command: Command[wire.Task]) -> None:
 
 
 Work = Callable[[Command[Any]], object]
-Post = Callable[[str], Callable[..., Any]]
+Post = Callable[[str], Callable[..., Any]]  # declares a POST path; returns a decorator
 _COMMANDS: Mapping[str, tuple[type[wire.Party], Work]] = {
     "/job/status/update": (wire.JobStatus, _update_job),
     "/job/update": (wire.JobProgress, _set_progress),
@@ -244,10 +275,13 @@ def _endpoint(
             if not is_deferred:
                 await on(parts.limiters.rest, request, partial(work, command))
         except NotFound:
-            if path not in _DONE_IF_ABSENT or source_of(request):
+            is_from_fate = not source_of(request)
+            may_be_absent = is_from_fate and path in _DONE_IF_ABSENT
+            if not may_be_absent:
                 raise
         return ok()
 
+    # The framework names the operation, and finds the type of the body, by these.
     endpoint.__name__ = path.strip("/").replace("/", "_")
     endpoint.__annotations__["body"] = shape
     return endpoint
@@ -261,15 +295,21 @@ def _add_job_creation(parts: FateParts, post: Post) -> None:
         scheduler = body.dag.conf.scheduler_party_id
         sender = await authenticate(parts, request, scheduler)
         if scheduler != sender:
-            text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {sender} may not create the job"
+            text = (
+                f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {sender} may not "
+                "create the job"
+            )
             raise NotAllowed(text)
         extra = body.dag.conf.extra
         if extra.standard and extra.standard.get("job_id") != body.job_id:
             # FATE gives a job that a gateway submits an id of its own, and passes on the rest
             extra.standard = None
 
+        def job_id() -> str:
+            return body.job_id
+
         def create_job() -> dict[str, Any]:
-            spec = parts.descriptions.read(body, lambda: body.job_id, scheduler, trace_of(request))
+            spec = parts.descriptions.read(body, job_id, scheduler, trace_of(request))
             return _create_job(parts, spec, body, sender)
 
         data = await on(parts.limiters.rest, request, create_job)
@@ -282,7 +322,10 @@ def _create_job(
     body: wire.CreateJob,
     sender: NodeId,
 ) -> dict[str, Any]:
-    """Create the job and return the response's data. Raises `NotFound` for a role that is not in the job."""
+    """Create the job and return the response's data.
+
+    Raises `NotFound` for a role that is not in the job.
+    """
     takes_part = bool(spec.parties_at(parts.node))
     if takes_part and not plays(spec, parts.node, body.role, body.party_id):
         text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
@@ -292,6 +335,7 @@ def _create_job(
 
 
 def _acceptance_data(acceptance: Acceptance) -> dict[str, Any]:
+    """Return the data of the response for a created job; FATE's own nodes ignore them."""
     data: dict[str, Any] = {}
     if acceptance.inherited is not None:
         data["inherited"] = list(acceptance.inherited)
@@ -305,7 +349,10 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
     """Add the paths of scheduling nodes about a task whose job may be unknown here."""
 
     async def job_and_sender(body: wire.Task, request: Request) -> tuple[LocalJob | None, NodeId]:
-        """Return the job and the caller. There is no job if a gateway like this one sends a task's own id."""
+        """Return the job and the caller.
+
+        There is no job if a gateway like this one sends a task's own id.
+        """
         if body.job_id:
             return await commanded_job(parts, request, body)
         return None, await authenticate(parts, request)
@@ -343,6 +390,7 @@ def _poll_task(
     local: LocalJob | None,
     sender: NodeId,
 ) -> TaskNews:
+    """Return the state of a task's version. Raises `NotFound`."""
     try:
         return parts.participant.poll_task(body.key.local_id, body.role, sender)
     except NotFound as error:
@@ -359,17 +407,18 @@ def _reported_word(
 ) -> TaskWord:
     """Return the state to report; to FATE's own nodes ``running`` at least once before an end.
 
-    They accept no end of a task that was not reported as running.
+    They accept no end of a task that was not reported as running. ``by_fate``: the caller is such a
+    node.
     """
-    if news.status is TaskStatus.READY:
+    word = task_word(news.status, news.failure)
+    if news.status is TaskStatus.READY:  # this node has started it
         word = TaskWord.RUNNING
-    else:
-        word = task_word(news.status, news.failure)
     if word is TaskWord.WAITING or not by_fate:
         return word
-    if not _record_running(parts.running, body.key.local_id, body.role):
-        return TaskWord.RUNNING
-    return word
+    was_running = _record_running(parts.running, body.key.local_id, body.role)
+    if was_running:
+        return word
+    return TaskWord.RUNNING
 
 
 def _add_job_submission(parts: FateParts, post: Post) -> None:
@@ -401,7 +450,10 @@ def _check_scheduler(node: NodeId, spec: JobSpec, sender: NodeId) -> None:
 
 
 def _model_data(spec: JobSpec) -> dict[str, str]:
-    """Return the model's name and version; without them the job's id and version 0, as FATE names models."""
+    """Return the model's name and version.
+
+    Without them the job's id and version 0, as FATE names models.
+    """
     data = {"model_id": spec.job_id, "model_version": "0"}
     common = as_mapping(spec.job_params.get("common"))
     for name in data:
@@ -414,7 +466,10 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
     """Add the paths of initiators and parties about jobs that this node schedules."""
 
     async def scheduled_job(request: Request, job_id: str) -> tuple[Job, NodeId]:
-        """Return the job and the caller. Raises `NotFound` also for a caller that is not in the job."""
+        """Return the job and the caller.
+
+        Raises `NotFound` also for a caller that is not in the job.
+        """
         refuse_unknown(parts, request)
         job = await on(parts.limiters.rest, request, partial(parts.job_of, job_id))
         unknown = NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
@@ -463,7 +518,10 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
 
 
 def _cause_of_stop(stop_status: str, sender: NodeId) -> Failure | None:
-    """Return the failure that FATE's own watch over its tasks reports; None for a stop by a person."""
+    """Return the failure that FATE's own watch over its tasks reports;
+
+    None for a stop by a person.
+    """
     reason = REASONS.get(stop_status, "STOPPED")
     if reason == "STOPPED":
         return None
@@ -480,6 +538,7 @@ def _task_name(local: LocalJob, body: wire.Task) -> str:
 
 
 def _has_ended(local: LocalJob) -> Refused:
+    """Return the refusal of a request about a job that has ended."""
     outcome = None
     failure = None
     if local.ending is not None:
@@ -505,7 +564,9 @@ def _not_started(
     versions = [key_of(run.task_id).version for run in local.runs if run.task_name == name]
     last = max(versions, default=-1)
     counted_by_fate = _SKIPPED_VERSIONS * words.restart_count(local, body.job_id)
-    if not last < body.task_version <= max(last, counted_by_fate) + _SKIPPED_VERSIONS:
+    highest = max(last, counted_by_fate) + _SKIPPED_VERSIONS
+    may_be_announced = last < body.task_version <= highest
+    if not may_be_announced:
         raise error
     return TaskNews(TaskStatus.PENDING)
 
@@ -531,7 +592,10 @@ def collected(
     local: LocalJob | None,
     task_id: str,
 ) -> dict[str, Any]:
-    """Return the data of FATE's ``task/collect``: a task at one party, with times in milliseconds."""
+    """Return the data of FATE's ``task/collect``: a task at one party, with times in milliseconds.
+
+    ``local``: None if the job is unknown here, so that there are no times.
+    """
     started_at, ended_at = _times(local, task_id, body.role)
     has_ended = word not in (TaskWord.WAITING, TaskWord.RUNNING)
     elapsed = None
@@ -562,9 +626,13 @@ def _times(local: LocalJob | None, task_id: str, role: str) -> tuple[int | None,
 
 
 def _ending(word: JobWord, command: Command[Any]) -> Ending:
-    """Return the reported end of the job. FATE gives no reason for a failure: the one of this node is used."""
+    """Return the reported end of the job.
+
+    FATE gives no reason for a failure: the one of this node is used, or else a general one.
+    """
     failure: Failure | None = command.body.failed_by
-    if failure is None and word in (JobWord.FAILED, JobWord.TIMEOUT):
+    has_failed = word in (JobWord.FAILED, JobWord.TIMEOUT)
+    if failure is None and has_failed:
         failure = command.local.own_failure
     if failure is None and word is not JobWord.SUCCESS:
         text = f"{command.sender} says that the job is {word}"

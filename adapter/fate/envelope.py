@@ -1,8 +1,8 @@
 """FATE's envelope: ``{code, message, data, job_id}`` without empty fields, with HTTP status 200.
 
-An error's ``data`` has our stable reason, our HTTP-like status and every problem: FATE reads only ``code`` and
-``message``, a gateway like this one reads everything. `FateRoute` turns every exception of a path into such a
-response, with the code that the path's `Codes` give for its reason.
+An error's ``data`` has our stable reason, our HTTP-like status and every problem: FATE reads only
+``code`` and ``message``, a gateway like this one reads everything. `FateRoute` turns every
+exception of a path into such a response, with the code that the path's `Codes` give for its reason.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -28,7 +28,7 @@ SCHEDULER = "/v2/scheduler"
 
 
 class Code(IntEnum):
-    """FATE-Flow 2.2's return codes, as far as they are given here."""
+    """The return codes of FATE-Flow 2.2 that the gateway sends or reads."""
 
     SUCCESS = 0
     JOB_PARAMS_ERROR = 1000
@@ -83,7 +83,7 @@ OF_REASON: Mapping[str, Code] = {
 # Reason -> code, before the general table. ``""`` applies to every reason that is in neither.
 Codes = Mapping[str, Code]
 ANY = "*"  # in `Codes`: applies to every reason, before all others
-# Where FATE changes a job or task that it does not find, it has no code, but raises an exception.
+# At these paths FATE has no code for a job or task that it does not find: it raises an exception.
 NO_JOB: Codes = {"JOB_UNKNOWN": Code.EXCEPTION}
 NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
 _NO_JOB_OR_TASK = {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
@@ -168,21 +168,25 @@ def fault(
     codes: Codes | None = None,
     words: Words = str,
 ) -> dict[str, Any]:
-    """Return an error in FATE's envelope."""
-    codes = codes or {}
-    candidates = (
-        codes.get(ANY),
-        codes.get(error.reason),
-        OF_REASON.get(error.reason),
-        codes.get(""),
-    )
-    code = next((code for code in candidates if code), Code.EXCEPTION)
+    """Return an error in FATE's envelope.
+
+    ``codes``: of the path; None: only the general table. ``words`` rewrites the error's texts.
+    """
     body = envelope(error, words)
     return {
-        "code": int(code),
+        "code": int(_code_of(error.reason, codes or {})),
         "message": body["msg"],
         "data": {**body["data"], "status": error.code},
     }
+
+
+def _code_of(reason: str, codes: Codes) -> Code:
+    """Return FATE's code for a reason: a path's own code comes first."""
+    candidates = (codes.get(ANY), codes.get(reason), OF_REASON.get(reason), codes.get(""))
+    for code in candidates:
+        if code:
+            return code
+    return Code.EXCEPTION
 
 
 class NotServedHere(GatewayError):
@@ -193,7 +197,10 @@ class NotServedHere(GatewayError):
 
 
 class FateRoute(JsonRoute):
-    """A path that responds with FATE's envelope, also to errors; its codes are declared as ``x-codes``."""
+    """A path that responds with FATE's envelope, also to errors.
+
+    Its codes are declared as ``x-codes`` in OpenAPI.
+    """
 
     def __init__(
         self,
@@ -218,16 +225,24 @@ class FateRoute(JsonRoute):
         return handle_errors
 
     def _response(self, request: Request, error: Exception) -> JSONResponse:
+        """Return the response to an error, and note it for the audit log."""
         gateway_error = _as_gateway_error(request, error)
         request.state.refused = brief(gateway_error)
-        # The framework's own errors, such as a body of the wrong form, have the same codes at every path.
-        codes = self.codes if gateway_error is error else None
+        codes = None
+        if gateway_error is error:
+            # Errors of the framework, such as a body of the wrong form, have the same codes at
+            # every path.
+            codes = self.codes
         body = fault(gateway_error, codes, words_for(request.app))
         return JSONResponse(body, status_code=_http_status(gateway_error))
 
 
 def _http_status(error: GatewayError) -> int:
-    """Return 503 while the database is away, so that FATE repeats the request, 413 for large bodies, else 200."""
+    """Return the HTTP status of an error: 200, with two exceptions.
+
+    503 while the database does not respond, so that FATE repeats the request; 413 for a body that
+    is too large.
+    """
     if isinstance(error, DatabaseAway):
         return 503
     if error.code == 413:
@@ -236,6 +251,7 @@ def _http_status(error: GatewayError) -> int:
 
 
 def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
+    """Return the error to report for any exception; one that nobody expected is logged."""
     match error:
         case GatewayError():
             release(error)
@@ -261,8 +277,10 @@ _ALL_METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
 # Paths of FATE's own workers -> what a component does here instead.
 FOR_WORKERS: Mapping[str, str] = {
-    "/v2/worker": "a container reads its environment, writes to the storage that is named there, and reports to "
-    "its callback"
+    "/v2/worker": (
+        "a container reads its environment, writes to the storage that is named there, and "
+        "reports to its callback"
+    )
 }
 
 
@@ -270,7 +288,7 @@ def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
     """Return paths that respond with "not served here": prefix -> why, and what to use instead."""
     router = APIRouter(tags=[tag], route_class=FateRoute)
     for prefix, instead in prefixes.items():
-
+        # A default value binds the variable of the loop, which would change until the call.
         async def refuse(request: Request, instead: str = instead) -> None:
             raise NotServedHere(f"{request.url.path} is not served here: {instead}")
 
@@ -280,8 +298,8 @@ def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
 
 
 # Paths below ``/v2`` of the standard and of the users' interface.
-_OTHER_PREFIXES = ("/v2/schedule", "/v2/provider", "/v2/component")
-_SENT_AS_200 = (404, 405, 413)
+_OTHER_PREFIXES = ("/v2/schedule/", "/v2/provider/", "/v2/component/")
+_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework
 
 
 def fate_response(
@@ -289,16 +307,23 @@ def fate_response(
     error: GatewayError,
     status: int,
 ) -> JSONResponse | None:
-    """Return FATE's response to a request that no path has taken; None for a path that is not FATE's.
+    """Return FATE's response to a request that no path has taken; None for a path of others.
 
-    FATE's own nodes and tools read only FATE's envelope, and its nodes repeat a request if the HTTP status is not
-    200.
+    FATE's own nodes and tools read only FATE's envelope, and its nodes repeat a request if the HTTP
+    status is not 200.
     """
-    if not path.startswith("/v2/"):
+    if not _is_fate_path(path):
         return None
-    for prefix in _OTHER_PREFIXES:
-        if path == prefix or path.startswith(prefix + "/"):
-            return None
     if status in _SENT_AS_200:
         status = 200
     return JSONResponse(fault(error), status_code=status)
+
+
+def _is_fate_path(path: str) -> bool:
+    """True for a path that FATE's nodes and tools call.
+
+    The standard and the users' own interface have paths below ``/v2``, too.
+    """
+    if not path.startswith("/v2/"):
+        return False
+    return not f"{path}/".startswith(_OTHER_PREFIXES)

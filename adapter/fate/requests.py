@@ -33,7 +33,7 @@ _SOURCE_HEADERS = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_
 
 @dataclass(frozen=True)
 class FateParts:
-    """Dependencies of the paths for FATE sites."""
+    """Dependencies of the paths for FATE's nodes."""
 
     node: NodeId
     scheduler: SchedulerApi
@@ -41,14 +41,15 @@ class FateParts:
     descriptions: Descriptions
     signatures: Signatures
     limiters: Limiters
-    knows: Callable[[NodeId], bool]
+    knows: Callable[[NodeId], bool]  # whether a node has an enabled route
     speaks: Callable[[NodeId], bool]  # whether a node's route says that it speaks this protocol
     job_of: JobOf
     local_of: LocalOf
     new_id: Callable[[], str]  # returns an id for a submitted job
     agree: Callable[[str, str, str], object]  # approves a waiting job: job, person, comment
     set_progress: Callable[[str, float], object]  # records the scheduling node's per cent of a job
-    # Tasks and roles that FATE's own nodes know as running: they accept no end of others. Lost by a restart.
+    # Tasks and roles that were reported to FATE's own nodes as running, the oldest first: these
+    # nodes accept no end of any other task. A restart of the gateway forgets them.
     running: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
@@ -58,7 +59,10 @@ def trace_of(request: Request) -> str:
 
 
 def source_of(request: Request) -> NodeId:
-    """Return the node that the caller names itself: a gateway like this one does, FATE's nodes do not."""
+    """Return the node that the caller names itself; empty if it names none.
+
+    A gateway like this one names itself, FATE's nodes do not.
+    """
     for name in _SOURCE_HEADERS:
         value = request.headers.get(name)
         if value:
@@ -67,9 +71,14 @@ def source_of(request: Request) -> NodeId:
 
 
 def refuse_unknown(parts: FateParts, request: Request) -> str:
-    """Return the node that the caller names itself; empty if none. Raises `NotAllowed` for an unknown node."""
+    """Return the node that the caller names itself; empty if it names none.
+
+    Raises `NotAllowed` for an unknown node, and for this node.
+    """
     source = source_of(request)
-    if source == parts.node or (source and not parts.knows(source)):
+    if not source:
+        return ""
+    if source == parts.node or not parts.knows(source):
         raise NotAllowed(
             f"node {source} has no enabled route here: ask the admin of this node for one"
         )
@@ -83,12 +92,15 @@ async def authenticate(
 ) -> NodeId:
     """Return the caller, after a check of its signature if it has to sign. Raises `NotAllowed`.
 
-    FATE's nodes do not name themselves. Such a caller is the first of the ``candidates``, which its request
-    implies, that may send requests and whose route says that it speaks this protocol.
+    FATE's nodes do not name themselves. Such a caller is the first of the ``candidates``, which its
+    request implies, that may send requests and whose route says that it speaks this protocol.
     """
     sender = refuse_unknown(parts, request) or _fate_sender(parts, candidates)
     if not sender:
-        text = "name the calling node in the header x-source-node-id: no node that may call has a route of profile"
+        text = (
+            "name the calling node in the header x-source-node-id: no node that may call has a "
+            "route of profile"
+        )
         raise NotAllowed(f"{text} fate-partner here")
     check_claim(request.scope, sender)
     await signed(parts.signatures, parts.limiters, sender, request)
@@ -97,6 +109,10 @@ async def authenticate(
 
 
 def _fate_sender(parts: FateParts, candidates: Iterable[NodeId]) -> NodeId:
+    """Return the first candidate that may send requests in this protocol.
+
+    Empty if there is none.
+    """
     for node in candidates:
         is_other_node = node not in ("", parts.node)
         if is_other_node and parts.speaks(node) and parts.knows(node):
@@ -128,8 +144,8 @@ async def commanded_job(
 ) -> tuple[LocalJob, NodeId]:
     """Return the newest job of the body's id, and the caller, its scheduling node.
 
-    FATE keeps a job for each of its parties, so a party that is not in the job makes it an unknown job. Raises
-    `NotFound`, `NotAllowed`.
+    FATE keeps a job for each of its parties, so a party that is not in the job makes it an unknown
+    job. Raises `NotFound`, `NotAllowed`.
     """
     refuse_unknown(parts, request)
     local = await on(parts.limiters.rest, request, partial(newest, body.job_id, parts.local_of))
@@ -138,7 +154,7 @@ async def commanded_job(
         raise unknown
     scheduler = local.spec.scheduler
     sender = await authenticate(parts, request, scheduler)
-    if is_outside(local.spec, sender):
+    if is_outside(local.spec, sender):  # a node outside a job does not learn that the job exists
         raise unknown
     if sender != scheduler:
         raise NotAllowed(f"only {scheduler}, which schedules job {body.job_id}, may do that")
@@ -154,7 +170,10 @@ def plays(
     role: str,
     party_id: str,
 ) -> bool:
-    """True if a node has that role in a job; a gateway like this one may leave the role empty."""
+    """True if a node has that role in a job.
+
+    A gateway like this one may leave the role empty, and the party, which then is the node.
+    """
     if party_id not in ("", node):
         return False
     if not role:
@@ -167,7 +186,7 @@ async def on(
     request: Request,
     work: Callable[[], X],
 ) -> X:
-    """Run blocking work on the given threads, under the trace id of the request."""
+    """Run blocking work in the threads of ``limiter``, under the trace id of the request."""
 
     def run() -> X:
         with traced(trace_of(request)):
@@ -238,7 +257,9 @@ class JobProgress(Party):
 
 
 class StopJob(JobStatus):
-    """``/v2/partner/job/stop``; how the job ended is ours, FATE reports it by status/update before."""
+    """``/v2/partner/job/stop``; how the job ended is ours, FATE reports it by status/update
+    before.
+    """
 
 
 class Task(Party):

@@ -1,9 +1,10 @@
 """FATE's signatures of requests between sites that require them.
 
-An application has an id and a token that is never sent. The signature is MD5 twice: over id, initiator, nonce and
-time, then over that hash and the token. It proves the sender of a request but not its content, and is valid for a
-minute. So every gateway of the node remembers it for as long as it could be valid and accepts it for one request
-only; FATE may repeat that same request if no response came. If that is not enough, use TLS.
+An application has an id and a token that is never sent. The signature is MD5 twice: over id,
+initiator, nonce and time, then over that hash and the token. It proves the sender of a request but
+not its content, and is valid for a minute. So every gateway of the node remembers a signature for
+as long as it could be valid, and accepts it for one request only; FATE may repeat that same request
+if no response came. Sites that need more than that use TLS.
 """
 
 import hashlib
@@ -20,13 +21,16 @@ from gateway.identity.signatures import UsedSignatures
 VALID_MS = 60_000  # largest difference between a signed request's time and this machine's
 REMEMBERED = 2 * VALID_MS / 1000  # seconds: from a minute before the signed time to a minute after
 _LONGEST_TIMESTAMP = 15  # digits
-_NAMES = ("appId", "Timestamp", "Nonce", "Signature")
+_NONCE_DIGITS = 4  # as FATE's own nodes send them
+_NS_PER_MS = 1_000_000
+_NAMES = ("appId", "Timestamp", "Nonce", "Signature")  # of the headers
 
 
 class SignedHeaders:
     """The signature headers of a request; names of headers are case-insensitive."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
+        """``missing`` then has the names of the headers that the request lacks."""
         by_name = {name.lower(): value for name, value in headers.items()}
         values = [by_name.get(name.lower(), "") for name in _NAMES]
         self.app_id, self.timestamp, self.nonce, self.signature = values
@@ -40,7 +44,10 @@ class SignedHeaders:
         used: UsedSignatures,
         request: str,
     ) -> None:
-        """Raise `NotAllowed` unless the application has signed recently, and for this request only."""
+        """Raise `NotAllowed` unless the application has signed recently, and for this request only.
+
+        ``now_ms``: milliseconds since 1970; ``request``: a hash that identifies the request.
+        """
         is_number = self.timestamp.isascii() and self.timestamp.isdecimal()
         if not is_number or len(self.timestamp) > _LONGEST_TIMESTAMP:
             raise NotAllowed("Timestamp must be milliseconds since 1970", reason="SIGNATURE_WRONG")
@@ -53,7 +60,10 @@ class SignedHeaders:
             text = f"the signature does not match the token of application {app.app_id}"
             raise NotAllowed(text, reason="SIGNATURE_WRONG")
         if not used.accept(expected, request):
-            text = "this signature was used for another request already: sign each request, or try again"
+            text = (
+                "this signature was used for another request already: sign each request, or try "
+                "again"
+            )
             raise NotAllowed(text, reason="SIGNATURE_USED")
 
 
@@ -75,10 +85,12 @@ class Signatures:
         app = self._sites.get(node, FateSite()).sends
         if app is None:
             return {}
-        nonce = "".join(secrets.choice("0123456789") for _ in range(4))
-        timestamp = str(time.time_ns() // 1_000_000)
+        nonce = "".join(secrets.choice("0123456789") for _ in range(_NONCE_DIGITS))
+        timestamp = str(time.time_ns() // _NS_PER_MS)
         values = (app.app_id, timestamp, nonce, signature(app, initiator, nonce, timestamp))
-        return {**dict(zip(_NAMES, values, strict=True)), "initiatorPartyId": initiator}
+        headers = dict(zip(_NAMES, values, strict=True))
+        headers["initiatorPartyId"] = initiator
+        return headers
 
     def check(
         self,
@@ -87,7 +99,10 @@ class Signatures:
         path: str = "",
         body: bytes = b"",
     ) -> None:
-        """Raise `NotAllowed` for a missing or wrong signature of a node that has to sign, or one used before."""
+        """Check the signature of a request, with its path and query, if its node has to sign.
+
+        Raises `NotAllowed` for a signature that is missing, wrong, or was used before.
+        """
         app = self._sites.get(node, FateSite()).expects
         if app is None:
             return
@@ -100,7 +115,7 @@ class Signatures:
                 f"{node} has no application {signed.app_id[:40]!r} here", reason="APP_UNKNOWN"
             )
         request = hashlib.sha256(path.encode() + b"\0" + body).hexdigest()
-        signed.check(app, time.time_ns() // 1_000_000, self._used, request)
+        signed.check(app, time.time_ns() // _NS_PER_MS, self._used, request)
 
 
 def signature(
@@ -109,9 +124,10 @@ def signature(
     nonce: str,
     timestamp: str,
 ) -> str:
-    """Return the signature of one request."""
+    """Return the signature of one request, as FATE defines it."""
     return _md5(_md5(app.app_id + initiator + nonce + timestamp) + app.app_token)
 
 
 def _md5(text: str) -> str:
+    """Return the MD5 hash of a text in hexadecimal digits."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

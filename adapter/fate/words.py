@@ -1,15 +1,15 @@
 """FATE's words and ours, both ways: states, and the ids of jobs and tasks.
 
-FATE has one word for the standard's PENDING and READY of a task: ``waiting``. It has several words for the
-standard's single end: a finished job's or failed task's state says how it ended.
+FATE has one word for the standard's PENDING and READY of a task: ``waiting``. It has several words
+for the standard's single end, so the state of a finished job or failed task says how it ended.
 
-FATE's id of a task is ``<job id>_<task name>``, and each attempt is another version of it. A task's id of the form
-``<job id>_<task name>_<version>`` converts both ways; any other id is sent unchanged, which only a gateway like
-this one understands.
+FATE's id of a task is ``<job id>_<task name>``, and each attempt is another version of it. A task's
+id of the form ``<job id>_<task name>_<version>`` converts both ways; any other id is sent
+unchanged, which only a gateway like this one understands.
 
-FATE restarts a job under the same id, by a rerun or its automatic retry: unlike the standard's FINISHED, an end is
-not final for FATE. So each restart is a further job here, ``<job id>-r<n>``, which inherits the finished tasks of
-its predecessor. FATE always means the newest.
+FATE restarts a job under the same id, by a rerun or its automatic retry: unlike the standard's
+FINISHED, an end is not final for FATE. So each restart is a further job here, ``<job id>-r<n>``,
+which inherits the finished tasks of its predecessor. FATE always means the newest.
 """
 
 import re
@@ -109,7 +109,10 @@ def read_word(
     value: Any,
     path: str = "status",
 ) -> W:
-    """Read a state. Raises `Invalid` (STATUS_UNKNOWN), which lists the known words."""
+    """Read a state; ``path``: its place in the body.
+
+    Raises `Invalid` (STATUS_UNKNOWN), which lists the known words.
+    """
     try:
         return words(str(value))
     except ValueError:
@@ -119,9 +122,10 @@ def read_word(
 
 def task_word(status: TaskStatus, failure: Failure | None = None) -> TaskWord:
     """Return a task's state in FATE's words, which tell failures apart by their cause."""
-    if status is TaskStatus.FAILED and failure is not None:
-        return TaskWord(_WORDS_OF_REASONS.get(failure.reason, TaskWord.FAILED))
-    return _TASK_WORDS[status]
+    word = _TASK_WORDS[status]
+    if word is TaskWord.FAILED and failure is not None:
+        return TaskWord(_WORDS_OF_REASONS.get(failure.reason, word))
+    return word
 
 
 def job_word(
@@ -129,16 +133,21 @@ def job_word(
     outcome: Outcome | None = None,
     failure: Failure | None = None,
 ) -> JobWord:
-    """Return a job's state in FATE's words, which tell ends apart by their outcome and cause."""
-    word = _JOB_WORDS[outcome or status]
+    """Return a job's state in FATE's words, which tell ends apart by their outcome and cause.
+
+    ``outcome`` and ``failure``: of an ended job, as far as they are known.
+    """
+    if outcome is None:
+        return _JOB_WORDS[status]
+    word = _JOB_WORDS[outcome]
     is_timeout = failure is not None and failure.reason == REASONS["timeout"]
-    if outcome and word is JobWord.FAILED and is_timeout:
+    if is_timeout and word is JobWord.FAILED:
         return JobWord.TIMEOUT
     return word
 
 
-_RESTARTED = re.compile(r"-r[0-9]+$")
-_NUMBERED = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")
+_RESTARTED = re.compile(r"-r[0-9]+$")  # end of the id of a restarted job
+_NUMBERED = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")  # job id, task name and version
 
 
 class Key(NamedTuple):
@@ -152,33 +161,44 @@ class Key(NamedTuple):
     def name(self) -> str:
         """The task's name in the flow; empty if FATE's id does not contain it."""
         prefix = f"{self.job_id}_"
-        if not self.job_id or not self.task_id.startswith(prefix):
+        has_name = bool(self.job_id) and self.task_id.startswith(prefix)
+        if not has_name:
             return ""
         return self.task_id.removeprefix(prefix)
 
     @property
     def local_id(self) -> str:
-        """The task's id at this node."""
+        """The task's id at this node, which contains the version if FATE's id contains the name."""
         if not self.name:
             return self.task_id
         return f"{self.task_id}_{self.version}"
 
 
 def milliseconds(moment: datetime | None) -> int | None:
-    """Return a time in FATE's form: whole milliseconds since 1970."""
-    return None if moment is None else int(moment.timestamp() * 1000)
+    """Return a time in FATE's form: whole milliseconds since 1970; None for no time."""
+    if moment is None:
+        return None
+    return int(moment.timestamp() * 1000)
 
 
 def key_of(task_id: str, job_id: str = "") -> Key:
-    """Return FATE's key of a task by its id at this node; ``job_id`` if it is known."""
+    """Return FATE's key of a task by its id at this node.
+
+    ``job_id``: the task's job, if it is known. An id of another form than FATE's becomes version 0
+    of a task with that id.
+    """
     match = _NUMBERED.fullmatch(task_id)
-    if match is None or job_id not in ("", match[1]):
+    is_fate_form = match is not None and job_id in ("", match[1])
+    if match is None or not is_fate_form:
         return Key(job_id, task_id, 0)
     return Key(match[1], f"{match[1]}_{match[2]}", int(match[3]))
 
 
 def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
-    """Return the newest restart of FATE's job of this id; None if this node has no such job."""
+    """Return the newest restart of FATE's job of this id, or the job itself if it has none.
+
+    None if this node has no such job.
+    """
     job = local_of(job_id)
     number = 1
     while job is not None:
@@ -198,17 +218,24 @@ def _is_restart_of(job: LocalJob, later: LocalJob) -> bool:
 def can_restart(local: LocalJob) -> bool:
     """True if ``waiting`` restarts a job of FATE's: FATE has reported its end before.
 
-    A job that ended only at this node, e.g. by a rejection, still goes on for FATE's scheduler, which may report
-    ``waiting`` in every cycle.
+    A job that ended only at this node, e.g. by a rejection, still goes on for FATE's scheduler,
+    which may report ``waiting`` in every cycle.
     """
     ending = local.ending
-    if local.spec.protocol != PROTOCOL or ending is None or local.is_ending_inferred:
+    if local.spec.protocol != PROTOCOL or ending is None:
         return False
-    return ending.by == local.spec.scheduler or local.stop_request is not None
+    if local.is_ending_inferred:
+        return False
+    is_reported = ending.by == local.spec.scheduler
+    return is_reported or local.stop_request is not None
 
 
 def restarted_spec(local: LocalJob, job_id: str) -> JobSpec:
-    """Return the job that follows an ended one and inherits its unchanged tasks."""
+    """Return the job that follows an ended one and inherits its unchanged tasks.
+
+    ``job_id``: FATE's id of the job. An ``inherit`` that FATE has sent is dropped: it concerned
+    another job.
+    """
     params = dict(local.spec.job_params)
     common = params.get("common")
     if isinstance(common, dict):
@@ -223,8 +250,12 @@ def restarted_spec(local: LocalJob, job_id: str) -> JobSpec:
 
 
 def with_newest_predecessor(spec: JobSpec, local_of: LocalOf) -> JobSpec:
-    """Return a job of FATE's that inherits from the newest restart of the job that it names."""
-    if not spec.old_job_id or spec.protocol != PROTOCOL:
+    """Return a job of FATE's that inherits from the newest restart of the job that it names.
+
+    Unchanged if it names none, or one that is unknown here.
+    """
+    is_fate_job = spec.protocol == PROTOCOL
+    if not is_fate_job or not spec.old_job_id:
         return spec
     predecessor = newest(spec.old_job_id, local_of)
     if predecessor is None:
@@ -240,11 +271,16 @@ def restart_count(local: LocalJob, job_id: str) -> int:
 
 
 def is_retry(local: LocalJob, job_id: str) -> bool:
-    """True if the next restart is one of the retries that the job allows after a failure."""
+    """True if the next restart is one of the retries that the job allows after a failure.
+
+    ``job_id``: FATE's id of the job.
+    """
+    has_failed = local.ending is not None and local.ending.outcome is Outcome.FAILED
+    if not has_failed:
+        return False
     limits = local.spec.settings.time_limits
     retries = max(limits.of(task.name).retries for task in local.spec.dag.nodes)
-    has_failed = local.ending is not None and local.ending.outcome is Outcome.FAILED
-    return has_failed and restart_count(local, job_id) < retries
+    return restart_count(local, job_id) < retries
 
 
 def fate_job_id(job_id: str) -> str:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Scope
 from adapter.bfia import envelope, relay, requests
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.channel.peers import HANDED_ON
-from adapter.bfia.requests import known_first
+from adapter.bfia.requests import check_sender_first
 from gateway.auth import Access
 from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.peer_services import PeerServices
@@ -115,7 +115,7 @@ def _inner_peer_layers(
     return [
         # Signs responses of paths; refusals by layers further out prove nothing and are not signed.
         partial(
-            requests.signing_answers,
+            requests.with_signed_responses,
             key=peers.protocol.key,
             entry_of=peers.peer_table.proof,
             limiter=services.foundation.limiters.rest,
@@ -173,7 +173,7 @@ def _identity_layer(
         identity=_identity(services),
         claimed=_claimed_nodes,
         require_known_sender=partial(
-            known_first,
+            check_sender_first,
             accepts=peers.peer_table.accepts,
             here=services.settings.node.id,
         ),
@@ -233,7 +233,7 @@ def _claimed(scope: Scope) -> str:
 def _claimed_nodes(scope: Scope) -> frozenset[str]:
     if _is_of_container(scope):
         return frozenset()
-    return requests.claimed(scope["headers"])
+    return requests.claimed_nodes(scope["headers"])
 
 
 def _is_of_container(scope: Scope) -> bool:

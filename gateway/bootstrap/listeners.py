@@ -107,7 +107,7 @@ def _checks(services: Services, verifier: Verifier) -> dict[str, list[Any]]:
     return {
         "operator": [in_language],
         "peer": [
-            requests.signed(verifier, peers.peer_table.proof, limiters.rest),
+            requests.signature_check(verifier, peers.peer_table.proof, limiters.rest),
             peers.fate.signed(lambda request: requests.incoming(request).source, limiters),
         ],
         "container": [],

@@ -18,8 +18,9 @@ from adapter.bfia.requests import Peers
 from adapter.bfia.translate import audit_answer_body, ending_fields
 from adapter.fate import client as fate
 from adapter.fate import requests as wire
-from adapter.fate.client import Caller, ParticipantClient
+from adapter.fate.calls import Caller
 from adapter.fate.endpoints import collected
+from adapter.fate.participant import ParticipantClient
 from adapter.fate.words import TaskWord
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

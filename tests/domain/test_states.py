@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.bfia.translate import outcome_from_tasks, progress_from_tasks, status_from_tasks
+from adapter.bfia.views import outcome_from_tasks, progress_from_tasks, status_from_tasks
 from gateway.domain.dag import Dag
 from gateway.domain.job import Job
 from gateway.domain.states import (

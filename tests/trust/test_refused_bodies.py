@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import Headers
 from starlette.types import Message
 
-from adapter.bfia.requests import signed
+from adapter.bfia.requests import signature_check
 from adapter.body import LARGE, LARGE_OF_ALL, LARGE_OF_SENDER, JsonRoute
 from gateway.auth import ORIGIN, RequestOrigin, origin
 from gateway.errors import Busy
@@ -245,7 +245,7 @@ def test_the_sender_of_a_long_body_is_proven_before_that_takes_its_place() -> No
     async def main() -> None:
         ORIGIN.set(RequestOrigin())
         request = Request(scope | {"headers": Headers(headers).raw}, receive)
-        await signed(verifier, lambda _: entry, CapacityLimiter(1))(request)
+        await signature_check(verifier, lambda _: entry, CapacityLimiter(1))(request)
 
     anyio.run(main)
     assert senders == [PEER]

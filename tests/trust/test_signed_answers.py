@@ -275,7 +275,7 @@ async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
         "headers": raw,
         "state": {},
     }
-    signing = requests.signing_answers(app, lambda: pair, lambda _: None, CapacityLimiter(1))
+    signing = requests.with_signed_responses(app, lambda: pair, lambda _: None, CapacityLimiter(1))
     await signing(scope, None, send)  # type: ignore[arg-type]
     start, body = sent
     said = {name.decode(): value.decode() for name, value in start["headers"]}

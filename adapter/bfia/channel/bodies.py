@@ -1,4 +1,4 @@
-"""Reads requests' bodies: bounds how many large ones are in memory, and how slowly each may arrive."""
+"""Reads requests' bodies: limits how many large ones are in memory, and how slowly one arrives."""
 
 import asyncio
 import sys
@@ -22,8 +22,9 @@ LARGE = 1 << 20  # bytes above which a body needs a slot
 PART = 1 << 21  # bytes of a part of a long message
 _DIGITS = 18  # of an announced length; longer numbers count as infinite
 
-# Large bodies in memory, by kind. A gateway that hands a message on keeps its slot until the other one has it,
-# so these messages have their own slots: two gateways must not wait for each other.
+# The most large bodies in memory, by kind. A gateway that hands a message on keeps its slot until
+# the other gateway has the message. So messages that were handed on have slots of their own:
+# otherwise two gateways could wait for each other.
 AT_ONCE = {
     "large": 16,
     "to one node": 8,  # an unreachable node must not keep all slots while it is retried
@@ -53,7 +54,10 @@ class Bodies:
         self._slots: dict[tuple[str, object], Semaphore] = {}
 
     def slots(self, kind: str, owner: object = None) -> Semaphore:
-        """Return the slots for large bodies of a kind (of `AT_ONCE`), and of one owner if there is one."""
+        """Return the slots for large bodies of a kind (of `AT_ONCE`).
+
+        ``owner``: whose bodies share these slots, such as a node; None: all share them.
+        """
         key = (kind, owner)
         if key not in self._slots:
             self._slots[key] = Semaphore(AT_ONCE[kind])
@@ -63,8 +67,8 @@ class Bodies:
     async def pieces(self, request: Request, *slots: Semaphore) -> AsyncIterator[list[bytes]]:
         """Read a body in the pieces in which it arrives.
 
-        Holds one of each of the slots while a large body is in memory; its real size counts, not the announced
-        one. Raises TooLarge, and Invalid for a body that arrives too slowly.
+        Holds one of each of the slots while a large body is in memory; its real size counts, not
+        the announced one. Raises TooLarge, and Invalid for a body that arrives too slowly.
         """
         length = announced(request)
         if length is not None:
@@ -84,6 +88,7 @@ class Bodies:
         slots: Sequence[Semaphore],
         held_slots: AsyncExitStack,
     ) -> list[bytes]:
+        """Read a body whose length is not small; take the slots once it is large."""
         chunks: list[bytes] = []
         size = 0
         pace = _Pace(self._stall_for, self._least_rate, request, slots)
@@ -133,9 +138,11 @@ class Bodies:
                     yield chunk
 
     def _refuse_too_large(self, size: int) -> None:
+        """Raise TooLarge for more bytes than a body may have."""
         if size > self._max_body:
             raise TooLarge(
-                f"a body may have at most {self._max_body} bytes (limits.message_bytes): send it in parts"
+                f"a body may have at most {self._max_body} bytes (limits.message_bytes): send it "
+                "in parts"
             )
 
 
@@ -173,7 +180,10 @@ class _Pace:
         self._began += anyio.current_time() - paused_at
 
     def refuse_slow(self, size: int) -> None:
-        """Raise Invalid if the ``size`` bytes so far came so slowly that others should not wait for them."""
+        """Raise Invalid if the body is too slow while others wait for the slots.
+
+        ``size``: the bytes so far.
+        """
         if not self._is_checked:
             return
         if not any(slot.statistics().tasks_waiting for slot in self._slots):
@@ -185,7 +195,10 @@ class _Pace:
 
 
 async def _within_stall_limit(data: Awaitable[T], stall_for: float) -> T:
-    """Wait for more of a body. Raises Invalid after a while: stalled senders would keep all slots."""
+    """Wait for more of a body.
+
+    Raises Invalid after a while: stalled senders would keep all slots.
+    """
     try:
         async with asyncio.timeout(stall_for):
             return await data
@@ -195,7 +208,10 @@ async def _within_stall_limit(data: Awaitable[T], stall_for: float) -> T:
 
 
 async def prefetch(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Yield items; from the second one on, the next one is fetched while the caller uses this one."""
+    """Yield items.
+
+    From the second one on, the next item is fetched while the caller uses the present one.
+    """
     fetching: asyncio.Future[T | None] | None = None
     item = await anext(items, None)
     try:

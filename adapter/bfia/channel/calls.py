@@ -1,4 +1,7 @@
-"""Calls of peers' transports by gRPC: routes whose ``transport`` is ``grpc://`` or, with TLS, ``grpcs://``."""
+"""Calls of peers' transports by gRPC.
+
+They are for routes whose ``transport`` is ``grpc://`` or, with TLS, ``grpcs://``.
+"""
 
 import asyncio
 import re
@@ -20,8 +23,8 @@ from route_table.model import Identity
 SERVICE = "org.ppc.ptp.PrivateTransferProtocol"
 
 _BYTES_PER_SECOND = 1 << 20  # of a slow link: gRPC has one deadline for a whole message
-_LARGE = 1 << 18  # bytes
-_MOST_LARGE = 2  # large messages sent at the same time: gRPC copies each
+_LARGE = 1 << 18  # bytes of a message
+_MOST_LARGE = 2  # large messages sent at the same time, as gRPC copies each of them
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -77,9 +80,10 @@ class Calls:
         headers: list[tuple[bytes, bytes]],
         seconds: float,
     ) -> PeerResponse:
-        """Call the method of an HTTP path. ``seconds`` is the peer's time to respond, without the transfer.
+        """Call the method of an HTTP path.
 
-        Raises Invalid for a header that gRPC cannot carry, and OSError without a response.
+        ``seconds`` is the peer's time to respond, without the transfer. Raises Invalid for a header
+        that gRPC cannot carry, and OSError without a response.
         """
         grpc = library()
         call = self._channel.unary_unary(_method(path))
@@ -98,6 +102,7 @@ class Calls:
         return PeerResponse(200, Form.PROTOBUF.value, content)
 
     def _slot(self, body: bytes) -> AbstractAsyncContextManager[None]:
+        """Return the slot that a large body needs; a small one needs none."""
         if len(body) > _LARGE:
             return self._large
         return nullcontext()
@@ -151,6 +156,7 @@ def metadata(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def _method(path: str) -> str:
+    """Return the name of gRPC's method for a path."""
     _, _, name = path.rpartition("/")
     return f"/{SERVICE}/{name}"
 
@@ -185,6 +191,10 @@ def _target(
     identity: Identity,
     verify: ssl.SSLContext,
 ) -> _Target:
+    """Return the address, credentials and options of a channel.
+
+    Without TLS there are no credentials. Raises OSError if a file of the identity cannot be read.
+    """
     split = urlsplit(url)
     options: list[tuple[str, Any]] = list(_OPTIONS)
     if split.scheme == "grpc":
@@ -200,6 +210,7 @@ def _target(
 
 
 def _authorities(identity: Identity, verify: ssl.SSLContext) -> bytes:
+    """Return the trusted certificates in PEM: the route's own, else the machine's."""
     if identity.ca is not None:
         return Path(identity.ca).read_bytes()
     certificates = verify.get_ca_certs(binary_form=True)
@@ -207,6 +218,7 @@ def _authorities(identity: Identity, verify: ssl.SSLContext) -> bytes:
 
 
 def _read_optional(path: str | None) -> bytes | None:
+    """Return the content of a file; None without a path."""
     if not path:
         return None
     return Path(path).read_bytes()

@@ -1,9 +1,11 @@
-"""Bodies and x-ptp-* headers of the transport channel, both ways; in JSON (v1.2.0) bytes are Base64.
+"""Bodies and x-ptp-* headers of the transport channel, both ways.
 
-Headers are read in every spelling and written in full. Two are our own: ``x-ptp-message-id`` names one logical push
-and stays the same on its retries; ``x-ptp-pop-id`` names one logical pop, whose repeat gets the same message.
+In JSON (v1.2.0) bytes are Base64. Headers are read in every spelling and written in full. Two
+headers are our own: ``x-ptp-message-id`` names one logical push and stays the same on its retries;
+``x-ptp-pop-id`` names one logical pop, whose repeat gets the same message.
 
-Responses have the same bytes as ``content`` and ``payload``, as deployed readers know one or the other.
+Responses have the same bytes as ``content`` and ``payload``, as deployed readers know one or the
+other.
 
 A long payload is not copied: the rest of its message is parsed with a marker in its place.
 """
@@ -39,7 +41,11 @@ from adapter.bfia.channel.pieces import (
     measure,
     total_length,
 )
-from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, PushInbound  # type: ignore[attr-defined]
+from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
+    Inbound,
+    PopInbound,
+    PushInbound,
+)
 from adapter.bfia.profiles import Profile
 from adapter.body import read_json, without_nulls
 from gateway.domain.problems import Problem
@@ -48,14 +54,15 @@ from gateway.errors import Invalid, problems_of, shorten
 CHANNEL = "/v1/interconn/chan/"
 PUSH = f"{CHANNEL}push"
 INVOKE = f"{CHANNEL}invoke"
-# Our own path: how a peer treats chan/transport over HTTP is not known before it has stored the message.
+# Our own path for parts. The standard's chan/transport is not used, because only after a peer has
+# stored a message it shows how the peer treats this path over HTTP.
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
 GRPC = "2"  # the HTTP version of requests that came by gRPC
 
 LONG_PAYLOAD = 1 << 18  # bytes of a body whose payload is not copied
-_LONGEST_TOPIC = 4096
+_LONGEST_TOPIC = 4096  # characters
 _MILLISECONDS_FROM = 1000  # a smaller timeout is in seconds
 
 M = TypeVar("M", bound=BaseModel)
@@ -65,6 +72,10 @@ E = TypeVar("E", bound="Envelope")
 
 
 def _read_bytes(value: Any) -> bytes:
+    """Return the bytes of a Base64 text or of a list of numbers.
+
+    For pydantic, which reports the PydanticCustomError that it raises for any other value.
+    """
     if isinstance(value, bytes):
         return value
     try:
@@ -86,6 +97,7 @@ def _join_numbers(numbers: list[Any]) -> bytes:
 
 
 def _read_text(value: Any) -> Any:
+    """Return a number as text; any other value unchanged."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -147,6 +159,7 @@ class Envelope(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _rename_content(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """Accept the payload under the name ``content``, too."""
         body = without_nulls(body)
         if "content" in body and "payload" not in body:
             return body | {"payload": body["content"]}
@@ -176,6 +189,7 @@ class TransportReply(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields in the standard's spelling; a message that is not text is dropped."""
         message = body.get("message", body.get("msg"))
         if not isinstance(message, str):
             message = ""
@@ -204,7 +218,10 @@ def read_envelope(pieces: list[bytes], form: Form) -> tuple[Envelope, Payload]:
 
 
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
-    """Read the body of pop, peek or release; an empty body asks for the empty topic. Raises Invalid."""
+    """Read the body of pop, peek or release; an empty body asks for the empty topic.
+
+    Raises Invalid.
+    """
     if form is Form.RAW or not body.strip():
         return Ask()
     if form is Form.JSON:
@@ -213,7 +230,10 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
 
 
 def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
-    """Read another transport's response in any of its spellings. Raises Invalid if it has no code."""
+    """Read another transport's response in any of its spellings.
+
+    Raises Invalid if it has no code.
+    """
     if "proto" in content_type.lower():
         return _validate(TransportReply, forms.read_answer(body))
     return _validate(TransportReply, _read_object(body))
@@ -248,7 +268,7 @@ def _read_apart(
 
 
 def _cut_json(body: Pieces) -> CutMessage | None:
-    """Cut the payload out of an object; return None if its longest text is not the payload."""
+    """Cut the payload out of an object; None if its longest text is not the payload."""
     begin, end = _longest_text(body)
     marker = uuid4().hex  # random, so that no body contains it
     fields = _read_object(body.read(0, begin) + marker.encode() + body.read(end, len(body)))
@@ -281,6 +301,7 @@ def _longest_text(body: Pieces) -> tuple[int, int]:
 
 
 def _read_object(body: bytes) -> dict[str, Any]:
+    """Return the object in a JSON body. Raises Invalid for any other body."""
     value = read_json(body)
     if not isinstance(value, dict):
         raise Invalid([Problem("body", "must be a JSON object", shorten(body[:80], 80))])
@@ -288,6 +309,7 @@ def _read_object(body: bytes) -> dict[str, Any]:
 
 
 def _validate(model: type[M], value: dict[str, Any]) -> M:
+    """Return an object as a model. Raises Invalid."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -311,7 +333,10 @@ def frame(
     metadata: Mapping[str, str],
     form: Form,
 ) -> list[bytes | None]:
-    """Return the pieces of a response in order; None is the place of the content, in JSON as Base64."""
+    """Return the pieces of a response in order.
+
+    None is the place of the content, which in JSON is Base64.
+    """
     if form is not Form.JSON:
         return [forms.write_answer(form, code, message, size, metadata), None]
     head = json.dumps(
@@ -331,9 +356,9 @@ def rewrite(
     profile: Profile,
     grpc: bool,
 ) -> tuple[list[bytes], "Ptp", Form]:
-    """Return a push as a peer's transport takes it (gRPC: in protobuf), its headers and its form.
+    """Return a push as a peer's transport takes it, with its headers and its form.
 
-    Raises Invalid.
+    ``grpc``: the peer takes protobuf. Raises Invalid.
     """
     if grpc:
         if form is not Form.PROTOBUF:
@@ -362,6 +387,7 @@ def encode_envelope(
 
 
 def _in_protobuf(pieces: list[bytes], ptp: "Ptp", form: Form) -> list[bytes]:
+    """Return a push as a protobuf message, in pieces."""
     push, payload = read_push(pieces, form)
     topic = push.topic
     if ptp.topic is not None:
@@ -371,6 +397,7 @@ def _in_protobuf(pieces: list[bytes], ptp: "Ptp", form: Form) -> list[bytes]:
 
 
 def _in_json(fields: dict[str, Any], payload: list[bytes]) -> list[bytes]:
+    """Return an object with these fields and a payload in Base64, in pieces."""
     head = json.dumps(fields).encode("ascii")[:-1] + b', "payload": "'
     body = Pieces(payload)
     return [head, *encode_pieces(body.between(0, len(body), consume=True)), b'"}']
@@ -382,9 +409,10 @@ def wait_seconds(
     query: str | None,
     default: float,
 ) -> float:
-    """Return how long a pop waits, in seconds: the first timeout that is present and not 0. Raises Invalid.
+    """Return how long a pop waits, in seconds: the first timeout that is present and not 0.
 
-    Header and body are in milliseconds (below 1000: in seconds); the query is in seconds.
+    Header and body are in milliseconds (below 1000: in seconds); the query is in seconds. Raises
+    Invalid.
     """
     for name, value, read in (
         ("x-ptp-timeout", header, _seconds_of),
@@ -402,6 +430,7 @@ def _read_timeout(
     value: Any,
     read: Callable[[Any], float | None],
 ) -> float | None:
+    """Read a timeout with a function that raises ValueError; raises Invalid instead."""
     try:
         return read(value)
     except ValueError:
@@ -410,6 +439,7 @@ def _read_timeout(
 
 
 def _seconds_of(value: Any) -> float | None:
+    """Return a timeout in milliseconds (below 1000: in seconds) as seconds; None without one."""
     number = parse_timeout(value)
     if number is None or number < _MILLISECONDS_FROM:
         return number
@@ -419,14 +449,14 @@ def _seconds_of(value: Any) -> float | None:
 # ---------------------------------------------------------------- headers
 
 _PREFIX = "x-ptp-"
-_BEGINS = (b"x-", b"x_")
+_BEGINS = (b"x-", b"x_")  # beginnings of the names of all headers that are read
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512  # characters of a value
 _LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST}
 _PART = "x-ptp-part"
 _PART_VALUE = re.compile(r"([0-9]{1,15})/([0-9]{1,15})/([0-9a-f]{8})", re.ASCII)
 
-# Field of `Ptp` to header, without its prefix.
+# Field of `Ptp` -> header, without its prefix
 _NAMES = {
     "session": "session-id",
     "token": "token",
@@ -441,6 +471,7 @@ _NAMES = {
     "message_id": "message-id",
     "pop_id": "pop-id",
 }
+# Name of a header before v1.2.0 -> its present name
 _FORMER_NAMES = {
     "from-node-id": "source-node-id",
     "from-inst-id": "source-inst-id",
@@ -450,7 +481,7 @@ _FORMER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Ptp:
-    """The headers of one request; empty text for absent ones."""
+    """The headers of one request; empty text for absent headers, and None for an absent topic."""
 
     session: str = ""
     token: str = ""
@@ -467,7 +498,7 @@ class Ptp:
 
     @property
     def is_push(self) -> bool:
-        """Whether the request means a push on the receiving node, as it also does without a URI."""
+        """Whether the request means a push at the receiving node; without a URI it does."""
         try:
             path = urlsplit(self.uri).path
         except ValueError:
@@ -480,7 +511,8 @@ def read_ptp(
 ) -> Ptp:
     """Read raw headers, and ``metadata`` for absent headers.
 
-    Raises Invalid for a missing session id, values that are too long, and headers with several values.
+    Raises Invalid for a missing session id, values that are too long, and headers with several
+    values.
     """
     read = _read_values(headers)
     values = read.values
@@ -501,6 +533,7 @@ def read_ptp(
 
 
 def _length_problems(values: Mapping[str, str]) -> list[Problem]:
+    """Return a problem for each header that is too long."""
     problems = []
     for name, value in values.items():
         if len(value) > _LONGEST_OF.get(name, _LONGEST):
@@ -510,7 +543,10 @@ def _length_problems(values: Mapping[str, str]) -> list[Problem]:
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
-    """Return source and target node as `read_ptp` reads them; None if a header has several values."""
+    """Return source and target node as `read_ptp` reads them;
+
+    None if a header has several values.
+    """
     read = _read_values(headers)
     if read.ambiguous:
         return None
@@ -540,14 +576,13 @@ def read_part(
     pieces: Iterable[bytes],
     part_bytes: int,
 ) -> Part:
-    """Read the header of a part; all parts except the last one have ``part_bytes``. Raises Invalid."""
+    """Read the header of a part; all parts except the last one have ``part_bytes``.
+
+    Raises Invalid.
+    """
     length, checksum = measure(pieces)
     part = _parse_part(headers.get(_PART, ""))
-    if part is None or part.offset % part_bytes or length == 0:
-        is_valid = False
-    else:
-        is_valid = length == min(part_bytes, part.size - part.offset)
-    if part is None or not is_valid:
+    if part is None or not _is_complete(part, length, part_bytes):
         rule = f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one"
         raise Invalid([Problem(_PART, rule)])
     if checksum != part.checksum:
@@ -555,7 +590,14 @@ def read_part(
     return part
 
 
+def _is_complete(part: Part, length: int, part_bytes: int) -> bool:
+    """True if a part begins at a multiple of ``part_bytes`` and has all its bytes."""
+    expected = min(part_bytes, part.size - part.offset)
+    return length > 0 and part.offset % part_bytes == 0 and length == expected
+
+
 def _parse_part(value: str) -> Part | None:
+    """Read the header of a part; None for any other value."""
     match = _PART_VALUE.fullmatch(value)
     if match is None:
         return None
@@ -572,9 +614,10 @@ def invoke_headers(
     token: str,
     encapsulated: bool,
 ) -> dict[str, str]:
-    """Return the headers of an invoke. An encapsulated one names the source by its former names, too.
+    """Return the headers of an invoke.
 
-    ``token`` replaces the container's own, which opens its session here and is not sent to other nodes.
+    An encapsulated invoke also has the source under its former names. ``token`` replaces the
+    container's own, which opens its session here and is not sent to other nodes.
     """
     headers = {
         "version": PASS_THROUGH,
@@ -599,19 +642,28 @@ def invoke_headers(
 
 
 class _Values(NamedTuple):
-    """Values of headers by their names without prefix, and the names of headers with several values."""
+    """Values of headers by their names without prefix, and the names of headers with several
+    values.
+    """
 
     values: dict[str, str]
     ambiguous: list[str]
 
 
 def _read_values(headers: Iterable[tuple[bytes, bytes]]) -> _Values:
-    """Return the values of raw headers; the spelling with hyphens alone takes precedence over others."""
+    """Return the values of raw headers.
+
+    The spelling with hyphens alone takes precedence over others.
+    """
     return _cached_values(tuple(headers))
 
 
 @lru_cache(16)  # several parts of the listener read the headers of one request
 def _cached_values(headers: tuple[tuple[bytes, bytes], ...]) -> _Values:
+    """Return the values of the headers by name.
+
+    A spelling with hyphens precedes one with underscores.
+    """
     hyphenated: list[tuple[str, str]] = []
     underscored: list[tuple[str, str]] = []
     for raw_name, raw_value in headers:

@@ -26,10 +26,10 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed
 from route_table.model import Route
 
-CODEC_THREADS = 2
-_READING_THREADS = 8  # of messages that are sent to their readers
+CODEC_THREADS = 2  # that parse and write long messages
+_READING_THREADS = 8  # that read stored messages for the runs which pop them
 _ADDRESS_THREADS = 2  # that look up runs by their address
-_POP_SECONDS = 120.0
+_POP_SECONDS = 120.0  # for which a pop waits unless it names a timeout
 _BARE_PAUSE = 1.0  # seconds
 
 
@@ -86,6 +86,10 @@ class ContainerHandlers:
         return route
 
     def _target(self, ptp: Ptp) -> str:
+        """Return the node to which a message goes. Raises Invalid, ChannelRefused.
+
+        An institution stands for a node only if it is this node's own.
+        """
         if ptp.target:
             return ptp.target
         if not ptp.target_institution:
@@ -148,6 +152,10 @@ class ContainerHandlers:
         size: int,
         run: str,
     ) -> None:
+        """Store a message for this node in parts.
+
+        Raises Invalid if they do not have the announced size.
+        """
         offset = 0
         async for part in parts:
             await self._inbox.store_part(ptp, part, offset, size, self._parts.node, run)
@@ -164,6 +172,10 @@ class ContainerHandlers:
         return await self._take(request, waits=False)
 
     async def _take(self, request: Request, *, waits: bool) -> Response:
+        """Respond to a pop (``waits``) or peek with the next message.
+
+        The message is taken when it is sent.
+        """
         ptp, form = _read_headers(request)
         async with _pause_before_refusal(form):
             member, ask = await self._read_ask(request, ptp, form)
@@ -188,6 +200,10 @@ class ContainerHandlers:
         topic: str,
         seconds: float,
     ) -> Message | None:
+        """Take the next message for a run; None if none arrives in time.
+
+        ``x-ptp-target-node-id`` of a pop names the node from which the message comes.
+        """
         sources = member.nodes
         if ptp.target not in ("", self._parts.node):
             sources = member.nodes & {ptp.target}
@@ -203,7 +219,9 @@ class ContainerHandlers:
             )
 
     async def release(self, request: Request) -> Response:
-        """Drop a topic for a container or, without a topic, the messages kept for repeats of its pops."""
+        """Drop a topic for a container or, without a topic, the messages kept for repeats of its
+        pops.
+        """
         ptp, form = _read_headers(request)
         member, ask = await self._read_ask(request, ptp, form)
         reader = _reader_of(member)
@@ -216,7 +234,10 @@ class ContainerHandlers:
         ptp: Ptp,
         form: Form,
     ) -> tuple[Member, Ask]:
-        """Return the sender of a request and its body; the topic of a header replaces the body's."""
+        """Return the sender of a request and its body.
+
+        The topic of a header replaces the body's.
+        """
         member = await self._member(request, ptp)
         async with self._bodies.pieces(request) as pieces:
             ask = await self._codec_threads.run(pieces, partial(_decode_ask, form))
@@ -225,7 +246,10 @@ class ContainerHandlers:
         return member, ask
 
     async def _member(self, request: Request, ptp: Ptp) -> Member:
-        """Return the run that sends a request. Raises NotAllowed for no run, or another run's session."""
+        """Return the run that sends a request.
+
+        Raises NotAllowed for no run, or another run's session.
+        """
         if ptp.token:
             return await self._run_of_token(Claim(ptp.session, token=ptp.token))
         address = ""
@@ -239,25 +263,32 @@ class ContainerHandlers:
 
 
 def _read_headers(request: Request) -> tuple[Ptp, Form]:
+    """Return the headers of a request and the form of its body. Raises Invalid."""
     ptp = codec.read_ptp(request.headers.raw)
     return ptp, form_of(request.headers.get("content-type", ""), ptp.topic)
 
 
 def _decode_ask(form: Form, pieces: list[bytes]) -> Ask:
+    """Read the body of a pop, peek or release. Raises Invalid."""
     return codec.decode_ask(b"".join(pieces), form)
 
 
 def _reader_of(member: Member) -> str:
+    """Return the name under which the broker knows a run that reads messages."""
     return short_digest("run", member.run)
 
 
 def _frame(form: Form, message: Message) -> list[bytes | None]:
+    """Return the pieces of a response with a message; None is the place of its content."""
     metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
     return codec.frame(SUCCESS, "success", message.size, metadata, form)
 
 
 def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
-    """Return a container's response from its target's. Raises ChannelRefused if that one is a refusal."""
+    """Return a container's response from its target's.
+
+    Raises ChannelRefused if that one is a refusal.
+    """
     if not reply.succeeded:
         raise ChannelRefused(reply.code, f"node {target}: {reply.message}")
     return responses.success(form)
@@ -265,7 +296,9 @@ def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
 
 @asynccontextmanager
 async def _pause_before_refusal(form: Form) -> AsyncIterator[None]:
-    """Wait a second before the refusal of a bare pop: SecretFlow's client repeats it without a pause."""
+    """Wait a second before the refusal of a bare pop: SecretFlow's client repeats it without a
+    pause.
+    """
     try:
         yield
     except GatewayError:

@@ -1,4 +1,6 @@
-"""Sends a container's push to another node's transport, and repeats it until that node has accepted or refused it."""
+"""Sends a container's push to another node's transport, and repeats it until that node has accepted
+or refused it.
+"""
 
 import re
 import ssl
@@ -24,7 +26,7 @@ UNKNOWN = "E0000000520"
 _FIRST_PAUSE = 0.05  # seconds
 _LONGEST_PAUSE = 2.0  # seconds
 _SHORT = 512  # bytes of a response whose parsed form is cached
-_CODE = re.compile(r"E\d{10}|0")
+_CODE = re.compile(r"E\d{10}|0")  # of a transport's response
 
 
 class _NoAnswer(GatewayError):
@@ -48,11 +50,13 @@ class Courier:
         path: str = INVOKE,
         may_be_unknown: bool = False,
     ) -> TransportReply:
-        """Send a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
+        """Send a push until the peer answers.
 
-        Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, doubling to 2 s. Raises
-        PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned. HTTP 5xx is an
-        answer if the peer may not know the path.
+        Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, then after
+        twice the pause, up to 2 s, for ``retry_for`` seconds; the last try may take the route's
+        deadline longer. Any answer of the peer is returned, also a refusal. ``may_be_unknown``: the
+        peer may not know the path, so HTTP 5xx is an answer. Raises PeerUnreachable without an
+        answer.
         """
         end = time.monotonic() + retry_for
         pause = _FIRST_PAUSE
@@ -105,10 +109,12 @@ class Courier:
         body: list[bytes],
         headers: list[tuple[bytes, bytes]],
     ) -> PeerResponse:
+        """Send a push once over HTTP or gRPC. Raises OSError, BadAddress, PeerUnreachable."""
         identity = route.identity
         if is_grpc(route.url):
             calls = self._calls.get((route.url, identity), identity)
-            # gRPC takes one piece; the caller's pieces are replaced, as two copies would stay in memory.
+            # gRPC takes one piece; the caller's pieces are replaced, as two copies would stay in
+            # memory.
             body[:] = [b"".join(body)]
             return await calls.post(path, body[0], headers, route.deadline)
         wires = self._wires.get(identity, identity)
@@ -116,7 +122,10 @@ class Courier:
         return await wires.post(url, body, headers, route.deadline, route.server_name)
 
     def client(self, identity: Identity) -> httpx.AsyncClient:
-        """Return the client of the relay. Raises PeerUnreachable if the identity's files cannot be used."""
+        """Return the client of the relay.
+
+        Raises PeerUnreachable if the identity's files cannot be used.
+        """
         return self._clients.get(identity, identity)
 
     async def close(self) -> None:
@@ -130,15 +139,18 @@ class Courier:
 
 
 def _open_wires(_: Identity, verify: ssl.SSLContext) -> Wires:
+    """Return connections by a TLS context, for HTTP."""
     return Wires(verify)
 
 
 def _open_calls(key: tuple[str, Identity], verify: ssl.SSLContext) -> Calls:
+    """Return a connection to an address, for gRPC."""
     url, identity = key
     return Calls(url, identity, verify)
 
 
 def _open_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
+    """Return a client of the relay."""
     return httpx.AsyncClient(
         limits=httpx.Limits(
             max_connections=256,
@@ -164,10 +176,12 @@ def _reason(response: PeerResponse) -> str:
 
 @lru_cache(64)  # nearly all are the same success
 def _read_cached(response: PeerResponse) -> TransportReply:
+    """Return a peer's answer; equal responses are parsed once."""
     return _read(response)
 
 
 def _read(response: PeerResponse) -> TransportReply:
+    """Return a peer's answer; `UNKNOWN` for a response without a transport's code."""
     if response.status == 413:
         return TransportReply(code=TOO_LARGE, message="the peer takes no body of this size")
     try:

@@ -1,7 +1,8 @@
 """The forms of channel messages: JSON, protobuf, and the bare payload with its topic in a header.
 
-The form of a request follows from its Content-Type and ``x-ptp-topic``; the response has the same. Containers that
-send bare payloads (Kuscia's, SecretFlow's) understand only the response layout that the standard had before v1.2.0.
+The form of a request follows from its Content-Type and ``x-ptp-topic``; the response has the same.
+Containers that send bare payloads (Kuscia's, SecretFlow's) understand only the response layout that
+the standard had before v1.2.0.
 """
 
 import re
@@ -14,7 +15,10 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from adapter.bfia.channel.pieces import Pieces
-from adapter.bfia.channel.ptp_pb2 import LegacyOutbound, TransportOutbound  # type: ignore[attr-defined]
+from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
+    LegacyOutbound,
+    TransportOutbound,
+)
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 
@@ -51,7 +55,8 @@ class Form(Enum):
 def form_of(content_type: str, topic: str | None) -> Form:
     """Return the form of a request with this Content-Type and topic header. Raises UnknownForm.
 
-    Without a Content-Type it is JSON, except where a topic header says that the body is the bare payload.
+    Without a Content-Type it is JSON, except where a topic header says that the body is the bare
+    payload.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _PROTOBUF:
@@ -64,7 +69,8 @@ def form_of(content_type: str, topic: str | None) -> Form:
         return Form.JSON
     names = f"{Form.JSON.value}, {Form.PROTOBUF.value}"
     raise UnknownForm(
-        f"Content-Type {kind!r} is not read by this node; it reads {names}, and any with x-ptp-topic"
+        f"Content-Type {kind!r} is not read by this node; it reads {names}, and any with "
+        "x-ptp-topic"
     )
 
 
@@ -96,11 +102,14 @@ class CutMessage:
 
 
 def cut(body: Pieces, message_type: Any) -> CutMessage | None:
-    """Cut the payload out of a message; return None if it does not have exactly one. Raises Invalid."""
+    """Cut the payload out of a message; return None if it does not have exactly one.
+
+    Raises Invalid.
+    """
     payloads = []
     for field in islice(_fields(body), MOST_FIELDS):
         if field.wire_type == _GROUP_BEGIN:
-            return None  # inside a group, a tag equal to the payload's may belong to a field of the group
+            return None  # a tag equal to the payload's may belong to a field of the group
         if field.tag == _PAYLOAD_TAG:
             payloads.append(field)
     if len(payloads) != 1:
@@ -133,7 +142,10 @@ def write_answer(
     size: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return the head of a response: all before its content, whose ``size`` bytes the caller sends next."""
+    """Return the head of a response: all before its content.
+
+    The caller sends the ``size`` bytes of the content next.
+    """
     text = _encodable(message)
     if form is Form.RAW:
         return begin(LegacyOutbound(code=code, message=text), size)
@@ -152,7 +164,10 @@ def _encodable(text: str) -> str:
 
 
 def begin(message: Any, size: int) -> bytes:
-    """Return the head of a message: all before its payload, whose ``size`` bytes the caller sends next."""
+    """Return the head of a message: all before its payload.
+
+    The caller sends the ``size`` bytes of the payload next.
+    """
     head = bytes(message.SerializeToString())
     if size == 0:
         return head
@@ -170,10 +185,12 @@ class _Field(NamedTuple):
 
     @property
     def wire_type(self) -> int:
+        """How the value is written: the lowest three bits of the tag."""
         return self.tag & 7
 
 
 def _has_more_fields(body: Pieces, limit: int) -> bool:
+    """True if a message has more fields than the limit."""
     return next(islice(_fields(body), limit, None), None) is not None
 
 
@@ -203,7 +220,10 @@ def _fields(body: Pieces) -> Iterator[_Field]:
 
 
 def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return a number and the index after it; that index is ``len(data)`` if the number is cut off."""
+    """Return a number and the index after it.
+
+    That index is ``len(data)`` if the number is cut off.
+    """
     value = 0
     for index, byte in enumerate(data[begin : begin + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index
@@ -213,6 +233,7 @@ def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
+    """Return a number as protobuf writes it."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

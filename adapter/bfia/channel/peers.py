@@ -20,15 +20,17 @@ from gateway.errors import Invalid, NotFound, TooLarge
 from gateway.http.peers import check_claim, has_client_certificate
 from route_table.model import NODE_ID
 
-# Header of a request that one gateway of this node passed on to another, so that it goes one step only.
+# Header of a request that one gateway of this node passed on to another, which does not pass it on
+# again
 HANDED_ON = "x-handed-on"
 
-_SENDER_THREADS = 2  # that ask about nodes which only a body names
+_SENDER_THREADS = 2  # that look up nodes which only a body names
 _HOP_HEADERS = frozenset(
     {b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding"}
 )
 
-# (whether a gateway of this node handed the message on, whether its sender showed a certificate) to kind of slots
+# (whether a gateway of this node handed the message on, whether its sender showed a certificate) ->
+# kind of slots
 _SLOT_KINDS = {
     (False, True): "large",
     (False, False): "of anybody",
@@ -50,6 +52,7 @@ class PeerHandlers:
         self._known_sender = Cache(parts.known_sender, CapacityLimiter(_SENDER_THREADS))
 
     def _ask_may_bring(self, node_and_session: tuple[str, str]) -> bool:
+        """True if a node may bring messages of a session; may ask a database."""
         return self._parts.may_bring(*node_and_session)
 
     async def invoke(self, request: Request) -> Response:
@@ -69,7 +72,10 @@ class PeerHandlers:
         return response
 
     async def _invoke_encapsulated(self, request: Request, form: Form) -> Response:
-        """Store a message in the encapsulated mode: the body may hold its sender and other headers."""
+        """Store a message in the encapsulated mode.
+
+        The body may contain the headers, also the one that names the sender.
+        """
         async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
             read_envelope = partial(codec.read_envelope, form=form)
             envelope, payload = await self._codec_threads.run(pieces, read_envelope)
@@ -88,7 +94,10 @@ class PeerHandlers:
         return response
 
     def _invoke_slots(self, request: Request) -> Semaphore:
-        """Return the slots for a large message: senders without a certificate have their own few."""
+        """Return the slots for a large message.
+
+        Senders without a certificate have a few of their own.
+        """
         is_proven = has_client_certificate(request.scope)
         kind = _SLOT_KINDS[HANDED_ON in request.headers, is_proven]
         return self._bodies.slots(kind)
@@ -96,8 +105,8 @@ class PeerHandlers:
     async def part(self, request: Request) -> Response:
         """Store a part of a bare payload that another node's transport sends.
 
-        The first part reserves capacity for the whole message, so parts are taken only in sessions of
-        known jobs: in other sessions any node could reserve it.
+        The first part reserves capacity for the whole message, so parts are taken only in sessions
+        of known jobs: in other sessions any node could reserve it.
         """
         ptp = codec.read_ptp(request.headers.raw)
         self._check(ptp, self._parts.known_sender(ptp.source))
@@ -118,7 +127,10 @@ class PeerHandlers:
         return response
 
     async def transport(self, request: Request) -> Response:
-        """Let a known node begin a gRPC stream of messages; each of them is an invoke of its own."""
+        """Let a known node begin a gRPC stream of messages.
+
+        Each message is an invoke of its own.
+        """
         if request.scope["http_version"] != GRPC:
             text = "chan/transport is not served over HTTP; use chan/invoke"
             raise ChannelRefused(NOT_PERMITTED, text)
@@ -131,7 +143,10 @@ class PeerHandlers:
         return responses.success(Form.PROTOBUF)
 
     def _check(self, ptp: Ptp, is_known: bool) -> None:
-        """Raise the refusal of a message that did not come from a known node, or is not for this one."""
+        """Raise an error for a message that this node does not take.
+
+        Its sender is unknown, it is for another node, or its path is not push.
+        """
         if not ptp.source:
             raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
         if not is_known:
@@ -144,6 +159,7 @@ class PeerHandlers:
             raise NotFound(text)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
+        """Raise ChannelRefused if the sender has no part in the session's job."""
         if not await self._may_bring((ptp.source, ptp.session)):
             text = f"node {ptp.source} has no part in the job of this session"
             raise ChannelRefused(NOT_PERMITTED, text)
@@ -156,7 +172,10 @@ class PeerHandlers:
         form: Form,
         path: str,
     ) -> Response | None:
-        """Pass a message on to the gateway of this node that has its session; None if that is this one."""
+        """Pass a message on to the gateway of this node that has its session;
+
+        None if this gateway has it.
+        """
         if HANDED_ON in request.headers:
             return None
         route = await self._elsewhere(ptp.session)
@@ -172,6 +191,7 @@ class PeerHandlers:
 
 
 def _take_payload(payload: Payload, _: list[bytes]) -> list[bytes]:
+    """Return the bytes of a payload, and free its body."""
     return list(payload.consume())
 
 
@@ -183,6 +203,7 @@ def _is_pass_through(request: Request) -> bool:
 
 
 def _refuse_long_part(request: Request) -> None:
+    """Raise TooLarge for a part that is too long, or does not announce its length."""
     size = bodies.announced(request)
     if size is None:
         # A body by gRPC is in memory already; its length is checked with its header.

@@ -1,4 +1,7 @@
-"""Bodies and payloads in the pieces in which they arrived, and their Base64: nothing long is copied as a whole."""
+"""Bodies and payloads in the pieces in which they arrived, and their Base64.
+
+Nothing long is copied as a whole.
+"""
 
 import binascii
 from bisect import bisect_right
@@ -7,7 +10,7 @@ from itertools import accumulate
 
 from isal.isal_zlib import crc32
 
-_SLICE = 1 << 18  # bytes
+_SLICE = 1 << 18  # bytes that are read or decoded together
 _STANDARD = bytes.maketrans(b"-_", b"+/")  # URL-safe Base64 to standard Base64
 _SPACE = b" \t\n\r\v\f"
 
@@ -66,10 +69,15 @@ class Payload:
         *,
         base64: bool = False,
     ) -> None:
-        """``begin`` and ``end`` limit it within the body. Raises ValueError if it is not valid Base64."""
+        """``begin`` and ``end`` limit it within the body; ``end``: None for the body's end.
+
+        Raises ValueError if it is not valid Base64.
+        """
         self._body = body
         self._begin = begin
-        self._end = len(body) if end is None else end
+        if end is None:
+            end = len(body)
+        self._end = end
         self._base64 = base64
         self.size, self.checksum = measure(self)
 
@@ -89,6 +97,7 @@ class Payload:
             yield buffer.part
 
     def _read(self, *, consume: bool) -> Iterator[bytes]:
+        """Return the bytes, decoded if they are in Base64."""
         slices = self._body.between(self._begin, self._end, consume=consume)
         if self._base64:
             return decode_pieces(slices)

@@ -18,12 +18,15 @@ _LONGEST_TOKEN = 8 * _LONGEST
 class Refusals:
     """Records each refused request; a repeated one is only counted.
 
-    A container that names another session than its own is recognised by its token or address, so that its job
-    shows the refusal, too.
+    A container that names another session than its own is recognised by its token or address, so
+    that its job shows the refusal, too.
     """
 
     def __init__(self, broker: Broker, own_session: Callable[[Claim], str]) -> None:
-        """``own_session`` returns the session of the run that a claim comes from; "" if there is none."""
+        """``own_session`` returns the session of the run that a claim comes from.
+
+        "" if there is none.
+        """
         self._broker = broker
         self._own_session = Cache(own_session)
 
@@ -62,6 +65,7 @@ class Refusals:
         request: Request,
         error: GatewayError,
     ) -> None:
+        """Count a refusal; log it unless all its sessions had the same refusal last."""
         self._broker.count_refusal(operation, error.reason)
         text = brief(error).message
         cause = f"{operation}: {error.reason}: {text}"
@@ -80,6 +84,7 @@ class Refusals:
         )
 
     def _is_repeated(self, sessions: list[str], cause: str) -> bool:
+        """True if the last refusal of every session had the same cause; False without sessions."""
         if not sessions:
             return False
         return all(self._broker.last_refusal(session) == cause for session in sessions)
@@ -90,4 +95,5 @@ def _header(
     name: str,
     longest: int,
 ) -> str:
+    """Return the beginning of a header; empty without it."""
     return request.headers.get(f"x-ptp-{name}", "").strip()[:longest]

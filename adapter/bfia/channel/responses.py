@@ -1,4 +1,4 @@
-"""The transport's responses: the code of each refusal, the delivery of messages to readers, their description."""
+"""The transport's responses: codes of refusals, delivery of messages to readers, descriptions."""
 
 import asyncio
 import logging
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 IN_THREAD = 1 << 18  # bytes above which a body is parsed and written in a thread
 _PIECE = 3 << 18  # bytes of a long message read and sent at a time; a multiple of 3, as of Base64
 
+# Codes of the transport's table
 PARTS_MISSING = "E0000000404"
 LOOP = "E0000000503"
 NOT_PERMITTED = "E0000000614"
@@ -56,7 +57,10 @@ class ChannelRefused(GatewayError):
 
 
 def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
-    """Return the form of the response to a request with these raw headers; JSON if its form is unknown."""
+    """Return the form of the response to a request with these raw headers.
+
+    JSON if the request's form is unknown.
+    """
     content_type = ""
     for name, value in headers:
         if name.lower() == b"content-type":
@@ -75,6 +79,7 @@ def success(form: Form) -> Response:
 
 @cache
 def _success_body(form: Form) -> bytes:
+    """Return the body of a success without content."""
     return encode_answer(SUCCESS, "success", form=form)
 
 
@@ -90,6 +95,7 @@ def refusal(error: GatewayError, form: Form) -> Response:
 
 
 def _code_of(error: GatewayError) -> str:
+    """Return the transport's code for an error."""
     if isinstance(error, ChannelRefused):
         return error.ptp_code
     for kind, code in _CODES:
@@ -110,10 +116,11 @@ def reply(
 
 
 class Handover(Response):
-    """A response that waits for a message, and reports to the broker whether the message was delivered.
+    """A response that waits for a message, and reports to the broker whether it was delivered.
 
-    A reader that hangs up cancels the wait or the sending. The end of a long response is held back until all the
-    rest has left this process, so that a reader that hangs up before does not lose the message.
+    A reader that hangs up cancels the wait or the sending. The end of a long response is held back
+    until all the rest has left this process, so that a reader that hangs up before does not lose
+    the message.
     """
 
     def __init__(
@@ -124,7 +131,11 @@ class Handover(Response):
         form: Form,
         limiter: CapacityLimiter,
     ) -> None:
-        """``frame`` returns the pieces of the response, None for the content; ``limiter`` bounds reading threads."""
+        """``pop`` returns the message; None if none arrives in time.
+
+        ``frame`` returns the pieces of the response, None for the content; ``limiter`` bounds
+        reading threads.
+        """
         super().__init__()
         self._broker = broker
         self._pop = pop
@@ -169,6 +180,7 @@ class Handover(Response):
         receive: Receive,
         send: Send,
     ) -> None:
+        """Take a message and send it; put it back if it could not be sent completely."""
         try:
             message = await self._pop()
         except GatewayError as error:
@@ -189,12 +201,18 @@ class Handover(Response):
         self._broker.confirm_delivery(message)
 
     async def _send_short(self, message: Message, send: Send) -> None:
+        """Send a message in one piece."""
         content = self._encode(message.payload)
         body = b"".join(_fill_in(self._frame(message), content))
         await send(_start(len(body), self._form))
         await send({"type": "http.response.body", "body": body})
 
     async def _send_long(self, message: Message, send: Send) -> None:
+        """Send a message piece by piece; the pieces are read in threads.
+
+        The last piece is sent only if the run still waits, so that a message is not lost with its
+        reader.
+        """
         pieces = self._frame(message)
         await send(_start(self._response_size(pieces, message.size), self._form))
         held_back = b""
@@ -225,13 +243,15 @@ class Handover(Response):
                 yield self._encode(part)
 
     def _encode(self, content: bytes) -> bytes:
+        """Return a content as the response has it: in JSON as Base64."""
         if self._form is Form.JSON:
             return encode_base64(content)
         return content
 
     def _response_size(self, pieces: list[bytes | None], content_size: int) -> int:
+        """Return the bytes of a response; ``pieces``: as `frame` returns them."""
         if self._form is Form.JSON:
-            content_size = -(-content_size // 3) * 4
+            content_size = -(-content_size // 3) * 4  # Base64: 4 characters for each 3 bytes
         size = 0
         for piece in pieces:
             if piece is None:
@@ -256,6 +276,7 @@ async def _let_watch_run() -> None:
 
 
 def _start(size: int, form: Form) -> dict[str, Any]:
+    """Return the start of a response."""
     headers = [(b"content-type", form.value.encode()), (b"content-length", b"%d" % size)]
     return {
         "type": "http.response.start",
@@ -298,6 +319,8 @@ def _describe(
 
 
 class _Header(NamedTuple):
+    """A header in the interface description."""
+
     name: str
     description: str
     example: str
@@ -305,6 +328,7 @@ class _Header(NamedTuple):
 
     @property
     def parameter(self) -> dict[str, Any]:
+        """The header as OpenAPI describes parameters."""
         return {
             "in": "header",
             "schema": {"type": "string"},

@@ -1,7 +1,9 @@
-"""The transport's routers: push, pop, peek and release for this node's containers, invoke between nodes.
+"""The transport's routers: push, pop, peek and release for this node's containers, invoke between
+nodes.
 
-The code of a response is in its body; the HTTP status is 200, except for a body over the limit (413). Requests stay
-on the event loop while they wait; bodies over a quarter of a MiB are parsed and written in threads.
+The code of a response is in its body; the HTTP status is 200, except for a body over the limit
+(413). Requests stay on the event loop while they wait; bodies over a quarter of a MiB are parsed
+and written in threads.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -28,8 +30,9 @@ _RecordRefusal = Callable[[str, Request, GatewayError], Awaitable[None]]
 class ChannelRoute(APIRoute):
     """A path of the channel: FastAPI describes and finds it, its handler gets the plain request.
 
-    Solving dependencies would cost a small message more than the rest of the framework (ADR 33). Checks that
-    an application declares as dependencies do not apply: the handlers authenticate senders themselves.
+    Solving dependencies would cost a small message more than the rest of the framework (ADR 33).
+    Checks that an application declares as dependencies do not apply: the handlers authenticate
+    senders themselves.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -62,6 +65,8 @@ def peer_router(parts: ChannelParts) -> APIRouter:
 
 
 def _empty_router(parts: ChannelParts) -> APIRouter:
+    """Return a router that closes the connections to peers at its end."""
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
@@ -79,6 +84,7 @@ def _add(
     description: dict[str, Any],
     record_refusal: _RecordRefusal,
 ) -> None:
+    """Add a path, whose errors become responses of the transport and are recorded."""
     operation = path.removeprefix(CHANNEL)
 
     async def endpoint(request: Request) -> Response:

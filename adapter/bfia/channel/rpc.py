@@ -1,7 +1,7 @@
-"""The channel over gRPC: each call becomes the same request over HTTP to the listener's application.
+"""The channel over gRPC: each call becomes a request over HTTP to the listener's application.
 
-The application's checks therefore hold for gRPC, too: metadata become headers, and a call has the address and the
-certificate of its connection.
+The application's checks therefore hold for gRPC, too: metadata become headers, and a call has the
+address and the certificate of its connection.
 """
 
 import asyncio
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     import grpc.aio
 
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
-# Service to its methods with one message each way; a listener that lacks the path of one responds 404.
+# Service -> its methods with one message each way. A listener may not serve the path of a method,
+# and then responds 404.
 METHODS = {SERVICE: ("push", "pop", "peek", "release"), calls.SERVICE: ("invoke", "part")}
 
 _STREAM = "transport"
-_MOST_OF_GRPC = (
-    1 << 31
-) - 1  # bytes of a message; gRPC would refuse all messages under a larger limit
-_IDLE_SECONDS = 75
-_KEEPALIVE_SECONDS = (
-    60  # after which a connection with calls is probed: a stream's client may be gone
-)
-_GRACE_SECONDS = 1.0
-STALL_SECONDS = 10.0
-# Bytes per second of a connection on which a message arrives: gRPC shows no message before it is complete.
+_MOST_OF_GRPC = (1 << 31) - 1  # bytes of a message; with a larger limit gRPC refuses all messages
+_IDLE_SECONDS = 75  # after which a connection without calls is closed
+# Seconds after which a connection with calls is probed: the client of a stream may be gone.
+_KEEPALIVE_SECONDS = 60
+_GRACE_SECONDS = 1.0  # for calls in progress when the server ends
+STALL_SECONDS = 10.0  # the longest pause within a message
+# The least bytes per second of a connection on which a message arrives. The connection is measured
+# because gRPC shows no message before it is complete.
 _LEAST_RATE = 32 * 1024
 
-# Messages that are arriving, or are large: a message's size is known only once it is in memory.
+# The most messages that are arriving, or are large: a message's size is known only once it is in
+# memory.
 _OF_ONE_SENDER = 8  # run or node
 _OF_ALL_SENDERS = 16
 # The same for messages that name their sender only in the body.
@@ -62,7 +62,7 @@ class CountingWriter(asyncio.StreamWriter):
     size = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write."""
+        """Write bytes and count them."""
         self.size += len(data)
         super().write(data)
 
@@ -76,6 +76,7 @@ class _Connection:
 
     @property
     def address(self) -> str:
+        """The client's address; empty if it is unknown."""
         client = self.scope.get("client")
         if not client:
             return ""
@@ -83,7 +84,10 @@ class _Connection:
 
 
 class Grpc:
-    """A gRPC server on a socket file, started by the first connection. Belongs to one event loop."""
+    """A gRPC server on a socket file, started by the first connection.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         """``app`` is the listener's application; ``most_bytes`` the largest message."""
@@ -122,6 +126,7 @@ class Grpc:
             file.unlink(missing_ok=True)
 
     async def _start(self) -> Path:
+        """Start the gRPC server on a socket; return the folder of the socket."""
         grpc = calls.library()
         self._server = grpc.aio.server(
             options=[
@@ -155,6 +160,8 @@ class Grpc:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _single_handler(self, method: str) -> Any:
+        """Return the handler of a method with one message and one response."""
+
         async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
             # Closed explicitly, else the iterator keeps the message in memory.
             async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]
@@ -163,7 +170,10 @@ class Grpc:
         return handle
 
     async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Take the messages of a stream as invokes, one after the other, if its sender may begin a stream."""
+        """Take the messages of a stream as invokes, one after the other.
+
+        If its sender may not begin a stream, the only response is the refusal.
+        """
         begin = await self._answer(_STREAM, messages, context)
         if not decode_answer(begin, Form.PROTOBUF.value).succeeded:
             yield begin
@@ -184,7 +194,10 @@ class Grpc:
         messages: AsyncIterator[bytes],
         context: Any,
     ) -> bytes:
-        """Return the response to a call. Aborts the call for HTTP statuses other than 200 and 413."""
+        """Return the response to a call.
+
+        Aborts the call for HTTP statuses other than 200 and 413.
+        """
         codes = calls.library().StatusCode
         connection = self._connections.get(context.peer())
         if connection is None:
@@ -211,7 +224,10 @@ class Grpc:
         headers: list[tuple[bytes, bytes]],
         address: str,
     ) -> list[asyncio.Semaphore]:
-        """Return the slots that a message needs: of its sender and of all. A pop waits for no other run."""
+        """Return the slots that a message needs: of its sender and of all.
+
+        A pop waits for no other run.
+        """
         is_encapsulated = _header(headers, b"x-ptp-version") != PASS_THROUGH
         if method == "invoke" and is_encapsulated:
             return [
@@ -229,6 +245,7 @@ class Grpc:
         return [of_run]
 
     def _slots_of(self, number: int, *owner: str) -> asyncio.Semaphore:
+        """Return the slots of an owner; ``number``: how many it gets at its first call."""
         return self._slots.setdefault(owner, asyncio.Semaphore(number))
 
 
@@ -260,6 +277,7 @@ class _HttpRequest:
         return self._status, b"".join(self._pieces)
 
     def _scope(self) -> dict[str, Any]:
+        """Return the scope of the request for the application."""
         path = CHANNEL + self._method
         return {
             "type": "http",
@@ -277,6 +295,10 @@ class _HttpRequest:
         }
 
     async def _receive(self) -> Message:
+        """Return the message as the body of the request.
+
+        A large message keeps its slots until the response.
+        """
         if self._is_received:
             # There is nothing more; a call that is cancelled cancels the application, too.
             await asyncio.Event().wait()
@@ -294,13 +316,17 @@ class _HttpRequest:
         }
 
     async def _send(self, message: Message) -> None:
+        """Collect the application's response."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
         self._pieces.append(message.get("body", b""))
 
 
 async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) -> bytes:
-    """Return the one message of a call. Raises Invalid if hardly anything arrives on its connection."""
+    """Return the one message of a call.
+
+    Raises Invalid if hardly anything arrives on its connection.
+    """
     message = asyncio.ensure_future(anext(messages, b""))
     try:
         while not message.done():
@@ -348,4 +374,5 @@ def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:
+    """Yield a single message."""
     yield message

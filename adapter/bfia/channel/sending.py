@@ -1,4 +1,4 @@
-"""Sends containers' messages to the transports of other nodes, in the form that each of them takes."""
+"""Sends containers' messages to the transports of other nodes, in the form that each node takes."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -34,7 +34,10 @@ class PartsRefused(Exception):
 
 
 def takes_parts(route: Route, topic: str = "") -> bool:
-    """True if a peer's transport may take messages in parts; no other platform's does."""
+    """True if a peer's transport may take messages in parts.
+
+    The transports of other platforms do not.
+    """
     profile = profile_named(route.profile)
     if profile.encapsulates or profile.bare_payloads:
         return False
@@ -48,8 +51,25 @@ def refuse_wrong_length(length: int, announced: int) -> None:
         raise Invalid([Problem("body", f"must have the {announced} bytes that were announced")])
 
 
+def _check_refused_part(ptp: Ptp, reply: TransportReply, part: list[bytes], is_first: bool) -> None:
+    """Raise PartsRefused for the first part, BufferFull if the peer has lost an earlier part.
+
+    Returns for any other refusal, which then is the reply to the message.
+    """
+    if is_first and reply.code != BUFFER_FULL:
+        # The peer takes no parts, or refuses the message for a reason that holds for the whole
+        # message, too.
+        raise PartsRefused(part)
+    if reply.code == responses.PARTS_MISSING:
+        text = f"node {ptp.target} was restarted and has lost a part: push again"
+        raise BufferFull(text)
+
+
 class Outbox:
-    """Sends messages to other nodes. Its methods raise PeerUnreachable if a peer does not respond."""
+    """Sends messages to other nodes.
+
+    Its methods raise PeerUnreachable if a peer does not respond.
+    """
 
     def __init__(self, parts: ChannelParts, codec_threads: CodecThreads) -> None:
         self._parts = parts
@@ -62,7 +82,10 @@ class Outbox:
         pieces: list[bytes],
         form: Form,
     ) -> TransportReply:
-        """Send a message that is in memory; a long one as its bare payload, in parts. Raises Invalid."""
+        """Send a message that is in memory; a long one as its bare payload, in parts.
+
+        Raises Invalid.
+        """
         is_long = total_length(pieces) > bodies.LARGE
         if is_long and form is not Form.RAW and takes_parts(route):
             reply = await self._send_payload_in_parts(ptp, route, pieces, form)
@@ -77,7 +100,7 @@ class Outbox:
         pieces: list[bytes],
         form: Form,
     ) -> TransportReply | None:
-        """Send the payload of a message in parts; return None if the peer does not take them."""
+        """Send the payload of a message in parts; None if the peer does not take them."""
         read = partial(read_push, ptp, form, self._token_digest(ptp))
         push = await self._codec_threads.run(pieces, read)
         if not takes_parts(route, push.topic):
@@ -90,6 +113,7 @@ class Outbox:
             return None
 
     async def _iterate_in_threads(self, items: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the items of an iterator that takes long for each."""
         limiter = self._codec_threads.limiter
         while True:
             item = await anyio.to_thread.run_sync(next, items, None, limiter=limiter)
@@ -106,7 +130,8 @@ class Outbox:
     ) -> TransportReply:
         """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
 
-        Raises PartsRefused if the peer refuses the first part, Invalid if the parts do not have that size.
+        Raises PartsRefused if the peer refuses the first part, Invalid if the parts do not have
+        that size.
         """
         offset = 0
         reply = TransportReply(code=SUCCESS)
@@ -119,12 +144,7 @@ class Outbox:
                 ptp, route, part, headers, Form.RAW, PART, may_be_unknown=is_first
             )
             if not reply.succeeded:
-                if is_first and reply.code != BUFFER_FULL:
-                    # It takes no parts, or refuses the message for a reason that holds for the whole too.
-                    raise PartsRefused(part)
-                if reply.code == responses.PARTS_MISSING:
-                    text = f"node {ptp.target} was restarted and has lost a part: push again"
-                    raise BufferFull(text)
+                _check_refused_part(ptp, reply, part, is_first)
                 return reply
             offset += length
             part.clear()
@@ -138,7 +158,10 @@ class Outbox:
         pieces: list[bytes],
         form: Form,
     ) -> TransportReply:
-        """Send a whole message, rewritten into the form that the peer's transport takes. Raises Invalid."""
+        """Send a whole message, rewritten into the form that the peer's transport takes.
+
+        Raises Invalid.
+        """
         profile = profile_named(route.profile)
         uses_grpc = is_grpc(route.url)
         if profile.bare_payloads or profile.encapsulates or uses_grpc:
@@ -157,6 +180,7 @@ class Outbox:
         return await self._post(ptp, route, pieces, headers, form, INVOKE)
 
     def _invoke_headers(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
+        """Return the headers of a message to another node."""
         return codec.invoke_headers(
             ptp,
             node=self._parts.node,
@@ -167,7 +191,10 @@ class Outbox:
         )
 
     def _token_digest(self, ptp: Ptp) -> str:
-        """Return a digest that other nodes get instead of a container's token."""
+        """Return a digest that other nodes get instead of a container's token.
+
+        Empty without a token.
+        """
         if not ptp.token:
             return ""
         return short_digest("token", ptp.token)
@@ -183,13 +210,16 @@ class Outbox:
         *,
         may_be_unknown: bool = False,
     ) -> TransportReply:
+        """Post a message until the peer answers; ``may_be_unknown``: the peer may lack the path.
+
+        Raises PeerUnreachable.
+        """
         content_type = form.value
         if form is Form.RAW:
             content_type = "application/octet-stream"
-        raw_headers = [
-            (name.encode(), value.encode("latin-1", "replace"))
-            for name, value in (headers | {"content-type": content_type}).items()
-        ]
+        raw_headers = []
+        for name, value in (headers | {"content-type": content_type}).items():
+            raw_headers.append((name.encode(), value.encode("latin-1", "replace")))
         try:
             return await self._parts.courier.invoke(
                 route, body, raw_headers, self._parts.retry_for, path, may_be_unknown

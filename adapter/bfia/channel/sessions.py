@@ -14,10 +14,10 @@ from gateway.broker import Broker, BufferFull
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_FRESH_SECONDS = 1.0  # a cached value's age at most
-MAX_ENTRIES = 4096
-IDLE_SECONDS = 600.0
-_NODE_SHARE = 4  # one node may have a quarter of the unknown sessions
+_FRESH_SECONDS = 1.0  # the most seconds for which a cached value is valid
+MAX_ENTRIES = 4096  # of a cache, which is emptied when it is full
+IDLE_SECONDS = 600.0  # without use before an unknown session may be ended
+_NODE_SHARE = 4  # one node may have a quarter (1/4) of the unknown sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class Claim:
 
 
 class Cache(Generic[K, V]):
-    """A cache of lookups that may block: each runs in a thread, and its result is valid for a second."""
+    """A cache of lookups that may block.
+
+    Each lookup runs in a thread, and its result is valid for a second.
+    """
 
     def __init__(self, fetch: Callable[[K], V], limiter: CapacityLimiter | None = None) -> None:
         """``limiter`` bounds the threads; None: the default ones."""
@@ -53,10 +56,11 @@ class Cache(Generic[K, V]):
 
 
 class UnknownSessions:
-    """The sessions of the broker that belong to no known job: a peer may push before our job has started.
+    """The sessions of the broker that belong to no known job.
 
-    Their number is bounded, and that of each node. At the bound, sessions that have become known or have ended no
-    longer count, and sessions without use for ten minutes are ended.
+    There are some because a peer may push before this node's part of the job has started. Their
+    total number is bounded, and the number of each node. At the bound, sessions that have become
+    known or have ended no longer count, and sessions without use for ten minutes are ended.
     """
 
     def __init__(
@@ -68,7 +72,8 @@ class UnknownSessions:
         self._broker = broker
         self._session_open = session_open
         self._limit = limit
-        # Session to the node that began it; "" for sessions from before the start. None before the first use.
+        # Session to the node that began it; "" for sessions from before the start. None before the
+        # first use.
         self._admitted: dict[str, str] | None = None
 
     async def admit(self, session: str, source: str) -> None:
@@ -85,6 +90,7 @@ class UnknownSessions:
         self._admitted[session] = source
 
     async def _is_known(self, session: str) -> bool:
+        """True if the session belongs to a known job, also to one that has ended."""
         return await self._session_open(session) is not None
 
     def _exceeded_limit(self, admitted: dict[str, str], source: str) -> str:
@@ -93,14 +99,18 @@ class UnknownSessions:
             return f"{self._limit} sessions of no known job are open, which is the limit"
         share = max(1, self._limit // _NODE_SHARE)
         if Counter(admitted.values())[source] >= share:
-            return f"{share} sessions of node {source} and of no known job are open, which is the limit for a node"
+            return (
+                f"{share} sessions of node {source} and of no known job are open, which is the "
+                "limit for a node"
+            )
         return ""
 
     async def _drop_stale(self, admitted: dict[str, str]) -> None:
+        """Forget the sessions that no longer count; end those without use."""
         idle = set(self._broker.idle_sessions(IDLE_SECONDS))
         for session in list(admitted):
-            no_longer_counts = not self._broker.holds(session) or await self._is_known(session)
-            if no_longer_counts:
+            has_ended = not self._broker.holds(session)
+            if has_ended or await self._is_known(session):
                 admitted.pop(session, None)
             elif session in idle:
                 await self._broker.end_session(session)

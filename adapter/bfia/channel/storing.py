@@ -52,9 +52,9 @@ def read_push(
 ) -> ReadPush:
     """Read a push. The topic of a header takes precedence over that of the body.
 
-    The sender's own sequence becomes the id together with its token and a checksum: messages of a second
-    attempt of a task, or of a sender that uses "sequence" for something else, must not be lost as repeats.
-    Without a sequence, the id is the message id. Raises Invalid.
+    The sender's own sequence becomes the id together with its token and a checksum: messages of a
+    second attempt of a task, or of a sender that uses "sequence" for something else, must not be
+    lost as repeats. Without a sequence, the id is the message id. Raises Invalid.
     """
     push, payload = codec.read_push(pieces, form)
     push_id = ptp.message_id
@@ -74,7 +74,10 @@ def short_digest(*texts: str) -> str:
 
 
 class Inbox:
-    """Stores messages in the broker. All its methods raise SessionReleased for a session that has ended."""
+    """Stores messages in the broker.
+
+    All its methods raise SessionReleased for a session that has ended.
+    """
 
     def __init__(self, parts: ChannelParts, codec_threads: CodecThreads) -> None:
         self._broker = parts.broker
@@ -125,9 +128,10 @@ class Inbox:
         source: str,
         run: str | None = None,
     ) -> None:
-        """Store a part of a bare payload; ``offset`` and ``size`` (of the whole message) are in bytes.
+        """Store a part of a bare payload.
 
-        Raises BufferFull, and PartsMissing if earlier parts are not here.
+        ``offset`` and ``size`` (of the whole message) are in bytes. Raises BufferFull, and
+        PartsMissing if earlier parts are not here.
         """
         await self.refuse_ended(ptp.session)
         await self._broker.part(

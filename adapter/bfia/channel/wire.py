@@ -1,4 +1,7 @@
-"""Posts to peers over kept HTTP/1.1 connections, at a twentieth of the cost of a general client (ADR 33)."""
+"""Posts to peers over kept HTTP/1.1 connections.
+
+A request costs a twentieth of the same request by a general client (ADR 33).
+"""
 
 import asyncio
 import ssl
@@ -15,9 +18,9 @@ from gateway.errors import Invalid
 
 _MOST = 256  # connections to one peer
 _KEPT = 64  # idle connections to one peer
-_KEPT_SECONDS = 4.0
-_CONNECT_SECONDS = 5.0
-_SLICE = 1 << 18  # bytes
+_KEPT_SECONDS = 4.0  # an idle connection is not used after a longer pause
+_CONNECT_SECONDS = 5.0  # for a connection with its TLS handshake
+_SLICE = 1 << 18  # bytes that are sent or read together
 _LARGEST_ANSWER = 1 << 20  # bytes
 _DEFAULT_PORT = {"http": 80, "https": 443}
 _IS_SECURE = {"http": False, "https": True}
@@ -45,6 +48,8 @@ class Origin(NamedTuple):
 
 
 class _Url(NamedTuple):
+    """The parts of an address."""
+
     host: str
     port: int
     secure: bool
@@ -71,8 +76,9 @@ class Wires:
     ) -> PeerResponse:
         """Send a body, which is in pieces, and return the response.
 
-        ``seconds`` is how long the peer may pause; ``name`` the name in the peer's certificate if that is not the
-        host. Raises BadAddress, Invalid for a header with control characters, and OSError without a response.
+        ``seconds`` is how long the peer may pause; ``name`` the name in the peer's certificate if
+        that is not the host. Raises BadAddress, Invalid for a header with control characters, and
+        OSError without a response.
         """
         parsed = _parse_url(url)
         origin = Origin(parsed.host, parsed.port, parsed.secure, name)
@@ -90,6 +96,7 @@ class Wires:
             return response
 
     def _take_idle(self, origin: Origin) -> "_Wire | None":
+        """Return a usable idle connection, the most recent first; None if there is none."""
         idle = self._idle[origin]
         while idle:
             wire = idle.pop()
@@ -99,6 +106,7 @@ class Wires:
         return None
 
     def _keep_or_close(self, origin: Origin, wire: "_Wire") -> None:
+        """Keep a connection for further requests if it can take them."""
         idle = self._idle[origin]
         has_room = not self._closed and len(idle) < _KEPT
         if wire.reusable and has_room:
@@ -107,6 +115,7 @@ class Wires:
             wire.close()
 
     async def _connect(self, origin: Origin, seconds: float) -> "_Wire":
+        """Open a connection. Raises OSError."""
         context = None
         name = None
         if origin.secure:
@@ -132,6 +141,7 @@ class Wires:
 
 
 def _connection_slots() -> asyncio.Semaphore:
+    """Return the slots for connections to one peer."""
     return asyncio.Semaphore(_MOST)
 
 
@@ -145,10 +155,12 @@ class _Wire:
         self.reusable = False
 
     def is_usable(self) -> bool:
+        """True if the peer has probably not closed the idle connection."""
         is_fresh = time.monotonic() - self._used_at < _KEPT_SECONDS
         return is_fresh and not self._reader.at_eof()
 
     def close(self) -> None:
+        """Close the connection immediately."""
         self._writer.transport.abort()
 
     async def post(
@@ -157,6 +169,10 @@ class _Wire:
         pieces: list[bytes],
         seconds: float,
     ) -> PeerResponse:
+        """Send a request and return its response; the peer may pause for ``seconds``.
+
+        Raises OSError.
+        """
         self.reusable = False
         response = ResponseReader(_LARGEST_ANSWER)
         async with asyncio.timeout(seconds) as deadline:
@@ -177,7 +193,10 @@ class _Wire:
         seconds: float,
         deadline: asyncio.Timeout,
     ) -> bool:
-        """Send a request; return False if the peer closed before its end, as it may after a refusal."""
+        """Send a request.
+
+        Return False if the peer closed before its end, as it may after a refusal.
+        """
         if total_length(pieces) <= _SLICE:
             self._writer.write(b"".join([head, *pieces]))
             return True
@@ -195,11 +214,13 @@ class _Wire:
 
 
 def _extend(deadline: asyncio.Timeout, seconds: float) -> None:
+    """Let a request take ``seconds`` more from now on."""
     deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
 @lru_cache(1024)
 def _parse_url(url: str) -> _Url:
+    """Return the parts of an address. Raises BadAddress."""
     try:
         parts = urlsplit(url)
         secure = _IS_SECURE[parts.scheme]
@@ -215,6 +236,7 @@ def _parse_url(url: str) -> _Url:
 
 
 def _head(url: _Url, headers: list[tuple[bytes, bytes]], size: int) -> bytes:
+    """Return the head of a request. Raises Invalid for control characters."""
     all_headers = [(b"accept", b"*/*"), *headers]
     try:
         return request_head(b"POST " + url.path, url.netloc, all_headers, size)

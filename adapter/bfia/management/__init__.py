@@ -1,1 +1,1 @@
-"""The management layer of the standard: contracts, and audits of datasets, projects, flows and models."""
+"""The management layer of the standard: contracts; audits of datasets, projects, flows, models."""

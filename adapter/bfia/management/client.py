@@ -92,7 +92,10 @@ class ManagementClient:
         peer_of: Callable[[NodeId, Route | None], Peer],
         route_of: Callable[[NodeId], Route | None],
     ) -> None:
-        """``peer_of`` returns the client for a node, by the given route if any; ``route_of`` the node's own entry."""
+        """``peer_of`` returns the client for a node, by the given route or else the node's own.
+
+        ``route_of`` returns the node's own entry; None without one.
+        """
         self._card = card
         self._peer_of = peer_of
         self._route_of = route_of
@@ -100,9 +103,9 @@ class ManagementClient:
     def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
         """Return the public keys that must sign the partner's messages about a contract.
 
-        These are the keys of its route, or else ``key``: a public key or its id, compared by a person. Without
-        both it is the key that the partner's address publishes over TLS. Raises `Invalid` if no key can be
-        trusted, unless the partner need not sign.
+        These are the keys of its route, or else ``key``: a public key or its id, compared by a
+        person. Without both it is the key that the partner's address publishes over TLS. Raises
+        `Invalid` if no key can be trusted, unless the partner need not sign.
         """
         route = self._route_of(new.partner)
         if route is not None and route.keys:
@@ -120,7 +123,10 @@ class ManagementClient:
             return (card_key,)
         if new.signing == "accepted":
             return ()
-        rule = "must be the partner's public key or its id, compared by telephone, as its address is not https"
+        rule = (
+            "must be the partner's public key or its id, compared by telephone, as its address "
+            "is not https"
+        )
         if over_tls:
             rule = (
                 "must be the partner's public key, compared by telephone, as its product shows none"
@@ -128,12 +134,18 @@ class ManagementClient:
         raise Invalid([Problem("key", rule)], reason=_NOT_COMPARED)
 
     def _compared_key(self, new: Application, key: str) -> str:
-        """Return a public key that a person has compared. An id is looked up on the partner's card."""
+        """Return a public key that a person has compared.
+
+        An id is looked up on the partner's card.
+        """
         if not _KEY_ID.fullmatch(key):
             try:
                 return wire.key_of(key)
             except ValueError:
-                rule = "must be a public key (PEM or base64), or its id: sha256: and 64 hexadecimal digits"
+                rule = (
+                    "must be a public key (PEM or base64), or its id: sha256: and 64 hexadecimal "
+                    "digits"
+                )
                 raise Invalid([Problem("key", rule, key)]) from None
         card_key = self._key_on_card(new)
         if not card_key:
@@ -179,9 +191,10 @@ class ManagementClient:
         self._peer(application).ask(f"{_base_path(application)}/{application.notice}", body)
 
     def query(self, application: Application) -> PartnerAnswer:
-        """Return the partner's decision. A gateway like this one includes the fields of its confirmation.
+        """Return the partner's decision.
 
-        Raises `Refused` for a response that is not one of the protocol.
+        A gateway like this one includes the fields of its confirmation. Raises `Refused` for a
+        response that is not one of the protocol.
         """
         id_field = {_id_field(application): application.id}
         model: type[wire.Confirm | wire.ConfirmContract] = wire.Confirm
@@ -206,6 +219,7 @@ class ManagementClient:
         return self._peer_of(partner, None).ask(f"{INTERCONN}/{path}", {}, "GET", query=query)
 
     def _peer(self, application: Application) -> Peer:
+        """Return the client for the partner of an application; only a contract needs no route."""
         if application.kind is not Kind.CONTRACT:
             return self._peer_of(application.partner, None)
         return self._peer_of(application.partner, self._contract_route(application))
@@ -218,7 +232,10 @@ class ManagementClient:
         return self._peer_of(application.partner, route)
 
     def _contract_route(self, application: Application) -> Route:
-        """Return the partner's route, which also configures TLS; without one a provisional route."""
+        """Return the partner's route, which also configures TLS.
+
+        If there is none, a provisional route to the address of the contract.
+        """
         route = self._route_of(application.partner)
         if route is not None:
             return route
@@ -226,12 +243,13 @@ class ManagementClient:
 
 
 def _is_direct_tls(application: Application, route: Route | None) -> bool:
-    """True if the partner is reached over TLS, and not through a relay that could exchange its key."""
+    """True if the partner is reached over TLS and directly: a relay could exchange its key."""
     is_relayed = route is not None and route.via is not None
     return application.url.lower().startswith("https://") and not is_relayed
 
 
 def _key_id(key: str) -> str:
+    """Return the id of a public key."""
     return key_pin(public_key(key))
 
 
@@ -239,7 +257,10 @@ def _check_key_in_route(route: Route, key: str) -> None:
     """Raise `Invalid` for a compared key that is not one of the route's keys."""
     ids = [_key_id(route_key) for route_key in route.keys]
     if key and key not in (*ids, *route.keys):
-        rule = f"must be in the route of {route.node}, which has {', '.join(ids)}: edit the route first"
+        rule = (
+            f"must be in the route of {route.node}, which has {', '.join(ids)}: edit the route "
+            "first"
+        )
         raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
 
 
@@ -284,6 +305,7 @@ def read_decision(body: wire.Confirm | wire.ConfirmContract) -> PartnerAnswer:
 
 
 def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
+    """Read the approval of a contract, with the partner's key if it sends one."""
     granted: dict[str, Any] = {}
     if body.expired_time:
         granted["expires_at"] = body.expired_time
@@ -294,13 +316,17 @@ def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
 
 
 def _base_path(application: Application) -> str:
+    """Return the beginning of the paths about an application."""
     if application.kind is Kind.CONTRACT:
         return f"{INTERCONN}/node/contract"
     return f"{INTERCONN}/{application.kind}/audit"
 
 
 def _id_field(application: Application) -> str:
-    return "contract_id" if application.kind is Kind.CONTRACT else "audit_id"
+    """Return the name of the field with an application's id."""
+    if application.kind is Kind.CONTRACT:
+        return "contract_id"
+    return "audit_id"
 
 
 def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
@@ -336,6 +362,7 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
 
 
 def _problems_of_draft(card: Card, draft: Draft, now: datetime) -> list[Problem]:
+    """Return the problems of a draft's partner and expiry."""
     problems = []
     if not NODE_ID.fullmatch(draft.partner) or draft.partner == card.node:
         rule = f"must be the id of another node; {NODE_RULE}"
@@ -347,16 +374,21 @@ def _problems_of_draft(card: Card, draft: Draft, now: datetime) -> list[Problem]
 
 
 def _problems_of_addresses(url: str, address: Any) -> list[Problem]:
+    """Return the problems of the addresses in a contract: the partner's and this node's."""
     problems = []
     if not _URL.fullmatch(url):
         problems.append(Problem("url", "must be where the partner is reached, https://…", url))
     if urlsplit(str(address)).hostname in _ALL_ADDRESSES:
-        rule = "must be where the partner reaches this node: give --address, or set listen.peer.advertise"
+        rule = (
+            "must be where the partner reaches this node: give --address, or set "
+            "listen.peer.advertise"
+        )
         problems.append(Problem("address", rule, address))
     return problems
 
 
 def _contract_request(card: Card, draft: Draft) -> dict[str, Any]:
+    """Return the body of an application for a contract; fields of the draft precede this node's."""
     request = {**card.public(), **card.credentials()}
     request["expired_time"] = wire.milliseconds(draft.expires_at)
     if draft.address:
@@ -365,6 +397,7 @@ def _contract_request(card: Card, draft: Draft) -> dict[str, Any]:
 
 
 def _audit_request(draft: Draft) -> dict[str, Any]:
+    """Return the body of any other application."""
     subject_field = wire.AUDITED[draft.kind].subject
     request = {
         "contract_id": draft.contract_id,
@@ -378,9 +411,10 @@ def _audit_request(draft: Draft) -> dict[str, Any]:
 
 
 def key_ids(application: Application, route_keys: Sequence[str]) -> str:
-    """Return the ids of the partner's keys for a contract, separated by commas; empty if there are none.
+    """Return the ids of the partner's keys for a contract, separated by commas.
 
-    An undecided application of the partner has the key that it brought; otherwise the route's keys count.
+    Empty if there are none. An undecided application of the partner has the key that it brought;
+    otherwise the route's keys count.
     """
     if application.kind is not Kind.CONTRACT:
         return ""

@@ -1,7 +1,8 @@
-"""Paths of the management layer for partners, ``/v1/interconn``: contracts, audits, and lists of offers.
+"""Paths of the management layer for partners, ``/v1/interconn``: contracts, audits, and lists of
+offers.
 
-A node without a route may apply for a contract, and answer, query or terminate one whose id it knows. Every other
-path requires a known sender.
+A node without a route may apply for a contract, and answer, query or terminate one whose id it
+knows. Every other path requires a known sender.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -85,7 +86,8 @@ def node_router(
     async def health(sender: Sender) -> Answer[StateData]:
         return ok(StateData(status="ok"), peers.profile_of(sender.source))
 
-    # An update resolves a host name, which may be slow, so it must not block the threads that check signatures.
+    # An update resolves a host name, which may be slow, so it must not block the threads that check
+    # signatures.
     threads = peers.limiters.peers
 
     @Paths(router, peers, _NODE)(
@@ -114,6 +116,7 @@ def _add_contract_paths(
     verifier: Verifier,
     clock: Clock,
 ) -> None:
+    """Add the paths of contracts, which a node without a route may call."""
     limiter = peers.limiters.rest
     signature_of = sender_signature(verifier)
 
@@ -207,6 +210,7 @@ def _add_audit_paths(
     applications: Applications,
     clock: Clock,
 ) -> None:
+    """Add the paths of the audits of one kind."""
     kind = audited.kind
 
     def apply(body: Any, caller: Caller) -> None:
@@ -255,12 +259,14 @@ def _add_audit_paths(
 
 
 def _read_confirmation(body: wire.Confirm | wire.ConfirmContract) -> Any:
+    """Read a decision on an application. Raises `Invalid` for any other status."""
     if body.status not in (APPROVED, REJECTED):
         raise Invalid([Problem("status", "must be APPROVED or REJECTED", str(body.status))])
     return read_decision(body)
 
 
 def _state_data(card: Card, application: Application) -> StateData:
+    """Return the state of an application; once decided, with the fields of its confirmation."""
     status = str(application.status)
     if application.status is APPLIED:
         return StateData(status=status)
@@ -292,6 +298,8 @@ def _add_dataset_paths(
     institution: str,
     check_contract: CheckContract,
 ) -> None:
+    """Add the paths of this node's offered datasets."""
+
     @path("dataset/pub/list", "Datasets that a partner may see (management, dataset)")
     def datasets(
         contract_id: AuditId,
@@ -319,6 +327,8 @@ def _add_dataset_paths(
 
 
 def _add_project_paths(path: AddPath, offers: Offers, check_contract: CheckContract) -> None:
+    """Add the paths of this node's projects."""
+
     @path("project/list", "Projects shared with a partner (management, project)")
     def projects(
         contract_id: AuditId,
@@ -346,6 +356,8 @@ def _add_project_paths(path: AddPath, offers: Offers, check_contract: CheckContr
 
 
 def _add_component_paths(path: AddPath, offers: Offers, check_contract: CheckContract) -> None:
+    """Add the paths of this node's components."""
+
     @path("component/list", "Components that a partner may use (management, component)")
     def components(
         caller: Caller,
@@ -427,7 +439,9 @@ def _project_record(project: Project) -> dict[str, Any]:
 
 
 def _project_datasets(project: Project) -> dict[str, list[Any]]:
-    """Return the ids of a project's datasets by their node: the one that applied for the project."""
+    """Return the ids of a project's datasets by their node: the one that applied for the
+    project.
+    """
     ids = [
         dataset.get("dataset_id")
         for dataset in project.request.get("datasets") or []
@@ -439,6 +453,7 @@ def _project_datasets(project: Project) -> dict[str, list[Any]]:
 
 
 def _component_record(provider: Provider, component: Component) -> dict[str, Any]:
+    """Return a component as the standard describes it."""
     return {
         "code": f"{provider.name}/{component.name}",
         "name": component.title or component.name,
@@ -454,6 +469,7 @@ def _component_record(provider: Provider, component: Component) -> dict[str, Any
 
 
 def _port_record(port: DataSpec) -> dict[str, Any]:
+    """Return an input or output of a component as the standard describes it."""
     return {
         "name": port.name,
         "type": port.category,

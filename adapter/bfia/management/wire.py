@@ -17,13 +17,13 @@ from route_table.certificates import encode_key
 from route_table.entries import public_keys
 from route_table.model import NODE_ID, NODE_RULE
 
-_MILLISECONDS = (
-    10**11
-)  # larger numbers are milliseconds, others seconds: the standard names no unit
-_LAST = datetime(9998, 1, 1, tzinfo=UTC)
-_LARGEST_NUMBER = 2**31 - 2
+# Larger numbers are milliseconds, others seconds: the standard names no unit.
+_MILLISECONDS = 10**11
+_LAST = datetime(9998, 1, 1, tzinfo=UTC)  # databases and Python cannot calculate with later times
+_LARGEST_NUMBER = 2**31 - 2  # of jobs; fits a column of any database
 
-# Algorithm -> its name in a contract. The names of Ed25519 and SM2 are ours, as the standard has none.
+# Algorithm -> its name in a contract. The names of Ed25519 and SM2 are ours, as the standard has
+# none.
 AUTH_TYPES = {
     "ed25519": "ED25519",
     "ecdsa-p256-sha256": "SHA256_ECDSA",
@@ -55,23 +55,34 @@ def milliseconds(at: datetime | None) -> int:
 
 
 def _check_future(at: datetime | None) -> datetime | None:
+    """Return a time unchanged if it lies in the future.
+
+    For pydantic, which reports the PydanticCustomError that it raises otherwise.
+    """
     if at is not None and not datetime.now(UTC) < at < _LAST:
         raise PydanticCustomError("time", "must lie in the future")
     return at
 
 
 def _check_node_id(text: str) -> str:
+    """Return a node's id unchanged if it is valid; see `_check_future`."""
     if not NODE_ID.fullmatch(text):
         raise PydanticCustomError("node", "{rule}", {"rule": NODE_RULE})
     return text
 
 
 def _zero_as_none(value: Any) -> Any:
-    return None if value == 0 else value
+    """Return None for 0, which means no limit; any other value unchanged."""
+    if value == 0:
+        return None
+    return value
 
 
 def key_of(credential: str) -> str:
-    """Return the public key, in the form of routes, of a key or certificate in PEM or base64. Raises ValueError."""
+    """Return the public key, in the form of routes, of a key or certificate in PEM or base64.
+
+    Raises ValueError.
+    """
     if "BEGIN CERTIFICATE" in credential:
         try:
             credential = encode_key(
@@ -84,10 +95,14 @@ def key_of(credential: str) -> str:
 
 
 def _check_credential(text: str) -> str:
+    """Return a credential unchanged if a key can be read from it; see `_check_future`."""
     try:
         key_of(text)
     except ValueError:
-        rule = "must be a public key (Ed25519, ECDSA on P-256, RSA from 2048 bits on, SM2) or a certificate (not SM2)"
+        rule = (
+            "must be a public key (Ed25519, ECDSA on P-256, RSA from 2048 bits on, SM2) or a "
+            "certificate (not SM2)"
+        )
         raise PydanticCustomError("key", "{rule}", {"rule": rule}) from None
     return text
 

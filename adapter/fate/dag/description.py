@@ -1,7 +1,8 @@
 """Writes jobs of this gateway in FATE's description, for FATE's sites, and reads such descriptions.
 
-The job is also included in the standard's form, under ``conf.extra``, which FATE passes on. Another gateway like
-this one reads that form, as FATE's description cannot tell two parties of one role and node apart.
+The job is also included in the standard's form, under ``conf.extra``, which FATE passes on. Another
+gateway like this one reads that form, as FATE's description cannot tell two parties of one role and
+node apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +43,11 @@ class Descriptions:
     devices: Mapping[NodeId, str]  # device of the providers of a site, unless it is ``docker``
 
     def write(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
-        """Return dag, schema_version and kind of a job for the node ``to``."""
+        """Return dag, schema_version and kind of a job.
+
+        ``to``: the node that gets the job, and so the device of its providers; empty: the usual
+        device.
+        """
         body = dag_schema(spec, PROTOCOL)
         device = self.devices.get(to, DEVICE)
         for node in spec.dag.nodes:
@@ -50,10 +55,12 @@ class Descriptions:
             task = body["dag"]["tasks"][node.name]
             task["conf"]["provider"] = f"{ref.provider}:{ref.version}@{device}"
         conf = body["dag"]["conf"]
-        # FATE's nodes cannot store a job without model_id and model_version
+        # FATE's nodes cannot store a job without model_id and model_version.
         conf["model_id"] = conf.get("model_id") or spec.job_id
         conf["model_version"] = conf.get("model_version") or "0"
-        conf["sync_type"] = "callback" if spec.settings.by_callback else "poll"
+        conf["sync_type"] = "poll"
+        if spec.settings.by_callback:
+            conf["sync_type"] = "callback"
         conf["extra"]["standard"] = self.standard.request(spec)
         return body
 
@@ -64,7 +71,10 @@ class Descriptions:
         scheduler: NodeId,
         trace_id: str,
     ) -> JobSpec:
-        """Return the described job, scheduled by ``scheduler`` if it names no other node. Raises `Invalid`."""
+        """Return the described job, scheduled by ``scheduler`` if it names no other node.
+
+        Raises `Invalid`.
+        """
         conf = schema.dag.conf
         if conf.extra.standard is not None:
             scheduler = conf.scheduler_party_id or scheduler
@@ -135,6 +145,7 @@ def _task(
     node: DagNode,
     settings: Any,
 ) -> dict[str, Any]:
+    """Return a task; ``settings``: its own settings, None without any."""
     ref = node.component
     common = as_mapping(spec.task_params.get("common"))
     task: dict[str, Any] = {
@@ -156,6 +167,7 @@ def _task(
 
 
 def _inputs(node: DagNode) -> dict[str, Any]:
+    """Return the inputs of a task under FATE's names: data, or models of other tasks."""
     inputs: dict[str, Any] = {}
     for source in node.inputs:
         artifact = {
@@ -163,13 +175,16 @@ def _inputs(node: DagNode) -> dict[str, Any]:
             "output_artifact_key": source.key,
             "output_artifact_type_alias": source.type,
         }
-        kind = "model" if group(source.type) == "model" else "data"
+        kind = "data"
+        if group(source.type) == "model":
+            kind = "model"
         artifacts = inputs.setdefault(kind, {})
         artifacts[f"{source.task}.{source.key}"] = {"task_output_artifact": artifact}
     return inputs
 
 
 def _outputs(node: DagNode) -> dict[str, Any]:
+    """Return the outputs of a task under FATE's names, by their group."""
     outputs: dict[str, Any] = {}
     for output in node.outputs:
         artifacts = outputs.setdefault(group(output.type), {})
@@ -181,14 +196,14 @@ def _outputs(node: DagNode) -> dict[str, Any]:
 
 
 def _party_tasks(spec: JobSpec) -> dict[str, Any]:
-    """Return the settings and parameters of single parties, by a name for each party."""
+    """Return the settings and parameters of single parties, by a name for each party.
+
+    Parties without any are omitted.
+    """
     party_tasks: dict[str, Any] = {}
     for party in spec.parties:
         conf = _entries_of(spec.job_params, party)
-        tasks = {}
-        for name, parameters in _entries_of(spec.task_params, party).items():
-            if isinstance(parameters, Mapping) and parameters:
-                tasks[name] = {"parameters": dict(parameters)}
+        tasks = _tasks_of(spec, party)
         if conf or tasks:
             party_tasks[f"{party.role}_{party.index}_{party.node}"] = {
                 "parties": [{"role": party.role, "party_id": [party.node]}],
@@ -198,8 +213,20 @@ def _party_tasks(spec: JobSpec) -> dict[str, Any]:
     return party_tasks
 
 
+def _tasks_of(spec: JobSpec, party: Party) -> dict[str, Any]:
+    """Return the tasks that have parameters at one party alone, with these parameters."""
+    tasks = {}
+    for name, parameters in _entries_of(spec.task_params, party).items():
+        if isinstance(parameters, Mapping) and parameters:
+            tasks[name] = {"parameters": dict(parameters)}
+    return tasks
+
+
 def _entries_of(params: Mapping[str, Any], party: Party) -> dict[str, Any]:
-    """Return the parameters of a party, merged from all entries that name its index, such as ``0|1``."""
+    """Return the parameters of a party.
+
+    They are merged from all entries that name its index, such as ``0|1``.
+    """
     merged: dict[str, Any] = {}
     for indices, entry in as_mapping(params.get(party.role)).items():
         if str(party.index) in indices.split("|") and isinstance(entry, Mapping):

@@ -1,8 +1,8 @@
-"""Translates FATE's job description into a job of this gateway, and names the place of each problem.
+"""Translates FATE's job description into a job of this gateway, with the place of each problem.
 
-FATE can express more: a task at fewer parties than its component has roles, or an order of tasks without data. Such
-a job is refused rather than run differently. Readers are no components here: a task that takes a reader's output
-takes the dataset that the reader names.
+FATE can express more: a task at fewer parties than its component has roles, or an order of tasks
+without data. Such a job is refused rather than run differently. Readers are no components here: a
+task that takes a reader's output takes the dataset that the reader names.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Invalid, near
-from provider_registry.model import ANY, Component
+from provider_registry.model import ANY, Component, DataSpec
 from provider_registry.registry import Registry, Unknown
 
 ROOT = "dag_schema.dag"
@@ -27,9 +27,11 @@ TYPE_OF: Mapping[str, str] = {
     "model": "model",
     "metric": "report",
 }
-# Settings of a job with the same meaning here; ``engine`` so that a foreign one is refused explicitly.
+# Settings of a job with the same meaning here. ``engine`` is one of them, so that an engine of
+# FATE's is refused explicitly.
 KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
-# FATE's stages. Only predict has a meaning here, but a typo in it would train instead of predicting.
+# FATE's stages. Only predict has a meaning here; the others are listed because a misspelt predict
+# would train instead.
 STAGES = ("train", "predict", "default", "cross_validation")
 # Settings of a job or a task that steer FATE's own engines; reported as warnings.
 UNUSED = (
@@ -39,6 +41,7 @@ UNUSED = (
     "engine_run",
     "launcher_name",
 )
+# Values of a setting that mean the same as its absence
 _NOT_SET: tuple[Any, ...] = (None, {}, "", "default")
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
 _MOST_LISTED = 10  # providers in a message
@@ -50,9 +53,8 @@ class ResolvedComponent:
 
     provider: str
     version: str
-    description: (
-        Component | None
-    )  # None if it is not registered here; the scheduling node may know it
+    # None if it is not registered here; the scheduling node may know it
+    description: Component | None
 
 
 class UnresolvedComponent(Exception):
@@ -67,25 +69,37 @@ def resolve_component(
 ) -> ResolvedComponent:
     """Return the component that a task names. Raises `UnresolvedComponent`.
 
-    ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. If provider or version is missing,
-    exactly one registered provider must have the component.
+    ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. If provider or
+    version is missing, exactly one registered provider must have the component.
     """
     name, _, version_of_provider = provider.partition("@")[0].partition(":")
     version = version or version_of_provider
-    if name and version:
+    is_complete = bool(name) and bool(version)
+    if is_complete:
         description = _description(registry, name, version, component)
         return ResolvedComponent(name, version, description)
+    candidates = _candidates(registry, component, name, version)
+    if not candidates:
+        raise UnresolvedComponent(_not_registered(registry, component, name))
+    versions = {(candidate.provider, candidate.version) for candidate in candidates}
+    if len(versions) > 1:
+        raise UnresolvedComponent(_ambiguous(component, candidates))
+    return candidates[0]
+
+
+def _candidates(
+    registry: Registry, component: str, provider: str, version: str
+) -> list[ResolvedComponent]:
+    """Return the registered components of a name, for each provider, version and device.
+
+    ``provider``, ``version``: empty for any. Retired providers are omitted.
+    """
     candidates = []
-    for registered in registry.query(name=name or None, version=version or None):
+    for registered in registry.query(name=provider or None, version=version or None):
         if component in registered.components and not registered.retired:
             description = registered.components[component]
             candidates.append(ResolvedComponent(registered.name, registered.version, description))
-    versions = {(candidate.provider, candidate.version) for candidate in candidates}
-    if len(versions) == 1:
-        return candidates[0]
-    if candidates:
-        raise UnresolvedComponent(_ambiguous(component, candidates))
-    raise UnresolvedComponent(_not_registered(registry, component, name))
+    return candidates
 
 
 def _description(
@@ -94,7 +108,10 @@ def _description(
     version: str,
     component: str,
 ) -> Component | None:
-    """Return the description of a named component; the scheduling node resolves the version ANY."""
+    """Return the description of a named component; None if it is not registered.
+
+    The scheduling node resolves the version ANY.
+    """
     try:
         if version == ANY:
             version = registry.newest(provider, component)
@@ -104,15 +121,16 @@ def _description(
 
 
 def _ambiguous(component: str, candidates: Sequence[ResolvedComponent]) -> str:
-    names = ", ".join(
-        f"{candidate.provider}:{candidate.version}" for candidate in candidates[:_MOST_LISTED]
-    )
+    """Return the message about a component that several providers have."""
+    choices = [f"{candidate.provider}:{candidate.version}" for candidate in candidates]
+    names = ", ".join(choices[:_MOST_LISTED])
     return (
         f"several providers have component {component}: name one of them ({names}) as conf.provider"
     )
 
 
 def _not_registered(registry: Registry, component: str, provider: str) -> str:
+    """Return the message about a component that no provider has, with one of a similar name."""
     names: list[str] = []
     for registered in registry.query():
         if not registered.retired:
@@ -134,10 +152,10 @@ def job_spec(
     scheduler: NodeId,
     trace_id: str,
 ) -> tuple[JobSpec, list[str]]:
-    """Return the described job and warnings about ignored settings. Raises `Invalid` with every problem.
+    """Return the described job and warnings about ignored settings.
 
-    ``node`` and ``scheduler`` are used if the description names no initiator and no scheduler. Its kind is the
-    protocol that runs the job.
+    ``node`` and ``scheduler`` are used if the description names no initiator and no scheduler. Its
+    kind is the protocol that runs the job. Raises `Invalid` with every problem.
     """
     conf = schema.dag.conf
     translation = _Translation(schema.dag, registry)
@@ -147,6 +165,9 @@ def job_spec(
         # Several tasks may refer to the same place, which is reported only the first time.
         raise Invalid({str(problem): problem for problem in translation.problems}.values())
     initiator, initiator_role = _initiator(conf, translation.parties, node)
+    old_job_id = conf.extra.old_job_id
+    if conf.inheritance:
+        old_job_id = conf.inheritance.job_id
     spec = JobSpec(
         job_id=job_id,
         flow_id=conf.extra.flow_id,
@@ -159,7 +180,7 @@ def job_spec(
         trace_id=trace_id,
         job_params=job_params,
         task_params=translation.task_params,
-        old_job_id=conf.inheritance.job_id if conf.inheritance else conf.extra.old_job_id,
+        old_job_id=old_job_id,
     )
     return spec, translation.warnings
 
@@ -169,7 +190,10 @@ def _initiator(
     parties: Iterable[Party],
     node: NodeId,
 ) -> tuple[NodeId, str]:
-    """Return the job's initiator and its role; the first role of its node if the description names none."""
+    """Return the job's initiator and its role.
+
+    The role is the first one of the initiator's node if the description names none.
+    """
     initiator = conf.extra.initiator
     if initiator:
         return initiator.party_id, initiator.role
@@ -179,7 +203,10 @@ def _initiator(
 
 
 class _Translation:
-    """A translation in progress, with its problems and warnings so far."""
+    """A translation in progress, with its problems and warnings so far.
+
+    Methods get the ``path`` of their part of the description, for problems.
+    """
 
     def __init__(self, dag: wire.DagSpec, registry: Registry) -> None:
         self.problems: list[Problem] = []
@@ -201,17 +228,13 @@ class _Translation:
         """Return the job's settings: for all parties, and for single parties."""
         conf = self._dag.conf
         further = conf.model_extra or {}
-        for key in KEPT:
-            if further.get(key) is not None:
-                self._common[key] = further[key]
+        self._common |= _present(further, KEPT)
         if conf.task.timeout is not None:
             self._common["task_timeout"] = conf.task.timeout
         if conf.inheritance and conf.inheritance.task_list:
             self._common["inherit"] = conf.inheritance.task_list
         self._take_model(conf)
-        self._check_stage("stage", self._dag.stage)
-        if self._dag.stage == "predict":
-            self._common.setdefault("job_type", "predict")
+        self._take_stage(self._dag.stage)
         self._warn_of_unused(further, "conf")
         self._warn_of_unused(conf.task.model_extra or {}, "conf.task")
         params: dict[str, Any] = {"common": self._common}
@@ -219,7 +242,17 @@ class _Translation:
             self._take_party_tasks(params, party_tasks, f"party_tasks.{site}")
         return params
 
+    def _take_stage(self, stage: str) -> None:
+        """Make the job predict in the stage predict; report an unknown stage."""
+        self._check_stage("stage", stage)
+        if stage == "predict":
+            self._common.setdefault("job_type", "predict")
+
     def _take_model(self, conf: wire.JobConf) -> None:
+        """Make the job predict with the model of its warehouse.
+
+        Without one, take the names of the model that the job trains.
+        """
         warehouse = conf.model_warehouse
         if warehouse:
             self._predict_with(warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
@@ -233,19 +266,30 @@ class _Translation:
         self,
         params: dict[str, Any],
         party_tasks: wire.PartyTasks,
-        at: str,
+        path: str,
     ) -> None:
         """Add the settings and parameters that only some parties get."""
-        settings = {key: value for key, value in party_tasks.conf.items() if value is not None}
-        for party in self._parties_of(party_tasks.parties, f"{at}.parties"):
+        parties = self._parties_of(party_tasks.parties, f"{path}.parties")
+        if parties:
+            self._check_tasks_exist(party_tasks, path)
+        settings = _present(party_tasks.conf, party_tasks.conf)
+        for party in parties:
             if settings:
                 of_role = params.setdefault(party.role, {})
                 of_role.setdefault(str(party.index), {}).update(settings)
-            for name, task in party_tasks.tasks.items():
-                if name not in self._dag.tasks:
-                    self._add_problem(f"{at}.tasks.{name}", "must be a task of the job", name)
-                elif name not in self._readers and task.parameters:
-                    self._params_of(party, name).update(task.parameters)
+            self._take_params_at(party, party_tasks)
+
+    def _take_params_at(self, party: Party, party_tasks: wire.PartyTasks) -> None:
+        """Add the tasks' parameters at one party; readers have none."""
+        for name, task in party_tasks.tasks.items():
+            if name in self._names and task.parameters:
+                self._params_of(party, name).update(task.parameters)
+
+    def _check_tasks_exist(self, party_tasks: wire.PartyTasks, path: str) -> None:
+        """Report names that are no tasks of the job."""
+        for name in party_tasks.tasks:
+            if name not in self._dag.tasks:
+                self._add_problem(f"{path}.tasks.{name}", "must be a task of the job", name)
 
     def _component(self, name: str) -> ResolvedComponent | None:
         """Return a task's component; None, with a problem, if it cannot be resolved."""
@@ -255,22 +299,25 @@ class _Translation:
         try:
             return resolve_component(self._registry, task.component_ref, provider, version)
         except UnresolvedComponent as error:
+            place = "component_ref"
+            value = task.component_ref
             if provider:
-                self._add_problem(f"tasks.{name}.conf.provider", str(error), provider)
-            else:
-                self._add_problem(f"tasks.{name}.component_ref", str(error), task.component_ref)
+                place = "conf.provider"
+                value = provider
+            self._add_problem(f"tasks.{name}.{place}", str(error), value)
             return None
 
     def _task(self, name: str) -> DagNode:
+        """Return a task; its settings and parameters are added to the job's."""
         task = self._dag.tasks[name]
-        at = f"tasks.{name}"
+        path = f"tasks.{name}"
         component = self._components[name]
-        self._check_parties(task, component, f"{at}.parties")
+        self._check_parties(task, component, f"{path}.parties")
         inputs = self._inputs(name, component)
-        self._check_dependencies(task, inputs, at)
+        self._check_dependencies(task, inputs, path)
         self._take_task_params(name, task)
-        self._warn_of_unused(task.conf, f"{at}.conf")
-        self._check_stage(f"{at}.stage", task.stage)
+        self._warn_of_unused(task.conf, f"{path}.conf")
+        self._check_stage(f"{path}.stage", task.stage)
         ref = ComponentRef("", "", "")
         if component is not None:
             ref = ComponentRef(component.provider, component.version, task.component_ref)
@@ -280,49 +327,58 @@ class _Translation:
         self,
         task: wire.TaskSpec,
         component: ResolvedComponent | None,
-        at: str,
+        path: str,
     ) -> None:
         """Report parties whose role the component has, but where the task does not run."""
-        runs_at = self._parties_of(task.parties, at)
+        runs_at = self._parties_of(task.parties, path)
         if component is None or component.description is None:
             return
         roles = component.description.roles
-        missing = [
-            party.label for party in self.parties if party.role in roles and party not in runs_at
-        ]
+        missing = []
+        for party in self.parties:
+            if party.role in roles and party not in runs_at:
+                missing.append(party.label)
         if missing:
-            rule = f"must name {', '.join(missing)} too: component {task.component_ref} runs at all of its roles"
-            self._add_problem(at, rule)
+            rule = (
+                f"must name {', '.join(missing)} too: component {task.component_ref} runs at all "
+                "of its roles"
+            )
+            self._add_problem(path, rule)
 
     def _check_dependencies(
         self,
         task: wire.TaskSpec,
         inputs: Iterable[DagInput],
-        at: str,
+        path: str,
     ) -> None:
-        """Report predecessors that the task takes no data from."""
+        """Report predecessors from which the task takes no data."""
         sources = {task_input.task for task_input in inputs} | self._readers
         for i, predecessor in enumerate(task.dependent_tasks):
             if predecessor not in sources:
-                rule = "must be a task whose output is an input here: this gateway keeps no order without data"
-                self._add_problem(f"{at}.dependent_tasks[{i}]", rule, predecessor)
+                rule = (
+                    "must be a task whose output is an input here: this gateway keeps no order "
+                    "without data"
+                )
+                self._add_problem(f"{path}.dependent_tasks[{i}]", rule, predecessor)
 
     def _take_task_params(self, name: str, task: wire.TaskSpec) -> None:
+        """Add a task's parameters and settings to the job's."""
         if task.parameters:
             self.task_params.setdefault("common", {})[name] = task.parameters
-        settings = {key: task.conf[key] for key in _TASK_SETTINGS if task.conf.get(key) is not None}
+        settings = _present(task.conf, _TASK_SETTINGS)
         if settings:
             self._common.setdefault("tasks", {})[name] = settings
 
     def _inputs(self, name: str, component: ResolvedComponent | None) -> list[DagInput]:
-        """Return the outputs of other tasks that a task takes; datasets go to the parameters of the parties.
+        """Return the outputs of other tasks that a task takes.
 
-        They have the order of the component's description, which tells inputs of the same task apart.
+        Datasets go to the parties' parameters. They have the order of the component's description,
+        which tells inputs of the same task apart.
         """
-        declared = []
+        position: dict[str, int] = {}
         if component and component.description:
-            declared = [spec.name for spec in component.description.inputs]
-        position = {declared_name: i for i, declared_name in enumerate(declared)}
+            for i, spec in enumerate(component.description.inputs):
+                position[spec.name] = i
 
         def by_position(key: str) -> int:
             return position.get(key, len(position))
@@ -331,8 +387,8 @@ class _Translation:
         inputs = []
         for group, artifacts in (("data", sources.data), ("model", sources.model)):
             for key in sorted(artifacts, key=by_position):
-                at = f"tasks.{name}.inputs.{group}.{key}"
-                inputs += self._inputs_of_artifact(name, group, artifacts[key], at)
+                path = f"tasks.{name}.inputs.{group}.{key}"
+                inputs += self._inputs_of_artifact(name, group, artifacts[key], path)
         return inputs
 
     def _inputs_of_artifact(
@@ -340,98 +396,120 @@ class _Translation:
         name: str,
         group: str,
         sources: wire.Sources,
-        at: str,
+        path: str,
     ) -> list[DagInput]:
+        """Return the outputs of other tasks in one input.
+
+        Its datasets and models go to the parameters.
+        """
         inputs = []
         for channel in sources.task_output_artifact:
             if channel.producer_task in self._readers:
-                self._take_reader(name, channel, at)
+                self._take_reader(name, channel, path)
             else:
-                inputs.append(self._input(channel, group, f"{at}.task_output_artifact"))
+                inputs.append(self._input(channel, group, f"{path}.task_output_artifact"))
         for channel in sources.data_warehouse:
-            self._take_dataset(name, channel, f"{at}.data_warehouse")
+            self._take_dataset(name, channel, f"{path}.data_warehouse")
         for channel in sources.model_warehouse:
-            self._take_stored_model(channel, f"{at}.model_warehouse")
+            self._take_stored_model(channel, f"{path}.model_warehouse")
         return inputs
 
     def _input(
         self,
         channel: wire.Channel,
         group: str,
-        at: str,
+        path: str,
     ) -> DagInput:
-        """Return the output that a channel takes, which it may call by its alias or by the component's name."""
+        """Return the output that a channel takes.
+
+        The channel may call the output by its name in the flow or by the component's.
+        """
         producer = channel.producer_task
         key = channel.output_artifact_key
-        if not producer:
-            self._add_problem(f"{at}.producer_task", "is required")
-        if not key:
-            self._add_problem(f"{at}.output_artifact_key", "is required")
-        if producer and producer not in self._dag.tasks:
-            self._add_problem(f"{at}.producer_task", "must be a task of the job", producer)
-        elif producer:
+        self._check_channel(channel, path)
+        if producer in self._dag.tasks:
             component_names = self._component_names(producer)
             for output in self._outputs(producer):
                 if key in (output.key, component_names.get(output.key)):
                     return DagInput(output.type, producer, output.key)
         return DagInput(_type(channel.output_artifact_type_alias, group), producer, key)
 
+    def _check_channel(self, channel: wire.Channel, path: str) -> None:
+        """Report a channel without a task of the job, or without an output."""
+        producer = channel.producer_task
+        if not producer:
+            self._add_problem(f"{path}.producer_task", "is required")
+        if not channel.output_artifact_key:
+            self._add_problem(f"{path}.output_artifact_key", "is required")
+        if producer and producer not in self._dag.tasks:
+            self._add_problem(f"{path}.producer_task", "must be a task of the job", producer)
+
     def _component_names(self, name: str) -> dict[str, str]:
         """Return the component's names of a task's outputs, by their names in the flow."""
-        outputs = self._dag.tasks[name].outputs
         names: dict[str, str] = {}
+        outputs = self._dag.tasks[name].outputs
         if outputs is None:
             return names
-        for produced in (outputs.data, outputs.model, outputs.metric):
-            for component_name, specs in produced.items():
-                for spec in specs:
-                    flow_name = spec.output_artifact_key_alias or component_name
-                    names.setdefault(flow_name, component_name)
+        for _, component_name, spec in _specs_of(outputs):
+            flow_name = spec.output_artifact_key_alias or component_name
+            names.setdefault(flow_name, component_name)
         return names
 
     def _outputs(self, name: str) -> list[DagOutput]:
-        """Return a task's outputs in the order of its component's description; all of them if it names none."""
-        task = self._dag.tasks[name]
-        component = self._components.get(name)
-        declared = component.description.outputs if component and component.description else ()
-        if task.outputs is None:
+        """Return a task's outputs in the order of its component's description.
+
+        All outputs of the component if the task names none.
+        """
+        declared = self._declared_outputs(name)
+        outputs = self._dag.tasks[name].outputs
+        if outputs is None:
             return [DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared]
         position = {spec.name: i for i, spec in enumerate(declared)}
         positioned = []
-        for group in wire.GROUPS:
-            for key, specs in getattr(task.outputs, group).items():
-                for spec in specs:
-                    type_ = _type(spec.output_artifact_type_alias, group)
-                    output = DagOutput(type_, spec.output_artifact_key_alias or key)
-                    positioned.append((position.get(key, len(position)), output))
+        for group, key, spec in _specs_of(outputs):
+            type_ = _type(spec.output_artifact_type_alias, group)
+            output = DagOutput(type_, spec.output_artifact_key_alias or key)
+            positioned.append((position.get(key, len(position)), output))
         positioned.sort(key=itemgetter(0))
         return [output for _, output in positioned]
+
+    def _declared_outputs(self, name: str) -> Sequence[DataSpec]:
+        """Return the outputs in the description of a task's component; empty if it is unknown."""
+        component = self._components.get(name)
+        if component is None or component.description is None:
+            return ()
+        return component.description.outputs
 
     def _take_reader(
         self,
         name: str,
         channel: wire.Channel,
-        at: str,
+        path: str,
     ) -> None:
-        """Give each party of a reader the dataset that the reader names for it."""
+        """Give each party of a reader the dataset that the reader names for it.
+
+        Only the arbiter may have none.
+        """
         reader_name = channel.producer_task
         reader = self._dag.tasks[reader_name]
-        for party in self._parties_of(channel.parties or reader.parties, f"{at}.parties"):
+        for party in self._parties_of(channel.parties or reader.parties, f"{path}.parties"):
             params = self._reader_params(reader_name, party)
-            if params.get("namespace") and params.get("name"):
-                self._give_dataset(name, party, f"{params['namespace']}#{params['name']}", at)
+            has_address = bool(params.get("namespace")) and bool(params.get("name"))
+            if has_address:
+                self._give_dataset(name, party, f"{params['namespace']}#{params['name']}", path)
             elif party.role != "arbiter":
                 rule = f"must have namespace and name for {party.label}: the dataset that it reads"
                 self._add_problem(f"tasks.{reader_name}.parameters", rule, params)
 
     def _reader_params(self, reader_name: str, party: Party) -> dict[str, Any]:
+        """Return the parameters of a reader at one party."""
         params = dict(self._dag.tasks[reader_name].parameters)
         for site, party_tasks in self._dag.party_tasks.items():
             reader = party_tasks.tasks.get(reader_name)
             if reader is None:
                 continue
-            at = f"party_tasks.{site}.parties"
-            if party in self._parties_of(party_tasks.parties, at):
+            path = f"party_tasks.{site}.parties"
+            if party in self._parties_of(party_tasks.parties, path):
                 params |= reader.parameters
         return params
 
@@ -439,51 +517,57 @@ class _Translation:
         self,
         name: str,
         channel: wire.Channel,
-        at: str,
+        path: str,
     ) -> None:
-        """Give each party that an input names the input's dataset; all of the task's if it names none."""
-        dataset = channel.dataset_id
-        if not dataset and channel.namespace and channel.name:
-            dataset = f"{channel.namespace}#{channel.name}"
+        """Give each party that an input names the input's dataset.
+
+        If the input names no parties, all parties of the task get it.
+        """
+        dataset = _dataset_of(channel)
         if not dataset:
-            self._add_problem(at, "must have dataset_id, or namespace and name")
+            self._add_problem(path, "must have dataset_id, or namespace and name")
             return
         specs = channel.parties or self._dag.tasks[name].parties
-        for party in self._parties_of(specs, f"{at}.parties"):
-            self._give_dataset(name, party, dataset, at)
+        for party in self._parties_of(specs, f"{path}.parties"):
+            self._give_dataset(name, party, dataset, path)
 
     def _give_dataset(
         self,
         name: str,
         party: Party,
         dataset: str,
-        at: str,
+        path: str,
     ) -> None:
+        """Give a task a dataset at one party; a second dataset is a problem."""
         params = self._params_of(party, name)
         if params.setdefault("dataset_id", dataset) != dataset:
             rule = f"must be the only dataset of {party.label}: a task takes one of each party"
-            self._add_problem(at, rule, [params["dataset_id"], dataset])
+            self._add_problem(path, rule, [params["dataset_id"], dataset])
 
-    def _take_stored_model(self, channel: wire.Channel, at: str) -> None:
-        """Predict with the model that an input names; the job's model fills what it leaves out."""
+    def _take_stored_model(self, channel: wire.Channel, path: str) -> None:
+        """Predict with the model that an input names.
+
+        The job's model warehouse completes an input without id or version.
+        """
         model_id = channel.model_id
         version = channel.model_version
         default = self._dag.conf.model_warehouse
         if default:
             model_id = model_id or default.model_id
             version = version or default.model_version
-        self._predict_with(model_id, version, at)
+        self._predict_with(model_id, version, path)
 
     def _predict_with(
         self,
         model_id: str,
         version: str,
-        at: str,
+        path: str,
     ) -> None:
         """Make the job predict with a model. A job uses one model: a second one is a problem."""
-        if not model_id or not version:
+        is_complete = bool(model_id) and bool(version)
+        if not is_complete:
             rule = "must have model_id and model_version, here or in conf.model_warehouse"
-            self._add_problem(at, rule)
+            self._add_problem(path, rule)
             return
         settings = {
             "job_type": "predict",
@@ -493,26 +577,29 @@ class _Translation:
         for key, value in settings.items():
             if self._common.setdefault(key, value) != value:
                 rule = "must be the model that the rest of the job uses"
-                self._add_problem(at, rule, f"{model_id} {version}")
+                self._add_problem(path, rule, f"{model_id} {version}")
                 return
 
-    def _parties_of(self, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
-        """Return the named parties; all parties of the job if ``specs`` is absent."""
+    def _parties_of(self, specs: wire.Parties | None, path: str) -> tuple[Party, ...]:
+        """Return the named parties without repetitions; all parties of the job for None.
+
+        A party that is not in the job is a problem.
+        """
         if specs is None:
             return self.parties
-        parties: list[Party] = []
+        parties: dict[Party, None] = {}
         for i, spec in enumerate(specs):
             for node in spec.party_id:
-                matching = [
-                    party
-                    for party in self.parties
-                    if party.role == spec.role and party.node == node
-                ]
+                matching = self._parties_at(spec.role, node)
                 if not matching:
                     rule = "must name a party of the job"
-                    self._add_problem(f"{at}[{i}]", rule, f"{spec.role} {node}")
-                parties += matching
-        return tuple(dict.fromkeys(parties))
+                    self._add_problem(f"{path}[{i}]", rule, f"{spec.role} {node}")
+                parties |= dict.fromkeys(matching)
+        return tuple(parties)
+
+    def _parties_at(self, role: str, node: NodeId) -> list[Party]:
+        """Return the parties of a role at a node."""
+        return [party for party in self.parties if (party.role, party.node) == (role, node)]
 
     def _params_of(self, party: Party, task: str) -> dict[str, Any]:
         """Return the parameters of a task at one party, to be filled."""
@@ -521,23 +608,31 @@ class _Translation:
         params: dict[str, Any] = of_party.setdefault(task, {})
         return params
 
-    def _check_stage(self, at: str, stage: str) -> None:
+    def _check_stage(self, path: str, stage: str) -> None:
+        """Report an unknown stage; an empty one means none."""
         if stage and stage not in STAGES:
-            self._add_problem(at, f"must be one of {', '.join(STAGES)}, or absent", stage)
+            self._add_problem(path, f"must be one of {', '.join(STAGES)}, or absent", stage)
 
-    def _warn_of_unused(self, settings: Mapping[str, Any], at: str) -> None:
+    def _warn_of_unused(self, settings: Mapping[str, Any], path: str) -> None:
+        """Add a warning for each setting that steers FATE's own engines."""
         for key in UNUSED:
             if settings.get(key) not in _NOT_SET:
                 text = "is not used here; amounts are set by party_tasks.….conf.resources"
-                self.warnings.append(f"{ROOT}.{at}.{key}: steers FATE's own engines and {text}")
+                self.warnings.append(f"{ROOT}.{path}.{key}: steers FATE's own engines and {text}")
 
     def _add_problem(
         self,
-        at: str,
+        path: str,
         rule: str,
         value: Any = None,
     ) -> None:
-        self.problems.append(Problem(f"{ROOT}.{at}", rule, value))
+        """Add a problem; ``path``: its place below `ROOT`."""
+        self.problems.append(Problem(f"{ROOT}.{path}", rule, value))
+
+
+def _present(settings: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of these names that are not null, in the order of the names."""
+    return {key: settings[key] for key in keys if settings.get(key) is not None}
 
 
 def _numbered_parties(specs: wire.Parties) -> Iterator[Party]:
@@ -549,5 +644,27 @@ def _numbered_parties(specs: wire.Parties) -> Iterator[Party]:
             numbers[spec.role] += 1
 
 
+def _specs_of(outputs: wire.Outputs) -> Iterator[tuple[str, str, wire.OutputSpec]]:
+    """Yield the outputs of a task with their group and the component's name for them."""
+    for group in wire.GROUPS:
+        for key, specs in getattr(outputs, group).items():
+            for spec in specs:
+                yield group, key, spec
+
+
 def _type(alias: str, group: str) -> str:
+    """Return the type of an input or output here, by FATE's alias or else by its group.
+
+    An alias that FATE does not use as a group is a type already.
+    """
     return TYPE_OF.get(alias or group, alias)
+
+
+def _dataset_of(channel: wire.Channel) -> str:
+    """Return the id of a channel's dataset; empty without one."""
+    if channel.dataset_id:
+        return channel.dataset_id
+    has_address = bool(channel.namespace) and bool(channel.name)
+    if not has_address:
+        return ""
+    return f"{channel.namespace}#{channel.name}"

@@ -1,4 +1,5 @@
-"""The shape of FATE's job description (schema 2.x, kinds ``fate`` and ``bfia``), as FATE's own client writes it.
+"""The shape of FATE's job description (schema 2.x, kinds ``fate`` and ``bfia``), as FATE's own
+client writes it.
 
 Keys that are not listed are ignored, as FATE ignores them. Null means absent.
 """

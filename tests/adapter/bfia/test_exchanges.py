@@ -95,8 +95,8 @@ def expected_reply(exchange: dict[str, Any]) -> dict[str, Any]:
 def profile_table() -> str:
     """Return the profiles as a Markdown table; a row's meaning is the comment above the field."""
     source = Path(inspect.getfile(Profile)).read_text(encoding="utf-8")
-    commented_fields = re.findall(r"^    # (.+)\.\n    (\w+): ", source, re.MULTILINE)
-    meanings = {name: comment for comment, name in commented_fields}
+    commented_fields = re.findall(r"((?:^    # .+\n)+)    (\w+): ", source, re.MULTILINE)
+    meanings = {name: comment_text(comment) for comment, name in commented_fields}
 
     lines = [
         f"| | {' | '.join(PROFILES)} |",
@@ -109,6 +109,12 @@ def profile_table() -> str:
         values = [cell(getattr(profile, field.name)) for profile in PROFILES.values()]
         lines.append(f"| `{field.name}`: {meaning} | {' | '.join(values)} |")
     return "\n".join(lines)
+
+
+def comment_text(comment: str) -> str:
+    """Return the sentence of a comment, which may have several lines, without its full stop."""
+    lines = [line.strip().removeprefix("# ") for line in comment.splitlines()]
+    return " ".join(lines).removesuffix(".")
 
 
 def cell(value: Any) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.translate import status_body
+from adapter.bfia.views import status_body
 from gateway.domain.job import Job
 from gateway.domain.timeouts import Timing
 from gateway.jobs.views import view

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from adapter.fate import endpoints
-from adapter.fate.client import Caller, FateProtocol, ParticipantClient, SchedulerClient
+from adapter.fate.calls import Caller
+from adapter.fate.client import FateProtocol
+from adapter.fate.participant import ParticipantClient
+from adapter.fate.scheduler import SchedulerClient
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

@@ -1,0 +1,123 @@
+"""Finds unknown fields in a submitted job, and the problems beyond its invalid fields."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel, ValidationError
+
+from adapter.bfia import translate, wire
+from gateway.domain import dag as flow
+from gateway.domain import validation
+from gateway.domain.problems import Problem
+from gateway.domain.spec import UnknownField
+from gateway.errors import join, near
+
+# Unknown fields of a submitted job.
+MOST_UNKNOWN = 50  # that are reported
+_LONGEST_KEY = 100  # characters
+_SIMILARITY = 0.7  # of two names, from 0 to 1, for one to be suggested in place of the other
+_UNKNOWN_RULE = "is not a field that this gateway knows; it is ignored"
+_JOB_ID_RULE = "is ignored: the node chooses the id of a submitted job"
+
+
+def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:
+    """Return the first `MOST_UNKNOWN` unknown fields, in the order of the body."""
+    return tuple(islice(_unknown_fields(body, ()), MOST_UNKNOWN))
+
+
+def _unknown_fields(model: BaseModel, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
+    """Yield the unknown fields of an object and of the objects inside it; ``path``: its place."""
+    spellings = _spellings(type(model))
+    for key, value in (model.model_extra or {}).items():
+        if key not in spellings:  # otherwise the body has the same field in its other spelling, too
+            yield _unknown_field(key, value, path, spellings)
+    for name in type(model).model_fields:
+        yield from _unknown_fields_inside(getattr(model, name), (*path, name))
+
+
+def _unknown_field(
+    key: str, value: Any, path: tuple[str | int, ...], spellings: Mapping[str, None]
+) -> UnknownField:
+    """Describe an unknown field, with a known one of a similar name if there is one."""
+    place = join((*path, key[:_LONGEST_KEY]))
+    is_job_id = key == "job_id" and not path
+    if is_job_id:
+        return UnknownField(place, _JOB_ID_RULE, _value_text(value), "")
+    similar = near(key, spellings, _SIMILARITY)
+    return UnknownField(place, _UNKNOWN_RULE, _value_text(value), similar)
+
+
+def _unknown_fields_inside(value: Any, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
+    """Yield the unknown fields of a field's value: of an object, or of a list's objects."""
+    if isinstance(value, BaseModel):
+        yield from _unknown_fields(value, path)
+    if isinstance(value, list):
+        for index, entry in enumerate(value):
+            if isinstance(entry, BaseModel):
+                yield from _unknown_fields(entry, (*path, index))
+
+
+def _spellings(model: type[BaseModel]) -> dict[str, None]:
+    """Return all spellings of a model's fields, in their order."""
+    spellings: dict[str, None] = {}
+    for name, field in model.model_fields.items():
+        spellings[name] = None
+        if isinstance(field.validation_alias, AliasChoices):
+            for choice in field.validation_alias.choices:
+                spellings[str(choice)] = None
+    return spellings
+
+
+def _value_text(value: Any) -> str:
+    """Return a short text for a value: an object's or list's content is not repeated."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return str(value)[:_LONGEST_KEY]
+
+
+def is_job(model: Any) -> bool:
+    """True if an endpoint's body model is that of a job."""
+    return isinstance(model, type) and issubclass(model, wire.CreateAll)
+
+
+def job_problems(body: Any, model: Any) -> list[Problem]:
+    """Return the problems of a job's flow and initiator, if the job has invalid fields.
+
+    They are returned so that they can be reported together with the invalid fields. Empty if
+    ``model``, the endpoint's body model, is not that of a job.
+    """
+    if not is_job(model) or not isinstance(body, Mapping):
+        return []
+    config = body.get("config", body.get("conf"))
+    return [*_flow_problems(body.get("dag")), *_initiator_problems(config)]
+
+
+def _flow_problems(value: Any) -> list[Problem]:
+    """Return the problems of a flow.
+
+    Empty if its fields are invalid, which are reported elsewhere.
+    """
+    try:
+        return flow.check(translate.dag(wire.DagBody.model_validate(value)))
+    except ValidationError:
+        return []
+
+
+def _initiator_problems(config: Any) -> list[Problem]:
+    """Return a problem if the initiator is not among its role's nodes.
+
+    Empty if the fields are invalid, which are reported elsewhere.
+    """
+    if not isinstance(config, Mapping) or not isinstance(config.get("role"), Mapping):
+        return []
+    try:
+        initiator = wire.Initiator.model_validate(config.get("initiator"))
+    except ValidationError:
+        return []
+    nodes = config["role"].get(initiator.role, [])
+    if not isinstance(nodes, list) or initiator.node_id in nodes:
+        return []
+    return [validation.unlisted(initiator.node_id, initiator.role)]
