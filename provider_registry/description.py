@@ -1,9 +1,9 @@
 """Reads a vendor's self-description, JSON, into a `Component`.
 
-A description is refused if the gateway cannot run the component by it: a field of the wrong shape, no
-name, no roles, no list of parameters, inputs or outputs, a duplicate name in a list, a misspelled
-type. Fields that are only displayed, and contradictions with which the component may still work, are
-warnings: vendors' published descriptions have all of them.
+A description is refused if the gateway cannot run the component by it: a field of the wrong shape,
+no name, no roles, no list of parameters, inputs or outputs, a duplicate name in a list, a
+misspelled type. Fields that are only displayed, and contradictions with which the component may
+still work, are warnings: vendors' published descriptions have all of them.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The parameters of a component as a JSON Schema, from which a form is shown and with which values are checked.
 
-Everything in it comes from the description. Values that the schema accepts pass `values.check` without a warning,
-except for expressions that are not portable or not for text, and ranges for text. Hints that JSON Schema cannot
-express are in ``x-bfia``.
+Everything in it comes from the description. Values that the schema accepts pass `values.check`
+without a warning, except for expressions that are not portable or not for text, and ranges for
+text. Hints that JSON Schema cannot express are in ``x-bfia``.
 """
 
 import json
@@ -18,7 +18,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 VARIABLE_PREFIX = "runtime.component.parameter."  # of a parameter in a container's environment
 ADVANCED = "高级分组-默认不显示"  # the format's group that a form keeps folded
 
-# Expressions that mean the same to every program and match quickly: no groups, at most two repetitions.
+# Expressions that mean the same to every program and match quickly: no groups, at most two
+# repetitions.
 _UNREPEATED = r"(?:[^(\\*+?{]|\\[^A-Za-z0-9]|\\[dDwWsS]|\{[0-9]{1,3}\})*"
 _REPETITION = r"(?:[*+?]|\{[0-9,]{1,7}\})"
 _PORTABLE = re.compile(f"{_UNREPEATED}(?:{_REPETITION}{_UNREPEATED}){{0,2}}")
@@ -257,7 +258,10 @@ def _json_number(value: float) -> int | float:
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:
-    """Leave out repeats, which an ``enum`` must not have; ``true`` repeats neither 1 nor its own text."""
+    """Leave out repeats, which an ``enum`` must not have.
+
+    ``true`` repeats neither 1 nor its own text.
+    """
     by_identity = {}
     for value in values:
         comparable = value

@@ -1,7 +1,7 @@
 """Compares an image's labels with the registered descriptions of its components.
 
-The labels have the numbered names of the standard: ``component.1.name``, ``component.1.parameter.2.type``, …
-Differences are warnings and never prevent a registration.
+The labels have the numbered names of the standard: ``component.1.name``,
+``component.1.parameter.2.type``, … Differences are warnings and never prevent a registration.
 """
 
 import re
@@ -42,7 +42,10 @@ def differences(
 
 
 def _read_descriptions(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Read numbered labels into descriptions by component name; entries without a name are left out."""
+    """Read numbered labels into descriptions by component name.
+
+    Entries without a name are left out.
+    """
     documents: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     # (component's number, field) -> entry's number -> entry
     lists: defaultdict[tuple[str, str], defaultdict[str, dict[str, str]]]

@@ -161,7 +161,8 @@ class Provider:
     metadata: Mapping[str, Any]
     components: Mapping[str, Component]
     warnings: tuple[Problem, ...] = ()  # of the registration
-    # Component -> its image, for components registered one by one with an image other than the provider's.
+    # Component -> its image, for components registered one by one with an image other than the
+    # provider's.
     images: Mapping[str, str] = field(default_factory=dict)
     # Image -> the approved digest; images without an entry may have any.
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -219,8 +220,8 @@ class Provider:
         return document
 
 
-# Bounds. Descriptions come from other institutions: a document is checked once, without recursion, before anything
-# else reads it, and problems repeat only a little of its values.
+# Bounds. Descriptions come from other institutions: a document is checked once, without recursion,
+# before anything else reads it, and problems repeat only a little of its values.
 
 MAX_DEPTH = 24
 MAX_VALUES = 100_000
@@ -236,7 +237,10 @@ _LARGEST_QUOTED = 10**18  # integers from this size on are described instead of 
 
 
 def document_problem(document: Any) -> Problem | None:
-    """Return why a value cannot be stored as JSON in UTF-8 or is too large; None if it is usable."""
+    """Return why a value cannot be stored as JSON in UTF-8 or is too large.
+
+    Returns None if it is usable.
+    """
     level: list[Any] = [document]
     values = 0
     for _ in range(MAX_DEPTH):
@@ -322,7 +326,8 @@ def _shorten_structure(value: Any, summary: str) -> Any:
 def as_text(value: Any) -> str:
     """Return the text form of a JSON value: text as it is, anything else as JSON.
 
-    A value nested too deeply for the encoder, or with an integer too long for it, gives an empty text.
+    A value nested too deeply for the encoder, or with an integer too long for it, gives an empty
+    text.
     """
     if isinstance(value, str):
         return value

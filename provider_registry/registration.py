@@ -36,8 +36,8 @@ _MAX_QUOTED_KEY = 64  # characters
 
 _REQUEST_FIELDS = schema.REGISTRATION.fields()
 
-# A string, or a comma before a closing bracket. An unclosed string runs to the end, so that matching
-# is linear.
+# A string, or a comma before a closing bracket. An unclosed string runs to the end, so that
+# matching is linear.
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
 
 
@@ -126,7 +126,10 @@ def _read_components(
     problems: list[Problem],
     warnings: list[Problem],
 ) -> dict[str, Component]:
-    """Read the descriptions of a request; their problems and warnings are added to the two lists."""
+    """Read the descriptions of a request.
+
+    Their problems and warnings are added to the two lists.
+    """
     described = body.get("components_description")
     if not isinstance(described, Mapping) or len(described) > MAX_COMPONENTS:
         return {}
@@ -180,8 +183,8 @@ def _single_component_problems(body: Any) -> Iterator[Problem]:
         return
     if "components_description" not in body and "roleList" in body:
         rule = (
-            "is the description of one component, "
-            "without a provider's name, version and image around it"
+            "is the description of one component, without a provider's name, version and image "
+            "around it"
         )
         form = (
             '{"imageUrl": …, "component_info": <this>}, '
@@ -227,8 +230,9 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
-    `Registry.register_component` adds it to the provider's other components. Warnings have the component's path in
-    the provider's document. Raises `InvalidDescription`, with paths of the body.
+    `Registry.register_component` adds it to the provider's other components. Warnings have the
+    component's path in the provider's document. Raises `InvalidDescription`, with paths of the
+    body.
     """
     oversized = document_problem(body)
     if oversized:

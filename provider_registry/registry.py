@@ -41,7 +41,10 @@ T = TypeVar("T")
 
 
 class Action(StrEnum):
-    """A change of a provider. PINNED: by the node, at the first start of an image not yet approved."""
+    """A change of a provider.
+
+    PINNED: by the node, at the first start of an image not yet approved.
+    """
 
     REGISTERED = "registered"
     UPDATED = "updated"
@@ -265,8 +268,8 @@ def _utc_now() -> datetime:
 class Registry:
     """Registers, finds, lists, retires and removes providers; every change is a `Revision`.
 
-    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key; ``*`` matches any
-    part. Absent names do not restrict.
+    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key;
+    ``*`` matches any part. Absent names do not restrict.
     """
 
     def __init__(self, repository: Repository, clock: Callable[[], datetime] = _utc_now) -> None:
@@ -448,7 +451,10 @@ class Registry:
         return registered, component
 
     def newest(self, provider: str, name: str) -> str:
-        """Return the highest version of a provider in use that has a component. Raises `Unknown`."""
+        """Return the highest version of a provider in use that has a component.
+
+        Raises `Unknown`.
+        """
         versions = []
         if provider not in ("", ANY):
             versions = self._versions_for_jobs(provider)
@@ -679,7 +685,10 @@ def _split_key(provider_name: str | None) -> tuple[str, str, str]:
 
 
 def _matches(provider: Provider, pattern: tuple[str | None, str | None, str | None]) -> bool:
-    """Return whether a provider has a name, version and device; absent parts and ``*`` match any."""
+    """Return whether a provider has a name, version and device.
+
+    Absent parts and ``*`` match any.
+    """
     key_parts = (provider.name, provider.version, provider.device)
     return all(
         part in (None, "", ANY, key_part) for part, key_part in zip(pattern, key_parts, strict=True)

@@ -3,13 +3,13 @@
 A job is refused for a required parameter that is missing, and for text that cannot be read as the
 declared number. Published descriptions contradict published jobs that run well with them, so
 everything else is a warning. A vendor whose descriptions list every value can ask for more
-(``strict``): a value of the declared type that is not among the choices or out of range then refuses
-the job as well, unless the description names that value itself or leaves its own range. Defaults are
-never filled in.
+(``strict``): a value of the declared type that is not among the choices or out of range then
+refuses the job as well, unless the description names that value itself or leaves its own range.
+Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``,
-``train-auc``), and the standard does not say how they correspond. Rule: within a group (data, model,
-metric) equal names first, then the rest by position.
+``train-auc``), and the standard does not say how they correspond. Rule: within a group (data,
+model, metric) equal names first, then the rest by position.
 """
 
 import json
@@ -167,7 +167,10 @@ def flaw(pattern: str) -> str | None:
 
 
 def full_match(pattern: str, value: str) -> bool | None:
-    """Return whether the whole value matches; None if the expression or the value cannot be used."""
+    """Return whether the whole value matches.
+
+    Returns None if the expression or the value cannot be used.
+    """
     if len(pattern) > MAX_PATTERN or len(value) > MAX_VALUE or not encodable(value):
         return None
     expression = _compile(pattern)
@@ -353,7 +356,10 @@ def _text_mismatch(parameter: Parameter, kind: ValueKind, value: str) -> _TypeMi
 
 
 def _json_type(value: Any) -> tuple[str, tuple[ValueKind, ...]]:
-    """Return the name of a JSON value's type and the kinds it belongs to; any scalar counts as text."""
+    """Return the name of a JSON value's type and the kinds it belongs to.
+
+    Any scalar counts as text.
+    """
     if isinstance(value, bool):
         return "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)
     if isinstance(value, int):
@@ -423,7 +429,10 @@ def _is_choice(parameter: Parameter, choices: Sequence[str], value: Any) -> bool
 
 
 def list_limited(values: Sequence[str], limit: int) -> str:
-    """Return values in one line; if there are more than ``limit``, the first ones and their number."""
+    """Return values in one line.
+
+    If there are more than ``limit``, the first ones and their number.
+    """
     text = ", ".join(value[:MAX_CHOICE_LENGTH] for value in values[:limit])
     if len(values) > limit:
         text += f", … ({len(values)})"
@@ -478,7 +487,10 @@ def match_inputs(
 
 
 def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | None:
-    """Return the problem of an upstream format that an input does not list; None if it lists none."""
+    """Return the problem of an upstream format that an input does not list.
+
+    Returns None if it lists none.
+    """
     if not spec.formats:
         return None
     if format_name.lower() in {name.lower() for name in spec.formats}:

@@ -157,7 +157,10 @@ def certificates(file: str) -> list[x509.Certificate]:
 
 
 def stamp(file: str) -> tuple[int, int]:
-    """Return a file's modification time in nanoseconds and its size in bytes; zeros if it does not exist."""
+    """Return a file's modification time in nanoseconds and its size in bytes.
+
+    Returns zeros if it does not exist.
+    """
     try:
         status = os.stat(file)
     except OSError:
@@ -170,7 +173,10 @@ def stamp(file: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def bearer(pem: str) -> Bearer:
-    """Return the names, key pin and serial number of a certificate in PEM form. Raises `Unusable`."""
+    """Return the names, key pin and serial number of a certificate in PEM form.
+
+    Raises `Unusable`.
+    """
     try:
         certificate = x509.load_pem_x509_certificate(pem.encode())
         names = {*_alternative_names(certificate), pin(certificate)}
@@ -181,7 +187,10 @@ def bearer(pem: str) -> Bearer:
 
 
 def has_name(file: str, name: str) -> bool:
-    """Return whether a file's first certificate has a subject alternative name. Raises `Unusable`."""
+    """Return whether a file's first certificate has a subject alternative name.
+
+    Raises `Unusable`.
+    """
     return name.lower() in _alternative_names(certificates(file)[0])
 
 
@@ -221,7 +230,10 @@ def _public_bytes(key: PublicKeyTypes | sm2.PublicKey) -> bytes:
 
 @lru_cache(maxsize=1024)
 def public_key(text: str) -> PublicKey:
-    """Read a public key in the form of routes. Raises `ValueError` if requests cannot be signed with it."""
+    """Read a public key in the form of routes.
+
+    Raises `ValueError` if requests cannot be signed with it.
+    """
     der = b64decode(text, validate=True)
     if sm2.is_public(der):
         return sm2.PublicKey(der)
@@ -234,7 +246,10 @@ def public_key(text: str) -> PublicKey:
 
 
 def signature_algorithm(key: object) -> str:
-    """Return RFC 9421's name of the algorithm for a public key, or ``sm2``. Raises `ValueError` for other keys."""
+    """Return RFC 9421's name of the algorithm for a public key, or ``sm2``.
+
+    Raises `ValueError` for other keys.
+    """
     if isinstance(key, ed25519.Ed25519PublicKey):
         return "ed25519"
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
@@ -254,8 +269,8 @@ def signature_algorithm(key: object) -> str:
 class RevocationList:
     """A file of certificate revocation lists (PEM, or one in DER), read again when it changes.
 
-    Every list must be signed by an authority of ``ca``. While a changed file cannot be read, the lists read before
-    it stay in force.
+    Every list must be signed by an authority of ``ca``. While a changed file cannot be read, the
+    lists read before it stay in force.
     """
 
     def __init__(self, file: str, ca: str) -> None:
@@ -267,7 +282,10 @@ class RevocationList:
         self._revoked = self._read()
 
     def revokes(self, certificate: Bearer) -> bool:
-        """Return whether a certificate is revoked; changes of the file take effect within a second."""
+        """Return whether a certificate is revoked.
+
+        Changes of the file take effect within a second.
+        """
         if time.monotonic() - self._last_check >= REVOCATION_CHECK:
             self._last_check = time.monotonic()
             self._reload()

@@ -1,9 +1,9 @@
 """Reads a route table from YAML, strictly.
 
-One entry per node: ``host`` and ``port`` with an optional ``scheme``, a ``url`` that may have a path prefix, or
-``via``, the node that passes requests on; the other keys are in `entries.KEYS`. The entry ``default`` serves nodes
-without one. An unknown key is refused, since a misspelled ``enabled`` would leave a route open. Every problem is
-reported with its path and line.
+One entry per node: ``host`` and ``port`` with an optional ``scheme``, a ``url`` that may have a
+path prefix, or ``via``, the node that passes requests on; the other keys are in `entries.KEYS`. The
+entry ``default`` serves nodes without one. An unknown key is refused, since a misspelled
+``enabled`` would leave a route open. Every problem is reported with its path and line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,8 +46,8 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def parse(text: str, version: int = 1) -> RouteTable:
     """Read a table from its YAML text and give it a version number.
 
-    Raises `InvalidRoutes` with every problem. A text without any entry is refused, as half-written files look like
-    that; an empty table is written ``{}``.
+    Raises `InvalidRoutes` with every problem. A text without any entry is refused, as half-written
+    files look like that; an empty table is written ``{}``.
     """
     return RouteTable(version, _read_routes(text))
 
@@ -81,7 +81,10 @@ def _read_routes(text: str) -> Mapping[str, Route]:
 
 
 def _node_problems(node: str, line: int, first_line: int | None) -> Iterator[Problem]:
-    """Yield the problem of an invalid or duplicate node id; ``first_line`` is that of an earlier entry."""
+    """Yield the problem of an invalid or duplicate node id.
+
+    ``first_line`` is that of an earlier entry.
+    """
     path = join("", node)
     if not NODE_ID.fullmatch(node):
         yield Problem(path, f"line {line}: {NODE_RULE}", short(node))
@@ -101,7 +104,10 @@ def _bounded(problems: list[Problem]) -> tuple[Problem, ...]:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the document's nodes, with scalars as text; None if it is empty. Raises `InvalidRoutes`."""
+    """Return the document's nodes, with scalars as text; None if it is empty.
+
+    Raises `InvalidRoutes`.
+    """
     if len(text) > MAX_TEXT:
         raise refusal(f"must not be longer than {MAX_TEXT} characters", len(text))
     try:

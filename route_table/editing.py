@@ -205,8 +205,8 @@ def _indent_of(text: str) -> int:
 def keep_signing(text: str, before: Mapping[str, Route]) -> str:
     """Return the text with ``signing: required`` for each route that lost its last key.
 
-    ``before`` are the routes that the text replaces. Without the word, a route that has no keys accepts unsigned
-    requests; with it, the route accepts none until it has a key again.
+    ``before`` are the routes that the text replaces. Without the word, a route that has no keys
+    accepts unsigned requests; with it, the route accepts none until it has a key again.
     """
     for node, route in parse(text).routes.items():
         former = before.get(node)

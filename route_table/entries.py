@@ -351,7 +351,10 @@ def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 
 def _normal_host_name(text: str) -> str | None:
-    """Return a host name in lower case; None if it is not valid, such as an address with too few parts."""
+    """Return a host name in lower case.
+
+    Returns None if it is not valid, such as an address with too few parts.
+    """
     labels = text.removesuffix(".").split(".")
     if len(text) > _MAX_HOST or labels[-1].isdigit():
         return None
@@ -486,8 +489,8 @@ _READERS: Mapping[str, _Reader] = {
     ),
     "keys": _Reader(
         public_keys,
-        "must be public keys for Ed25519, ECDSA on P-256, RSA with 2048 bits or more, or SM2 (where Python has "
-        "OpenSSL 3), PEM or base64",
+        "must be public keys for Ed25519, ECDSA on P-256, RSA with 2048 bits or more, or SM2 "
+        "(where Python has OpenSSL 3), PEM or base64",
     ),
     "signing": _one_of(SIGNING),
     "bundles": _one_of(BUNDLES),

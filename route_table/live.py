@@ -1,4 +1,6 @@
-"""The route table in force. It follows a file that an administrator edits; others change it by `edit`.
+"""The route table in force.
+
+It follows a file that an administrator edits; others change it by `edit`.
 
 Every accepted change is stored as a version with its author and its text. The file is one gateway's
 working copy: an edited file is the next version as a whole, and a version from another source is
@@ -64,7 +66,10 @@ class Export:
 
 
 class FieldChange(NamedTuple):
-    """One value of a route before and after; ``field`` is empty if the route was added or removed."""
+    """One value of a route before and after.
+
+    ``field`` is empty if the route was added or removed.
+    """
 
     node: str
     field: str
@@ -142,11 +147,15 @@ FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
 
 class StaleVersion(Exception):
-    """The table was changed since the editor read it; ``newest`` is the current version's number."""
+    """The table was changed since the editor read it.
+
+    ``newest`` is the current version's number.
+    """
 
     def __init__(self, expected: int, newest: int) -> None:
         super().__init__(
-            f"the table is at version {newest}, not {expected}: read it again, then repeat the change"
+            f"the table is at version {newest}, not {expected}: read it again, then repeat the "
+            f"change"
         )
         self.newest = newest
 
@@ -166,8 +175,9 @@ def _utc_now() -> datetime:
 class LiveRoutes:
     """The current table, and the problems of the file's newest content.
 
-    A change is accepted as a whole or not at all: after an invalid edit, or while the file is missing,
-    the last valid table stays in force. Safe to use from several threads; tables are immutable.
+    A change is accepted as a whole or not at all: after an invalid edit, or while the file is
+    missing, the last valid table stays in force. Safe to use from several threads; tables are
+    immutable.
     """
 
     def __init__(
@@ -182,8 +192,8 @@ class LiveRoutes:
     ) -> None:
         """Adopt the newest version and read the file; ``quiet``: do not log its problems.
 
-        ``in_use`` returns whether jobs with a node are running, ``files`` the problems of a route's PEM
-        files.
+        ``in_use`` returns whether jobs with a node are running, ``files`` the problems of a route's
+        PEM files.
         """
         self._path = path
         self._versions: Repository = versions or MemoryVersions()
@@ -214,8 +224,8 @@ class LiveRoutes:
     def problems(self) -> tuple[Problem, ...]:
         """The problems for which the file's present content is not in force; empty if it is.
 
-        While there are any, changes from other sources are stored as versions but not written to the
-        file; once accepted, its text replaces them.
+        While there are any, changes from other sources are stored as versions but not written to
+        the file; once accepted, its text replaces them.
         """
         return self._problems
 
@@ -276,8 +286,8 @@ class LiveRoutes:
     ) -> Version:
         """Change one entry; return the version with the change, or the newest if nothing changed.
 
-        Raises InvalidRoutes with every problem, StaleVersion if ``expected`` is not the newest version's
-        number, UnknownNode for the removal of an absent entry.
+        Raises InvalidRoutes with every problem, StaleVersion if ``expected`` is not the newest
+        version's number, UnknownNode for the removal of an absent entry.
         """
 
         def apply_change(text: str) -> str:
@@ -400,7 +410,8 @@ class LiveRoutes:
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
         """Refuse unusable certificates in changed routes. Raises InvalidRoutes.
 
-        Certificates of unchanged routes were valid when they came; an expired one must not block edits.
+        Certificates of unchanged routes were valid when they came; an expired one must not block
+        edits.
         """
         before = self._table.routes
         if newest is not None and newest.number != self._table.version:
@@ -538,8 +549,8 @@ def rival(text: str, versions: Repository) -> str:
 def other_routes(gateway: str) -> str:
     """Return the rule broken by a file with other routes than another gateway of this node."""
     return (
-        f"has other routes than the gateway {gateway} of this node, which follows a file of its own: "
-        "copy that file here, or set route_table.file: null"
+        f"has other routes than the gateway {gateway} of this node, which follows a file of its "
+        "own: copy that file here, or set route_table.file: null"
     )
 
 

@@ -115,8 +115,8 @@ def read_file(file: str | Path, limit: int) -> bytes:
 class Bearer:
     """The parts of a certificate by which its holder is recognized, or found in a revocation list."""
 
-    # Subject alternative names (DNS, URI, IP) in lower case, and the pin of the public key: ``sha256:`` and 64
-    # hexadecimal digits.
+    # Subject alternative names (DNS, URI, IP) in lower case, and the pin of the public key:
+    # ``sha256:`` and 64 hexadecimal digits.
     names: frozenset[str]
     serial: int
     issuer: bytes  # DER
@@ -145,8 +145,8 @@ class Route:
     """How one node is reached, and how it proves who it is."""
 
     node: str
-    # Scheme, host, port unless it is the scheme's default, and path prefix, without a final slash. Empty in a table's
-    # route with ``via``.
+    # Scheme, host, port unless it is the scheme's default, and path prefix, without a final slash.
+    # Empty in a table's route with ``via``.
     url: str
     profile: str = DEFAULT_PROFILE  # the peer's dialect
     institution: str | None = None  # the node's owner, if known
@@ -160,7 +160,8 @@ class Route:
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
-    # Patterns, with ``*`` for anything, of the components that the node may have run here; empty: all.
+    # Patterns, with ``*`` for anything, of the components that the node may have run here; empty:
+    # all.
     components: tuple[str, ...] = ()
     # Names or key pins; the node's client certificate must bear one of them. Empty: the node's id.
     peer_certificate: tuple[str, ...] = ()
@@ -184,7 +185,10 @@ class Route:
 
     @property
     def signing_mode(self) -> str:
-        """One of `SIGNING`, for requests in both directions; ``required`` by default if there are keys."""
+        """One of `SIGNING`, for requests in both directions.
+
+        ``required`` by default if there are keys.
+        """
         if self.signing:
             return self.signing
         return "required" if self.keys else "accepted"
@@ -220,7 +224,9 @@ class Route:
 
 @dataclass(frozen=True)
 class RouteTable:
-    """One version of all routes, by node id. Version 0 is the empty table before the first one was read.
+    """One version of all routes, by node id.
+
+    Version 0 is the empty table before the first one was read.
 
     Reading a table ensures that every ``via`` leads to an entry with an address.
     """
@@ -231,8 +237,9 @@ class RouteTable:
     def resolve(self, node: str) -> Route:
         """Return the route to a node, with the address and identity of the node that is called for it.
 
-        If that is another node, ``via`` names it: the last of a chain of next hops, or `DEFAULT_ENTRY` if the default
-        route has an address. Raises `UnknownNode` if there is no route, or it is disabled.
+        If that is another node, ``via`` names it: the last of a chain of next hops, or
+        `DEFAULT_ENTRY` if the default route has an address. Raises `UnknownNode` if there is no
+        route, or it is disabled.
         """
         route = self.routes.get(node)
         if route is None or node == DEFAULT_ENTRY:
@@ -244,7 +251,10 @@ class RouteTable:
         return self._through_hops(route)
 
     def knows(self, node: str) -> bool:
-        """Return whether a node has an enabled entry of its own; the default route does not count."""
+        """Return whether a node has an enabled entry of its own.
+
+        The default route does not count.
+        """
         route = self.routes.get(node)
         return route is not None and route.enabled and node != DEFAULT_ENTRY
 
@@ -258,7 +268,10 @@ class RouteTable:
         return self._through_hops(replace(default, node=node))
 
     def _through_hops(self, route: Route) -> Route:
-        """Return a route with the address and identity of its last hop. Raises `UnknownNode` if a hop is disabled."""
+        """Return a route with the address and identity of its last hop.
+
+        Raises `UnknownNode` if a hop is disabled.
+        """
         hop = self.routes[route.via or ""]
         while hop.enabled and hop.via is not None:
             hop = self.routes[hop.via]

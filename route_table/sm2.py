@@ -1,7 +1,7 @@
 """SM2 signatures with SM3 (GB/T 32918.2), by the OpenSSL 3 that Python's own ssl module is linked to.
 
-`cryptography`, used for all other keys, has no SM2. The two classes here have the methods of its keys that signing
-needs. The signer's id is the standard's default.
+`cryptography`, used for all other keys, has no SM2. The two classes here have the methods of its
+keys that signing needs. The signer's id is the standard's default.
 """
 
 import _ssl
@@ -71,7 +71,10 @@ class PublicKey:
     """A public key, with the interface of `cryptography`'s keys."""
 
     def __init__(self, spki: bytes) -> None:
-        """Read SubjectPublicKeyInfo in DER. Raises `ValueError` if it is not a valid key for SM2."""
+        """Read SubjectPublicKeyInfo in DER.
+
+        Raises `ValueError` if it is not a valid key for SM2.
+        """
         if not is_public(spki):
             raise ValueError("is not a key for SM2")
         self._spki = spki
@@ -178,7 +181,10 @@ def _library() -> CDLL:
 
 
 def _call(name: str, *arguments: Any) -> int:
-    """Call a function of OpenSSL and return its result. Raises `ValueError` if it reports a failure."""
+    """Call a function of OpenSSL and return its result.
+
+    Raises `ValueError` if it reports a failure.
+    """
     library = _library()
     result: int | None = getattr(library, name)(*arguments)
     if not result or result < 0:

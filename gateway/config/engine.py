@@ -127,7 +127,8 @@ class Allowance(Section):
     compute: str | None = Field(
         default=None,
         pattern=r"^(spark|eggroll)://[^\s/@]+:\d{1,5}$",
-        description="A computing engine for them, `system.compute`: spark://host:port or eggroll://host:port.",
+        description="A computing engine for them, `system.compute`: spark://host:port or "
+        "eggroll://host:port.",
     )
     n_threads: int | None = Field(
         default=None,
@@ -190,7 +191,8 @@ class KubernetesEngineSettings(Section):
     gpu: str = Field(
         default="nvidia.com/gpu",
         pattern=r"^[\w.-]+/[\w.-]+$",
-        description="The machines' extended resource that stands for GPUs, such as huawei.com/Ascend910.",
+        description="The machines' extended resource that stands for GPUs, such as "
+        "huawei.com/Ascend910.",
     )
     runtime_class: str = Field(
         default="", description="Runtime class of the runs; empty: the cluster's default."
@@ -201,7 +203,8 @@ class KubernetesEngineSettings(Section):
     seccomp_profile: str = Field(
         default="",
         pattern=r"^([\w-][\w.-]*(/[\w-][\w.-]*)*)?$",
-        description="Seccomp profile of the runs in each kubelet's folder seccomp; empty: the runtime's default.",
+        description="Seccomp profile of the runs in each kubelet's folder seccomp; empty: the "
+        "runtime's default.",
     )
 
 
@@ -291,7 +294,8 @@ class DockerEngineSettings(Daemon):
     )
     registries: list[str] = Field(
         default_factory=list,
-        description="Registries images may be fetched from: host[:port], or docker.io for names without one.",
+        description="Registries images may be fetched from: host[:port], or docker.io for names "
+        "without one.",
     )
     pull_seconds: float = Field(
         default=600.0,
@@ -300,7 +304,8 @@ class DockerEngineSettings(Daemon):
     )
     signatures: list[SignatureRule] = Field(
         default_factory=list,
-        description="Images that have to be signed (cosign sign --key); the first rule about an image decides.",
+        description="Images that have to be signed (cosign sign --key); the first rule about an "
+        "image decides.",
     )
     network: str = Field(
         default="", description="Bridge network of the containers; default: bfia-<node>."
@@ -347,7 +352,8 @@ class EngineSettings(Section):
     kind: Annotated[
         Literal["docker", "swarm", "kubernetes", "process"], BeforeValidator(_no_foreign_engine)
     ] = Field(
-        description="docker, swarm, kubernetes, or process (runs vendor code as the gateway). No default."
+        description="docker, swarm, kubernetes, or process (runs vendor code as the gateway). No "
+        "default."
     )
     docker: DockerEngineSettings = Field(
         default=DockerEngineSettings(), description="For kind docker."

@@ -45,8 +45,8 @@ REMOVED: Mapping[str, Any] = {
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read the configuration. Raises `Invalid` with every problem and its path.
 
-    Relative paths are relative to the configuration file's folder (to the working folder without a file). A
-    setting that only earlier versions had is ignored if it has its default.
+    Relative paths are relative to the configuration file's folder (to the working folder without a
+    file). A setting that only earlier versions had is ignored if it has its default.
     """
     text = ""
     data: dict[str, Any] = {}
@@ -105,7 +105,10 @@ def _unknown_variables() -> Iterator[Problem]:
 
 
 def _take_removed(data: dict[str, Any]) -> Iterator[Problem]:
-    """Remove settings of earlier versions from the data; yield those that had another value than the default."""
+    """Remove settings of earlier versions from the data.
+
+    Yield those that had another value than the default.
+    """
     for path, default in REMOVED.items():
         *sections, name = path.split(".")
         section = _section_at(data, sections)

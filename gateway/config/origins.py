@@ -25,7 +25,10 @@ def find_origins(
     text: str,
     overrides: Mapping[str, Any],
 ) -> dict[str, Origin]:
-    """Return the origin of every setting that was set; the environment overrides the command and the file."""
+    """Return the origin of every setting that was set.
+
+    The environment overrides the command and the file.
+    """
     origins: dict[str, Origin] = {}
     if file is not None:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -53,7 +56,10 @@ def origin_of(path: str, origins: Mapping[str, Origin]) -> Origin:
 
 
 def place_of(file: Path, path: str) -> str:
-    """Return the variable or line of a setting, or of the section that lacks it; "" if nothing sets it."""
+    """Return the variable or line of a setting, or of the section that lacks it.
+
+    "" if nothing sets it.
+    """
     for outer, variable in _environment():
         if f"{path}.".startswith(f"{outer}."):
             return variable

@@ -33,17 +33,20 @@ class LimitSettings(Section):
     cpu: float | None = Field(
         default=None,
         gt=0,
-        description="Cores of a task that requests none; null: reserves none, may use all of the node's.",
+        description="Cores of a task that requests none; null: reserves none, may use all of the "
+        "node's.",
     )
     memory_gib: float | None = Field(
         default=None,
         gt=0,
-        description="Memory in GiB of a task that requests none; null: reserves none, may use 3/4 of the node's.",
+        description="Memory in GiB of a task that requests none; null: reserves none, may use 3/4 "
+        "of the node's.",
     )
     disk_gib: float | None = Field(
         default=None,
         gt=0,
-        description="Disk in GiB of a task that requests none; null: reserves none, may use 3/4 of the node's.",
+        description="Disk in GiB of a task that requests none; null: reserves none, may use 3/4 of "
+        "the node's.",
     )
     pids: int | None = Field(
         default=512,
@@ -84,8 +87,8 @@ class LimitSettings(Section):
     unreachable_seconds: float = Field(
         default=600.0,
         gt=0,
-        description="A running job whose node is silent for this long fails; where its scheduler is, a minute "
-        "later.",
+        description="A running job whose node is silent for this long fails; where its scheduler "
+        "is, a minute later.",
     )
     ageing_seconds: float = Field(
         default=600.0,
@@ -107,8 +110,8 @@ class LimitSettings(Section):
     schedule_longest_pause_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="The longest such pause; nodes with this gateway report it when something is free. "
-        "A job that has not asked here for three times as long loses its place.",
+        description="The longest such pause; nodes with this gateway report it when something is "
+        "free. A job that has not asked here for three times as long loses its place.",
     )
     exit_without_report: Literal["succeeds", "fails"] = Field(
         default="succeeds",
@@ -118,9 +121,9 @@ class LimitSettings(Section):
     run_log_bytes: int = Field(
         default=32 * 1024**2,
         ge=65536,
-        description="Largest saved log of a container and stream; of a longer one both ends are kept. "
-        "A file that a container writes to its log folder, or a process prints to, keeps that much of each end "
-        "while it runs.",
+        description="Largest saved log of a container and stream; of a longer one both ends are "
+        "kept. A file that a container writes to its log folder, or a process prints to, keeps "
+        "that much of each end while it runs.",
     )
     storage_reserve_bytes: int = Field(
         default=256 * 1024**2,
@@ -299,8 +302,8 @@ class TrustSettings(Section):
 
     level: Literal["open", "known", "contract", "permit"] = Field(
         default="known",
-        description="open: nothing, for tests only; known: a route; contract: a contract in force with every "
-        "other node of the job, too; permit: for each dataset here also a valid permit.",
+        description="open: nothing, for tests only; known: a route; contract: a contract in force "
+        "with every other node of the job, too; permit: for each dataset here also a valid permit.",
     )
 
 
@@ -363,7 +366,8 @@ class Listen(Section):
     )
     container: Listener | None = Field(
         default=Listener(bind="127.0.0.1:7381"),
-        description="For this node's containers; null serves them on the peer listener, by token only.",
+        description="For this node's containers; null serves them on the peer listener, by token "
+        "only.",
     )
     operator: OperatorListener = Field(
         default=OperatorListener(), description="For this node's own platform."
@@ -375,8 +379,8 @@ class Database(Section):
 
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
-        description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user:password@host/database, the "
-        "password percent-encoded.",
+        description="SQLAlchemy address: sqlite:///path or "
+        "mysql+pymysql://user:password@host/database, the password percent-encoded.",
     )
 
 
@@ -390,8 +394,8 @@ class Storage(Section):
     )
     stand_in: Literal["file", "none"] = Field(
         default="file",
-        description="file: this folder also serves components whose storageEngine lists none of this node's "
-        "storages; none: jobs with such a component are refused (STORAGE_MISMATCH).",
+        description="file: this folder also serves components whose storageEngine lists none of "
+        "this node's storages; none: jobs with such a component are refused (STORAGE_MISMATCH).",
     )
 
     @property
@@ -416,8 +420,7 @@ class Data(Section):
     grants: Literal["open", "listed"] = Field(
         default="open",
         description="open: an uploaded dataset without any grant serves jobs with every node; "
-        "listed: with none. Outputs of jobs always need a grant. `init` writes "
-        "listed.",
+        "listed: with none. Outputs of jobs always need a grant. `init` writes listed.",
     )
     max_upload_bytes: int = Field(
         default=16 * 1024**3,
@@ -440,14 +443,15 @@ class Oidc(Section):
     )
     client_secret: str = Field(
         default="",
-        description="Its secret there: better in client_secret_file, or in the environment; empty: none.",
+        description="Its secret there: better in client_secret_file, or in the environment; empty: "
+        "none.",
     )
     client_secret_file: Path | None = Field(
         default=None, description="File with the secret and nothing else."
     )
     console: PrivateUrl = Field(
-        description="Address at which browsers reach the operators' listener; the provider sends them back to "
-        "/api/v1/session/oidc/callback below it.",
+        description="Address at which browsers reach the operators' listener; the provider sends "
+        "them back to /api/v1/session/oidc/callback below it.",
         examples=["https://bfia.bank.example"],
     )
     roles: dict[str, Role] = Field(
@@ -499,7 +503,8 @@ class Auth(Section):
     )
     token: Token = Field(
         default="",
-        description="An admin's bearer token for mode on; others are made by: bfia-gateway token create.",
+        description="An admin's bearer token for mode on; others are made by: bfia-gateway token "
+        "create.",
     )
     oidc: Oidc | None = Field(
         default=None,
@@ -583,7 +588,8 @@ class Settings(BaseSettings):
     engine: EngineSettings
     engines: dict[StorageName, NamedEngine] = Field(
         default_factory=dict,
-        description="Further engines by their names: {big: {base_url: tcp://10.0.0.9:2376}}. A provider names one "
+        description="Further engines by their names: {big: {base_url: tcp://10.0.0.9:2376}}. A "
+        "provider names one "
         "as metadata.engine, by its base_url or by its device; all others run at engine.",
     )
     route_table: RouteTableSettings = RouteTableSettings()
@@ -645,8 +651,8 @@ class Settings(BaseSettings):
             needs = f"engine.kind {self.engine.kind} needs"
         if needs:
             raise ValueError(
-                f"{needs} listen.container.advertise: where containers of every engine reach this gateway, "
-                "such as http://10.0.0.5:7381"
+                f"{needs} listen.container.advertise: where containers of every engine reach this "
+                "gateway, such as http://10.0.0.5:7381"
             )
         return self
 
@@ -655,7 +661,8 @@ class Settings(BaseSettings):
         main = self.engine.main
         if self.engines and main is None:
             raise ValueError(
-                "engines need engine.kind docker, swarm or kubernetes: local processes see other folders"
+                "engines need engine.kind docker, swarm or kubernetes: local processes see other "
+                "folders"
             )
         addresses = {getattr(main, "base_url", "")}
         for name, engine in self.engines.items():
@@ -692,7 +699,7 @@ class Settings(BaseSettings):
         is_loopback = host in ("127.0.0.1", "::1", "localhost")
         if self.auth.mode == "off" and not is_loopback:
             raise ValueError(
-                "auth.mode: off is allowed only while listen.operator.bind is on the loopback address; "
-                "set auth.mode: on, and auth.token or `bfia-gateway token create`"
+                "auth.mode: off is allowed only while listen.operator.bind is on the loopback "
+                "address; set auth.mode: on, and auth.token or `bfia-gateway token create`"
             )
         return self

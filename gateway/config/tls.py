@@ -41,7 +41,10 @@ class Tls:
 
 
 def served(tls: PeerTls | None) -> dict[str, Tls]:
-    """Return the TLS files of the listeners with https, by their names. Raises `Invalid` for unusable files."""
+    """Return the TLS files of the listeners with https, by their names.
+
+    Raises `Invalid` for unusable files.
+    """
     if tls is None:
         return {}
     file_problems = list(problems(tls, datetime.now(UTC)))
@@ -101,7 +104,10 @@ def expiries(
 
 
 def unproven(bind: str, tls: PeerTls | None) -> str:
-    """Return the gap of a listener that other machines reach and at which peers prove nothing; "" if there is none."""
+    """Return the gap of a listener that other machines reach and at which peers prove nothing.
+
+    "" if there is none.
+    """
     host = bind.rpartition(":")[0].strip("[]")
     asks_for_certificate = tls is not None and tls.client_ca is not None
     if asks_for_certificate or _is_loopback(host):
@@ -110,7 +116,10 @@ def unproven(bind: str, tls: PeerTls | None) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether a host is this machine only; a name other than localhost may be any address."""
+    """Return whether a host is this machine only.
+
+    A name other than localhost may be any address.
+    """
     if host == "localhost":
         return True
     try:

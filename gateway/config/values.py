@@ -1,4 +1,7 @@
-"""Types of single settings, with their checks: addresses, ids, secrets; remote storages and TLS files."""
+"""Types of single settings, with their checks: addresses, ids, secrets.
+
+Remote storages and TLS files.
+"""
 
 import ipaddress
 import re
@@ -26,8 +29,8 @@ LARGEST_PORT = 65535
 
 _MYSQL = "mysql+pymysql"
 _ENCODED = (
-    "must have its user and password percent-encoded: write %40 for @, %3A for :, %2F for /, %3F for ?, "
-    "%23 for #, %5B for [, %5D for ] and %25 for %"
+    "must have its user and password percent-encoded: write %40 for @, %3A for :, %2F for /, %3F "
+    "for ?, %23 for #, %5B for [, %5D for ] and %25 for %"
 )
 
 
@@ -72,7 +75,10 @@ def _private(value: str) -> str:
 
 
 def _database(value: str) -> str:
-    """Check the address of a database. Raises `ValueError`, without the address: it may have a password."""
+    """Check the address of a database.
+
+    Raises `ValueError`, without the address: it may have a password.
+    """
     if value.startswith("sqlite+pysqlite:"):  # the same by its longer name
         value = "sqlite:" + value.removeprefix("sqlite+pysqlite:")
     if value.startswith("sqlite:"):
@@ -243,13 +249,14 @@ class RemoteSettings(Section):
     )
     addressing: Literal["auto", "path", "virtual"] = Field(
         default="auto",
-        description="Where S3 has the bucket: path: host/bucket, virtual: bucket.host, as OSS, COS and OBS want "
-        "it; auto: path, unless the server says that it takes virtual only.",
+        description="Where S3 has the bucket: path: host/bucket, virtual: bucket.host, as OSS, COS "
+        "and OBS want it; auto: path, unless the server says that it takes virtual only.",
     )
     role: str = Field(
         default="",
-        description="Role of S3 that the node assumes for each run, so that the run gets credentials that end and "
-        "open nothing but its inputs and outputs; empty: runs get the node's own key.",
+        description="Role of S3 that the node assumes for each run, so that the run gets "
+        "credentials that end and open nothing but its inputs and outputs; empty: runs get the "
+        "node's own key.",
     )
 
     datanodes: list[DataNode] = Field(
@@ -307,12 +314,14 @@ class PeerTls(Section):
     key: Path = Field(description="PEM file of its key, without a password.")
     client_ca: Path | None = Field(
         default=None,
-        description="PEM file of the authorities of peers' certificates; null: peers need not show one.",
+        description="PEM file of the authorities of peers' certificates; null: peers need not show "
+        "one.",
     )
 
     revoked: Path | None = Field(
         default=None,
-        description="File of revocation lists signed by client_ca, PEM or DER; read again when it changes.",
+        description="File of revocation lists signed by client_ca, PEM or DER; read again when it "
+        "changes.",
     )
 
     @property

@@ -86,9 +86,9 @@ def check(
 ) -> CheckedComponent:
     """Run a component and judge it. ``progress`` is called for each step.
 
-    Only the trials that the clauses need are run. A clause that is broken although the component works is judged
-    by a second trial, too. Raises `EngineError` or `OSError` if the sandbox cannot be made, `Invalid` for an
-    invalid table of the user's.
+    Only the trials that the clauses need are run. A clause that is broken although the component
+    works is judged by a second trial, too. Raises `EngineError` or `OSError` if the sandbox cannot
+    be made, `Invalid` for an invalid table of the user's.
     """
     trials = _Trials(sandbox, component, trial_input)
     evidence = trials.collect(progress, {clause.shown_by for clause in clauses})
@@ -210,8 +210,9 @@ def _run_until_stopped(
 ) -> tuple[Trace, ...]:
     """Stop each party as soon as it runs.
 
-    A party that reports success is run again and stopped later, as it may just have been quick. A party that had
-    to be killed is run again, too: on a stalled machine it may have had no time to exit.
+    A party that reports success is run again and stopped later, as it may just have been quick. A
+    party that had to be killed is run again, too: on a stalled machine it may have had no time to
+    exit.
     """
     traces = list(_run_side_by_side(sandbox, component, plans))
     for attempt in range(1, _STOP_RETRIES + 1):

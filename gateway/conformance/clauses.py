@@ -76,8 +76,9 @@ def _one_line(text: str) -> str:
 def _starts(evidence: Evidence) -> Finding:
     """The container starts without arguments; all it needs is in its environment.
 
-    Have the image on this machine (docker pull, docker build), built for its architecture; let the image's
-    own command read the environment; have the interpreter that a script's first line names in the image.
+    Have the image on this machine (docker pull, docker build), built for its architecture; let the
+    image's own command read the environment; have the interpreter that a script's first line names
+    in the image.
     """
     parties_by_ending: dict[str, list[str]] = {}
     for trace in evidence.together.traces:
@@ -94,8 +95,8 @@ def _starts(evidence: Evidence) -> Finding:
 def _works(evidence: Evidence) -> Finding:
     """With `system.*`, `config.*` and `runtime.*`, all parties succeed together.
 
-    Dotted names cannot be exported from a shell: read them from the process's environment. Give data that fits
-    with --data, values with --parameter.
+    Dotted names cannot be exported from a shell: read them from the process's environment. Give
+    data that fits with --data, values with --parameter.
     """
     if not all(trace.started for trace in evidence.together.traces):
         return not_shown("it did not start")
@@ -177,8 +178,8 @@ def _unknown_parameter(evidence: Evidence) -> Finding:
 def _callback_sent(evidence: Evidence) -> Finding:
     """The component reports its state to `system.callback`.
 
-    POST {task_id, status, role} as JSON to the address in system.callback. Without one, some gateways go by
-    the exit code, and others take it for a failure.
+    POST {task_id, status, role} as JSON to the address in system.callback. Without one, some
+    gateways go by the exit code, and others take it for a failure.
     """
     silent = []
     for trace in _ended(evidence):
@@ -282,7 +283,8 @@ def _callback_end(evidence: Evidence) -> Finding:
         if trace.no_callback and trace.missing:
             missing = ", ".join(trace.missing)
             problems.append(
-                f"{trace.party} exited with code 0, without a report and without its outputs {missing}"
+                f"{trace.party} exited with code 0, without a report and without its outputs "
+                f"{missing}"
             )
     if problems:
         return _failed_by(problems)
@@ -292,8 +294,8 @@ def _callback_end(evidence: Evidence) -> Finding:
         else:
             without_end.append(trace.party)
     lack = (
-        "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it no_callback, "
-        "unless limits.exit_without_report says fails"
+        "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it "
+        "no_callback, unless limits.exit_without_report says fails"
     )
     return _ok_unless_lacking(evidence, texts, without_end, lack)
 
@@ -436,8 +438,8 @@ def _outputs_written(evidence: Evidence) -> Finding:
 def _output_form(evidence: Evidence) -> Finding:
     """An output can be read, in the format that the description names first.
 
-    Write what dataFormat says first, readable for all users; beside a table's data_0 the file metadata, a JSON
-    object with count and column_info.
+    Write what dataFormat says first, readable for all users; beside a table's data_0 the file
+    metadata, a JSON object with count and column_info.
     """
     problems = []
     count = 0
@@ -511,8 +513,8 @@ def _channel_session(evidence: Evidence) -> Finding:
 def _channel_accepted(evidence: Evidence) -> Finding:
     """Every request to the channel is accepted: its target is a node of the job, its body has one of the forms.
 
-    Name the receiver's config.node_id.<party> in x-ptp-target-node-id; send the Content-Type of the form that
-    the body has.
+    Name the receiver's config.node_id.<party> in x-ptp-target-node-id; send the Content-Type of the
+    form that the body has.
     """
     traces = [trace for trace in evidence.best.traces if trace.started]
     if foreign_requests(traces):
@@ -531,7 +533,8 @@ def _channel_accepted(evidence: Evidence) -> Finding:
 def _channel_topics(evidence: Evidence) -> Finding:
     """What one party waits for, another sends to it under the same topic.
 
-    Build the topic of a message in one place, for sender and receiver alike, from the task and both parties.
+    Build the topic of a message in one place, for sender and receiver alike, from the task and both
+    parties.
     """
     traces = [trace for trace in evidence.best.traces if trace.started]
     if all(call.topic is None for call in _channel_calls(traces)):
@@ -635,7 +638,10 @@ def _ok_unless_lacking(
 
 
 def _states(trace: Trace) -> str:
-    """Return the reported states in their order; repetitions of one, such as RUNNING, as a count."""
+    """Return the reported states in their order.
+
+    Repetitions of one, such as RUNNING, as a count.
+    """
     texts = []
     for status, reports in groupby(report.status for report in trace.requests.reports):
         times = len(list(reports))

@@ -15,7 +15,8 @@ _LAST_LINES = 5
 _LINE_LENGTH = 300  # characters of each of them
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
 _PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
-# Codes after which the same request may succeed later: the receiving node is away, its mailbox is full.
+# Codes after which the same request may succeed later: the receiving node is away, its mailbox is
+# full.
 _TRANSIENT_CODES = ("E0000000607", "E0000000700")
 
 
@@ -115,7 +116,10 @@ class Trace:
 
     @property
     def started(self) -> bool:
-        """True if the component's own program ran; a script without its interpreter ends before that."""
+        """True if the component's own program ran.
+
+        A script without its interpreter ends before that.
+        """
         if self.not_started:
             return False
         if self.code not in runs.NEVER_BEGAN:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from gateway.conformance.sandbox import Sandbox
 
 PROBE_SECONDS = 0.05  # between two looks at a run
-# Seconds that the other parties get after one failed, or after one ended and all others wait for messages.
+# Seconds that the other parties get after one failed, or after one ended and all others wait for
+# messages.
 SECONDS_AFTER_END = 5.0
 STARTED_SECONDS = 5.0  # after which a silent run counts as running
 
@@ -214,7 +215,10 @@ class TrialExecution:
     # -------------------------------------------------------- the end of a run
 
     def _wait_for_end(self, run: Run, station: Station, trace: Trace) -> Trace:
-        """Wait until a run exits, or stop it; return how it ended. Raises `EngineError` for a lost run."""
+        """Wait until a run exits, or stop it; return how it ended.
+
+        Raises `EngineError` for a lost run.
+        """
         engine = self.sandbox.engine
         stop_watch = _StopDecision(self, station.first)
         probe = engine.probe(run.name)

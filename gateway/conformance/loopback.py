@@ -26,9 +26,11 @@ from route_table.model import Route
 MAX_CALLBACK_SIZE = 1 << 20  # bytes
 MAX_MESSAGE_SIZE = 256 << 20  # bytes
 TIMEOUT = 30.0  # seconds for the gateways to start, to stop, and to record a callback
-# Turns of the event loop until a request has certainly reached its application, which takes about five.
+# Turns of the event loop until a request has certainly reached its application, which takes about
+# five.
 TURNS = 20
-# Held while applications are built: FastAPI changes the process's warning filters then, and trials run in parallel.
+# Held while applications are built: FastAPI changes the process's warning filters then, and trials
+# run in parallel.
 _building = threading.Lock()
 
 

@@ -19,7 +19,10 @@ MAX_CHECKED_SIZE = 64 << 20  # bytes; the format of a larger output is not check
 
 
 def files_in(folder: Path) -> tuple[str, ...]:
-    """Return the files below a container's folder by their relative paths; none if it does not exist."""
+    """Return the files below a container's folder by their relative paths.
+
+    Returns None if it does not exist.
+    """
     paths = [os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()]
     return tuple(sorted(paths))
 
@@ -111,7 +114,10 @@ def _is_json(content: bytes) -> bool:
 
 
 def _table_problem(lines: list[list[str]], metadata: Mapping[str, Any]) -> str:
-    """Return the first difference of a table from its header or metadata. Each of several files has a header."""
+    """Return the first difference of a table from its header or metadata.
+
+    Each of several files has a header.
+    """
     header, *lines_below = [line for line in lines if line]
     rows = [line for line in lines_below if line != header]
     for number, row in enumerate(rows, 1):

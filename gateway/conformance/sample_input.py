@@ -15,7 +15,10 @@ TEXT = "conformance"  # value of a parameter without any hint
 
 
 def sample_table(role: str) -> bytes:
-    """Return a CSV table: the same ids for every role; a guest's has a label that correlates with its columns."""
+    """Return a CSV table: the same ids for every role.
+
+    A guest's has a label that correlates with its columns.
+    """
     numbers = random.Random(role)
     has_label = role == "guest"
     header = [ID_COLUMN]

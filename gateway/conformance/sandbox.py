@@ -22,7 +22,8 @@ from provider_registry.model import Component
 
 NODE = "CONFORMANCE"  # owner of the sandbox's containers
 TASK = "checked"  # name of the only task of a trial
-# Seconds between two looks at the parties, so that a signal that arrives just before the wait is noticed, too.
+# Seconds between two looks at the parties, so that a signal that arrives just before the wait is
+# noticed, too.
 WAIT_SECONDS = 5.0
 
 
@@ -80,7 +81,8 @@ class Sandbox:
     def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
         """Run one trial and return the observations of each party.
 
-        Raises `OSError` or `EngineError` if the sandbox itself cannot be made, `Invalid` for an invalid table.
+        Raises `OSError` or `EngineError` if the sandbox itself cannot be made, `Invalid` for an
+        invalid table.
         """
         spec = _job_spec(component)
         stations = {}

@@ -57,7 +57,10 @@ class Station:
         self.first.set()
 
     def recorder(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that passes requests on and records them; of callbacks only the refused ones."""
+        """Return an application that passes requests on and records them.
+
+        Of callbacks only the refused ones.
+        """
 
         async def record(
             scope: Scope,

@@ -37,7 +37,10 @@ class Storages(Storage):
         *,
         stand_in: bool = True,
     ) -> None:
-        """``remotes``: the first receives uploads. ``stand_in``: the folder serves every component."""
+        """``remotes``: the first receives uploads.
+
+        ``stand_in``: the folder serves every component.
+        """
         self.folder = folder
         self.remotes: Mapping[str, RemoteStorage] = {
             remote.name: RemoteStorage(remote) for remote in remotes
@@ -88,7 +91,10 @@ class Storages(Storage):
     # ------------------------------------------------------------ health
 
     def check(self, seconds: float = _SECONDS) -> None:
-        """Check that every storage elsewhere answers. Raises `StorageFailed`, which names all that do not."""
+        """Check that every storage elsewhere answers.
+
+        Raises `StorageFailed`, which names all that do not.
+        """
         failures = list(self.failures(seconds).values())
         if failures:
             text = "; ".join(failure.message for failure in failures)
@@ -146,7 +152,10 @@ class Storages(Storage):
         return storages
 
     def at_registration(self, engines: Sequence[str]) -> str:
-        """Return the consequence for a component that lists none of this node's kinds; else empty."""
+        """Return the consequence for a component that lists none of this node's kinds.
+
+        Returns an empty text for any other component.
+        """
         kinds = self.kinds()
         listed = {engine.lower() for engine in engines}
         if not listed or listed.intersection(kinds):
@@ -165,7 +174,10 @@ class Storages(Storage):
         return storage if isinstance(storage, RemoteStorage) else None
 
     def trouble(self, run: Run, words: str = "") -> GatewayError | None:
-        """Return the failure of a failed run's storage, by the run's ``words`` or a check; None without one."""
+        """Return the failure of a failed run's storage, by the run's ``words`` or a check.
+
+        Returns None without one.
+        """
         try:
             storage = self.remote_of(run)
         except NotFound as error:  # the storage was removed from the settings

@@ -1,7 +1,8 @@
 """Temporary credentials of S3 for one run: they read its inputs, write its outputs, and open nothing else.
 
-No server revokes them. So the bucket's policy denies them from the run's end on, in statements of the gateway's
-own: one per day, with the sessions that ended on it, removed once all of these have expired.
+No server revokes them. So the bucket's policy denies them from the run's end on, in statements of
+the gateway's own: one per day, with the sessions that ended on it, removed once all of these have
+expired.
 """
 
 import json
@@ -24,7 +25,8 @@ _SHORTEST = 900  # no role allows less
 
 _ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
 _MAX_ENDED = 150  # newest sessions of a day that are denied: a bucket's policy has 20 KiB
-# Of two changes of a policy at the same time the last one wins: so a change is checked and repeated.
+# Of two changes of a policy at the same time the last one wins: so a change is checked and
+# repeated.
 _TRIES = 10
 PAUSE = 0.2  # seconds between two tries
 _ENDING = threading.Lock()

@@ -363,7 +363,8 @@ class Datasets:
     ) -> "UnregisteredTables":
         """Search the storages for tables that other programs left; outputs of jobs do not count.
 
-        ``namespace``: only in this one. ``max_tables`` and ``seconds`` bound the search of each storage.
+        ``namespace``: only in this one. ``max_tables`` and ``seconds`` bound the search of each
+        storage.
         """
         records = self.list()
         places = {record.address for record in records}
@@ -380,7 +381,8 @@ class Datasets:
             tables += listing.addresses
             if not listing.is_complete:
                 notes.append(
-                    f"storage {storage or FILE} may hold more tables than are listed: ask for one namespace"
+                    f"storage {storage or FILE} may hold more tables than are listed: ask for one "
+                    f"namespace"
                 )
         tables.sort(key=lambda table: (table.namespace, table.name, table.storage))
         notes += [failure.message for failure in failures.values()]

@@ -1,7 +1,7 @@
 """``file://`` storage: one folder. No symbolic link is followed, and only regular files are opened.
 
-A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images write it. Every
-write is prepared in a separate folder and becomes visible in one step.
+A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images
+write it. Every write is prepared in a separate folder and becomes visible in one step.
 """
 
 import errno
@@ -74,7 +74,10 @@ class Buckets:
 
 
 class Staging:
-    """The folder of one write, whose ``table`` is published; locked during the life of its process."""
+    """The folder of one write, whose ``table`` is published.
+
+    Locked during the life of its process.
+    """
 
     def __init__(self, root: Path) -> None:
         base = root / FOLDER
@@ -226,7 +229,10 @@ def drop_if_empty(folder: Path) -> None:
 
 
 class FileStorage(Storage):
-    """Tables, models and reports below one folder. Opening it clears unfinished writes of dead processes."""
+    """Tables, models and reports below one folder.
+
+    Opening it clears unfinished writes of dead processes.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()

@@ -60,7 +60,10 @@ class IdCheck:
         return crcs
 
     def finish(self, findings: Findings) -> None:
-        """Report every line that repeats an earlier id, the first ones in full. Raises `OSError`."""
+        """Report every line that repeats an earlier id, the first ones in full.
+
+        Raises `OSError`.
+        """
         total = 0
         first: list[tuple[int, int]] = []
         with self._file.open("a+b") as file:

@@ -1,9 +1,9 @@
 """Copies of the output of running containers.
 
-While a run's container exists, the engine has its output and hands it out as a whole; the executor saves
-it when it removes the container. Until then it is copied here from time to time. The copy and the
-executor's file are separate, so that an older copy never replaces the last lines. Engines may drop the
-beginning of a long log: the copy then keeps it, and only the new end is appended.
+While a run's container exists, the engine has its output and hands it out as a whole; the executor
+saves it when it removes the container. Until then it is copied here from time to time. The copy and
+the executor's file are separate, so that an older copy never replaces the last lines. Engines may
+drop the beginning of a long log: the copy then keeps it, and only the new end is appended.
 """
 
 import mmap
@@ -52,7 +52,10 @@ class LogCopies:
         self._states: dict[str, CopyState] = {}
 
     def paths(self, run: Run, stream: str) -> tuple[Path, Path]:
-        """Return the paths of a stream's copy and of its final file; the first that exists is valid."""
+        """Return the paths of a stream's copy and of its final file.
+
+        The first that exists is valid.
+        """
         folder = self._workspace.logs(run)
         return folder / f"{stream}.so-far.log", folder / f"{stream}.log"
 
@@ -122,7 +125,10 @@ class LogCopies:
 
 
 def _is_replaceable(copy: Path, new: Path) -> bool:
-    """Return whether the new file contains all of the copy; otherwise append its new end to the copy."""
+    """Return whether the new file contains all of the copy.
+
+    Otherwise append its new end to the copy.
+    """
     if not new.exists():
         return False
     if continues(copy, new):
@@ -176,7 +182,10 @@ def _end_of_anchor(file: BinaryIO, anchor: bytes) -> int | None:
 
 
 def _end_of_cut(file: BinaryIO) -> int:
-    """Return the offset after the engine's note of left-out bytes; the old copy has the lines before it."""
+    """Return the offset after the engine's note of left-out bytes.
+
+    The old copy has the lines before it.
+    """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         offset = content.rfind(CUT)
     if offset < 0:

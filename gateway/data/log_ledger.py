@@ -1,8 +1,8 @@
 """The ledger of a task's log: the order of the lines of all its runs and streams.
 
-The streams of several runs grow concurrently, without times. The ledger records the order in which their
-lines were first read, and so gives each line its number for good. It is a text file with a segment of a
-stream per line, and only ever appended to:
+The streams of several runs grow concurrently, without times. The ledger records the order in which
+their lines were first read, and so gives each line its number for good. It is a text file with a
+segment of a stream per line, and only ever appended to:
 
     <run's name> <stream> <first byte> <byte after the last> <debug lines> <info lines> <error lines>
 
@@ -49,7 +49,10 @@ def begin_ledger(file: BinaryIO) -> None:
 
 
 def read_ledger(file: BinaryIO) -> list[Segment]:
-    """Return the segments, and cut off a last line that a crash left incomplete. Raises `OSError`."""
+    """Return the segments, and cut off a last line that a crash left incomplete.
+
+    Raises `OSError`.
+    """
     segments: list[Segment] = []
     intact = file.seek(0)
     for line in file:

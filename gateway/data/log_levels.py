@@ -1,4 +1,6 @@
-"""The level of a line in a vendor's log. No standard prescribes how a line states it; these rules recognise it.
+"""The level of a line in a vendor's log.
+
+No standard prescribes how a line states it; these rules recognise it.
 
 1. A JSON object states it in its field ``level``, ``severity`` or ``levelname``.
 2. Otherwise a level word at the beginning of the line counts, in any case, also in brackets, after a time,

@@ -1,7 +1,7 @@
 """Reads the lines of a run's log from a file, in bounded memory.
 
-A line ends with a line feed. A carriage return followed by more text (a progress bar redrawn) also ends it, and
-belongs to the next line.
+A line ends with a line feed. A carriage return followed by more text (a progress bar redrawn) also
+ends it, and belongs to the next line.
 """
 
 import os
@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 from gateway.data.log_levels import LONGEST_LINE
 
-# Bytes of a line that are read: more than is shown, so that a secret at the cut is masked completely.
+# Bytes of a line that are read: more than is shown, so that a secret at the cut is masked
+# completely.
 HEAD = LONGEST_LINE + 1024
 _CHUNK = 1024 * 1024  # bytes read at a time
 # Text with the carriage returns before it and the line feed after it, or such characters alone.
@@ -35,7 +36,10 @@ def read_lines(
     start: int,
     end: int | None,
 ) -> Iterator[RawLine]:
-    """Yield the lines between two offsets of the first file that exists; ``end`` None: to its end."""
+    """Yield the lines between two offsets of the first file that exists.
+
+    ``end`` None: to its end.
+    """
     path = next(filter(Path.exists, paths), None)
     if path is None:
         return

@@ -1,11 +1,11 @@
 """The output of this node's runs: by task and level for platforms, by run and stream for operators.
 
-Lines are numbered from 0. A line keeps its number for each choice of task, level, role and stream: while
-the run continues, after its container is removed, after a restart. `gateway.data.log_copies` keeps the
-output of running containers, `gateway.data.log_ledger` the order of the lines.
+Lines are numbered from 0. A line keeps its number for each choice of task, level, role and stream:
+while the run continues, after its container is removed, after a restart. `gateway.data.log_copies`
+keeps the output of running containers, `gateway.data.log_ledger` the order of the lines.
 
-Files below ``config.log.path`` are not included, as vendors repeat their printed output there. A run's
-token and the secret of its callback are replaced by asterisks, and colours are removed.
+Files below ``config.log.path`` are not included, as vendors repeat their printed output there. A
+run's token and the secret of its callback are replaced by asterisks, and colours are removed.
 """
 
 import fcntl
@@ -123,7 +123,10 @@ class RunLogs:
         length: int | None = None,
         role: str = "",
     ) -> Excerpt:
-        """Return lines of a task, of a level or worse, from a number on. Raises `NotFound`, `Busy`."""
+        """Return lines of a task, of a level or worse, from a number on.
+
+        Raises `NotFound`, `Busy`.
+        """
         job_id = self._store.local_job_of_task(task_id)
         if job_id is None:
             self._check_expected(task_id)
@@ -189,7 +192,10 @@ class RunLogs:
         length: int | None,
         level: Level = Level.DEBUG,
     ) -> Excerpt:
-        """Return lines of one run, of a level or worse, from a number on. Raises `NotFound`, `Busy`."""
+        """Return lines of one run, of a level or worse, from a number on.
+
+        Raises `NotFound`, `Busy`.
+        """
         local = self._store.local_jobs.get(job_id)
         task_runs = local.runs_of(run.task_id)
         newest = tuple(r for r in task_runs if r.run_id == run.run_id)
@@ -237,7 +243,10 @@ class RunLogs:
         return _Log(runs, tuple(chosen), over, "; ".join(problems))
 
     def _has_log(self, run: Run) -> bool:
-        """Return whether a run has a log or may get one; logs of ended runs may have been deleted."""
+        """Return whether a run has a log or may get one.
+
+        Logs of ended runs may have been deleted.
+        """
         return not run.over or self._workspace.logs(run).exists()
 
     @contextmanager

@@ -58,7 +58,10 @@ def metadata_of(dataset: Dataset) -> bytes:
 
 
 def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
-    """Read a metadata file; other programs write some too, so fields of a wrong type count as absent."""
+    """Read a metadata file.
+
+    Other programs write some too, so fields of a wrong type count as absent.
+    """
     origin = _typed(dict, document.get("origin"))
     columns = []
     for column in _typed(list, document.get("column_info")):

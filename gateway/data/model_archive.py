@@ -1,8 +1,8 @@
 """The archive in which a model travels from one node to another: a zip of ``manifest.json`` and the files.
 
-The manifest names every file with its size and sha256. A member is called ``guest.0/1/data_0`` (party,
-number of the part, file); any other member is refused. Names in an archive never become paths, and
-its sizes are checked before anything is unpacked.
+The manifest names every file with its size and sha256. A member is called ``guest.0/1/data_0``
+(party, number of the part, file); any other member is refused. Names in an archive never become
+paths, and its sizes are checked before anything is unpacked.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ from gateway.errors import Invalid, problems_of
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 * 1024 * 1024  # bytes
 MOST_MEMBERS = 100_000
-# Bytes of the zip's directory. zipfile reads it as a whole, and its objects take ten times the memory.
+# Bytes of the zip's directory. zipfile reads it as a whole, and its objects take ten times the
+# memory.
 LARGEST_DIRECTORY = 16 * 1024 * 1024
 
 _FORMAT = "bfia-gateway model 1"

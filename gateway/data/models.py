@@ -229,7 +229,10 @@ class Models:
         return self.get(model_id, version)
 
     def delete(self, model_id: str, version: str) -> list[Kept]:
-        """Delete a version with its files. Raises `NotFound`; `Conflict` while deployed or in use."""
+        """Delete a version with its files.
+
+        Raises `NotFound`; `Conflict` while deployed or in use.
+        """
         records = self.get(model_id, version)
         what = f"version {version} of model {model_id}"
         if any(record.deployed_at is not None for record in records):
@@ -267,7 +270,10 @@ class Models:
         return model_by_address
 
     def export(self, model_id: str, version: str) -> Iterator[bytes]:
-        """Return a version's archive in pieces. Raises `NotFound`, `Conflict` if a file is damaged."""
+        """Return a version's archive in pieces.
+
+        Raises `NotFound`, `Conflict` if a file is damaged.
+        """
         records = self.get(model_id, version)
         damages = self.damages(model_id, version)
         if damages:
@@ -275,10 +281,12 @@ class Models:
         return model_archive.write(self._storage, [record.model for record in records])
 
     def import_archive(self, archive: Path, max_bytes: int) -> list[Kept]:
-        """Import an archive of at most ``max_bytes`` unpacked; return all of the version at this node.
+        """Import an archive of at most ``max_bytes`` unpacked.
 
-        Models of parties that are here already stay, and the new ones are deployed and granted like them.
-        Raises `Invalid`, `Conflict`, `TooLarge`.
+        Return all of the version at this node.
+
+        Models of parties that are here already stay, and the new ones are deployed and granted like
+        them. Raises `Invalid`, `Conflict`, `TooLarge`.
         """
         storage = self._storage.named("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
@@ -301,7 +309,10 @@ class Models:
 
 
 def _missing(imported: Sequence[PartyModel], present: Sequence[Kept]) -> list[PartyModel]:
-    """Return the imported models whose parties have none here. Raises `Conflict` for other content."""
+    """Return the imported models whose parties have none here.
+
+    Raises `Conflict` for other content.
+    """
     by_party = {record.model.party.label: record.model for record in present}
     missing = []
     for model in imported:

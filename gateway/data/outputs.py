@@ -86,7 +86,10 @@ class Output:
 
     @property
     def address(self) -> Address:
-        """Its place in the storage. The key in the flow leads to the component's name, and that to the address."""
+        """Its place in the storage.
+
+        The key in the flow leads to the component's name, and that to the address.
+        """
         return self.run.outputs[self.run.output_keys[self.key]]
 
     @property

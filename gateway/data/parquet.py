@@ -35,7 +35,10 @@ def is_parquet(
 
 
 def schema(file: BinaryIO, what: str) -> Schema:
-    """Return the schema at the end of a file, whose name is for errors. Raises `Conflict`, `Invalid`."""
+    """Return the schema at the end of a file, whose name is for errors.
+
+    Raises `Conflict`, `Invalid`.
+    """
     with _open_parquet(file, what) as table:
         columns = table.schema_arrow
         return Schema(

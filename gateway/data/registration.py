@@ -1,4 +1,7 @@
-"""Examines tables that are registered in place, in one of the node's storages; nothing is copied."""
+"""Examines tables that are registered in place, in one of the node's storages.
+
+Nothing is copied.
+"""
 
 import hashlib
 import io
@@ -57,7 +60,8 @@ class Registration(BaseModel):
     """A table that is registered where it lies."""
 
     place: str = Field(
-        description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path in that storage.",
+        description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path "
+        "in that storage.",
         examples=["s3://joint/warehouse/customers"],
     )
     namespace: Annotated[str, follows(namespace_rule)] = Field(
@@ -73,7 +77,8 @@ class Registration(BaseModel):
     overwrite: bool = Field(default=False, description="In place of an entry of that id.")
     count: bool = Field(
         default=False,
-        description="Read all of it: count the rows of CSV, check each row and that no match id repeats.",
+        description="Read all of it: count the rows of CSV, check each row and that no match id "
+        "repeats.",
     )
 
     @property
@@ -152,12 +157,13 @@ def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
     standard_names = [f"{PARTITION}{number}" for number in range(len(names))]
     if dataset.in_place == FILE or names != standard_names:
         warnings.append(
-            "a container finds it at its own place; images that look for data_0, data_1, … alone do not: "
-            "call the files so where you can"
+            "a container finds it at its own place; images that look for data_0, data_1, … alone "
+            "do not: call the files so where you can"
         )
     if dataset.format == PARQUET:
         warnings.append(
-            "jobs may use it in components whose input lists parquet in dataFormat; others are refused"
+            "jobs may use it in components whose input lists parquet in dataFormat; others are "
+            "refused"
         )
     return warnings
 
@@ -251,7 +257,8 @@ def _missing_storage(place: str) -> str:
     host, _, path = rest.partition("/")
     if kind == S3:
         return (
-            f"to add it, write in node.yml storages: {{other: {{url: s3://HOST:PORT/{host}, username: ACCESS_KEY, "
+            f"to add it, write in node.yml storages: "
+            f"{{other: {{url: s3://HOST:PORT/{host}, username: ACCESS_KEY, "
             "password_file: FILE}}"
         )
     if kind == HDFS:

@@ -448,7 +448,10 @@ class RemoteStorage(Storage):
         return bool(names)
 
     def _abort_uploads(self, folder: str) -> None:
-        """Abort unfinished multipart uploads; without the right to, the bucket's lifecycle rule must."""
+        """Abort unfinished multipart uploads.
+
+        Without the right to, the bucket's lifecycle rule must.
+        """
         try:
             with self.remote.client("s3") as client:
                 for upload in self._unfinished_uploads(client, folder):
@@ -496,7 +499,10 @@ class RemoteStorage(Storage):
     # ------------------------------------------------------------ health
 
     def check_answers(self) -> None:
-        """Check that it answers; after a failure, also that it takes a sample. Raises `StorageFailed`."""
+        """Check that it answers; after a failure, also that it takes a sample.
+
+        Raises `StorageFailed`.
+        """
         if self._is_doubtful:
             self.check()
             return
@@ -609,7 +615,9 @@ class RemoteStorage(Storage):
 
 
 class RemoteParts:
-    """The partitions of a table that is being written; they become visible in `finish`, ``data_0`` last.
+    """The partitions of a table that is being written.
+
+    They become visible in `finish`, ``data_0`` last.
 
     A rest shorter than a piece waits in memory or on the disk, and so do all partitions after the
     first few.

@@ -1,7 +1,8 @@
 """Reports of runs as numbers and as tables for plots, and warnings about outputs.
 
-The standard prescribes neither form nor content of a report. JSON and CSV are read, and numbers and tables
-are recognised by their shape, so that vendors need not write reports in a form of this gateway's.
+The standard prescribes neither form nor content of a report. JSON and CSV are read, and numbers and
+tables are recognised by their shape, so that vendors need not write reports in a form of this
+gateway's.
 """
 
 import csv
@@ -137,7 +138,10 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return the first entries of a list as a table; None if it is not a table or has no numbers."""
+    """Return the first entries of a list as a table.
+
+    Returns None if it is not a table or has no numbers.
+    """
     if not entries:
         return None
     first = entries[:MOST_POINTS_READ]
@@ -176,7 +180,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a value that every reader of JSON accepts; of a nested one only its number of entries."""
+    """Return a value that every reader of JSON accepts.
+
+    Of a nested one only its number of entries.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | float):

@@ -20,7 +20,8 @@ def open_below(roots: Sequence[Path], requested: str) -> Source:
     """
     if not roots:
         raise NotAllowed(
-            f"uploading by server path is off on this node: data.roots is empty in its settings; {OTHER_WAY}",
+            f"uploading by server path is off on this node: data.roots is empty in its settings; "
+            f"{OTHER_WAY}",
             reason="PATH_NOT_ALLOWED",
         )
     path = PurePosixPath(requested)

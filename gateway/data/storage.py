@@ -119,7 +119,10 @@ class Storage(ABC):
         return sum(file.size for file in self.files(address).values())
 
     def partitions(self, address: Address) -> list[Stored]:
-        """Return the files of the data, in order. Raises `NotFound` if there are none or one is missing."""
+        """Return the files of the data, in order.
+
+        Raises `NotFound` if there are none or one is missing.
+        """
         if address.in_place:
             partitions = self._files_in_place(address)
         else:
@@ -151,7 +154,10 @@ class Storage(ABC):
         return sorted(shown, key=_place_in_order)
 
     def metadata(self, address: Address) -> dict[str, Any]:
-        """Return the content of ``metadata``; empty without the file. Raises `Invalid`, `TooLarge`."""
+        """Return the content of ``metadata``; empty without the file.
+
+        Raises `Invalid`, `TooLarge`.
+        """
         if METADATA not in self.files(address):
             return {}
         label = f"{address.dataset_id}/{METADATA}"
@@ -220,7 +226,10 @@ class Storage(ABC):
         start: int = 0,
         length: int | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes of all partitions, a table's with one header. Raises `NotFound` at the first."""
+        """Yield the bytes of all partitions, a table's with one header.
+
+        Raises `NotFound` at the first.
+        """
         remaining = sys.maxsize if length is None else length
         for segment in self._segments(address):
             if remaining <= 0:
@@ -254,7 +263,10 @@ class Storage(ABC):
             yield b"\n"
 
     def stamp(self, address: Address) -> tuple[int, str]:
-        """Return the length of `stream` and a text that changes with its content. Raises `NotFound`."""
+        """Return the length of `stream` and a text that changes with its content.
+
+        Raises `NotFound`.
+        """
         segments = self._segments(address)
         digest = hashlib.sha256(repr(segments).encode()).hexdigest()
         return sum(segment.size for segment in segments), digest[:32]
@@ -307,14 +319,20 @@ class Storage(ABC):
         return metadata.get("file_type") == "csv" or bool(metadata.get("column_info"))
 
     def columns(self, address: Address) -> list[str]:
-        """Return the header of a table. Raises `NotFound`, `Invalid` if it has none or is not CSV."""
+        """Return the header of a table.
+
+        Raises `NotFound`, `Invalid` if it has none or is not CSV.
+        """
         header = next(self._records(address, self.partitions(address)[0].name), None)
         if not header:
             raise Invalid([Problem(address.dataset_id, "has no header line")], reason="DATA_BROKEN")
         return header
 
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
-        """Yield the rows of a table by partitions, without headers. Raises `NotFound`, `Invalid` if it is not CSV."""
+        """Yield the rows of a table by partitions, without headers.
+
+        Raises `NotFound`, `Invalid` if it is not CSV.
+        """
         header = self.columns(address)
         for partition in self.partitions(address):
             records = self._records(address, partition.name)

@@ -116,7 +116,10 @@ def _printable(text: str, longest: int) -> str:
 
 
 class Lines:
-    """The decoded lines of a file, numbered from 1; NUL bytes and undecodable bytes are findings."""
+    """The decoded lines of a file, numbered from 1.
+
+    NUL bytes and undecodable bytes are findings.
+    """
 
     def __init__(
         self,
@@ -400,7 +403,10 @@ class PlainBlocks:
         return block
 
     def _as_utf8(self, block: bytes) -> bytes:
-        """Return the block in UTF-8; empty if it contains a byte order mark. Raises `UnicodeDecodeError`."""
+        """Return the block in UTF-8; empty if it contains a byte order mark.
+
+        Raises `UnicodeDecodeError`.
+        """
         if self._form.encoding not in (UTF8, UTF8_BOM):
             return block.decode(self._form.encoding).encode()
         if block.isascii():

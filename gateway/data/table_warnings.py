@@ -1,4 +1,7 @@
-"""Warnings about unusual rows of an uploaded table, each with a line and an example. The table is stored anyway."""
+"""Warnings about unusual rows of an uploaded table, each with a line and an example.
+
+The table is stored anyway.
+"""
 
 import re
 from collections import defaultdict
@@ -129,8 +132,8 @@ class TableWarnings:
         for name, kind in zip(self._columns, kinds, strict=True):
             if kind in ("int", "float") and _is_number(name):
                 yield (
-                    f"line 1 has numbers where names of columns belong, such as {_quoted(name)}: if the file "
-                    "has no header, upload it again with head: false (--no-head)"
+                    f"line 1 has numbers where names of columns belong, such as {_quoted(name)}: "
+                    "if the file has no header, upload it again with head: false (--no-head)"
                 )
                 return
 
@@ -138,14 +141,15 @@ class TableWarnings:
         if self._pairs is not None:
             line, cell = self._pairs
             yield (
-                f"line {line} has a cell with several values, {_quoted(cell)}: such cells (tag:value, svmlight) "
-                "are stored as text; for components that read numbers, give each value a column of its own"
+                f"line {line} has a cell with several values, {_quoted(cell)}: such cells "
+                "(tag:value, svmlight) are stored as text; for components that read numbers, give "
+                "each value a column of its own"
             )
         if self._decimal_comma is not None:
             line, cell = self._decimal_comma
             yield (
-                f"line {line} has a number with a decimal comma, {_quoted(cell)}: such cells are stored as text. "
-                "Write decimal points, and upload again"
+                f"line {line} has a number with a decimal comma, {_quoted(cell)}: such cells are "
+                "stored as text. Write decimal points, and upload again"
             )
 
     def _texts_among_numbers(self) -> Iterator[str]:
@@ -155,16 +159,16 @@ class TableWarnings:
             _, example = odd_cells[0]
             yield (
                 f"line {line} has text, such as {example}, where nearly all rows have numbers, in "
-                f"the columns {names}: they are text now. Is it a second header, a total or a missing value? "
-                "Delete it, and upload again"
+                f"the columns {names}: they are text now. Is it a second header, a total or a "
+                "missing value? Delete it, and upload again"
             )
 
     def _blank(self) -> Iterator[str]:
         if self._blank_rows:
             yield (
                 f"rows that are empty in every column: {self._blank_rows}, the first in line "
-                f"{self._first_blank_line}; they are stored as rows. If a spreadsheet left them, delete them, and "
-                "upload again"
+                f"{self._first_blank_line}; they are stored as rows. If a spreadsheet left them, "
+                "delete them, and upload again"
             )
 
     def _total(self) -> Iterator[str]:
@@ -172,8 +176,8 @@ class TableWarnings:
         if line not in self._text_by_line and _is_total(row):
             cell = next(cell for cell in row if cell)
             yield (
-                f"the last row, line {line}, looks like a total or a note ({_quoted(cell)}): it is stored as a "
-                "row. If it is not data, delete it, and upload again"
+                f"the last row, line {line}, looks like a total or a note ({_quoted(cell)}): it is "
+                "stored as a row. If it is not data, delete it, and upload again"
             )
 
 

@@ -169,7 +169,8 @@ class Edit(BaseModel):
     )
     match_id_name: str | None = Field(
         default=None,
-        description="Column that holds the ids; empty: none. Stays where the table is divided by it.",
+        description="Column that holds the ids; empty: none. Stays where the table is divided by "
+        "it.",
     )
     meta: dict[str, Any] | None = Field(
         default=None, description="Free keys to set; null deletes one."

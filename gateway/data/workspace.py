@@ -36,7 +36,8 @@ _FILE_MODE = 0o666
 _MAX_LOG_ENTRIES = 10_000  # files and folders of a run's log folder that are shortened
 GIB = 1024**3
 PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
-# More than a full disk has free in blocks that are in use; a folder can be made on many a full disk.
+# More than a full disk has free in blocks that are in use; a folder can be made on many a full
+# disk.
 _SAMPLE = b"\0" * 64 * 1024
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -73,9 +74,9 @@ def _copy_nothing(source: Address, target: Address) -> None:
 class Workspace:
     """Prepares and clears the folders of runs.
 
-    Contained: the container gets its inputs read-only and its own outputs read-write, never the storage's root.
-    Not contained (process engine): the run sees the root, with the gateway's own rights.
-    Data in a storage elsewhere is read and written by the run itself.
+    Contained: the container gets its inputs read-only and its own outputs read-write, never the
+    storage's root. Not contained (process engine): the run sees the root, with the gateway's own
+    rights. Data in a storage elsewhere is read and written by the run itself.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class Workspace:
         apart: Apart = Apart(),
         copy: Callable[[Address, Address], None] = _copy_nothing,
     ) -> None:
-        """``remote_of`` returns a run's storage elsewhere with the run's credentials; True: the run begins.
+        """``remote_of`` returns a run's storage elsewhere with the run's credentials.
+
+        True: the run begins.
 
         ``copy`` copies data in a storage elsewhere unless the target exists.
         """
@@ -264,7 +267,10 @@ def _local(addresses: Mapping[str, Address]) -> list[Address]:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint's files and folders, without links, unless the target exists. Raises `OSError`."""
+    """Copy a checkpoint's files and folders, without links, unless the target exists.
+
+    Raises `OSError`.
+    """
     if target.exists():
         return
     partial_copy = target.with_name(f".{target.name}.part")
@@ -348,7 +354,10 @@ class DiskWatch:
         bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
         written: Callable[[str, int], DiskUse] = _no_disk_use,
     ) -> None:
-        """``reserve``: bytes kept free of containers' data; ``every``: seconds; ``files``: limit of a run."""
+        """``reserve``: bytes kept free of containers' data.
+
+        ``every``: seconds; ``files``: limit of a run.
+        """
         self._workspace = workspace
         self._reserve = reserve
         self._every = every
@@ -375,7 +384,10 @@ class DiskWatch:
         raise NoSpace(f"{text}: delete data, {remedy}")
 
     def over(self, run: Run) -> Failure | None:
-        """Return the failure of a run that has written more bytes or files than allowed; None otherwise."""
+        """Return the failure of a run that has written more bytes or files than allowed.
+
+        Returns None otherwise.
+        """
         start = time.monotonic()
         if start < self._next.get(run.name, 0.0):
             return None

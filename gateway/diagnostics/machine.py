@@ -138,7 +138,8 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
     open_to_all = ", ".join(remote.name for remote in remotes if remote.kind == HDFS)
     if open_to_all:
         yield Risk(
-            f"containers can change all of {open_to_all}: HDFS believes the name that a client gives",
+            f"containers can change all of {open_to_all}: HDFS believes the name that a client "
+            f"gives",
             "keep there only what every image that runs here may read; for more, use S3 with role",
         )
 

@@ -165,7 +165,10 @@ def _certificate_risks(
     outdated: Sequence[str],
     now: datetime,
 ) -> Iterator[Risk]:
-    """Yield the risks of usable certificates; ``outdated``: newer files than the running listener's."""
+    """Yield the risks of usable certificates.
+
+    ``outdated``: newer files than the running listener's.
+    """
     if outdated:
         yield Risk(
             f"newer than what the listener serves: {', '.join(outdated)}",
@@ -186,7 +189,8 @@ def _certificate_risks(
     if soon:
         yield Risk(
             f"these expire soon: {', '.join(soon)}",
-            "renew them; those of routes are reloaded by themselves, the listener's at the next start",
+            "renew them; those of routes are reloaded by themselves, the listener's at the next "
+            "start",
         )
 
 
@@ -314,8 +318,8 @@ def routes_of(settings: Settings) -> Step:
     if problems:
         return _silent_routes(problems, total)
     return trials.ok(
-        f"{total}; something listens at each address; "
-        f"bfia-gateway route test {shlex.quote(addresses[0][0])} tests the whole link of one"
+        f"{total}; something listens at each address; bfia-gateway route test "
+        f"{shlex.quote(addresses[0][0])} tests the whole link of one"
     )
 
 

@@ -1,8 +1,11 @@
-"""Texts for people in English and in Simplified Chinese; reasons, states and names are not translated.
+"""Texts for people in English and in Simplified Chinese.
 
-The code contains the English. `zh.yml` maps it to Chinese: a text as a whole, or a template such as ``{file} exists
-already``, which stands for all texts of that form. A template's value is translated, too, if it has several words
-or is "none"; a value of one word only if its name in the template is capitalised. Names of values:
+Reasons, states and names are not translated.
+
+The code contains the English. `zh.yml` maps it to Chinese: a text as a whole, or a template such as
+``{file} exists already``, which stands for all texts of that form. A template's value is
+translated, too, if it has several words or is "none"; a value of one word only if its name in the
+template is capitalised. Names of values:
 
 - ``n`` is a number;
 - ``party`` is one or more parties, such as guest.0;
@@ -134,7 +137,10 @@ def next_step(
     language: str,
     node: str = "",
 ) -> str:
-    """Return the next step of a reason, empty for an unknown one; ``node``: the other node in question."""
+    """Return the next step of a reason, empty for an unknown one.
+
+    ``node``: the other node in question.
+    """
     explanation = reason_of(reason)
     if explanation is None:
         return ""
@@ -174,7 +180,9 @@ def of_texts(
     language: str,
     field: str = "",
 ) -> Any:
-    """Return plain data with its texts for people in a language; names, states and users' texts stay.
+    """Return plain data with its texts for people in a language.
+
+    Names, states and users' texts stay.
 
     ``field``: the name of the value, if it has one.
     """
