@@ -1,9 +1,9 @@
-"""Reads a vendor's self-description, JSON, into a `Component`.
+"""Reads a vendor's self-description of a component, a JSON document, into a `Component`.
 
 A description is refused if the gateway cannot run the component by it: a field of the wrong shape,
 no name, no roles, no list of parameters, inputs or outputs, a duplicate name in a list, a
-misspelled type. Fields that are only displayed, and contradictions with which the component may
-still work, are warnings: vendors' published descriptions have all of them.
+misspelled type. Other faults are warnings, because vendors' published descriptions have all of
+them: faults in fields that are only displayed, and contradictions that need not break a job.
 """
 
 import re
@@ -36,12 +36,15 @@ from provider_registry.values import flaw, json_of, number
 
 MAX_BINDING = 1000  # entries read from a list given as JSON text; the schema bounds a real list
 
+# The published forms of ``bindingData`` and ``validator``. Repetitions are bounded: the texts come
+# from other institutions, and matching must stay fast.
 _FUNCTION = re.compile(r"call_function\s{1,8}([A-Za-z_][\w.]{0,255})\s{0,8}(?:\(\s{0,8}\))?")
 _EXPRESSION = re.compile(r"regular\s{0,8}[:：-](.*)", re.DOTALL)
 _RANGE = re.compile(r"([(\[])([^,]{0,64}),([^,]{0,64})([)\]])")
 _WIDE_BRACKETS = str.maketrans("（），【】［］", "(),[][]")
 _QUOTES = ("''", '""', "‘’", "“”")
 _NO_EXPRESSION = ("", "正则项")  # placeholders of the published example: no check
+# Spellings of a range's bound that is none, in lower case.
 _UNBOUNDED = ("", "inf", "-inf", "+inf", "∞", "-∞", "+∞", "sup")
 _RESPELLED = {"editeable": "editable", "redio": "radio"}  # misspelled in the format itself
 
@@ -55,16 +58,21 @@ def component(
     provider: str | None = None,
     version: str | None = None,
 ) -> tuple[Component, tuple[Problem, ...]]:
-    """Read one description, part of a document within its bounds, and return it with its warnings.
+    """Read the description of one component; return it with the warnings about it.
 
-    ``provider`` and ``version`` of the registration win over the description's own. Raises
-    InvalidDescription with every problem, each under ``path``, and the warnings about the rest.
+    - ``document``: part of a registration whose size `model.document_problem` has checked
+    - ``path``: of the description in the registration; problems and warnings begin with it
+    - ``provider``, ``version``: of the registration; they win over the description's own
+
+    Raises `InvalidDescription` with every problem, and with the warnings about the valid parts.
     """
     foreign_problems = foreign.description_problems(document, path)
     if foreign_problems:
         raise InvalidDescription(bounded(foreign_problems))
     parameters_path = join(path, "inputParam")
-    parameters = document.get("inputParam") if isinstance(document, Mapping) else None
+    parameters = None
+    if isinstance(document, Mapping):
+        parameters = document.get("inputParam")
     problems = [
         *schema.DESCRIPTION.problems(document, path),
         *_repeated_names(document, path),
@@ -89,9 +97,10 @@ def _invalid(
     provider: str | None,
     version: str | None,
 ) -> InvalidDescription:
-    """Return the error of an invalid description.
+    """Return the error of a description that has problems with its shape.
 
-    Contradictions in its valid parameters, warnings otherwise, are reported as problems.
+    Contradictions within its valid parameters are only warnings in a valid description; here they
+    are reported as problems too, so that the vendor can mend everything in one go.
     """
     if not isinstance(document, Mapping):
         document = {}
@@ -108,7 +117,10 @@ def _invalid(
 
 
 def _check_valid_parameters(parameters: Any, path: str) -> tuple[list[Problem], list[Problem]]:
-    """Return the contradictions in the parameters that keep the schema, and their unclear spellings."""
+    """Check the parameters that keep the schema, in a description that does not.
+
+    Returns their contradictions and their unclear spellings, both empty if there is no list.
+    """
     problems: list[Problem] = []
     unclear: list[Problem] = []
     if not isinstance(parameters, list):
@@ -127,18 +139,25 @@ def _repeated_names(document: Any, path: str) -> Iterator[Problem]:
         return
     for field in ("inputParam", "inputData", "outputData"):
         items = document.get(field)
-        if not isinstance(items, list):
+        if isinstance(items, list):
+            yield from _repeated_names_in_list(items, field, path)
+
+
+def _repeated_names_in_list(items: list[Any], field: str, path: str) -> Iterator[Problem]:
+    """Yield a problem for each entry of one list that repeats the name of an earlier one.
+
+    Entries without a proper name are left to the schema.
+    """
+    first_index: dict[str, int] = {}
+    for index, item in enumerate(items):
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
             continue
-        first_index: dict[str, int] = {}
-        for index, item in enumerate(items):
-            name = item.get("name") if isinstance(item, Mapping) else None
-            if not isinstance(name, str):
-                continue
-            if name in first_index:
-                rule = f"repeats the name of {field}[{first_index[name]}]"
-                yield Problem(join(path, field, index, "name"), rule, name)
-            else:
-                first_index[name] = index
+        name = item["name"]
+        if name not in first_index:
+            first_index[name] = index
+            continue
+        rule = f"repeats the name of {field}[{first_index[name]}]"
+        yield Problem(join(path, field, index, "name"), rule, name)
 
 
 def from_valid(
@@ -148,7 +167,10 @@ def from_valid(
     provider: str | None = None,
     version: str | None = None,
 ) -> tuple[Component, list[Problem]]:
-    """Read a description of valid shape; return it with the warnings about its spellings."""
+    """Read a description that keeps the schema; return it with the warnings about its spellings.
+
+    For the parameters see `component`.
+    """
     unclear: list[Problem] = []
     parameters = tuple(
         _read_parameter(item, join(path, "inputParam", index), unclear)
@@ -176,6 +198,7 @@ def from_valid(
 
 
 def _read_data_specs(items: list[Mapping[str, Any]]) -> tuple[DataSpec, ...]:
+    """Read ``inputData`` or ``outputData``."""
     return tuple(
         DataSpec(
             name=item["name"],
@@ -188,7 +211,7 @@ def _read_data_specs(items: list[Mapping[str, Any]]) -> tuple[DataSpec, ...]:
 
 
 def text(value: Any) -> str:
-    """Return display text; empty if the field is absent."""
+    """Return the text of a field that is only displayed; "" if it is absent or not a text."""
     if isinstance(value, str):
         return value
     return ""
@@ -202,7 +225,10 @@ def _read_parameter(
     path: str,
     unclear: list[Problem],
 ) -> Parameter:
-    """Read one parameter; warnings about its spellings are added to ``unclear``."""
+    """Read one parameter; warnings about its spellings are added to ``unclear``.
+
+    ``item`` is its description, which is at ``path`` of the registration.
+    """
     optional, optional_warning = _read_optional(item.get("optional"))
     binding = _read_binding(item.get("bindingData"))
     validator, validator_warning = _read_validator(item.get("validator"))
@@ -237,7 +263,7 @@ def _read_parameter(
 
 
 def _read_default(value: Any) -> str | None:
-    """Return a default as text: None if absent, empty if blank."""
+    """Return a default as text: None if there is none, "" if it is blank."""
     if value is None:
         return None
     default = as_text(value)
@@ -247,19 +273,24 @@ def _read_default(value: Any) -> str | None:
 
 
 def _read_optional(value: Any) -> tuple[bool, str]:
-    """Read ``optional``, a boolean or its text in any case, and a warning; absent means true."""
-    spelling = "" if value is None else as_text(value).strip().lower()
+    """Read ``optional``, a boolean or its text in any case; return it with a warning or "".
+
+    An absent or blank value means true.
+    """
+    spelling = ""
+    if value is not None:
+        spelling = as_text(value).strip().lower()
     if not spelling:
         return True, "is missing; read as true"
     return spelling != "false", ""
 
 
 class _Binding(NamedTuple):
-    """A read ``bindingData``: the choices as text or a callback's name; neither: any value."""
+    """The content of ``bindingData``: choices or a callback. Without both, any value is allowed."""
 
-    values: tuple[str, ...] | None = None
-    function: str | None = None
-    warning: str = ""
+    values: tuple[str, ...] | None = None  # the choices as text
+    function: str | None = None  # name of the callback that supplies the choices
+    warning: str = ""  # about the spelling; "" without one
 
 
 def _read_binding(value: Any) -> _Binding:
@@ -272,19 +303,27 @@ def _read_binding(value: Any) -> _Binding:
         call = _FUNCTION.fullmatch(value.strip())
         if call:
             return _Binding(function=call[1])
-        if value.strip() and not isinstance(json_of(value), list):
+        is_list = isinstance(json_of(value), list)
+        if value.strip() and not is_list:
             warning = "is neither a list nor call_function <name>(); any value is allowed"
             return _Binding(warning=warning)
-    entries = _read_choices(value)
-    values = tuple(entry.value for entry in entries if entry is not None)
+    return _binding_of(_read_choices(value))
+
+
+def _binding_of(choices: "list[_Choice | None]") -> _Binding:
+    """Return the binding to some choices, as `_read_choices` returns them; None is unusable."""
+    values = tuple(choice.value for choice in choices if choice is not None)
     warning = ""
-    if None in entries:
+    if None in choices:
         warning = "has entries without a plain value, which are left out"
     return _Binding(values=values or None, warning=warning)
 
 
 def labels(value: Any) -> dict[str, str]:
-    """Return the labels of ``bindingData`` by the choice they belong to, without empty ones."""
+    """Return the labels that ``bindingData`` gives to its choices, by the choice as text.
+
+    Choices without a label are left out.
+    """
     choices = [choice for choice in _read_choices(value) if choice is not None]
     return {choice.value: choice.label for choice in choices if choice.label}
 
@@ -297,7 +336,10 @@ class _Choice(NamedTuple):
 
 
 def _read_choices(value: Any) -> list[_Choice | None]:
-    """Read a list or its JSON text; an entry without a plain value is None."""
+    """Read the choices of a list or of its JSON text; an entry without a plain value is None.
+
+    Empty for anything that is not a list. Entries after `MAX_BINDING` are ignored.
+    """
     if isinstance(value, str):
         value = json_of(value)
     if not isinstance(value, list):
@@ -306,20 +348,30 @@ def _read_choices(value: Any) -> list[_Choice | None]:
 
 
 def _read_choice(item: Any) -> _Choice | None:
+    """Read one choice: {label, value} or a plain value, which has no label."""
     value, label = item, None
     if isinstance(item, dict):
         value = item.get("value")
         label = item.get("label")
-    if not isinstance(value, (str, int, float)) or not encodable(as_text(value)):
+    if not _is_plain(value):
         return None
     label_text = ""
-    if isinstance(label, (str, int, float)) and encodable(as_text(label)):
+    if _is_plain(label):
         label_text = as_text(label)
     return _Choice(as_text(value), label_text)
 
 
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a text, number or boolean that can be stored."""
+    return isinstance(value, (str, int, float)) and encodable(as_text(value))
+
+
 def _read_validator(value: Any) -> tuple[Validator | None, str]:
-    """Read ``validator``, an expression or a range, and a warning; a placeholder means no check."""
+    """Read ``validator``, an expression or a range; return it with a warning or "".
+
+    None without a warning: the description asks for no check. None with one: nothing can be
+    checked.
+    """
     spelling = text(value).strip()
     if not spelling:
         return None, ""
@@ -333,41 +385,57 @@ def _read_validator(value: Any) -> tuple[Validator | None, str]:
 
 
 def _read_expression(spelling: str, pattern: str) -> tuple[Validator | None, str]:
-    if len(pattern) > 1 and pattern[0] + pattern[-1] in _QUOTES:
+    """Read a regular expression, as `_read_validator` does.
+
+    ``spelling`` is the whole validator, ``pattern`` the part after ``regular:``, perhaps quoted.
+    """
+    is_quoted = len(pattern) > 1 and pattern[0] + pattern[-1] in _QUOTES
+    if is_quoted:
         pattern = pattern[1:-1]
     if pattern.strip() in _NO_EXPRESSION:
         return None, ""
-    wrong = flaw(pattern)
-    if wrong:
-        return None, f"{wrong}, so nothing is checked"
+    reason = flaw(pattern)
+    if reason:
+        return None, f"{reason}, so nothing is checked"
     return Validator(spelling, pattern=pattern), ""
 
 
 def _read_range(spelling: str, match: re.Match[str]) -> tuple[Validator | None, str]:
-    """Read a range.
+    """Read a range, as `_read_validator` does.
 
-    Round brackets alone are the format's only notation and say nothing of the bounds, which then
-    belong to the range; next to a square bracket, a round one excludes its bound.
+    The format writes all ranges with round brackets, which say nothing about the bounds: they
+    belong to the range. A round bracket excludes its bound only if the other bracket is square.
     """
     opening, low, high, closing = (part.strip() for part in match.groups())
     lower = number(low)
     upper = number(high)
-    if not _is_bound(low, lower) or not _is_bound(high, upper):
+    are_bounds = _is_bound(low, lower) and _is_bound(high, upper)
+    if not are_bounds:
         return None, "has a bound that is not a number, so nothing is checked"
     if lower is None and upper is None:
         return None, ""
-    if lower is not None and upper is not None and lower > upper:
+    if _is_reversed(lower, upper):
         return None, "has a lower bound above the upper one, so nothing is checked"
     has_square = opening == "[" or closing == "]"
+    excludes_lower = has_square and opening == "("
+    excludes_upper = has_square and closing == ")"
     validator = Validator(
         spelling,
         lower,
         upper,
-        lower_open=has_square and opening == "(" and lower is not None,
-        upper_open=has_square and closing == ")" and upper is not None,
+        lower_open=excludes_lower and lower is not None,
+        upper_open=excludes_upper and upper is not None,
     )
     return validator, ""
 
 
+def _is_reversed(lower: float | None, upper: float | None) -> bool:
+    """Return whether a range has both bounds, in the wrong order."""
+    if lower is None or upper is None:
+        return False
+    return lower > upper
+
+
 def _is_bound(spelling: str, value: float | None) -> bool:
+    """Return whether a bound is usable: a number (``value``), or a spelling of no bound."""
     return value is not None or spelling.lower() in _UNBOUNDED

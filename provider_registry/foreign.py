@@ -1,4 +1,7 @@
-"""Recognizes descriptions written for another platform, and names the counterpart of each field."""
+"""Recognises descriptions written for other platforms: FATE, SecretFlow and Kuscia.
+
+They are refused with a problem for each field, which suggests the field's counterpart here.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,8 +16,13 @@ _REGISTRATION = (
 _PARAMETERS = "inputParam: [{name, type, optional, defaultValue, bindingData, …}]"
 _INPUTS = "inputData: [{name, category, dataFormat}]"
 _OUTPUTS = "outputData: [{name, category, dataFormat}]"
+_FATE_OUTPUTS = f"{_OUTPUTS}; category dataset for data, model for model, report for metric"
+_SECRETFLOW_OUTPUTS = (
+    f"{_OUTPUTS}; category dataset for sf.table, model for sf.model, report for sf.report"
+)
 
-# A field of the other platform -> its counterpart here; empty: none.
+# Path of a field on another platform -> the field here that means the same, as a suggestion to the
+# vendor; "" without one.
 Counterparts = Mapping[str, str]
 
 _FATE_COMPONENT: Counterparts = {
@@ -25,7 +33,7 @@ _FATE_COMPONENT: Counterparts = {
     "roles": "roleList",
     "parameters": _PARAMETERS,
     "input_artifacts": f"{_INPUTS}; category dataset for data, model for model",
-    "output_artifacts": f"{_OUTPUTS}; category dataset for data, model for model, report for metric",
+    "output_artifacts": _FATE_OUTPUTS,
     "labels": "",
 }
 _SECRETFLOW_COMPONENT: Counterparts = {
@@ -34,7 +42,7 @@ _SECRETFLOW_COMPONENT: Counterparts = {
     "version": "version of the registration",
     "attrs": f"{_PARAMETERS}; allowedValues are its bindingData",
     "inputs": f"{_INPUTS}; category dataset for sf.table, model for sf.model",
-    "outputs": f"{_OUTPUTS}; category dataset for sf.table, model for sf.model, report for sf.report",
+    "outputs": _SECRETFLOW_OUTPUTS,
     "domain": "",
 }
 _APP_IMAGE: Counterparts = {
@@ -51,7 +59,8 @@ _APP_IMAGE: Counterparts = {
 def registration_problems(body: Any) -> list[Problem]:
     """Return the changes that turn a description of another platform into a registration.
 
-    Empty for any other body.
+    ``body`` is that of a request to register a provider. Empty for a body in our own form or in
+    an unknown one.
     """
     if not isinstance(body, Mapping) or "components_description" in body:
         return []
@@ -65,19 +74,22 @@ def registration_problems(body: Any) -> list[Problem]:
 
 
 def description_problems(document: Any, path: str) -> list[Problem]:
-    """Return the changes that turn one component's description, at a path of a registration, into the format's.
+    """Return the changes that turn the description of one component into the standard's format.
 
-    Empty unless the description is FATE's or SecretFlow's.
+    ``path`` is that of the description in a registration. Empty unless the description is one of
+    FATE's or of SecretFlow's.
     """
     if is_fate_component(document):
         document = document["component"]
         path = join(path, "component")
     if not isinstance(document, Mapping) or "inputParam" in document:
         return []
-    if "input_artifacts" in document or "output_artifacts" in document:
+    is_fate = "input_artifacts" in document or "output_artifacts" in document
+    if is_fate:
         problem = Problem(path or ROOT, "is a component description of FATE 2.x")
         return [problem, *_field_problems(document, _FATE_COMPONENT, path)]
-    if isinstance(document.get("attrs"), list) and "inputs" in document:
+    is_secretflow = isinstance(document.get("attrs"), list) and "inputs" in document
+    if is_secretflow:
         problem = Problem(path or ROOT, "is a component of SecretFlow")
         fields = _field_problems(document, _SECRETFLOW_COMPONENT, path)
         return [problem, *fields, _missing_roles(path)]
@@ -85,7 +97,7 @@ def description_problems(document: Any, path: str) -> list[Problem]:
 
 
 def is_fate_component(document: Any) -> bool:
-    """Return whether a document has the form in which FATE's components describe themselves."""
+    """Return whether a document is ``{component: …}``, as FATE 2.x describes a component."""
     if not isinstance(document, Mapping):
         return False
     component = document.get("component")
@@ -98,6 +110,7 @@ def is_fate_component(document: Any) -> bool:
 
 
 def _fate_registration_problems(body: Mapping[str, Any]) -> list[Problem]:
+    """Return the changes for the description of one component of FATE."""
     return [
         _form_problem("is a component description of FATE 2.x, not a registration"),
         *_field_problems(body["component"], _FATE_COMPONENT, "component"),
@@ -106,18 +119,24 @@ def _fate_registration_problems(body: Mapping[str, Any]) -> list[Problem]:
 
 
 def _secretflow_registration_problems(components: list[Any]) -> list[Problem]:
-    """Return the changes for a list of components, with the first one as the example."""
-    first = components[0] if components else {}
+    """Return the changes for SecretFlow's list of components; its first one is the example."""
+    example = {}
+    if components:
+        example = components[0]
     return [
         _form_problem("is a component list of SecretFlow, not a registration"),
-        *_field_problems(first, _SECRETFLOW_COMPONENT, "comps[0]"),
+        *_field_problems(example, _SECRETFLOW_COMPONENT, "comps[0]"),
         _missing_roles("comps[0]"),
         _missing_image("SecretFlow"),
     ]
 
 
 def _app_image_problems(body: Mapping[str, Any]) -> list[Problem]:
-    rule = "is missing: an AppImage describes no components, with their roles, parameters, inputs and outputs"
+    """Return the changes for an AppImage of Kuscia."""
+    rule = (
+        "is missing: an AppImage describes no components, with their roles, parameters, "
+        "inputs and outputs"
+    )
     return [
         _form_problem("is an AppImage of Kuscia, not a registration"),
         *_field_problems(body, _APP_IMAGE, ""),
@@ -130,11 +149,15 @@ def _app_image_problems(body: Mapping[str, Any]) -> list[Problem]:
 
 
 def _form_problem(rule: str) -> Problem:
+    """Return the problem of a whole body, with the form of a registration as the suggestion."""
     return Problem(ROOT, rule, None, _REGISTRATION)
 
 
 def _field_problems(document: Any, counterparts: Counterparts, path: str) -> Iterator[Problem]:
-    """Yield a problem for each of the other platform's fields that a document has."""
+    """Yield a problem for each field of another platform that a document has.
+
+    ``path`` is that of the document in the request; "" for the request itself.
+    """
     for field, counterpart in counterparts.items():
         value = _value_at(document, field)
         if value is None:
@@ -149,8 +172,8 @@ def _value_at(document: Any, path: str) -> Any:
     """Return the value at a path such as ``spec.containers[0].ports``; None if there is none."""
     value = document
     for step in path.replace("[0]", ".0").split("."):
-        if step == "0" and isinstance(value, list) and value:
-            value = value[0]
+        if step == "0" and isinstance(value, list):
+            value = next(iter(value), None)
         elif isinstance(value, Mapping):
             value = value.get(step)
         else:
@@ -159,7 +182,10 @@ def _value_at(document: Any, path: str) -> Any:
 
 
 def _app_image_reference(body: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the counterpart of an AppImage's image, if it names one."""
+    """Yield the image of an AppImage as one reference, name and tag.
+
+    Nothing if it names no image.
+    """
     image = _value_at(body, "spec.image")
     if not isinstance(image, Mapping) or not isinstance(image.get("name"), str):
         return
@@ -170,10 +196,12 @@ def _app_image_reference(body: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _missing_image(platform: str) -> Problem:
+    """Return the problem of a description that does not name the component's image."""
     rule = f"is missing: {platform} describes a component without its image"
     return Problem("metadata.image", rule)
 
 
 def _missing_roles(path: str) -> Problem:
+    """Return the problem of a component of SecretFlow, at a path, that does not name its roles."""
     rule = "is missing: SecretFlow describes a component without its roles"
     return Problem(join(path, "roleList"), rule, None, '["guest", "host"]')

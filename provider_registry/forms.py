@@ -1,8 +1,9 @@
-"""The parameters of a component as a JSON Schema, from which a form is shown and with which values are checked.
+"""Builds the JSON Schema of a component's parameters, for forms and for checking their values.
 
 Everything in it comes from the description. Values that the schema accepts pass `values.check`
-without a warning, except for expressions that are not portable or not for text, and ranges for
-text. Hints that JSON Schema cannot express are in ``x-bfia``.
+without a warning, with two exceptions that the schema leaves out: expressions that are not
+portable or not for text, and ranges for text. Hints that JSON Schema cannot express are in
+``x-bfia``.
 """
 
 import json
@@ -29,7 +30,10 @@ _LARGEST_WHOLE = 1e15  # above it, a float no longer shows each whole number
 
 
 def form(component: Component) -> dict[str, Any]:
-    """Return the JSON Schema of a component's parameters, in the order of the description."""
+    """Return the JSON Schema of a component's parameters, in the order of the description.
+
+    The schema is an object with one property per parameter; its ``x-bfia`` names the component.
+    """
     schema: dict[str, Any] = {
         "$schema": DIALECT,
         "title": component.title or component.name,
@@ -78,19 +82,33 @@ def _parameter_schema(parameter: Parameter, labels: Mapping[str, str]) -> dict[s
 
 
 def _accepted_values(parameter: Parameter, kind: ValueKind) -> dict[str, Any]:
-    """Return the keywords that restrict a parameter's value: type, choices, range and expression."""
+    """Return the keywords that restrict the value: type, choices, range and expression.
+
+    ``kind`` is that of the declared type.
+    """
     schema: dict[str, Any] = {}
     if kind is not ValueKind.OTHER:
         schema["type"] = str(kind)
-    choices = parameter.binding
-    if choices is None:
+    if parameter.binding is None:
         return schema | _validator_keywords(parameter.validator, kind)
-    if all(reads_as(kind, choice) for choice in choices):
-        return schema | {"enum": _unique(_value(kind, choice) for choice in choices)}
-    if kind is ValueKind.LIST:
-        return schema | {"items": {"enum": _elements(choices)}}
-    # Choices that contradict the declared type count for more than it does.
-    return {"enum": _unique(_value(kind, choice) for choice in choices)}
+    return _choice_keywords(parameter.binding, kind, schema)
+
+
+def _choice_keywords(
+    choices: Sequence[str], kind: ValueKind, type_keyword: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the keywords for a parameter with choices.
+
+    Choices that are not of the declared type win over it: the type is then left out. Those of a
+    list are the choices for its elements.
+    """
+    choices_fit = all(reads_as(kind, choice) for choice in choices)
+    if kind is ValueKind.LIST and not choices_fit:
+        return type_keyword | {"items": {"enum": _elements(choices)}}
+    enum = {"enum": _unique(_value(kind, choice) for choice in choices)}
+    if choices_fit:
+        return type_keyword | enum
+    return enum
 
 
 def _elements(choices: Iterable[str]) -> list[Any]:
@@ -105,32 +123,42 @@ def _elements(choices: Iterable[str]) -> list[Any]:
 
 
 def _validator_keywords(validator: Validator | None, kind: ValueKind) -> dict[str, Any]:
-    """Return a parameter's check as keywords; empty if no schema expresses it or matching may be slow."""
+    """Return the keywords for a parameter's check.
+
+    Empty without a check, and for one that a schema cannot express: a range for text, an
+    expression for anything but text, or an expression that other programs may match differently
+    or slowly.
+    """
     if validator is None:
         return {}
     if validator.pattern is not None:
-        is_portable = _PORTABLE.fullmatch(validator.pattern) is not None
-        if kind is not ValueKind.TEXT or not is_portable:
-            return {}
-        return {"pattern": f"^(?:{validator.pattern})$"}
+        return _pattern_keyword(validator.pattern, kind)
     if kind not in _RANGED_KINDS:
         return {}
     return _range_keywords(validator)
 
 
+def _pattern_keyword(pattern: str, kind: ValueKind) -> dict[str, Any]:
+    """Return the keyword for an expression, which must match the whole value."""
+    is_portable = _PORTABLE.fullmatch(pattern) is not None
+    if kind is not ValueKind.TEXT or not is_portable:
+        return {}
+    return {"pattern": f"^(?:{pattern})$"}
+
+
 def _range_keywords(validator: Validator) -> dict[str, Any]:
-    keywords = {}
-    if validator.lower is not None:
-        keyword = "exclusiveMinimum" if validator.lower_open else "minimum"
-        keywords[keyword] = _json_number(validator.lower)
-    if validator.upper is not None:
-        keyword = "exclusiveMaximum" if validator.upper_open else "maximum"
-        keywords[keyword] = _json_number(validator.upper)
-    return keywords
+    """Return the keywords for the bounds that a range has."""
+    lower = "exclusiveMinimum" if validator.lower_open else "minimum"
+    upper = "exclusiveMaximum" if validator.upper_open else "maximum"
+    bounds = {lower: validator.lower, upper: validator.upper}
+    return {keyword: _json_number(bound) for keyword, bound in bounds.items() if bound is not None}
 
 
 def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return how a form shows a parameter, and the container's variable for its value."""
+    """Return how a form shows a parameter, and the variable with its value in the container.
+
+    ``labels`` has the labels of choices; those equal to their choice are left out.
+    """
     hints = {
         "variable": VARIABLE_PREFIX + parameter.name,
         "type": parameter.type,
@@ -155,7 +183,11 @@ def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _requirements(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """Return ``required`` for the parameters always shown, and ``allOf`` for those shown on a condition."""
+    """Return the keywords for the parameters that a job must give.
+
+    ``required`` lists the parameters that are always shown, ``allOf`` has an ``if`` for each
+    parameter that is shown on a condition. Either is left out if it would be empty.
+    """
     conditions = _Conditions(parameters)
     always = []
     conditional = []
@@ -180,15 +212,17 @@ class _Conditions:
     """Translates ``dependsOn`` of a component's parameters into schemas."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
+        """Index the parameters, and the spellings of their choices, by name."""
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._spellings = {
             parameter.name: _by_lower_case(parameter.binding or ()) for parameter in parameters
         }
 
     def alternatives(self, parameter: Parameter) -> list[dict[str, Any]]:
-        """Return when a parameter is shown, each alternative as a schema; empty if it always is.
+        """Return schemas for a parameter's conditions. One of them must hold for it to be shown.
 
-        Conditions are read as in `values.check`: one on an unknown parameter always holds.
+        Empty if the parameter is always shown. Conditions are read as in `values.check`: one on an
+        unknown parameter always holds.
         """
         schemas: list[dict[str, Any]] = []
         for condition in parameter.depends_on:
@@ -202,7 +236,10 @@ class _Conditions:
         return schemas
 
     def _has_value(self, parameter: Parameter, expected: str) -> dict[str, Any]:
-        """Return the schema of a parameter with the expected value, in any case, set or by default."""
+        """Return the schema that holds while a parameter has the expected value.
+
+        The value counts in any case, and also if it is only the default.
+        """
         kind = kind_of(parameter.type)
         spellings = [*self._spellings[parameter.name].get(expected.lower(), []), expected]
         values: list[Any] = []
@@ -227,7 +264,7 @@ def _by_lower_case(choices: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def _value(kind: ValueKind, text: str) -> Any:
-    """Return the value of a kind that a text spells; the text itself if it spells none."""
+    """Return the JSON value of a kind that a text spells; the text itself if it spells none."""
     if not reads_as(kind, text):
         return text
     match kind:
@@ -237,13 +274,23 @@ def _value(kind: ValueKind, text: str) -> Any:
             return text.strip().lower() == "true"
         case ValueKind.OBJECT | ValueKind.LIST:
             return _structure(text)
-        case _:
-            as_number = number(text)
-            return text if as_number is None else _json_number(as_number)
+        case ValueKind.INTEGER | ValueKind.NUMBER:
+            return _number_or_text(text)
+
+
+def _number_or_text(text: str) -> Any:
+    """Return the number that a text spells; the text for one that JSON has not, such as inf."""
+    as_number = number(text)
+    if as_number is None:
+        return text
+    return _json_number(as_number)
 
 
 def _structure(text: str) -> Any:
-    """Return the object or list that a text spells; the text if the value is not usable."""
+    """Return the object or list that a text spells.
+
+    The text if it is too large or deeply nested.
+    """
     value = json_of(text)
     if document_problem(value) is not None:
         return text
@@ -258,9 +305,9 @@ def _json_number(value: float) -> int | float:
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:
-    """Leave out repeats, which an ``enum`` must not have.
+    """Return the values without repeats, which JSON Schema forbids in an ``enum``.
 
-    ``true`` repeats neither 1 nor its own text.
+    Values of different types are different: ``true`` repeats neither 1 nor "true".
     """
     by_identity = {}
     for value in values:

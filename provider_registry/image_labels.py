@@ -15,7 +15,7 @@ from provider_registry.values import json_of
 
 MAX_LABELS = 20_000  # read from one image
 
-_LABEL = "component.*"  # how messages refer to the labels
+_LABEL = "component.*"  # the name of the labels in messages
 _NUMBERED = re.compile(
     r"component\.(\d{1,4})\.(?:(parameter|input|output)\.(\d{1,4})\.)?([A-Za-z_]{1,64})"
 )
@@ -34,7 +34,10 @@ def differences(
     provider: Provider,
     image: str,
 ) -> tuple[Problem, ...]:
-    """Return a warning for each difference between an image's labels and the provider's registration."""
+    """Return a warning for each difference between an image's labels and the registration.
+
+    ``image`` is the name of the image in the registration. Empty for an image without such labels.
+    """
     return bounded(_differences(labels, provider, image))
 
 
@@ -44,22 +47,21 @@ def differences(
 def _read_descriptions(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Read numbered labels into descriptions by component name.
 
-    Entries without a name are left out.
+    Components and entries of lists without a name are left out.
     """
     documents: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     # (component's number, field) -> entry's number -> entry
-    lists: defaultdict[tuple[str, str], defaultdict[str, dict[str, str]]]
-    lists = defaultdict(lambda: defaultdict(dict))
+    lists: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for label, value in list(labels.items())[:MAX_LABELS]:
         match = _NUMBERED.fullmatch(label)
         if match is None:
             continue
         component, kind, entry, field = match.groups()
-        document = documents[component]
         if kind is None:
-            document[_FIELD_OF_LABEL.get(field, field)] = value
+            documents[component][_FIELD_OF_LABEL.get(field, field)] = value
         else:
-            lists[component, _FIELD_OF_KIND[kind]][entry][field] = value
+            entries = lists.setdefault((component, _FIELD_OF_KIND[kind]), {})
+            entries.setdefault(entry, {})[field] = value
     for (component, list_field), entries in lists.items():
         documents[component][list_field] = _named_entries(entries)
     return {
@@ -83,6 +85,7 @@ def _differences(
     provider: Provider,
     image: str,
 ) -> Iterator[Problem]:
+    """Yield the warnings of `differences`: first about missing components, then about others."""
     labelled = _read_descriptions(labels)
     if not labelled:
         return
@@ -91,10 +94,7 @@ def _differences(
         for name, component in provider.components.items()
         if provider.image_for(name) == image
     }
-    for name in registered:
-        if name not in labelled:
-            rule = f"is registered for {image}, whose label {_LABEL} does not name it"
-            yield Problem(join("components_description", name), rule, name)
+    yield from _unlabelled_components(labelled, registered, image)
     for name, document in labelled.items():
         path = join("components_description", name)
         if name in registered:
@@ -104,13 +104,27 @@ def _differences(
             yield Problem(path, rule, None)
 
 
+def _unlabelled_components(
+    labelled: Mapping[str, Any], registered: Mapping[str, Any], image: str
+) -> Iterator[Problem]:
+    """Yield a warning for each registered component of the image that its labels do not name."""
+    for name in registered:
+        if name not in labelled:
+            rule = f"is registered for {image}, whose label {_LABEL} does not name it"
+            yield Problem(join("components_description", name), rule, name)
+
+
 def _compare(
     path: str,
     labelled: Any,
     registered: Any,
     image: str,
 ) -> Iterator[Problem]:
-    """Compare the fields that a label gives, and for lists also the entries that it leaves out."""
+    """Compare a labelled with a registered value, both at a path of the registration.
+
+    Of an object, only the fields that a label gives are compared. Of a list, entries that the
+    labels leave out are reported, too.
+    """
     labelled_parts = parts_by_name(labelled)
     registered_parts = parts_by_name(registered)
     if labelled_parts is None or registered_parts is None:
@@ -147,6 +161,7 @@ def _compare_values(
     registered: Any,
     image: str,
 ) -> Iterator[Problem]:
+    """Compare two values without parts as texts, which is all that a label can hold."""
     field = path.rpartition(".")[2]
     if field in _LISTS_AS_TEXT:
         labelled = _list_of_texts(labelled)
@@ -160,15 +175,26 @@ def _compare_values(
 
 
 def _list_of_texts(value: Any) -> tuple[str, ...]:
-    """Read a list, its JSON text, or its entries separated by commas."""
+    """Return the texts of a list, of its JSON text, or of a text with commas.
+
+    Entries that are no texts are left out; empty without a value.
+    """
+    entries = value or ()
     if isinstance(value, str):
-        parsed = json_of(value)
-        value = parsed if isinstance(parsed, list) else value.split(",")
-    return texts([entry for entry in value or () if isinstance(entry, str)])
+        entries = _split_list(value)
+    return texts([entry for entry in entries if isinstance(entry, str)])
+
+
+def _split_list(text: str) -> list[Any]:
+    """Return the entries of a list that is written as JSON or with commas."""
+    parsed = json_of(text)
+    if isinstance(parsed, list):
+        return parsed
+    return text.split(",")
 
 
 def _label_spelling(value: Any) -> str:
-    """Return a value as labels spell it, so that true and "true" are the same."""
+    """Return a value as a label would spell it, so that true equals "true"; "" for no value."""
     if value is None:
         return ""
     return as_text(value).strip()

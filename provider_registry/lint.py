@@ -1,9 +1,11 @@
-"""Warnings about a description, field by field: unusual, but no reason to refuse it."""
+"""Warnings about a component's description: unusual fields and values, and contradictions.
+
+None of them is a reason to refuse the registration.
+"""
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from provider_registry import schema
@@ -18,6 +20,8 @@ from provider_registry.values import (
     reads_as,
 )
 
+# The usual values of a description's fields, from the standard and from published descriptions;
+# ``editeable`` and ``redio`` are spelled as in the standard.
 ROLES = ("guest", "host", "arbiter", "local")
 STORAGES = ("s3", "hdfs", "eggroll", "file", "localfile", "oss", "mysql", "hive")
 FORMATS = ("csv", "pmml", "json", "yaml", "zip")
@@ -44,6 +48,7 @@ _STANDARD_TYPES = {
     "str": "string",
     "text": "string",
 }
+# An image's reference: registry, path in lower case, tag, digest.
 _IMAGE_NAME_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _IMAGE_NAME = re.compile(
     r"(?:[\w.-]+(?::\d+)?/)?"
@@ -58,6 +63,7 @@ MAX_LISTED_VALUES = 6  # in a warning
 # vendor's own type, strng is none.
 MISSPELLING_SIMILARITY = 0.8
 
+# The fields that the format has: of a component, and of the entries of each of its lists.
 _COMPONENT_FIELDS = schema.DESCRIPTION.fields()
 _ITEM_FIELDS = {
     name: schema.DESCRIPTION.fields(name)
@@ -72,7 +78,10 @@ def unknown_fields(
     known_fields: Sequence[str],
     path: str,
 ) -> Iterator[Problem]:
-    """Yield the fields of an object that the format does not have, each with a similar known one."""
+    """Yield a warning for each field of an object that the format does not have.
+
+    It suggests the most similar of the format's fields, if any is similar.
+    """
     for name in item:
         if name in known_fields:
             continue
@@ -86,7 +95,11 @@ def registration_differences(
     provider: str | None,
     version: str | None,
 ) -> Iterator[Problem]:
-    """Yield the differences between a description's provider and version and the registration's."""
+    """Yield the differences between a description's provider and version and the registration's.
+
+    ``provider`` and ``version`` are the registration's; None if a single component is registered,
+    whose description alone names them.
+    """
     for field, registered in (("provider", provider), ("version", version)):
         described = document.get(field)
         if described is None:
@@ -102,27 +115,33 @@ def component_warnings(
     *,
     valid: bool = True,
 ) -> Iterator[Problem]:
-    """Yield the warnings about everything but the parameters' values.
+    """Yield the warnings about everything but contradictions between the parameters' values.
 
-    Unless the description is ``valid`` by its schema, only those entries are checked that are.
+    ``valid``: the description keeps its schema. Otherwise, only those entries of its lists are
+    checked that do; the schema's problems say enough about the rest.
     """
     yield from _missing_fields(document, path, ("title", "storageEngine", "result"))
     yield from unknown_fields(document, _COMPONENT_FIELDS, path)
     if valid:
         yield from _role_warnings(document["roleList"], join(path, "roleList"))
         yield from _storage_warnings(document, join(path, "storageEngine"))
-    for field, known_fields in _ITEM_FIELDS.items():
+    for field in _ITEM_FIELDS:
         items = document.get(field)
-        if not isinstance(items, list):
-            continue
-        for index, item in enumerate(items):
-            if valid or schema.DESCRIPTION.accepts_entry(item, field):
-                item_path = join(path, field, index)
-                yield from unknown_fields(item, known_fields, item_path)
-                yield from _ITEM_WARNINGS[field](item, item_path)
+        if isinstance(items, list):
+            yield from _list_warnings(items, field, join(path, field), valid)
+
+
+def _list_warnings(items: list[Any], field: str, path: str, valid: bool) -> Iterator[Problem]:
+    """Yield the warnings about the entries of one list of a description, such as inputParam."""
+    for index, item in enumerate(items):
+        if valid or schema.DESCRIPTION.accepts_entry(item, field):
+            item_path = join(path, index)
+            yield from unknown_fields(item, _ITEM_FIELDS[field], item_path)
+            yield from _ITEM_WARNINGS[field](item, item_path)
 
 
 def _role_warnings(roles: Sequence[str], path: str) -> Iterator[Problem]:
+    """Yield a warning for each role that is not usual, or that is several roles with commas."""
     for index, role in enumerate(roles):
         role_path = join(path, index)
         names = [name.strip() for name in role.split(",")]
@@ -134,6 +153,7 @@ def _role_warnings(roles: Sequence[str], path: str) -> Iterator[Problem]:
 
 
 def _storage_warnings(document: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """Yield the entries of ``storageEngine`` that are not names of usual storages."""
     for index, storage in enumerate(texts(document.get("storageEngine"))):
         if storage not in STORAGES:
             rule = "is not a usual name of a storage"
@@ -141,7 +161,10 @@ def _storage_warnings(document: Mapping[str, Any], path: str) -> Iterator[Proble
 
 
 def image_name_problems(name: str, path: str) -> Iterator[Problem]:
-    """Yield a problem for a name that no image can have in a registry or container engine."""
+    """Yield a problem for a name that no image can have in a registry or container engine.
+
+    An empty name is no problem here: others say whether an image is required.
+    """
     if not name or _IMAGE_NAME.fullmatch(name):
         return
     rule = "is not a valid image name, such as registry.example.com/vendor/image:1.0.0 (lower case)"
@@ -151,20 +174,32 @@ def image_name_problems(name: str, path: str) -> Iterator[Problem]:
 
 
 def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
-    """Yield misspelled types in a list of parameters that may break its schema."""
+    """Yield a problem for each misspelled type in ``inputParam``, which may break its schema.
+
+    A type that is unlike all of ours may be the vendor's own and is no problem.
+    """
     if not isinstance(parameters, list):
         return
     for index, item in enumerate(parameters):
-        if not isinstance(item, Mapping):
+        type_name = None
+        if isinstance(item, Mapping):
+            type_name = item.get("type")
+        if not isinstance(type_name, str):
             continue
-        type_name = item.get("type")
-        if not isinstance(type_name, str) or not type_name.isalpha():
-            continue
-        if kind_of(type_name) is not ValueKind.OTHER:
-            continue
-        suggestion = near(type_name, TYPE_NAMES, MISSPELLING_SIMILARITY)
+        suggestion = _known_type_like(type_name)
         if suggestion:
             yield Problem(join(path, index, "type"), "is not a known type", type_name, suggestion)
+
+
+def _known_type_like(type_name: str) -> str:
+    """Return the known type that a name probably misspells.
+
+    "" for a known type, and for a name that may be the vendor's own type.
+    """
+    is_known = kind_of(type_name) is not ValueKind.OTHER
+    if is_known or not type_name.isalpha():
+        return ""
+    return near(type_name, TYPE_NAMES, MISSPELLING_SIMILARITY)
 
 
 def unusual_value(
@@ -173,13 +208,17 @@ def unusual_value(
     path: str,
     rule: str = "is none of {}",
 ) -> Iterator[Problem]:
-    """Yield a value that is not among the usual ones, with the most similar of them."""
+    """Yield a warning for a value that is not among the usual ones, with the most similar of them.
+
+    The list of the usual values replaces ``{}`` in ``rule``.
+    """
     if value not in usual:
         names = list_limited(usual, MAX_LISTED_VALUES)
         yield Problem(path, rule.format(names), value, near(value, usual))
 
 
 def _result_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """Yield the warnings about an entry of ``result``: a code and its message."""
     yield from _missing_fields(item, path, ("resultMessage",))
     code = item["resultCode"]
     if not isinstance(code, str):
@@ -192,6 +231,10 @@ def _data_warnings(
     path: str,
     categories: Sequence[str],
 ) -> Iterator[Problem]:
+    """Yield the warnings about an entry of ``inputData`` or ``outputData``.
+
+    ``categories`` are the usual ones of inputs or of outputs.
+    """
     category = item["category"]
     rule = f"is none of {{}}; treated as {group_of(category)}"
     yield from unusual_value(category, categories, join(path, "category"), rule)
@@ -204,6 +247,7 @@ def _data_warnings(
 
 
 def _parameter_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """Yield the warnings about one entry of ``inputParam``; `contradictions` has further ones."""
     yield from _missing_fields(item, path, ("title",))
     for field, usual in (("UIPattern", UI_PATTERNS), ("UIType", UI_TYPES)):
         if item.get(field):
@@ -215,6 +259,7 @@ def _parameter_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]
 
 
 def _type_warnings(type_name: str, path: str) -> Iterator[Problem]:
+    """Yield a warning for an unknown type, or for a known one with another name in the standard."""
     if kind_of(type_name) is ValueKind.OTHER:
         rule = "is a type whose values are not checked"
         yield Problem(path, rule, type_name, near(type_name, TYPE_NAMES))
@@ -226,6 +271,7 @@ def _type_warnings(type_name: str, path: str) -> Iterator[Problem]:
 
 
 def _choice_warnings(choices: Sequence[Any], path: str) -> Iterator[Problem]:
+    """Yield the warnings about the form of a list in ``bindingData``."""
     plain_values = [choice for choice in choices if not isinstance(choice, Mapping)]
     if plain_values:
         rule = "lists values where the format has objects of label and value"
@@ -236,10 +282,20 @@ def _choice_warnings(choices: Sequence[Any], path: str) -> Iterator[Problem]:
             yield from _missing_fields(choice, join(path, index), ("label",))
 
 
+def _input_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """Yield the warnings about an entry of ``inputData``."""
+    return _data_warnings(item, path, INPUTS)
+
+
+def _output_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """Yield the warnings about an entry of ``outputData``."""
+    return _data_warnings(item, path, OUTPUTS)
+
+
 _ITEM_WARNINGS: Mapping[str, Callable[[Mapping[str, Any], str], Iterator[Problem]]] = {
     "inputParam": _parameter_warnings,
-    "inputData": partial(_data_warnings, categories=INPUTS),
-    "outputData": partial(_data_warnings, categories=OUTPUTS),
+    "inputData": _input_warnings,
+    "outputData": _output_warnings,
     "result": _result_warnings,
 }
 
@@ -249,21 +305,26 @@ def _missing_fields(
     path: str,
     fields: Iterable[str],
 ) -> Iterator[Problem]:
+    """Yield a warning for each of the fields that an object lacks or leaves as an empty list."""
     for field in fields:
-        if document.get(field) is None:
+        value = document.get(field)
+        if value is None:
             yield Problem(join(path, field), "is missing")
-        elif document[field] == []:
+        elif value == []:
             yield Problem(join(path, field), "is empty", [])
 
 
 # ------------------------------------------------------------ contradictions
 
-# Choices of every parameter of a component by name; None where any value is allowed.
+# The choices of each parameter of a component, by its name; None if any value is allowed.
 Choices = Mapping[str, frozenset[str] | None]
 
 
 def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Problem]:
-    """Yield the contradictions within and between the parameters of a component."""
+    """Yield the contradictions within and between the parameters of a component.
+
+    ``path`` is that of ``inputParam``.
+    """
     choices: dict[str, frozenset[str] | None] = {}
     for parameter in parameters:
         binding = parameter.binding
@@ -277,7 +338,7 @@ def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Probl
 
 
 def parameter_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
-    """Yield the contradictions between default, choices, validator and type of one parameter."""
+    """Yield the contradictions between type, default, choices and validator of one parameter."""
     yield from _default_contradictions(parameter, join(path, "defaultValue"))
     yield from _binding_contradictions(parameter, join(path, "bindingData"))
     if parameter.default and parameter.binding:
@@ -285,6 +346,7 @@ def parameter_contradictions(parameter: Parameter, path: str) -> Iterator[Proble
 
 
 def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
+    """Yield the contradictions of a default with the type and with the validator."""
     default = parameter.default
     if not default:
         return
@@ -295,30 +357,41 @@ def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
         return
     if _is_outside(validator, default):
         yield Problem(path, f"lies outside {validator.text}", default)
-    if validator.pattern is not None and full_match(validator.pattern, default) is False:
+    if _is_mismatch(validator, default):
         yield Problem(path, f"does not match {validator.text}", default)
 
 
 def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
+    """Yield the contradictions of the choices with the type and with a range."""
     choices = parameter.binding or ()
     kind = kind_of(parameter.type)
     unreadable = [choice for choice in choices if choice and not reads_as(kind, choice)]
-    if unreadable:
-        names = list_limited(unreadable, MAX_LISTED_VALUES)
-        rule = f"lists values that are not of type {parameter.type}: {names}"
-        yield Problem(path, rule, unreadable)
+    rule = f"lists values that are not of type {parameter.type}"
+    yield from _choices_problem(unreadable, rule, path)
     validator = parameter.validator
-    if validator is None:
-        return
-    outside = [choice for choice in choices if _is_outside(validator, choice)]
-    if outside:
-        names = list_limited(outside, MAX_LISTED_VALUES)
-        yield Problem(path, f"lists values outside {validator.text}: {names}", outside)
+    if validator is not None:
+        outside = [choice for choice in choices if _is_outside(validator, choice)]
+        yield from _choices_problem(outside, f"lists values outside {validator.text}", path)
+
+
+def _choices_problem(choices: list[str], rule: str, path: str) -> Iterator[Problem]:
+    """Yield one problem of several choices, which its rule lists; nothing without any."""
+    if choices:
+        names = list_limited(choices, MAX_LISTED_VALUES)
+        yield Problem(path, f"{rule}: {names}", choices)
 
 
 def _is_outside(validator: Validator, text: str) -> bool:
+    """Return whether a text is a number outside a range; False for any other text."""
     value = number(text)
     return value is not None and not validator.in_range(value)
+
+
+def _is_mismatch(validator: Validator, text: str) -> bool:
+    """Return whether an expression does not match a text; False if it could not be checked."""
+    if validator.pattern is None:
+        return False
+    return full_match(validator.pattern, text) is False
 
 
 def _condition_problems(
@@ -327,23 +400,34 @@ def _condition_problems(
     choices: Choices,
     path: str,
 ) -> Iterator[Problem]:
-    """Yield a condition that names an unknown parameter or value, or the parameter itself."""
+    """Yield the problem of one entry of ``dependsOn``: ``name`` or ``name.value``.
+
+    It is a problem to name an unknown parameter, the dependent ``parameter`` itself, or a value
+    that the named parameter does not list.
+    """
     name, value = condition, ""
     if condition not in choices:
         name, _, value = condition.partition(".")
     if name not in choices:
-        suggestion = near(name, choices)
-        if suggestion and value:
-            suggestion += f".{value}"
+        suggestion = _with_value(near(name, choices), value)
         yield Problem(path, "names a parameter that is not described", condition, suggestion)
-        return
-    if name == parameter:
+    elif name == parameter:
         yield Problem(path, "depends on the parameter itself", condition)
-        return
-    values = choices[name]
-    if value and values is not None and value not in values:
-        suggestion = ""
-        similar = near(value, values)
-        if similar:
-            suggestion = f"{name}.{similar}"
+    elif _is_unlisted(value, choices[name]):
+        similar = near(value, choices[name] or ())
+        suggestion = f"{name}.{similar}" if similar else ""
         yield Problem(path, f"names a value that {name} does not list", condition, suggestion)
+
+
+def _with_value(name: str, value: str) -> str:
+    """Return the condition on a parameter and a value; either may be empty."""
+    if name and value:
+        return f"{name}.{value}"
+    return name
+
+
+def _is_unlisted(value: str, choices: frozenset[str] | None) -> bool:
+    """Return whether a condition's value is not a choice; False without a value or choices."""
+    if not value or choices is None:
+        return False
+    return value not in choices

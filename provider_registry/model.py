@@ -1,4 +1,4 @@
-"""A provider, the components in its image, their parameters, inputs and outputs, and the problems of all these.
+"""A provider, the components in its image, and the problems of their descriptions.
 
 All values are frozen; the mappings inside them are read-only by convention.
 """
@@ -22,19 +22,28 @@ STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list eve
 FATE = "fate"  # swaps namespace and name
 YACL = "yacl"  # reads ``system.storage.host.url``
 
+# A category with one of these words is data: train_data, validate_set, sample_cache.
 _DATA_WORDS = ("data", "training_set", "test_set", "validate_set", "cache")
 
 
 class InvalidDescription(Unfit):
-    """A description or a registration cannot be used; ``warnings`` are about its valid parts."""
+    """A description or a registration cannot be used.
+
+    ``problems`` are the reasons; ``warnings`` are those about the valid parts.
+    """
 
     def __init__(self, problems: tuple[Problem, ...], warnings: tuple[Problem, ...] = ()) -> None:
+        """Take the problems, at least one, and the warnings."""
         super().__init__(problems)
         self.warnings = warnings
 
 
 def group_of(category: str) -> str:
-    """Return the group that a category or a flow's output type belongs to: data, model or metric."""
+    """Return the group of an input's or output's category: data, model or metric.
+
+    The category is that of a description or of a flow, in the vendor's words: a data word decides
+    before ``model``, and anything else is a metric.
+    """
     lowered = category.lower()
     if any(word in lowered for word in _DATA_WORDS):
         return "data"
@@ -59,6 +68,7 @@ class Validator:
         return not self._is_below(number) and not self._is_above(number)
 
     def _is_below(self, number: float) -> bool:
+        """Return whether a number is below the range, or on a bound that is not part of it."""
         if self.lower is None:
             return False
         if self.lower_open:
@@ -66,6 +76,7 @@ class Validator:
         return number < self.lower
 
     def _is_above(self, number: float) -> bool:
+        """Return whether a number is above the range, or on a bound that is not part of it."""
         if self.upper is None:
             return False
         if self.upper_open:
@@ -75,9 +86,10 @@ class Validator:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A hyper-parameter of a component.
+    """A parameter of a component.
 
-    ``depends_on``, ``ui_*`` and ``groups`` are hints for a form and decide nothing.
+    ``depends_on``, ``ui_pattern``, ``ui_type`` and ``groups`` describe a form; no job is refused
+    for them.
     """
 
     name: str
@@ -129,9 +141,10 @@ class Component:
 
 
 def component_differences(component: Component, replacement: Component) -> list[str]:
-    """Return the aspects in which a replacement does not fit the flows written for a component.
+    """Return the names of the aspects in which a replacement would break flows of a component.
 
-    Any of ``roles``, ``inputs``, ``outputs`` and ``parameters``.
+    Aspects are ``roles``, ``inputs``, ``outputs`` and ``parameters``; empty if the replacement
+    fits.
     """
     expected = _flow_aspects(component)
     actual = _flow_aspects(replacement)
@@ -139,7 +152,7 @@ def component_differences(component: Component, replacement: Component) -> list[
 
 
 def _flow_aspects(component: Component) -> dict[str, Any]:
-    """Return the parts of a component on which a flow relies."""
+    """Return the values of a component on which a flow relies, by aspect."""
     return {
         "roles": set(component.roles),
         "inputs": [(spec.name, spec.group) for spec in component.inputs],
@@ -150,7 +163,7 @@ def _flow_aspects(component: Component) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Provider:
-    """A vendor's image on one kind of device, and the components in it."""
+    """A vendor's image for one kind of device, with the components in it."""
 
     name: str
     version: str
@@ -170,28 +183,31 @@ class Provider:
 
     @property
     def key(self) -> str:
-        """The provider's identity: name, version and kind of device."""
+        """The provider's identity: ``name:version@device``."""
         return f"{self.name}:{self.version}@{self.device}"
 
     @property
     def place(self) -> str:
-        """The engine as the provider names it: a name, a daemon's address, or a device other than Docker."""
+        """The engine that the provider asks for; "" for the node's main one.
+
+        That is a name (``metadata.engine``), the address of a daemon (``base_url``), or a device
+        other than Docker, in this order.
+        """
         engine = self.metadata.get("engine")
         if isinstance(engine, str) and engine:
             return engine
         if self.base_url:
             return self.base_url
-        if self.device in DEVICES[1:]:
-            return self.device
-        return ""
+        is_other_device = self.device in DEVICES[1:]
+        return self.device if is_other_device else ""
 
     @property
     def strict_values(self) -> bool:
-        """Whether values outside the choices and ranges of its descriptions refuse a job."""
+        """Whether a value outside its parameter's choices or range refuses the job."""
         return self.metadata.get("values") == STRICT
 
     def image_for(self, component: str) -> str:
-        """Return the image that holds a component."""
+        """Return the image with a component."""
         return self.images.get(component, self.image)
 
     def every_image(self) -> tuple[str, ...]:
@@ -200,7 +216,10 @@ class Provider:
         return tuple(image for image in images if image)
 
     def document(self) -> dict[str, Any]:
-        """Return everything as JSON values; `registration.from_document` is the inverse."""
+        """Return the provider as JSON values for the store; `registration.from_document` reads it.
+
+        ``digests`` and ``retired`` are left out while they are empty or False.
+        """
         document: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
@@ -223,21 +242,21 @@ class Provider:
 # Bounds. Descriptions come from other institutions: a document is checked once, without recursion,
 # before anything else reads it, and problems repeat only a little of its values.
 
-MAX_DEPTH = 24
-MAX_VALUES = 100_000
+MAX_DEPTH = 24  # levels of nesting
+MAX_VALUES = 100_000  # in a document, counting the keys of objects
 MAX_BITS = 4096  # size of an integer; the interpreter refuses to write out much longer ones
 MAX_COMPONENTS = 500
 MAX_PROBLEMS = 200
 MAX_QUOTE = 200  # characters of a value that a problem repeats
 
-ROOT = "(document)"
+ROOT = "(document)"  # the path of problems of a document as a whole
 MORE = Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")
 _PLAIN_KEY = re.compile(r"[\w-]{1,128}")
 _LARGEST_QUOTED = 10**18  # integers from this size on are described instead of repeated
 
 
 def document_problem(document: Any) -> Problem | None:
-    """Return why a value cannot be stored as JSON in UTF-8 or is too large.
+    """Return why a parsed document cannot be stored as JSON in UTF-8, or is too large.
 
     Returns None if it is usable.
     """
@@ -247,21 +266,30 @@ def document_problem(document: Any) -> Problem | None:
         values += len(level)
         if values > MAX_VALUES:
             return Problem(ROOT, f"must not hold more than {MAX_VALUES} values", values)
-        next_level: list[Any] = []
-        for value in level:
-            if isinstance(value, (list, tuple)):
-                next_level.extend(value)
-            elif isinstance(value, Mapping):
-                next_level.extend(value)
-                next_level.extend(value.values())
-            else:
-                problem = _scalar_problem(value)
-                if problem is not None:
-                    return problem
-        if not next_level:
-            return None
+        next_level, problem = _descend(level)
+        if problem is not None or not next_level:
+            return problem
         level = next_level
     return Problem(ROOT, f"must not nest deeper than {MAX_DEPTH} levels", MAX_DEPTH + 1)
+
+
+def _descend(level: list[Any]) -> tuple[list[Any], Problem | None]:
+    """Return the values one level below some, keys included, and the problem of the first scalar.
+
+    The problem is None if all scalars among the values are usable.
+    """
+    next_level: list[Any] = []
+    for value in level:
+        if isinstance(value, (list, tuple)):
+            next_level.extend(value)
+        elif isinstance(value, Mapping):
+            next_level.extend(value)
+            next_level.extend(value.values())
+        else:
+            problem = _scalar_problem(value)
+            if problem is not None:
+                return [], problem
+    return next_level, None
 
 
 def _scalar_problem(value: Any) -> Problem | None:
@@ -282,7 +310,11 @@ def _scalar_problem(value: Any) -> Problem | None:
 
 
 def shorten(value: Any) -> Any:
-    """Return a JSON value that represents another, small enough to be repeated in a response."""
+    """Return a JSON value that is small enough to be repeated in a problem.
+
+    Short values stay as they are. Long text is cut, and large objects, lists and integers become a
+    text about them. Anything that JSON does not know becomes a text, too.
+    """
     match value:
         case None | bool():
             return value
@@ -305,6 +337,7 @@ def shorten(value: Any) -> Any:
 
 
 def _shorten_text(value: str) -> str:
+    """Return a text of at most `MAX_QUOTE` characters that UTF-8 can hold; "…" marks a cut."""
     text = value
     if not encodable(value):
         text = value.encode("utf-8", "replace").decode()
@@ -338,26 +371,40 @@ def as_text(value: Any) -> str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Read a list of texts, or one text for a list of one; blanks are left out."""
-    values = [value] if isinstance(value, str) else value or []
-    stripped = [entry.strip() for entry in values]
+    """Return the texts of a list without blanks; a single text counts as a list.
+
+    Empty for None.
+    """
+    entries = value or []
+    if isinstance(value, str):
+        entries = [value]
+    stripped = [entry.strip() for entry in entries]
     return tuple(entry for entry in stripped if entry)
 
 
 def join(path: str, *steps: str | int) -> str:
-    """Extend a path: ``join("a", "b", 3)`` is ``a.b[3]``; odd keys are quoted."""
+    """Return a path extended by keys and indexes: ``join("a", "b", 3)`` is ``a.b[3]``.
+
+    The empty path is that of the whole document. Keys with other characters than letters, digits,
+    _ and - are quoted: ``a["b.c"]``.
+    """
     for step in steps:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif _PLAIN_KEY.fullmatch(step):
-            path += f".{step}" if path else step
-        else:
+        elif not _PLAIN_KEY.fullmatch(step):
             path += f"[{json.dumps(shorten(step), ensure_ascii=False)}]"
+        elif path:
+            path += f".{step}"
+        else:
+            path = step
     return path
 
 
 def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return at most MAX_PROBLEMS problems, then MORE if there are others, with their values shortened."""
+    """Return the problems with their values shortened, at most `MAX_PROBLEMS`.
+
+    If there are others, `MORE` follows them.
+    """
     result = [
         problem._replace(got=shorten(problem.got)) for problem in islice(problems, MAX_PROBLEMS + 1)
     ]
@@ -367,7 +414,10 @@ def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def encodable(text: str) -> bool:
-    """Return whether UTF-8 can hold a text: JSON's escapes can spell half a surrogate pair."""
+    """Return whether UTF-8 can hold a text.
+
+    It cannot hold half a surrogate pair, which an escape in JSON can spell.
+    """
     if text.isascii():
         return True
     try:

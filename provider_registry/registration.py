@@ -1,6 +1,6 @@
 """Reads registration requests and stored providers into a `Provider`.
 
-Two requests exist: one provider with all its components, and one component with its image.
+Two requests exist: for a provider with all its components, and for one component with its image.
 """
 
 import json
@@ -25,8 +25,8 @@ from provider_registry.model import (
     shorten,
 )
 
-DEVICE = DEVICES[0]
-PROTOCOL = "bfia"
+DEVICE = DEVICES[0]  # of a component that is registered with its image
+PROTOCOL = "bfia"  # of a registration that names none
 PROTOCOLS = (PROTOCOL, "fate")
 MAX_KEY = 255  # characters of name, version and device with their separators
 MAX_BYTES = 2 * 1024**2  # of a body; a hundred components with parameters take half a megabyte
@@ -42,10 +42,12 @@ _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\
 
 
 def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
-    """Read a body of either form: (provider, whether it was one component with its image).
+    """Read the body of a request.
 
-    ``single`` decides where the body does not show which of the two it is. A trailing comma is a
-    warning, as the standard's samples have it. Raises InvalidDescription.
+    Return the provider, and whether it was one of a single component.
+
+    ``single`` decides if the body itself does not show which of the two forms it has. A trailing
+    comma, as the standard's samples have it, is a warning. Raises `InvalidDescription`.
     """
     body, trailing_comma = _parse(text)
     provider, single = read_value(body, single)
@@ -57,7 +59,10 @@ def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
 
 
 def _parse(text: bytes) -> tuple[Any, bool]:
-    """Parse JSON, with trailing commas if need be; return the value and whether it had any."""
+    """Parse JSON, also with trailing commas; return the value, and whether it had any.
+
+    Raises `InvalidDescription`.
+    """
     if len(text) > MAX_BYTES:
         raise _invalid(f"must not be longer than {MAX_BYTES} bytes")
     try:
@@ -73,22 +78,33 @@ def _parse(text: bytes) -> tuple[Any, bool]:
 
 
 def _drop_comma(match: re.Match[str]) -> str:
+    """Return a string unchanged, and nothing in place of a comma; see `_STRING_OR_COMMA`."""
     return match[0].removeprefix(",")
 
 
 def read_value(body: Any, single: bool = False) -> tuple[Provider, bool]:
     """Read a parsed body, as `read` does."""
-    fields = body.keys() if isinstance(body, Mapping) else frozenset()
-    if "imageUrl" in fields or "component_info" in fields:
-        single = True
-    elif "metadata" in fields:
-        single = False
-    if single:
+    if _is_single(body, single):
         return provider_from_component(body), True
     return provider_from_request(body), False
 
 
+def _is_single(body: Any, otherwise: bool) -> bool:
+    """Return whether a body registers one component.
+
+    ``otherwise`` if its fields do not show that.
+    """
+    if not isinstance(body, Mapping):
+        return otherwise
+    if "imageUrl" in body or "component_info" in body:
+        return True
+    if "metadata" in body:
+        return False
+    return otherwise
+
+
 def _invalid(rule: str) -> InvalidDescription:
+    """Return the error of a body that breaks a rule as a whole."""
     return InvalidDescription((Problem(ROOT, rule),))
 
 
@@ -98,8 +114,8 @@ def _invalid(rule: str) -> InvalidDescription:
 def provider_from_request(body: Any) -> Provider:
     """Read ``{name, version, device, metadata, protocol, components_description}``.
 
-    The outer name and version are the components' provider and version. Raises InvalidDescription
-    with every problem of the body and of all descriptions in it.
+    The request's name and version are the provider and version of its components. Raises
+    `InvalidDescription` with every problem of the body and of all descriptions in it.
     """
     oversized = document_problem(body)
     if oversized:
@@ -126,9 +142,9 @@ def _read_components(
     problems: list[Problem],
     warnings: list[Problem],
 ) -> dict[str, Component]:
-    """Read the descriptions of a request.
+    """Read the descriptions of a request; return the valid components by name.
 
-    Their problems and warnings are added to the two lists.
+    Problems and warnings of the descriptions are added to the two lists.
     """
     described = body.get("components_description")
     if not isinstance(described, Mapping) or len(described) > MAX_COMPONENTS:
@@ -157,7 +173,11 @@ def _read_component(
     document: Mapping[str, Any],
     registered: Mapping[str, str],
 ) -> tuple[Component, tuple[Problem, ...]]:
-    """Read the description under a key, which has to be its component's name."""
+    """Read the description of one component; return it with its warnings.
+
+    ``key`` is its key in the request, which its name has to equal; ``registered`` has the provider
+    and version of the request. Raises `InvalidDescription`.
+    """
     path = join("components_description", key)
     name_path = join(path, "componentName")
     name = document.get("componentName")
@@ -178,7 +198,7 @@ def _read_component(
 
 
 def _single_component_problems(body: Any) -> Iterator[Problem]:
-    """Recognise one component's description sent as a provider's registration."""
+    """Yield the problem of a request that is the description of one component."""
     if not isinstance(body, Mapping):
         return
     if "components_description" not in body and "roleList" in body:
@@ -194,7 +214,7 @@ def _single_component_problems(body: Any) -> Iterator[Problem]:
 
 
 def _missing_image(body: Mapping[str, Any]) -> Iterator[Problem]:
-    """Require an image of a provider on one of our devices."""
+    """Yield a problem for a provider that names no image though it is for one of our devices."""
     metadata = body.get("metadata")
     if not isinstance(metadata, Mapping):
         return
@@ -203,7 +223,10 @@ def _missing_image(body: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _key_problems(body: Any, path: str = "name") -> Iterator[Problem]:
-    """Bound the length of a provider's key; ``path`` leads to its name."""
+    """Yield a problem if name, version and device are too long to be stored as the provider's key.
+
+    ``path`` leads to the name in the request.
+    """
     if not isinstance(body, Mapping):
         return
     name_field = path.rpartition(".")[2]
@@ -215,6 +238,7 @@ def _key_problems(body: Any, path: str = "name") -> Iterator[Problem]:
 
 
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the warnings about a request for a provider, not those about its descriptions."""
     yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
     rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
     yield from lint.unusual_value(body["device"], DEVICES, "device", rule)
@@ -230,9 +254,9 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
-    `Registry.register_component` adds it to the provider's other components. Warnings have the
-    component's path in the provider's document. Raises `InvalidDescription`, with paths of the
-    body.
+    `Registry.register_component` adds it to the provider's other components. Its warnings are
+    stored with the provider, and so have the paths of the provider's document. Raises
+    `InvalidDescription`, whose paths are relative to the body.
     """
     oversized = document_problem(body)
     if oversized:
@@ -271,9 +295,9 @@ def provider_from_component(body: Any) -> Provider:
 
 
 def from_document(document: Mapping[str, Any]) -> Provider:
-    """Read a stored provider, `Provider.document`, without checking it again.
+    """Read a stored provider, the result of `Provider.document`, without checking it again.
 
-    Raises InvalidDescription if the value is not such a document.
+    Raises `InvalidDescription` if the value is not such a document.
     """
     try:
         name = document["name"]
@@ -299,6 +323,7 @@ def _provider(
     components: Mapping[str, Component],
     warnings: tuple[Problem, ...],
 ) -> Provider:
+    """Return the provider of a valid request or stored document, with its components."""
     metadata = body["metadata"]
     return Provider(
         name=body["name"],

@@ -1,4 +1,4 @@
-"""The registered providers, their revisions, and the search for a job's component among them."""
+"""The registered providers, their revisions, and the search for a job's component."""
 
 import json
 import re
@@ -16,6 +16,7 @@ from provider_registry.model import (
     ANY,
     DEVICES,
     Component,
+    Problem,
     Provider,
     as_text,
     bounded,
@@ -31,9 +32,9 @@ MAX_ENTRY_NAME = 128  # characters of a list entry's name in a path
 MAX_WRITE_ATTEMPTS = 16  # of a change, if other writers come first
 SIMILARITY = 0.75  # of an unknown name to the registered one that the error suggests
 
-_VERSION_PART = re.compile(r"[0-9]+|[^0-9.]+")
+_VERSION_PART = re.compile(r"[0-9]+|[^0-9.]+")  # a number or a word
 _NAME_FIELDS = ("name", "value", "resultCode")  # fields that identify the entries of a list
-_ABSENT: Any = object()
+_ABSENT: Any = object()  # the value of a field that an object lacks; null is a value
 
 T = TypeVar("T")
 
@@ -41,9 +42,9 @@ T = TypeVar("T")
 
 
 class Action(StrEnum):
-    """A change of a provider.
+    """The kinds of revisions of a provider.
 
-    PINNED: by the node, at the first start of an image not yet approved.
+    PINNED: the node itself approved an image at its first start, since no admin had approved it.
     """
 
     REGISTERED = "registered"
@@ -61,10 +62,10 @@ _IDEMPOTENT = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
 
 @dataclass(frozen=True)
 class Revision:
-    """A state of a provider and its author.
+    """A state of a provider, with the author and the reason of the change that led to it.
 
-    Numbers count from 1 per key, and go on after a deletion. ``provider`` is the new state; of a
-    deletion, the last one.
+    ``number`` counts from 1 per key, and continues after a deletion. ``provider`` is the new state;
+    for a deletion, the last one.
     """
 
     key: str
@@ -77,37 +78,41 @@ class Revision:
 
 
 class Change(NamedTuple):
-    """One difference; ``before`` is None for a new value, ``after`` for a removed one."""
+    """One difference between two states of a provider, at a path of its document.
+
+    ``before`` is None for a new value, ``after`` for a removed one.
+    """
 
     path: str
     before: Any
     after: Any
 
     def __str__(self) -> str:
+        """Return the difference in one line: ``+`` if new, ``-`` if removed, ``~`` if changed."""
         if self.before is None:
             return f"+ {self.path}: {as_text(self.after)}"
         if self.after is None:
             return f"- {self.path}: {as_text(self.before)}"
         before = as_text(self.before)
         after = as_text(self.after)
-        if before == after:  # values of different types
+        if before == after:  # of different types, such as 1 and "1": JSON shows the difference
             before = json.dumps(self.before)
             after = json.dumps(self.after)
         return f"~ {self.path}: {before} → {after}"
 
 
 def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
-    """Return at most `MAX_CHANGES` differences between two states of a provider, values shortened.
+    """Return the differences between two states of a provider, at most `MAX_CHANGES`.
 
-    Entries of lists are compared by their names, so that moving one is not a change. Warnings are
-    not compared.
+    A state of None means no provider. Values are shortened. Entries of lists are compared by their
+    names, so that a different order is no change. Warnings are not compared.
     """
     differences = _differences("", _comparable(before), _comparable(after))
     return tuple(islice(differences, MAX_CHANGES))
 
 
 def _comparable(provider: Provider | None) -> dict[str, Any]:
-    """Return a provider's document without its warnings."""
+    """Return a provider's document without its warnings; without a provider, an empty one."""
     document: dict[str, Any] = {}
     if provider is not None:
         document = provider.document()
@@ -116,28 +121,36 @@ def _comparable(provider: Provider | None) -> dict[str, Any]:
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
-    """Yield the differences between two JSON values, part by part."""
-    if old == new and type(old) is type(new):
+    """Yield the differences between two JSON values, part by part.
+
+    ``path`` is that of both values; `_ABSENT` stands for a missing value.
+    """
+    if old == new and type(old) is type(new):  # True equals 1 in Python, but not in JSON
         return
     old_parts = parts_by_name(old)
     new_parts = parts_by_name(new)
     if old_parts is None or new_parts is None:
         yield Change(path, _change_value(old), _change_value(new))
         return
+    is_list = isinstance(new, list)
     for name in dict.fromkeys((*old_parts, *new_parts)):
-        part_path = f"{path}[{name}]" if isinstance(new, list) else join(path, name)
+        part_path = f"{path}[{name}]" if is_list else join(path, name)
         old_part = old_parts.get(name, _ABSENT)
         new_part = new_parts.get(name, _ABSENT)
         yield from _differences(part_path, old_part, new_part)
 
 
 def parts_by_name(value: Any) -> Mapping[str, Any] | None:
-    """Return an object, or a list of named entries, as parts by name; None for anything else."""
+    """Return the fields of an object, or the entries of a list by their names.
+
+    Returns None for anything else, also for a list whose entries have no names of their own.
+    """
     if isinstance(value, Mapping):
         return value
-    if not isinstance(value, list) or not value:
-        return None
-    if not all(isinstance(entry, Mapping) for entry in value):
+    is_list_of_objects = isinstance(value, list) and all(
+        isinstance(entry, Mapping) for entry in value
+    )
+    if not value or not is_list_of_objects:
         return None
     for field in _NAME_FIELDS:
         names = [entry.get(field) for entry in value]
@@ -148,13 +161,14 @@ def parts_by_name(value: Any) -> Mapping[str, Any] | None:
 
 
 def _are_unique_texts(names: Sequence[Any]) -> bool:
+    """Return whether all names are texts, and no two of them are equal."""
     if not all(isinstance(name, str) for name in names):
         return False
     return len(set(names)) == len(names)
 
 
 def _change_value(value: Any) -> Any:
-    """Return a value for a `Change`, in which None stands for an absent one."""
+    """Return a value as a `Change` shows it: shortened; None if absent, "null" for JSON's null."""
     if value is _ABSENT:
         return None
     if value is None:
@@ -163,10 +177,10 @@ def _change_value(value: Any) -> Any:
 
 
 def order(version: str) -> tuple[Any, ...]:
-    """Return the sort key of a version: 1.9 before 1.10, 2.0.0-rc1 before 2.0.0.
+    """Return the sort key of a version: 1.9 comes before 1.10, 2.0.0-rc1 before 2.0.0.
 
-    No two versions have the same key. The part after a ``+`` counts only between versions that are
-    otherwise the same.
+    Different versions have different keys. The part after a ``+`` decides only between versions
+    that are equal without it.
     """
     without_build = version.partition("+")[0].removeprefix("v")
     release, _, prerelease = without_build.partition("-")
@@ -174,7 +188,10 @@ def order(version: str) -> tuple[Any, ...]:
 
 
 def _version_parts(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the parts of a version for sorting, without trailing zeros; words before numbers."""
+    """Return the parts of a version for sorting: words come before numbers.
+
+    A part is (0, 0, word) or (1, number, ""). Trailing zeros are left out, so that 1.0 equals 1.
+    """
     result: list[tuple[int, int, str]] = []
     for part in _VERSION_PART.findall(text):
         if part.isdecimal():
@@ -190,23 +207,26 @@ def _version_parts(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 class Stale(Exception):
-    """Another writer stored the revision of that number first."""
+    """Another writer has already stored a revision with this number."""
 
 
 class Repository(Protocol):
-    """Stores providers by `Provider.key`. Safe to use from several threads and processes."""
+    """Stores providers by `Provider.key`.
+
+    Implementations are safe for several threads and processes.
+    """
 
     def get(self, key: str) -> Provider | None:
-        """Return the registered provider, retired or not."""
+        """Return the registered provider, retired or not; None if there is none."""
 
     def list(self) -> list[Provider]:
         """Return every provider, ordered by key."""
 
     def write(self, revision: Revision) -> None:
-        """Store a revision and its provider as the present state. Raises `Stale`."""
+        """Store a revision, and its provider as the present state. Raises `Stale`."""
 
     def newest(self, key: str) -> int:
-        """Return the number of the last revision; 0 if there was never one."""
+        """Return the number of the last revision; 0 if there never was one."""
 
     def history(
         self,
@@ -214,25 +234,38 @@ class Repository(Protocol):
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return revisions, newest first; with ``before`` only lower numbers."""
+        """Return at most ``limit`` revisions, newest first.
+
+        With ``before``, only those with a lower number than that.
+        """
 
     def since(self, key: str, moment: datetime) -> Revision | None:
-        """Return the revision in force at a moment if another one followed it, else None."""
+        """Return the revision that was in force at a moment.
+
+        Returns None if that is the newest revision, or if there was none at that moment.
+        """
 
     def owner(self, name: str) -> str | None:
-        """Return the owner of a provider's name; empty: the node's admins; None: it has no owner yet."""
+        """Return the owner of a provider's name: a user, or "" for the node's admins.
+
+        Returns None if the name has no owner yet.
+        """
 
     def claim(self, name: str, owner: str) -> str:
-        """Set the owner of a name that has none; return the present owner."""
+        """Set the owner of a name that has none; return the owner that the name then has."""
 
     def give(self, name: str, owner: str) -> None:
-        """Set the owner of a name."""
+        """Set the owner of a name, even if it has another one."""
 
 
 class Unknown(Exception):
-    """No such component is registered. ``reason`` tells which part of its key is unknown."""
+    """A job or a request names a component or provider that it cannot use.
+
+    ``reason`` says which part of the name is unknown, as a reason's symbol.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
+        """Take a reason's symbol, such as VERSION_UNKNOWN, and a message for people."""
         super().__init__(message)
         self.reason = reason
         self.message = message
@@ -240,19 +273,16 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class Written:
-    """A change and the state before it.
+    """The result of a change of a provider."""
 
-    ``written`` is False if nothing had to change: ``revision`` is then the newest one.
-    """
-
-    revision: Revision
-    before: Provider | None
-    created: bool
-    written: bool = True
+    revision: Revision  # the new one; the newest one if nothing had to change
+    before: Provider | None  # the state before the change; None if there was none
+    created: bool  # the provider, or one of its components, is new
+    written: bool = True  # False if nothing had to change
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The differences of the two states, component by component."""
+        """The differences of the two states; of a deletion, to no provider at all."""
         if self.revision.action is Action.DELETED:
             return changes(self.before, None)
         return changes(self.before, self.revision.provider)
@@ -262,24 +292,69 @@ class Written:
 
 
 def _utc_now() -> datetime:
+    """Return the time in UTC, in which revisions are dated."""
     return datetime.now(UTC)
+
+
+def _registered_state(newest: Revision | None) -> Provider | None:
+    """Return the provider after its newest revision; None if it is deleted or has no revision."""
+    if newest is None or newest.action is Action.DELETED:
+        return None
+    return newest.provider
+
+
+def _replacement(registered: Provider, provider: Provider) -> Provider:
+    """Return a provider as it replaces the registered one; see `Registry.register`."""
+    digests = {}
+    for image in provider.every_image():
+        if image in registered.digests:
+            digests[image] = registered.digests[image]
+    digests |= provider.digests
+    return replace(provider, retired=registered.retired, digests=digests)
+
+
+def _version_unknown(same_name: Sequence[Provider], version: str, device: str) -> Unknown:
+    """Return the error of a version that a registered provider does not have on a device.
+
+    ``same_name`` are the provider's registered versions on all devices, at least one. An empty
+    version was not given.
+    """
+    provider = shorten(same_name[0].name)
+    keys = _name_list(registered.key for registered in same_name)
+    on_device = [registered.version for registered in same_name if registered.device == device]
+    if not version or version in on_device:
+        text = f"name a version and a device of provider {provider}: {keys}"
+        return Unknown("VERSION_UNKNOWN", text)
+    if on_device:
+        rest = f"has no version {shorten(version)}; it has {_name_list(on_device)}"
+        return Unknown("VERSION_UNKNOWN", f"provider {provider} on {device} {rest}")
+    text = f"no provider {provider} is registered on {device}"
+    return Unknown("PROVIDER_UNKNOWN", f"{text}; it is registered as {keys}")
 
 
 class Registry:
     """Registers, finds, lists, retires and removes providers; every change is a `Revision`.
 
-    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key;
-    ``*`` matches any part. Absent names do not restrict.
+    A query may name a provider by ``name``, ``name:version``, ``name@device`` or its full key, in
+    which ``*`` matches any part. An absent part does not restrict the result.
+
+    Methods that change a provider take the ``author`` and the ``reason`` of its revision.
     """
 
     def __init__(self, repository: Repository, clock: Callable[[], datetime] = _utc_now) -> None:
+        """Take the storage of the providers, and the clock that dates revisions."""
         self.repository = repository
         self._clock = clock
+        # Its attribute ``read``, in threads with an open `one_view`: the values read so far, by
+        # key.
         self._view = threading.local()
 
     @contextmanager
     def one_view(self) -> Iterator[None]:
-        """Let `find` read each provider only once in this thread while the context is open."""
+        """Let `find` read each provider only once in this thread while the context is open.
+
+        Contexts may be nested; they share their values.
+        """
         outer: dict[Hashable, Any] | None = getattr(self._view, "read", None)
         if outer is None:
             self._view.read = {}
@@ -294,21 +369,16 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Store a provider; one of the same key is replaced. An equal one makes no revision.
+        """Store a provider; it replaces one with the same key. An equal one makes no revision.
 
-        A retired provider stays retired, and an approved image that cannot be inspected now stays
-        approved.
+        A retired provider stays retired. The approved digest of an image stays if the new provider
+        comes without one, because the image could not be inspected.
         """
 
         def replace_registered(registered: Provider | None) -> Provider:
             if registered is None:
                 return provider
-            digests = {}
-            for image in provider.every_image():
-                if image in registered.digests:
-                    digests[image] = registered.digests[image]
-            digests |= provider.digests
-            return replace(provider, retired=registered.retired, digests=digests)
+            return _replacement(registered, provider)
 
         return self._write(provider.key, replace_registered, Action.UPDATED, author, reason)
 
@@ -318,10 +388,10 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Add the components of ``provider`` to the registered one of its key.
+        """Add the components of ``provider`` to the registered provider with the same key.
 
-        ``created`` is True if any of them is new. A component keeps the image it was registered
-        with, even if the provider has another one.
+        ``created`` of the result is True if any of them is new. A component keeps the image that it
+        was registered with, even if the provider's own is another one.
         """
 
         def add_components(registered: Provider | None) -> Provider:
@@ -337,12 +407,18 @@ class Registry:
 
     def retire(self, key: str, author: str = "", reason: str = "") -> Written:
         """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`."""
-        set_retired = partial(replace, retired=True)
+
+        def set_retired(provider: Provider) -> Provider:
+            return replace(provider, retired=True)
+
         return self._change(key, set_retired, Action.RETIRED, author, reason)
 
     def unretire(self, key: str, author: str = "", reason: str = "") -> Written:
-        """Undo `retire`. Raises `Unknown`."""
-        set_in_use = partial(replace, retired=False)
+        """Let new jobs use a retired provider again. Raises `Unknown`."""
+
+        def set_in_use(provider: Provider) -> Provider:
+            return replace(provider, retired=False)
+
         return self._change(key, set_in_use, Action.UNRETIRED, author, reason)
 
     def approve(
@@ -352,7 +428,10 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Approve images, by their digests, from now on. Raises `Unknown`."""
+        """Approve images by their digests: from now on, only these may run. Raises `Unknown`.
+
+        ``digests`` are by the image's name.
+        """
 
         def add_digests(provider: Provider) -> Provider:
             return replace(provider, digests={**provider.digests, **digests})
@@ -366,9 +445,10 @@ class Registry:
         image: str,
         digest: str,
     ) -> str:
-        """Approve a digest of an image that has none yet; return the approved digest.
+        """Approve the digest of an image that has none yet; return the approved digest.
 
-        A deleted provider is left alone.
+        That is another one if the image had already been approved. For a provider that was deleted
+        since the job began, nothing is written, and ``digest`` itself is returned.
         """
 
         def add_digest(registered: Provider) -> Provider:
@@ -383,7 +463,7 @@ class Registry:
         return written.revision.provider.digests[image]
 
     def remove(self, key: str, author: str = "") -> Written:
-        """Remove one provider; its history stays. Raises `Unknown`."""
+        """Remove a provider; its revisions stay. Raises `Unknown`."""
 
         def unchanged(provider: Provider) -> Provider:
             return provider
@@ -396,7 +476,10 @@ class Registry:
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return a provider's revisions, newest first. Raises `Unknown` if it never had one."""
+        """Return a provider's revisions, newest first; see `Repository.history`.
+
+        Raises `Unknown` if the key never had one.
+        """
         revisions = self.repository.history(key, before, limit)
         if not revisions and not self.repository.newest(key):
             raise self._unknown(*_split_key(key))
@@ -417,7 +500,7 @@ class Registry:
         return provider
 
     def named(self, name: str) -> Provider:
-        """Return the provider of a full name, or the newest that a partial name matches.
+        """Return the provider of a full key, or the newest one that a partial name matches.
 
         Providers in use precede retired ones. Raises `Unknown`.
         """
@@ -439,8 +522,9 @@ class Registry:
     ) -> tuple[Provider, Component]:
         """Return a component and its provider. Raises `Unknown`.
 
-        ``at`` is the start of the job: it gets the state registered at that time, even if the
-        provider was changed, retired or deleted since, but the images that are approved now.
+        ``at`` is the start of a job, which gets the provider as registered at that time, even if it
+        was changed, retired or deleted since; but the approved images are today's. None: today's
+        provider.
         """
         registered = self._find_version(provider, version, at)
         if registered.retired:
@@ -453,17 +537,9 @@ class Registry:
     def newest(self, provider: str, name: str) -> str:
         """Return the highest version of a provider in use that has a component.
 
-        Raises `Unknown`.
+        ``provider`` is the provider's name, ``name`` the component's. Raises `Unknown`.
         """
-        versions = []
-        if provider not in ("", ANY):
-            versions = self._versions_for_jobs(provider)
-        if not versions:
-            raise self._unknown(provider, ANY, DEVICE)
-        in_use = [registered for registered in versions if not registered.retired]
-        if not in_use:
-            text = f"every version of provider {shorten(provider)} is retired"
-            raise Unknown("PROVIDER_RETIRED", text)
+        in_use = self._versions_in_use(provider)
         with_component = [
             registered.version for registered in in_use if name in registered.components
         ]
@@ -476,6 +552,22 @@ class Registry:
         )
         raise Unknown("COMPONENT_UNKNOWN", text)
 
+    def _versions_in_use(self, provider: str) -> list[Provider]:
+        """Return the versions of a provider that new jobs may use, at least one.
+
+        Raises `Unknown`.
+        """
+        versions = []
+        if provider not in ("", ANY):
+            versions = self._versions_for_jobs(provider)
+        if not versions:
+            raise self._unknown(provider, ANY, DEVICE)
+        in_use = [registered for registered in versions if not registered.retired]
+        if not in_use:
+            text = f"every version of provider {shorten(provider)} is retired"
+            raise Unknown("PROVIDER_RETIRED", text)
+        return in_use
+
     def query(
         self,
         name: str | None = None,
@@ -483,7 +575,10 @@ class Registry:
         version: str | None = None,
         provider_name: str | None = None,
     ) -> list[Provider]:
-        """Return the providers that match all parts."""
+        """Return the providers that match all given parts; all providers without any.
+
+        ``provider_name`` may hold several parts, see `Registry`; the others are one part each.
+        """
         patterns = ((name, version, device), _split_key(provider_name))
         return [
             provider
@@ -502,21 +597,34 @@ class Registry:
         version: str,
         at: datetime | None = None,
     ) -> Provider:
-        """Return a version of a provider on its first registered device. Raises `Unknown`."""
+        """Return a version of a provider, from the first device that has it. Raises `Unknown`.
+
+        ``at``: as in `find`.
+        """
         for device in DEVICES:
-            key = f"{provider}:{version}@{device}"
-            registered = self._read_once(key, partial(self.repository.get, key))
-            past = None
-            if at is not None:
-                past = self._read_once((key, at), partial(self.repository.since, key, at))
-            if past is not None and past.action is not Action.DELETED:
-                return _with_approved_digests(past.provider, registered)
+            registered = self._read_state(f"{provider}:{version}@{device}", at)
             if registered is not None:
                 return registered
         raise self._unknown(provider, version, DEVICE)
 
+    def _read_state(self, key: str, at: datetime | None) -> Provider | None:
+        """Return a provider at a moment, or today's (``at`` None).
+
+        None if it was not registered.
+        """
+        registered = self._read_once(key, partial(self.repository.get, key))
+        if at is None:
+            return registered
+        past = self._read_once((key, at), partial(self.repository.since, key, at))
+        if past is None or past.action is Action.DELETED:
+            return registered
+        return _with_approved_digests(past.provider, registered)
+
     def _read_once(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Read a value, or return the one read before for this key in the open view."""
+        """Return a value read from the repository; in an open view, the one that was read first.
+
+        ``key`` identifies the value in the view, ``read`` reads it.
+        """
         view: dict[Hashable, T] | None = getattr(self._view, "read", None)
         if view is None:
             return read()
@@ -532,7 +640,10 @@ class Registry:
         author: str,
         reason: str,
     ) -> Written:
-        """Change a registered provider. Raises `Unknown`."""
+        """Change a registered provider. Raises `Unknown`.
+
+        ``change`` computes the new state from the present one.
+        """
 
         def change_registered(registered: Provider | None) -> Provider:
             if registered is None:
@@ -549,16 +660,19 @@ class Registry:
         author: str,
         reason: str,
     ) -> Written:
-        """Store the next revision; start over if another writer was first."""
+        """Change a provider and store its next revision.
+
+        ``change`` computes the new state from the present one, None without any. It is called again
+        if another writer was faster. Raises `Stale` after `MAX_WRITE_ATTEMPTS` of them.
+        """
         attempts = 0
         while True:
             attempts += 1
             newest = self._newest_revision(key)
-            before = None
-            if newest is not None and newest.action is not Action.DELETED:
-                before = newest.provider
+            before = _registered_state(newest)
             after = change(before)
-            if newest is not None and after == before and action in _IDEMPOTENT:
+            is_unchanged = after == before and action in _IDEMPOTENT
+            if newest is not None and is_unchanged:
                 return Written(newest, before, created=False, written=False)
             is_first = action is Action.UPDATED and before is None
             revision = Revision(
@@ -579,6 +693,7 @@ class Registry:
             return Written(revision, before, created=before is None)
 
     def _newest_revision(self, key: str) -> Revision | None:
+        """Return the last revision of a key; None if there never was one."""
         for revision in self.repository.history(key, limit=1):
             return revision
         return None
@@ -597,23 +712,18 @@ class Registry:
         return Unknown("PROVIDER_RETIRED", text)
 
     def _unknown(self, provider: str, version: str, device: str) -> Unknown:
-        """Return the error of a key that is not registered, with the registered keys of the same name."""
+        """Return the error of a key that is not registered.
+
+        Its message lists the registered keys with the same name, or suggests a similar name. An
+        empty part of the key was not given.
+        """
         device = device or DEVICE
         same_name = []
         if provider not in ("", ANY):
             same_name = self.query(name=provider)
         if not same_name:
             return self._provider_unknown(provider, device)
-        keys = _name_list(registered.key for registered in same_name)
-        on_device = [registered.version for registered in same_name if registered.device == device]
-        if not version or version in on_device:
-            text = f"name a version and a device of provider {shorten(provider)}: {keys}"
-            return Unknown("VERSION_UNKNOWN", text)
-        if on_device:
-            rest = f"has no version {shorten(version)}; it has {_name_list(on_device)}"
-            return Unknown("VERSION_UNKNOWN", f"provider {shorten(provider)} on {device} {rest}")
-        text = f"no provider {shorten(provider)} is registered on {device}"
-        return Unknown("PROVIDER_UNKNOWN", f"{text}; it is registered as {keys}")
+        return _version_unknown(same_name, version, device)
 
     def _provider_unknown(self, provider: str, device: str) -> Unknown:
         """Return the error of a name that is not registered, with the most similar one."""
@@ -629,13 +739,14 @@ class Registry:
 
 
 def _with_approved_digests(past: Provider, registered: Provider | None) -> Provider:
-    """Return a past state with the digests that are approved now."""
+    """Return a past state of a provider with the digests that are approved today."""
     if registered is None:
         return past
     return replace(past, digests={**past.digests, **registered.digests})
 
 
 def _component_unknown(provider: Provider, name: str) -> Unknown:
+    """Return the error of a component that a provider does not have, with a similar one."""
     names = _name_list(provider.components)
     rest = f"has no component {shorten(name)}; it has {names}"
     similar = near(name, provider.components, SIMILARITY)
@@ -645,21 +756,16 @@ def _component_unknown(provider: Provider, name: str) -> Unknown:
 
 
 def _merge(registered: Provider, added: Provider) -> Provider:
-    """Return a registered provider with the components of another one of its key."""
+    """Return a registered provider with the components of another one with the same key.
+
+    An added component replaces a registered one of the same name, with its image and warnings.
+    """
     images = {
         name: image for name, image in registered.images.items() if name not in added.components
     }
     if added.image != registered.image:
         images |= dict.fromkeys(added.components, added.image)
-    replaced_paths = []
-    for name in added.components:
-        path = join("components_description", name)
-        replaced_paths += [f"{path}.", f"{path}["]
-    warnings = [
-        warning
-        for warning in registered.warnings
-        if not warning.path.startswith(tuple(replaced_paths))
-    ]
+    warnings = _warnings_of_others(registered, added.components)
     return replace(
         registered,
         components={**registered.components, **added.components},
@@ -669,8 +775,19 @@ def _merge(registered: Provider, added: Provider) -> Provider:
     )
 
 
+def _warnings_of_others(provider: Provider, components: Iterable[str]) -> list[Problem]:
+    """Return a provider's warnings except those about some components."""
+    prefixes: list[str] = []
+    for name in components:
+        path = join("components_description", name)
+        prefixes += [f"{path}.", f"{path}["]
+    return [
+        warning for warning in provider.warnings if not warning.path.startswith(tuple(prefixes))
+    ]
+
+
 def _version_and_device_order(provider: Provider) -> tuple[Any, ...]:
-    """Return the sort key by which the newest version on the first device is the greatest."""
+    """Return a sort key: the newest version is the greatest, and of its devices the first."""
     position = len(DEVICES)
     if provider.device in DEVICES:
         position = DEVICES.index(provider.device)
@@ -678,7 +795,7 @@ def _version_and_device_order(provider: Provider) -> tuple[Any, ...]:
 
 
 def _split_key(provider_name: str | None) -> tuple[str, str, str]:
-    """Split ``name:version@device`` into its parts; an absent part is empty."""
+    """Split ``name:version@device`` into its three parts; absent ones are ""."""
     rest, _, device = (provider_name or "").partition("@")
     name, _, version = rest.partition(":")
     return name, version, device
@@ -696,6 +813,7 @@ def _matches(provider: Provider, pattern: tuple[str | None, str | None, str | No
 
 
 def _name_list(names: Iterable[str]) -> str:
+    """Return the first `MAX_LISTED_NAMES` names for a message; "none" without any."""
     all_names = list(names)
     if not all_names:
         return "none"

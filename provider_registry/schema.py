@@ -1,4 +1,4 @@
-"""The JSON Schemas of descriptions and registrations, with problems that a vendor can act on."""
+"""The JSON Schemas of descriptions and registrations; their errors as problems for vendors."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,7 @@ from jsonschema.exceptions import ValidationError
 
 from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, near, shorten
 
+# JSON Schema's types as problems name them.
 _TYPE_NAMES = {
     "object": "an object",
     "array": "a list",
@@ -19,8 +20,9 @@ _TYPE_NAMES = {
     "integer": "a whole number",
     "boolean": "true or false",
 }
-_MISSPELLED = 0.8  # least similarity of an unknown field to the missing one that it is taken for
+_MISSPELLED = 0.8  # least similarity of an unknown field to the missing one that it may be
 _MAX_SUGGESTION = 200  # characters
+# JSON Schema's keywords for limits -> the rule that a problem names; {} is the limit.
 _LIMITS = {
     "maxLength": "must not be longer than {} characters",
     "maxItems": "must not list more than {} entries",
@@ -30,7 +32,7 @@ _LIMITS = {
 
 
 class Schema(NamedTuple):
-    """A schema as it is shipped, for editors and other programs, and its validator."""
+    """A JSON Schema: the shipped document, for editors and other programs, and its validator."""
 
     name: str  # of its file
     covers: str  # the documents that it applies to
@@ -43,7 +45,11 @@ class Schema(NamedTuple):
         return str(self.document["title"])
 
     def problems(self, document: Any, path: str = "") -> list[Problem]:
-        """Return everything in a document that the schema forbids, each problem once, at most MAX_PROBLEMS."""
+        """Return the problems of a document, each only once, at most `MAX_PROBLEMS` errors' worth.
+
+        ``path`` is that of the document; the problems' paths begin with it. Empty for a valid
+        document.
+        """
         unique: dict[tuple[str, str], Problem] = {}
         for error in islice(self.validator.iter_errors(document), MAX_PROBLEMS + 1):
             for problem in _translate(error, join(path, *error.absolute_path)):
@@ -57,7 +63,10 @@ class Schema(NamedTuple):
         return self.validator.evolve(schema=entry_schema).is_valid(entry)
 
     def fields(self, *lists: str) -> tuple[str, ...]:
-        """Return the names of the schema's fields, at its top or in the entries of nested lists."""
+        """Return the names of the fields that the schema has at its top.
+
+        With ``lists``, the fields of the entries of a nested list: ``fields("inputData")``.
+        """
         schema: Any = self.validator.schema
         for field in lists:
             schema = schema["properties"][field]["items"]
@@ -65,16 +74,17 @@ class Schema(NamedTuple):
 
 
 def _load(name: str, covers: str) -> Schema:
-    """Read a shipped schema."""
+    """Read a schema that is shipped in this package; ``name`` is that of its file."""
     document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
     expanded = _expand(document, document.get("$defs", {}))
     return Schema(name, covers, document, Draft202012Validator(expanded))
 
 
 def _expand(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """Replace local references with their definitions, which halves the time per document.
+    """Return a part of a schema with its local references replaced by their definitions.
 
-    Types become lists, the form that `_wrong_type` reads.
+    Validation without references takes half the time. A single type becomes a list of one, the
+    form that `_wrong_type` reads.
     """
     if isinstance(node, list):
         return [_expand(item, definitions) for item in node]
@@ -84,16 +94,15 @@ def _expand(node: Any, definitions: Mapping[str, Any]) -> Any:
     if "$ref" in node:
         definition = node["$ref"].rpartition("/")[2]
         expanded |= _expand(definitions[definition], definitions)
-    for key, value in node.items():
-        if key not in ("$ref", "$defs"):
-            expanded[key] = _expand(value, definitions)
+    keywords = {key: value for key, value in node.items() if key not in ("$ref", "$defs")}
+    expanded |= {key: _expand(value, definitions) for key, value in keywords.items()}
     if isinstance(expanded.get("type"), str):
         expanded["type"] = [expanded["type"]]
     return expanded
 
 
 def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
-    """Yield a validator's error as problems in our own words."""
+    """Yield the problems of one error of the validator, which is about the value at a path."""
     if error.validator == "required":
         yield from _missing_fields(error, path)
     elif error.validator == "type":
@@ -103,31 +112,42 @@ def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
 
 
 def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
+    """Yield a problem for each required field that an object lacks.
+
+    An unknown field with a similar name is taken for a misspelling of it.
+    """
     item: Any = error.instance
     schema: Any = error.schema
     required: Any = error.validator_value
     unknown = [name for name in item if name not in schema["properties"]]
-    for name in required:
-        if name in item:
-            continue
+    missing = [name for name in required if name not in item]
+    for name in missing:
         misspelled = near(name, unknown, _MISSPELLED)
         suggestion = f"{name} instead of {misspelled}" if misspelled else ""
         yield Problem(join(path, name), "is missing", None, suggestion)
 
 
 def _wrong_type(error: ValidationError, path: str) -> Problem:
+    """Return the problem of a value of a wrong type.
+
+    For a text in place of a list, it suggests the list of its parts between commas.
+    """
     value: Any = error.instance
     types: Any = error.validator_value
     words = " or ".join(_TYPE_NAMES[name] for name in types if name != "null")
     suggestion = ""
-    if "array" in types and isinstance(value, str):
+    is_text_for_list = "array" in types and isinstance(value, str)
+    if is_text_for_list:
         entries = [entry.strip() for entry in value.split(",")]
         suggestion = json.dumps(entries)[:_MAX_SUGGESTION]
     return Problem(path or ROOT, f"must be {words}", shorten(value), suggestion)
 
 
 def _broken_rule(error: ValidationError, path: str) -> Problem:
-    """Return the problem of any other rule, in our words for limits or the text of ``x-rule``."""
+    """Return the problem of any other error.
+
+    Its rule is ours for a limit, the text of ``x-rule`` in the schema, or the validator's keyword.
+    """
     rule = f"breaks the rule {error.validator!r} of the format"
     if isinstance(error.schema, Mapping):
         rule = error.schema.get("x-rule") or rule
@@ -142,5 +162,5 @@ REGISTRATION = _load("registration.json", "the body of POST /v2/provider/registe
 COMPONENT_REGISTRATION = _load(
     "component-registration.json", "the body of POST /v1/platform/schedule/component/register"
 )
-# The schemas by file name.
+# The schemas by the name of their file.
 FILES = {schema.name: schema for schema in (DESCRIPTION, REGISTRATION, COMPONENT_REGISTRATION)}

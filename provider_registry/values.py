@@ -8,8 +8,8 @@ refuses the job as well, unless the description names that value itself or leave
 Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``,
-``train-auc``), and the standard does not say how they correspond. Rule: within a group (data,
-model, metric) equal names first, then the rest by position.
+``train-auc``), and the standard does not say how they correspond. Our rule: within a group (data,
+model, metric), equal names belong together; the rest is matched by position.
 """
 
 import json
@@ -46,6 +46,7 @@ MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
 SIMILARITY = 0.75  # of an unknown parameter to the one that its problem suggests
 MAX_SUGGESTIONS = 100  # per task; also the number of parameters compared for each
 
+# Decimal digits only: Python's int() and float() would also accept 1_000 and other scripts' digits.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SPECIAL_NUMBERS = ("inf", "infinity", "nan")
@@ -54,7 +55,11 @@ _SPECIAL_NUMBERS = ("inf", "infinity", "nan")
 
 
 class ValueKind(StrEnum):
-    """A parameter's type as in JSON Schema; values of type ``other`` are not read."""
+    """The kinds of values that parameters can have, by their names in JSON Schema.
+
+    OTHER, which JSON Schema does not have, is the kind of all types that vendors invented: their
+    values are not checked.
+    """
 
     TEXT = "string"
     INTEGER = "integer"
@@ -65,6 +70,7 @@ class ValueKind(StrEnum):
     OTHER = "other"
 
 
+# All spellings of a declared type, in lower case; any other one is OTHER.
 TYPE_NAMES = {
     **dict.fromkeys(("string", "str", "text"), ValueKind.TEXT),
     **dict.fromkeys(("int", "integer", "long"), ValueKind.INTEGER),
@@ -83,13 +89,11 @@ def kind_of(type_name: str) -> ValueKind:
 
 
 def number(value: Any) -> float | None:
-    """Read a JSON number or its decimal text; None for anything but a finite number."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        if not _NUMBER.fullmatch(value.strip()):
-            return None
-    elif not isinstance(value, (int, float)):
+    """Return a JSON number, or the number that a decimal text spells.
+
+    Returns None for anything else, for infinity and NaN, and for a number too large for a float.
+    """
+    if not _is_decimal(value):
         return None
     try:
         result = float(value)
@@ -100,8 +104,15 @@ def number(value: Any) -> float | None:
     return result
 
 
+def _is_decimal(value: Any) -> bool:
+    """Return whether a value is a number of JSON, or the text of a decimal number."""
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value.strip()) is not None
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def reads_as(kind: ValueKind, text: str) -> bool:
-    """Return whether text can be read as a value of a kind. Any text reads as TEXT and as OTHER.
+    """Return whether a text spells a value of a kind; any text does for TEXT and OTHER.
 
     ``12.0`` is a whole number; ``inf`` and ``1e999`` are numbers, ``1_000`` is not.
     """
@@ -112,6 +123,7 @@ def reads_as(kind: ValueKind, text: str) -> bool:
 
 
 def _reads_as_integer(text: str) -> bool:
+    """Return whether a text is a whole number, perhaps with a fraction of zero."""
     if _INTEGER.fullmatch(text):
         return True
     value = number(text)
@@ -119,23 +131,28 @@ def _reads_as_integer(text: str) -> bool:
 
 
 def _reads_as_number(text: str) -> bool:
+    """Return whether a text is a decimal number, infinity or NaN."""
     if _NUMBER.fullmatch(text):
         return True
     return text.lower().lstrip("+-") in _SPECIAL_NUMBERS
 
 
 def _reads_as_boolean(text: str) -> bool:
+    """Return whether a text is true or false, in any case."""
     return text.lower() in ("true", "false")
 
 
 def _reads_as_object(text: str) -> bool:
+    """Return whether a text is a JSON object."""
     return isinstance(json_of(text), dict)
 
 
 def _reads_as_list(text: str) -> bool:
+    """Return whether a text is a JSON list."""
     return isinstance(json_of(text), list)
 
 
+# Kinds without an entry accept any text.
 _READERS: Mapping[ValueKind, Callable[[str], bool]] = {
     ValueKind.INTEGER: _reads_as_integer,
     ValueKind.NUMBER: _reads_as_number,
@@ -146,7 +163,7 @@ _READERS: Mapping[ValueKind, Callable[[str], bool]] = {
 
 
 def json_of(text: str) -> Any:
-    """Parse text as JSON; None if it is not JSON."""
+    """Parse text as JSON; None if it is not JSON, or JSON's null."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -157,7 +174,7 @@ def json_of(text: str) -> Any:
 
 
 def flaw(pattern: str) -> str | None:
-    """Return the reason why an expression cannot be used; None if it can."""
+    """Return the reason why a regular expression cannot be used; None if it can."""
     if len(pattern) > MAX_PATTERN:
         return f"is longer than {MAX_PATTERN} characters"
     expression = _compile(pattern)
@@ -167,11 +184,12 @@ def flaw(pattern: str) -> str | None:
 
 
 def full_match(pattern: str, value: str) -> bool | None:
-    """Return whether the whole value matches.
+    """Return whether a regular expression matches a whole value.
 
-    Returns None if the expression or the value cannot be used.
+    Returns None if the expression or the value cannot be used: too long, or not in UTF-8.
     """
-    if len(pattern) > MAX_PATTERN or len(value) > MAX_VALUE or not encodable(value):
+    is_too_long = len(pattern) > MAX_PATTERN or len(value) > MAX_VALUE
+    if is_too_long or not encodable(value):
         return None
     expression = _compile(pattern)
     if expression.error:
@@ -189,6 +207,7 @@ class _Expression:
 
 @lru_cache(maxsize=256)
 def _compile(pattern: str) -> _Expression:
+    """Compile an expression with RE2, which matches in linear time: it comes from a vendor."""
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -198,10 +217,15 @@ def _compile(pattern: str) -> _Expression:
     except UnicodeEncodeError as error:
         return _Expression(error=str(error))
     except re2.error as error:
-        [reason] = error.args
-        if isinstance(reason, bytes):
-            reason = reason.decode("utf-8", "replace")
-        return _Expression(error=str(reason))
+        return _Expression(error=_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error of RE2, which has it as text or bytes."""
+    [reason] = error.args
+    if isinstance(reason, bytes):
+        return reason.decode("utf-8", "replace")
+    return str(reason)
 
 
 # ------------------------------------------------------------ parameters
@@ -221,17 +245,19 @@ def check(
     *,
     strict: bool = False,
 ) -> Findings:
-    """Compare the effective parameters of one task with its component's description.
+    """Compare the parameters of one task with the description of its component.
 
-    ``path`` is the parameters' path in the job. A value of None counts as missing, as it never
-    reaches the container. ``strict``: values outside choices and ranges refuse the job.
+    - ``parameters``: the effective values by name; None counts as missing, since the container does
+      not get it
+    - ``path``: of the parameters in the job; the problems' paths begin with it
+    - ``strict``: a value outside choices or range refuses the job
     """
     values = {name: value for name, value in parameters.items() if value is not None}
     return _ParameterCheck(component, values, path, strict).run()
 
 
 class _ParameterCheck:
-    """Collects the problems of one task's parameters."""
+    """One check of a task's parameters, which collects their problems."""
 
     def __init__(
         self,
@@ -240,6 +266,7 @@ class _ParameterCheck:
         path: str,
         strict: bool,
     ) -> None:
+        """Take what `check` takes; ``values`` are the parameters that are not None."""
         self._component = component
         self._declared = {parameter.name: parameter for parameter in component.parameters}
         self._values = values
@@ -249,6 +276,7 @@ class _ParameterCheck:
         self._warnings: list[Problem] = []
 
     def run(self) -> Findings:
+        """Check the values in their order, then the missing parameters."""
         for name, value in self._values.items():
             parameter = self._declared.get(name)
             if parameter is None:
@@ -256,17 +284,20 @@ class _ParameterCheck:
             else:
                 self._check_value(parameter, value)
         for parameter in self._component.parameters:
-            if parameter.name not in self._values and not parameter.optional:
+            is_missing = parameter.name not in self._values
+            if is_missing and not parameter.optional:
                 self._report_missing(parameter)
         return Findings(bounded(self._errors), bounded(self._warnings))
 
     def _report(self, problem: Problem, *, refuses: bool) -> None:
+        """Add a problem that refuses the job, or a warning."""
         if refuses:
             self._errors.append(problem)
         else:
             self._warnings.append(problem)
 
     def _warn_of_unknown(self, name: str, value: Any) -> None:
+        """Warn of a value whose name is no parameter; suggest a similar one that has no value."""
         rule = f"is not a parameter of {self._component.name}; passed on as it is"
         suggestion = ""
         if len(self._warnings) < MAX_SUGGESTIONS:
@@ -276,25 +307,31 @@ class _ParameterCheck:
         self._warnings.append(Problem(join(self._path, name), rule, value, suggestion))
 
     def _check_value(self, parameter: Parameter, value: Any) -> None:
+        """Report a value of another type, outside the choices, or against the validator."""
         path = join(self._path, parameter.name)
         mismatch = _type_mismatch(parameter, value)
         if mismatch is not None:
             self._report(Problem(path, mismatch.rule, value), refuses=mismatch.refuses)
-        if not _is_list_limited(parameter, value):
+        if not _is_allowed(parameter, value):
             choices = parameter.binding or ()
             rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
             problem = Problem(path, rule, value, near(as_text(value), choices))
             # Choices say nothing about values of another type.
             self._report(problem, refuses=self._strict and mismatch is None)
-        unmatched = _validator_rule(parameter, value)
-        if unmatched:
+        broken_rule = _validator_rule(parameter, value)
+        if broken_rule:
             refuses = self._strict and _range_binds(parameter, value)
-            self._report(Problem(path, unmatched, value), refuses=refuses)
+            self._report(Problem(path, broken_rule, value), refuses=refuses)
 
     def _report_missing(self, parameter: Parameter) -> None:
+        """Report a required parameter without a value.
+
+        It refuses the job if a form would show the parameter; otherwise it is only a warning.
+        """
         path = join(self._path, parameter.name)
         conditions = parameter.depends_on
-        if not conditions or any(self._holds(condition) for condition in conditions):
+        is_shown = not conditions or any(self._holds(condition) for condition in conditions)
+        if is_shown:
             rule = f"is missing; {self._component.name} requires it"
             self._errors.append(Problem(path, rule))
         else:
@@ -302,10 +339,10 @@ class _ParameterCheck:
             self._warnings.append(Problem(path, f"is missing; required where {hint}"))
 
     def _holds(self, condition: str) -> bool:
-        """Evaluate a condition under which a form shows a parameter.
+        """Return whether a condition holds, an entry of a parameter's ``depends_on``.
 
-        ``name.value`` holds if that parameter has that value, set or by default; ``name`` if it is
-        set; a condition on an unknown parameter always.
+        ``name.value`` holds if that parameter has that value, set or by default; ``name`` holds if
+        it is set. A condition on an unknown parameter always holds.
         """
         if condition in self._declared:
             return condition in self._values
@@ -319,13 +356,14 @@ class _ParameterCheck:
 
 @dataclass(frozen=True)
 class _TypeMismatch:
-    """A value of another type than the declared one."""
+    """A problem with the type of a value: its rule, and whether it refuses the job."""
 
     rule: str
     refuses: bool = False
 
 
 def _type_mismatch(parameter: Parameter, value: Any) -> _TypeMismatch | None:
+    """Compare a value with the declared type; None if it fits or the type is unknown."""
     kind = kind_of(parameter.type)
     if kind is ValueKind.OTHER:
         return None
@@ -338,9 +376,10 @@ def _type_mismatch(parameter: Parameter, value: Any) -> _TypeMismatch | None:
 
 
 def _text_mismatch(parameter: Parameter, kind: ValueKind, value: str) -> _TypeMismatch | None:
-    """Compare text with the declared type.
+    """Compare text with the declared type; None if it fits.
 
-    Text that the description itself names, as default or in bindingData, never refuses the job.
+    Only text for a number can refuse the job, and not if the description itself names that text,
+    as the default or a choice.
     """
     if kind is ValueKind.TEXT:
         return None
@@ -356,23 +395,25 @@ def _text_mismatch(parameter: Parameter, kind: ValueKind, value: str) -> _TypeMi
 
 
 def _json_type(value: Any) -> tuple[str, tuple[ValueKind, ...]]:
-    """Return the name of a JSON value's type and the kinds it belongs to.
+    """Return the name of a JSON value's type, for messages, and the kinds that it fits.
 
-    Any scalar counts as text.
+    Numbers and booleans also fit TEXT, as containers get all values as text.
     """
-    if isinstance(value, bool):
-        return "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)
-    if isinstance(value, int):
-        return "a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)
-    if isinstance(value, float):
-        return "a number", (ValueKind.NUMBER, ValueKind.TEXT)
-    if isinstance(value, Mapping):
-        return "an object", (ValueKind.OBJECT,)
-    return "a list", (ValueKind.LIST,)
+    match value:
+        case bool():  # before int, whose subclass it is
+            return "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)
+        case int():
+            return "a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)
+        case float():
+            return "a number", (ValueKind.NUMBER, ValueKind.TEXT)
+        case Mapping():
+            return "an object", (ValueKind.OBJECT,)
+        case _:
+            return "a list", (ValueKind.LIST,)
 
 
 def _named_values(parameter: Parameter) -> list[str]:
-    """Return the values that the description itself names: the default and bindingData."""
+    """Return the values that the description itself names: the choices and the default."""
     values = list(parameter.binding or ())
     if parameter.default:
         values.append(parameter.default)
@@ -380,19 +421,25 @@ def _named_values(parameter: Parameter) -> list[str]:
 
 
 def _range_binds(parameter: Parameter, value: Any) -> bool:
-    """Return whether a number may be refused for its range: the description's values keep to it."""
+    """Return whether a number outside the range may refuse the job.
+
+    It may if the description's own values, default and choices, are all in the range.
+    """
     validator = parameter.validator
-    if validator is None or validator.pattern is not None or number(value) is None:
+    if validator is None or validator.pattern is not None:
         return False
-    numbers = [number(text) for text in _named_values(parameter)]
-    return all(validator.in_range(described) for described in numbers if described is not None)
+    if number(value) is None:
+        return False
+    described = [number(text) for text in _named_values(parameter)]
+    return all(validator.in_range(value) for value in described if value is not None)
 
 
-def _is_list_limited(parameter: Parameter, value: Any) -> bool:
-    """Return whether a value is a choice or the default; True if no choices are listed.
+def _is_allowed(parameter: Parameter, value: Any) -> bool:
+    """Return whether a value is a choice of its parameter, or needs not be one.
 
-    Empty text is always accepted. Numbers are compared as numbers, booleans without regard to case,
-    a list by its elements.
+    Without choices any value is allowed. Empty text and the default are always allowed. A list
+    is allowed if all its elements are choices, an object if a choice spells it in JSON. For
+    other values see `_is_choice`.
     """
     choices = parameter.binding
     if choices is None or value == "" or as_text(value) == parameter.default:
@@ -404,12 +451,16 @@ def _is_list_limited(parameter: Parameter, value: Any) -> bool:
         return True
     if isinstance(value, Mapping):
         return _is_choice(parameter, choices, value)
-    return all(_is_listed_element(parameter, structures, element) for element in value)
+    return all(_is_allowed_element(parameter, structures, element) for element in value)
 
 
-def _is_listed_element(parameter: Parameter, structures: Sequence[Any], element: Any) -> bool:
-    """Return whether an element of a list is a choice; lists inside it are not checked."""
-    if element == "" or isinstance(element, (list, tuple)):
+def _is_allowed_element(parameter: Parameter, structures: Sequence[Any], element: Any) -> bool:
+    """Return whether an element of a list is a choice; lists inside it are not checked.
+
+    ``structures`` are the choices that spell an object or a list, parsed.
+    """
+    is_unchecked = element == "" or isinstance(element, (list, tuple))
+    if is_unchecked:
         return True
     if isinstance(element, Mapping) and element in structures:
         return True
@@ -417,21 +468,26 @@ def _is_listed_element(parameter: Parameter, structures: Sequence[Any], element:
 
 
 def _is_choice(parameter: Parameter, choices: Sequence[str], value: Any) -> bool:
+    """Return whether a value is among the choices, which are texts.
+
+    Booleans are compared without regard to case, numbers by their value: 1.0 is the choice "1".
+    """
     text = as_text(value)
     if text in choices:
         return True
-    if kind_of(parameter.type) is ValueKind.BOOLEAN or isinstance(value, bool):
-        return text.lower() in {choice.lower() for choice in choices}
+    is_boolean = kind_of(parameter.type) is ValueKind.BOOLEAN or isinstance(value, bool)
+    if is_boolean:
+        return text.lower() in [choice.lower() for choice in choices]
     as_number = number(value)
     if as_number is None:
         return False
-    return any(number(choice) == as_number for choice in choices)
+    return as_number in [number(choice) for choice in choices]
 
 
 def list_limited(values: Sequence[str], limit: int) -> str:
-    """Return values in one line.
+    """Return values in one line for a message.
 
-    If there are more than ``limit``, the first ones and their number.
+    "…" and their number if there are more than ``limit``.
     """
     text = ", ".join(value[:MAX_CHOICE_LENGTH] for value in values[:limit])
     if len(values) > limit:
@@ -440,23 +496,28 @@ def list_limited(values: Sequence[str], limit: int) -> str:
 
 
 def _validator_rule(parameter: Parameter, value: Any) -> str:
-    """Return the rule of the range or expression that a value breaks; empty if none.
+    """Return the rule that a value breaks by its range or expression; "" if it breaks none.
 
-    Empty text is not matched.
+    Empty text counts as no value, and text does not break a range.
     """
     validator = parameter.validator
     if validator is None or value == "":
         return ""
-    if validator.pattern is None:
-        as_number = number(value)
-        if as_number is None or validator.in_range(as_number):
-            return ""
-        return f"lies outside {validator.text}"
-    matches = full_match(validator.pattern, as_text(value))
+    if validator.pattern is not None:
+        return _expression_rule(validator.pattern, as_text(value))
+    as_number = number(value)
+    if as_number is None or validator.in_range(as_number):
+        return ""
+    return f"lies outside {validator.text}"
+
+
+def _expression_rule(pattern: str, value: str) -> str:
+    """Return the rule that a value breaks by an expression; "" if the expression matches."""
+    matches = full_match(pattern, value)
     if matches is None:
-        return f"could not be checked against {validator.pattern}"
+        return f"could not be checked against {pattern}"
     if not matches:
-        return f"must match {validator.pattern}"
+        return f"must match {pattern}"
     return ""
 
 
@@ -466,7 +527,10 @@ def _validator_rule(parameter: Parameter, value: Any) -> str:
 def match_outputs(
     dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]
 ) -> dict[str, str]:
-    """Match a flow's outputs, each (type, key), with a component's: key -> name in the description."""
+    """Return the names that a component's description gives to a flow's outputs, by their keys.
+
+    ``dag_outputs`` has (type, key) of each output. Outputs without a counterpart are left out.
+    """
     flow_items = [_FlowItem(group_of(category), key, key) for category, key in dag_outputs]
     return _match(flow_items, specs)
 
@@ -474,10 +538,10 @@ def match_outputs(
 def match_inputs(
     dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]
 ) -> dict[str, str]:
-    """Match a flow's inputs, each (type, ``<task>.<key>``), with a component's by their keys.
+    """Return the names that a component's description gives to a flow's inputs, by their sources.
 
-    An input without an upstream task belongs to the first of the component's inputs and is not
-    listed here.
+    ``dag_inputs`` has (type, ``<task>.<key>``) of each input. One without an upstream task belongs
+    to the first of the component's inputs and is not listed here.
     """
     flow_items = []
     for category, source in dag_inputs:
@@ -487,9 +551,9 @@ def match_inputs(
 
 
 def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | None:
-    """Return the problem of an upstream format that an input does not list.
+    """Return the problem of an upstream output's format that an input does not list.
 
-    Returns None if it lists none.
+    Returns None if the input lists the format, in any case, or none at all.
     """
     if not spec.formats:
         return None
@@ -500,15 +564,18 @@ def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | Non
 
 
 class _FlowItem(NamedTuple):
-    """An input or output of a task in a flow; ``name`` is compared with the description's names."""
+    """An input or output of a task in a flow."""
 
-    group: str
-    key: str
-    name: str
+    group: str  # of its type: data, model or metric
+    key: str  # under which the result lists it
+    name: str  # compared with the description's names
 
 
 def _match(flow_items: Sequence[_FlowItem], specs: Sequence[DataSpec]) -> dict[str, str]:
-    """Match by name first, then the rest by position; a duplicate key is matched once."""
+    """Match by name first, then the rest by position; return the names by key.
+
+    A key that occurs twice is matched once; a spec belongs to one key.
+    """
     free = list(specs)
     names: dict[str, str] = {}
 
@@ -522,4 +589,5 @@ def _match(flow_items: Sequence[_FlowItem], specs: Sequence[DataSpec]) -> dict[s
         assign(item, [spec for spec in same_group if spec.name == item.name])
     for item in flow_items:
         assign(item, [spec for spec in free if spec.group == item.group])
+    # In the order of the flow, not of the matches.
     return {item.key: names[item.key] for item in flow_items if item.key in names}

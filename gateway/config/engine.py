@@ -1,4 +1,4 @@
-"""The settings of engines: Docker daemons, Swarms, Kubernetes, and local processes."""
+"""Settings of the engines, which run algorithms: Docker, Swarm, Kubernetes, local processes."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -8,16 +8,18 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from gateway.config.values import Section
 from gateway.domain.validation import foreign_engine, foreign_engine_rule
 
+# Address of a daemon. A host of ssh must not begin with a hyphen: ssh would read it as an option.
 _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
+# A placement constraint of `docker service create`, such as node.labels.zone == a.
 Constraint = Annotated[str, Field(pattern=r"^(node|engine)\.[\w.-]+ *(==|!=) *[\w.:/-]+$")]
-_GENERIC = r"^[\w.-]+$"
-_GPU = "The Swarm's generic resource that stands for GPUs, as in node-generic-resources."
-# Folders that give a container the whole machine.
+_GENERIC = r"^[\w.-]+$"  # the name of a Swarm's generic resource
+_GPU = "The Swarm's generic resource for GPUs, as in node-generic-resources."
+# A container that gets one of these folders controls the whole machine.
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
 
 class Image(Section):
-    """The local command in place of an image."""
+    """The local command that runs in place of an image."""
 
     command: list[str] = Field(
         min_length=1, description="Command line to run in place of the image."
@@ -25,7 +27,7 @@ class Image(Section):
 
 
 class ProcessEngineSettings(Section):
-    """Algorithms as local processes, with the gateway's own rights."""
+    """Algorithms as local processes, which have all rights of the gateway itself."""
 
     images: dict[str, Image] = Field(
         default_factory=dict, description="Image name -> the command that runs it."
@@ -33,20 +35,21 @@ class ProcessEngineSettings(Section):
 
 
 class StorageSource(Section):
-    """The Docker daemon's view of the storage, where the gateway itself runs in a container."""
+    """A folder of the gateway as the Docker daemon knows it, if the gateway runs in a container."""
 
     bind: str | None = Field(default=None, description="Folder on the daemon's host.")
     volume: str | None = Field(default=None, description="Name of a Docker volume.")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
+        """Require either a folder of the daemon's host or a volume."""
         if (self.bind is None) == (self.volume is None):
             raise ValueError("must have exactly one of bind and volume")
         return self
 
 
 class TlsSettings(Section):
-    """Who the daemon is, and who we are; the daemon's certificate is always checked."""
+    """Certificates for a daemon at tcp://; the daemon's own is always checked against ``ca``."""
 
     ca: Path = Field(
         description="File with the certificate of the authority that signed the daemon's."
@@ -56,18 +59,20 @@ class TlsSettings(Section):
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
+        """Require our certificate and its key together; without them we show none."""
         if (self.cert is None) != (self.key is None):
             raise ValueError("cert and key belong together")
         return self
 
 
 class Daemon(Section):
-    """Where a Docker daemon, or a manager of a Swarm, is reached."""
+    """Address of a Docker daemon or of a Swarm's manager, and the gateway's folders there."""
 
     base_url: str = Field(
         default="",
         pattern=f"^$|{_DAEMON}",
-        description="Its address, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
+        description="Address of the daemon, unix://, tcp:// or ssh://; empty: the one in "
+        "DOCKER_HOST.",
     )
     tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
     storage_source: StorageSource | None = Field(
@@ -76,18 +81,21 @@ class Daemon(Section):
         "folder.",
     )
     runs_source: StorageSource | None = Field(
-        default=None, description="The same for the folder of run logs (var/runs)."
+        default=None,
+        description="The folder of run logs (var/runs) on that machine; null: the same folder.",
     )
 
     @model_validator(mode="after")
     def _tls_fits(self) -> Self:
-        if self.tls is not None and not self.base_url.startswith("tcp://"):
+        """Refuse certificates for an address that does not use TLS."""
+        has_tcp = self.base_url.startswith("tcp://")
+        if self.tls is not None and not has_tcp:
             raise ValueError("tls needs a base_url that begins with tcp://")
         return self
 
 
 class Machines(Daemon):
-    """What is said of a Swarm."""
+    """A daemon's settings and those for the machines of a Swarm."""
 
     constraints: list[Constraint] = Field(
         default_factory=list,
@@ -100,17 +108,21 @@ class Machines(Daemon):
     )
 
     def check_sources(self) -> None:
-        """Raise `ValueError` for a volume, which the machines of a Swarm do not share."""
+        """Check the shared folders of a Swarm.
+
+        Raises `ValueError` for a volume: each machine of a Swarm has volumes of its own.
+        """
         sources = {"storage_source": self.storage_source, "runs_source": self.runs_source}
         for name, source in sources.items():
-            if source is not None and source.volume is not None:
-                raise ValueError(
-                    f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)"
-                )
+            if source is None or source.volume is None:
+                continue
+            raise ValueError(
+                f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)"
+            )
 
 
 class ExtraMount(Section):
-    """A folder or file that containers of one provider see beyond the ordinary."""
+    """A further folder or file that the containers of one provider see."""
 
     source: Path = Field(description="Folder or file on the daemon's host.")
     target: str = Field(pattern="^/", description="Path in the container.")
@@ -118,7 +130,10 @@ class ExtraMount(Section):
 
 
 class Allowance(Section):
-    """What an admin grants the containers of one provider. Shown with every run that has it."""
+    """Rights that an admin grants to the containers of one provider.
+
+    Shown with each of their runs.
+    """
 
     mounts: list[ExtraMount] = Field(default_factory=list, description="Further mounts.")
     capabilities: list[str] = Field(
@@ -133,35 +148,42 @@ class Allowance(Section):
     n_threads: int | None = Field(
         default=None,
         gt=0,
-        description="`config.n_threads`; null: what the registration says.",
+        description="`config.n_threads`; null: the registration's value.",
     )
     chunk_size: int | None = Field(
         default=None,
         gt=0,
-        description="`config.chunk_size`; null: what the registration says.",
+        description="`config.chunk_size`; null: the registration's value.",
     )
 
     @field_validator("mounts")
     @classmethod
     def _without_engine(cls, mounts: list[ExtraMount]) -> list[ExtraMount]:
+        """Refuse mounts that break the isolation, such as the socket of the engine."""
         for mount in mounts:
             _check_mount(mount)
         return mounts
 
 
 def _check_mount(mount: ExtraMount) -> None:
-    """Raise `ValueError` for a mount that gives a container the machine, or hides the gateway's own files."""
+    """Check a further mount of a container.
+
+    Raises `ValueError` for a source that is a relative path or gives control of the machine (a
+    socket, a system folder), and for a target that would hide the gateway's own mounts.
+    """
     source = mount.source
-    if not source.is_absolute() or ".." in source.parts:
+    is_plain = source.is_absolute() and ".." not in source.parts
+    if not is_plain:
         raise ValueError(f"{mount.source} is not an absolute path without ..")
-    if source.suffix == ".sock" or str(source) in _WHOLE_MACHINE:
+    is_socket = source.suffix == ".sock"
+    if is_socket or str(source) in _WHOLE_MACHINE:
         raise ValueError(f"{mount.source} would hand the whole machine to the container")
     if mount.target.startswith("/bfia"):
         raise ValueError(f"{mount.target} is the gateway's own; choose a target outside of /bfia")
 
 
 class Toleration(Section):
-    """A taint of machines that runs tolerate."""
+    """A taint of Kubernetes nodes that runs tolerate, in the form of Kubernetes."""
 
     key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
     operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Exists: any value.")
@@ -172,12 +194,16 @@ class Toleration(Section):
 
 
 class KubernetesEngineSettings(Section):
-    """Algorithms as Jobs of a Kubernetes, whose machines fetch images from engine.docker.registries."""
+    """Algorithms as Jobs of a Kubernetes cluster.
+
+    Its machines fetch images from the registries in ``engine.docker.registries``.
+    """
 
     kind: ClassVar = "kubernetes"
     kubeconfig: Path | None = Field(
         default=None,
-        description="File; null: as KUBECONFIG says, in a pod its own service account.",
+        description="Kubeconfig file; null: the file in KUBECONFIG, or in a pod its own service "
+        "account.",
     )
     namespace: str = Field(
         default="", description="Namespace of the runs; empty: that of the file's current context."
@@ -191,8 +217,7 @@ class KubernetesEngineSettings(Section):
     gpu: str = Field(
         default="nvidia.com/gpu",
         pattern=r"^[\w.-]+/[\w.-]+$",
-        description="The machines' extended resource that stands for GPUs, such as "
-        "huawei.com/Ascend910.",
+        description="The machines' extended resource for GPUs, such as huawei.com/Ascend910.",
     )
     runtime_class: str = Field(
         default="", description="Runtime class of the runs; empty: the cluster's default."
@@ -209,7 +234,7 @@ class KubernetesEngineSettings(Section):
 
 
 class NamedEngine(Machines):
-    """A further engine, which providers may name as ``metadata.engine`` or by its address (``base_url``)."""
+    """A further engine; a provider names it as ``metadata.engine`` or by its ``base_url``."""
 
     kind: Literal["docker", "swarm", "kubernetes"] = Field(
         default="docker", description="The kind of the engine."
@@ -233,21 +258,28 @@ class NamedEngine(Machines):
 
     @model_validator(mode="after")
     def _fits_kind(self) -> Self:
+        """Require the settings of the engine's kind, and refuse those of the other kinds."""
         is_kubernetes = self.kind == "kubernetes"
-        if is_kubernetes != (self.kubernetes is not None):
+        has_cluster = self.kubernetes is not None
+        if is_kubernetes != has_cluster:
             raise ValueError("kind kubernetes and the section kubernetes belong together")
         if is_kubernetes:
             self._check_no_daemon()
         elif not self.base_url:
             raise ValueError(f"kind {self.kind} needs base_url")
-        if self.kind == "swarm":
-            self.check_sources()
-        elif self.constraints or "gpu" in self.model_fields_set:
-            raise ValueError("constraints and gpu belong to kind swarm")
+        self._check_swarm()
         return self
 
+    def _check_swarm(self) -> None:
+        """Raise `ValueError` for wrong settings of a Swarm, and for any of them at other kinds."""
+        if self.kind == "swarm":
+            self.check_sources()
+            return
+        if self.constraints or "gpu" in self.model_fields_set:
+            raise ValueError("constraints and gpu belong to kind swarm")
+
     def _check_no_daemon(self) -> None:
-        """Raise `ValueError` for a setting of a daemon."""
+        """Raise `ValueError` for any setting of a daemon."""
         settings_of_daemon = (self.base_url, self.tls, self.storage_source, self.runs_source)
         if any(settings_of_daemon):
             raise ValueError(
@@ -256,18 +288,25 @@ class NamedEngine(Machines):
 
 
 class SwarmEngineSettings(Machines):
-    """Algorithms as tasks of a Docker Swarm; images, users and allowances are as ``engine.docker`` says."""
+    """Algorithms as tasks of a Docker Swarm.
+
+    Images, users and allowances are those of ``engine.docker``.
+    """
 
     kind: ClassVar = "swarm"
 
     @model_validator(mode="after")
     def _without_volumes(self) -> Self:
+        """Refuse volumes as shared folders, see `check_sources`."""
         self.check_sources()
         return self
 
 
 class SignatureRule(Section):
-    """Whose signature the images of a provider, or from a registry, need: cosign's, with a key of one's own."""
+    """Signature that images need: by cosign, with one of the listed keys.
+
+    The rule applies to the images of a provider, from a registry, or both.
+    """
 
     provider: str = Field(
         default="*",
@@ -290,7 +329,7 @@ class DockerEngineSettings(Daemon):
     kind: ClassVar = "docker"
     pull: Literal["never", "missing"] = Field(
         default="never",
-        description="missing: images that are not here are fetched before a job is READY.",
+        description="missing: an image that the daemon lacks is fetched before a job is READY.",
     )
     registries: list[str] = Field(
         default_factory=list,
@@ -331,18 +370,21 @@ class DockerEngineSettings(Daemon):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Require the allowed registries if images may be fetched."""
         if self.pull == "missing" and not self.registries:
             raise ValueError("pull: missing needs at least one of registries")
         return self
 
 
 def _no_foreign_engine(kind: Any) -> Any:
+    """Refuse the name of another platform's engine, with a message that says what to write."""
     engine = foreign_engine(kind)
     if engine:
         raise ValueError(foreign_engine_rule(engine))
     return kind
 
 
+# The settings of an engine that runs containers.
 MainEngine = DockerEngineSettings | SwarmEngineSettings | KubernetesEngineSettings
 
 
@@ -368,7 +410,7 @@ class EngineSettings(Section):
 
     @property
     def main(self) -> MainEngine | None:
-        """The settings of the daemon or cluster that runs containers; None for processes."""
+        """The settings of the daemon or cluster that runs containers; None for kind process."""
         by_kind: dict[str, MainEngine] = {
             "docker": self.docker,
             "swarm": self.swarm,
@@ -378,7 +420,9 @@ class EngineSettings(Section):
 
     @model_validator(mode="after")
     def _signatures_kept(self) -> Self:
-        if self.main is None and self.docker.signatures:
+        """Refuse rules about signatures if the engine runs no images that could be checked."""
+        has_images = self.main is not None
+        if self.docker.signatures and not has_images:
             raise ValueError(
                 f"docker.signatures cannot be kept by kind {self.kind}, which runs no images:"
                 " take it out, or set kind: docker"

@@ -1,6 +1,7 @@
-"""Reads the configuration once: one YAML file, overridden by the environment (``BFIA_GATEWAY__ENGINE__KIND``).
+"""Loads the configuration: one YAML file, overridden by variables of the environment.
 
-Nothing else in the project reads the environment for configuration.
+The variable of a setting is its path: ``BFIA_GATEWAY__ENGINE__KIND`` sets ``engine.kind``. Nothing
+else in the project reads the environment for configuration.
 """
 
 import os
@@ -21,10 +22,11 @@ from gateway.data.reading import MIB, NotFit, read_bounded
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, join, problems_of
 
-# Replaces a value that may be a secret.
+# Shown in place of a value that may be a secret.
 HIDDEN = "(not shown)"
 
-# Settings of earlier versions with their defaults, which `init` wrote into every file.
+# Settings that only earlier versions had, with their defaults. `init` wrote them into every file,
+# so a file may contain them without anybody having chosen them.
 REMOVED: Mapping[str, Any] = {
     "engine.docker.daemons": [],
     "engine.docker.pull_stale_seconds": 120.0,
@@ -43,10 +45,15 @@ REMOVED: Mapping[str, Any] = {
 
 
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """Read the configuration. Raises `Invalid` with every problem and its path.
+    """Read the configuration.
 
-    Relative paths are relative to the configuration file's folder (to the working folder without a
-    file). A setting that only earlier versions had is ignored if it has its default.
+    - ``path``: the configuration file; None without one
+    - ``overrides``: values that the command's options set, by section; they win over the file
+
+    Relative paths are resolved against the file's folder, without a file against the working
+    folder. A setting that only earlier versions had is ignored if it has its default.
+
+    Raises `Invalid` with every problem and its path.
     """
     text = ""
     data: dict[str, Any] = {}
@@ -64,7 +71,10 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and content. Raises `Invalid`; its problems show no values."""
+    """Return a file's text and its parsed content; an empty file has no content: ``{}``.
+
+    Raises `Invalid`; its problems do not show values of the file.
+    """
     try:
         text = read_bounded(path, MIB).decode()
         data: Any = load_yaml(text)
@@ -79,7 +89,10 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _reading_problem(path: Path, error: Exception) -> Problem:
-    """Return the problem of a file that cannot be read."""
+    """Return the problem of a file that cannot be read as YAML.
+
+    ``error`` is what `_read` caught: from the file system, the decoder or the parser.
+    """
     file = str(path)
     match error:
         case OSError():
@@ -95,7 +108,10 @@ def _reading_problem(path: Path, error: Exception) -> Problem:
 
 
 def _unknown_variables() -> Iterator[Problem]:
-    """Yield the variables of the environment that name no section of the settings."""
+    """Yield a problem for each variable with our prefix that names no section of the settings.
+
+    Keys inside a known section are checked by the section itself.
+    """
     for name in os.environ:
         if not name.startswith(PREFIX):
             continue
@@ -105,9 +121,10 @@ def _unknown_variables() -> Iterator[Problem]:
 
 
 def _take_removed(data: dict[str, Any]) -> Iterator[Problem]:
-    """Remove settings of earlier versions from the data.
+    """Remove the settings of earlier versions from the data.
 
-    Yield those that had another value than the default.
+    Yields a problem for each of them that has another value than its default: the admin chose it,
+    and it has no effect any more.
     """
     for path, default in REMOVED.items():
         *sections, name = path.split(".")
@@ -121,15 +138,22 @@ def _take_removed(data: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _section_at(data: Any, path: Sequence[str]) -> dict[str, Any] | None:
+    """Return the section at a path of the data; None if no mapping is there."""
+    section = data
     for name in path:
-        if not isinstance(data, dict):
+        if not isinstance(section, dict):
             return None
-        data = data.get(name)
-    return data if isinstance(data, dict) else None
+        section = section.get(name)
+    if not isinstance(section, dict):
+        return None
+    return section
 
 
 def _merged(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data with the overrides, section by section."""
+    """Return the data with the overrides.
+
+    A section in both is merged; any other value of the overrides replaces that of the data.
+    """
     result = dict(data)
     for key, value in overrides.items():
         old = result.get(key)
@@ -141,12 +165,16 @@ def _merged(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
 
 
 def _validated(data: Mapping[str, Any], problems: Sequence[Problem]) -> Settings:
-    """Return the settings. Raises `Invalid` with their problems and those that are known already."""
+    """Return the settings that the data and the environment make.
+
+    ``problems`` are those reported even if the data is valid. Raises `Invalid` if there are any,
+    together with the problems of the data.
+    """
     try:
         settings = Settings(**data)
     except ValidationError as error:
         raise Invalid([*problems, *_value_problems(error)]) from error
-    except SettingsError as error:  # an environment variable for a section that is not JSON
+    except SettingsError as error:  # the environment variable of a section does not contain JSON
         raise Invalid([*problems, Problem(f"{PREFIX}…", str(error), HIDDEN)]) from error
     if problems:
         raise Invalid(problems)
@@ -154,7 +182,10 @@ def _validated(data: Mapping[str, Any], problems: Sequence[Problem]) -> Settings
 
 
 def _value_problems(error: ValidationError) -> Iterator[Problem]:
-    """Yield the problem of each value, with its path and without secrets."""
+    """Yield a problem for each invalid value.
+
+    It has the value's path and rule, and the value itself unless that may be a secret.
+    """
     details = error.errors()
     for detail, problem in zip(details, problems_of(details, Settings), strict=True):
         path = detail["loc"]
@@ -163,7 +194,11 @@ def _value_problems(error: ValidationError) -> Iterator[Problem]:
 
 
 def _without_secrets(path: tuple[int | str, ...], value: Any) -> Any:
-    """Return the value at a path, or `HIDDEN` for one that is or may contain a secret."""
+    """Return the value at a path as a problem may show it.
+
+    That is `HIDDEN` for a value that is or may contain a secret, an address without its password,
+    and None for the settings as a whole (an empty path).
+    """
     if not path:
         return None
     if _may_be_secret(path):
@@ -174,11 +209,16 @@ def _without_secrets(path: tuple[int | str, ...], value: Any) -> Any:
 
 
 def _may_be_secret(path: tuple[int | str, ...]) -> bool:
-    match path[0]:
-        case "auth":
+    """Return whether the value at a path is a secret or a section that may contain one.
+
+    Below ``storages`` a path reads: storages, name of the storage, setting.
+    """
+    match path:
+        case ("auth", *_):
             return path[-1] != "mode"
-        case "events" | "fate":
+        case ("events" | "fate", *_) | ("storages", _, "password", *_):
             return True
-        case "storages":
-            return len(path) < 3 or path[2] == "password"
-    return False
+        case ("storages",) | ("storages", _):
+            return True
+        case _:
+            return False

@@ -1,8 +1,8 @@
-"""Origins of settings: lines of the configuration file, variables of the environment, options of a command."""
+"""Origins of settings: the file's line, the environment's variable or the command that set each."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from gateway.data.reading import MIB, NotFit, read_bounded
 
 
 class Key(NamedTuple):
-    """A key in a YAML file."""
+    """A key of a YAML file, as it counts for the origins of settings."""
 
     path: str  # of the setting, such as ``engine.kind``
     line: int  # counted from 1
@@ -25,14 +25,16 @@ def find_origins(
     text: str,
     overrides: Mapping[str, Any],
 ) -> dict[str, Origin]:
-    """Return the origin of every setting that was set.
+    """Return the origin of every setting that was set, by its path (``engine.kind``).
 
-    The environment overrides the command and the file.
+    - ``file``, ``text``: the configuration file and its content; None and "" without one
+    - ``overrides``: values that the command's options set
+
+    The environment wins over the command, and the command over the file.
     """
     origins: dict[str, Origin] = {}
     if file is not None:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        for key in _keys(tree, ""):
+        for key in _keys_of_text(text):
             if key.is_value:
                 origins[key.path] = Origin("file", f"{file}:{key.line}")
     for path in _leaves(overrides):
@@ -43,39 +45,55 @@ def find_origins(
 
 
 def origin_of(path: str, origins: Mapping[str, Origin]) -> Origin:
-    """Return the origin of a value, of the first one set inside it, or of the nearest section around it."""
-    if path not in origins:
-        for inner, origin in origins.items():
-            if inner.startswith(f"{path}."):
-                return origin
-    while path:
-        if path in origins:
-            return origins[path]
+    """Return the origin of a setting's value.
+
+    - ``path``: of the setting, such as ``engine.docker.allow``
+    - ``origins``: of the settings that were set, from `find_origins`
+
+    For a section that was set key by key, this is the origin of its first key that was set. For a
+    value inside something that was set as a whole, it is the origin of the nearest such section.
+    """
+    if path in origins:
+        return origins[path]
+    for inner, origin in origins.items():
+        if inner.startswith(f"{path}."):
+            return origin
+    nearest = _nearest(path, origins)
+    return origins.get(nearest, Origin("default"))
+
+
+def _nearest(path: str, paths: Container[str]) -> str:
+    """Return the path itself or the nearest section around it that is among ``paths``; else ""."""
+    while path and path not in paths:
         path, _, _ = path.rpartition(".")
-    return Origin("default")
+    return path
 
 
 def place_of(file: Path, path: str) -> str:
-    """Return the variable or line of a setting, or of the section that lacks it.
+    """Return where to look for a setting: the variable or the line that sets it.
 
-    "" if nothing sets it.
+    For a setting that is missing, the line of the nearest section around it, as
+    ``gateway.yml:12``. "" if nothing sets it, or if the file cannot be read.
     """
-    for outer, variable in _environment():
-        if f"{path}.".startswith(f"{outer}."):
+    for variable_path, variable in _environment():
+        if f"{path}.".startswith(f"{variable_path}."):
             return variable
     try:
         text = read_bounded(file, MIB).decode()
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = {key.path: key.line for key in _keys_of_text(text)}
     except (OSError, NotFit, ValueError, yaml.YAMLError):
         return ""
-    lines = {key.path: key.line for key in _keys(tree, "")}
-    while path and path not in lines:
-        path, _, _ = path.rpartition(".")
-    return f"{file.name}:{lines[path]}" if path else ""
+    nearest = _nearest(path, lines)
+    if not nearest:
+        return ""
+    return f"{file.name}:{lines[nearest]}"
 
 
 def _environment() -> Iterator[tuple[str, str]]:
-    """Yield path and variable of each setting in the environment."""
+    """Yield path and variable of each setting that the environment sets.
+
+    A variable whose value is a JSON object sets several settings.
+    """
     for name, value in os.environ.items():
         if not name.startswith(PREFIX):
             continue
@@ -85,14 +103,23 @@ def _environment() -> Iterator[tuple[str, str]]:
 
 
 def _parse_variable(text: str) -> Any:
-    """Return the value of a variable: JSON for a section, else the text."""
+    """Return the value of a variable: JSON is parsed (a section or list), any other text stays."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
+def _keys_of_text(text: str) -> Iterator[Key]:
+    """Yield all keys of a YAML text. Raises `yaml.YAMLError`."""
+    return _keys(yaml.compose(text, Loader=yaml.SafeLoader), "")
+
+
 def _keys(node: Any, section: str) -> Iterator[Key]:
+    """Yield the keys of a YAML node and of the mappings below it.
+
+    ``section`` is the node's path, "" for the whole file. Entries of lists have no path.
+    """
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
@@ -103,9 +130,13 @@ def _keys(node: Any, section: str) -> Iterator[Key]:
 
 
 def _leaves(data: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of the single values and of empty sections."""
-    is_section = isinstance(data, Mapping) and (data or not path)
-    if not is_section:
+    """Yield the paths of the single values in the data, which is at a path of the settings.
+
+    An empty section counts as a value; the settings as a whole (path "") do not.
+    """
+    is_mapping = isinstance(data, Mapping)
+    is_empty_section = is_mapping and not data and path
+    if not is_mapping or is_empty_section:
         yield path
         return
     for key, value in data.items():
@@ -113,4 +144,7 @@ def _leaves(data: Any, path: str = "") -> Iterator[str]:
 
 
 def _join(section: str, key: object) -> str:
-    return f"{section}.{key}" if section else str(key)
+    """Return the path of a key in a section; the whole file is the section ""."""
+    if not section:
+        return str(key)
+    return f"{section}.{key}"

@@ -1,4 +1,7 @@
-"""The settings in force for people to read: each with its origin, none with a secret."""
+"""The settings in force as the CLI and the operators' API show them.
+
+Every value has its origin; secrets are masked.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,14 +14,18 @@ from gateway.config.origins import origin_of
 from gateway.config.schema import Node, Settings
 from gateway.config.values import without_password
 
-MASKED = "***"
-_SECRET_WORDS = ("token", "secret", "password")
+MASKED = "***"  # shown in place of a secret
+_SECRET_WORDS = ("token", "secret", "password")  # in the names of settings that hold a secret
 
 
 def effective(settings: Settings) -> list[dict[str, Any]]:
-    """Return every value: ``path``, ``value``, ``origin`` (default, file, environment, command), ``where``.
+    """Return an entry for every setting, in the order of the schema.
 
-    ``changed``: it is not the default.
+    - ``path``: such as ``engine.kind``
+    - ``value``: as `shown` returns it
+    - ``origin``: default, file, environment or command
+    - ``where``: file and line, or the variable; "" for the other origins
+    - ``changed``: whether the value differs from the default
     """
     defaults = _defaults(settings)
     entries = []
@@ -38,30 +45,52 @@ def effective(settings: Settings) -> list[dict[str, Any]]:
 
 
 def shown(path: str, value: Any) -> Any:
-    """Return a value as plain JSON, without secrets and without the passwords of addresses."""
+    """Return the value of a setting as plain JSON, without secrets.
+
+    A secret becomes `MASKED` if it is set; addresses lose their passwords. Sections and lists
+    are shown entry by entry.
+    """
     if _is_secret(path):
         return MASKED if value else value
     match value:
         case BaseModel():
-            fields = type(value).model_fields
-            return {name: shown(f"{path}.{name}", getattr(value, name)) for name in fields}
+            section = {name: getattr(value, name) for name in type(value).model_fields}
+            return _shown_section(path, section)
         case Mapping():
-            return {str(key): shown(f"{path}.{key}", inner) for key, inner in value.items()}
+            return _shown_section(path, value)
         case list() | tuple() | set() | frozenset():
-            return [shown(path, inner) for inner in value]
+            return [shown(path, entry) for entry in value]
         case bool() | int() | float() | None:
             return value
-    text = str(value)
-    return without_password(text) if "://" in text else text
+        case _:
+            return _shown_text(str(value))
+
+
+def _shown_section(path: str, section: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the entries of a section by their names, each as `shown` returns it."""
+    return {str(name): shown(f"{path}.{name}", value) for name, value in section.items()}
+
+
+def _shown_text(text: str) -> str:
+    """Return a text; an address without its password."""
+    if "://" not in text:
+        return text
+    return without_password(text)
 
 
 def _is_secret(path: str) -> bool:
+    """Return whether the name of a setting says that its value is a secret."""
     _, _, name = path.rpartition(".")
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def _defaults(settings: Settings) -> dict[str, Any]:
-    """Return the default of each setting that has one, by its path."""
+    """Return the default of each setting that has one, by its path.
+
+    ``node`` and ``engine`` are required sections: they have no default as a whole, but most of
+    their fields have. Paths in the defaults are resolved as in the settings, so that both can be
+    compared.
+    """
     required: dict[str, type[BaseModel]] = {"node": Node, "engine": EngineSettings}
     sections: dict[str, Any] = {name: kind.model_construct() for name, kind in required.items()}
     blank = Settings.model_construct(**sections)
@@ -69,7 +98,10 @@ def _defaults(settings: Settings) -> dict[str, Any]:
 
 
 def _values(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each setting below a section."""
+    """Yield path and value of each setting in a section and in the sections below it.
+
+    ``prefix`` is the section's path with a dot at its end; "" for the settings as a whole.
+    """
     for name in type(section).model_fields:
         value = getattr(section, name, None)
         path = f"{prefix}{name}"

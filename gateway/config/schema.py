@@ -1,4 +1,4 @@
-"""The sections of the configuration and what their values must be; unknown keys are refused."""
+"""The sections of the configuration with the checks of their values; unknown keys are refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class LimitSettings(Section):
     session_bytes: int = Field(
         default=2 * 1024**3,
         gt=0,
-        description="Unread bytes of one job's channel.",
+        description="Largest total of unread messages in one job's channel, in bytes.",
     )
     partner_jobs: int = Field(
         default=5000,
@@ -87,8 +87,8 @@ class LimitSettings(Section):
     unreachable_seconds: float = Field(
         default=600.0,
         gt=0,
-        description="A running job whose node is silent for this long fails; where its scheduler "
-        "is, a minute later.",
+        description="A running job fails if a node of it is silent for this long; a minute later "
+        "if that node schedules it.",
     )
     ageing_seconds: float = Field(
         default=600.0,
@@ -105,13 +105,14 @@ class LimitSettings(Section):
     schedule_pause_seconds: float = Field(
         default=0.5,
         gt=0,
-        description="First pause before a retry at such a node; it doubles each time.",
+        description="First pause before a retry at a node with too few free resources; it doubles "
+        "each time.",
     )
     schedule_longest_pause_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="The longest such pause; nodes with this gateway report it when something is "
-        "free. A job that has not asked here for three times as long loses its place.",
+        description="Longest pause before a retry; nodes with this gateway report when resources "
+        "become free. A job that has not asked here for three times as long loses its place.",
     )
     exit_without_report: Literal["succeeds", "fails"] = Field(
         default="succeeds",
@@ -133,7 +134,7 @@ class LimitSettings(Section):
 
 
 class RoleDefaults(Section):
-    """What a task of one role needs, where the job does not say."""
+    """Resources of a task of one role that requests none."""
 
     cpu: float | None = Field(
         default=None,
@@ -153,7 +154,10 @@ class RoleDefaults(Section):
 
 
 class ResourceSettings(Section):
-    """Resources of this node for jobs. Detected; except for the overcommit, settings can only lower them."""
+    """Resources of this node for jobs.
+
+    Detected; except for the overcommit, settings can only lower them.
+    """
 
     cpu: float | None = Field(
         default=None,
@@ -223,14 +227,17 @@ class Retention(Section):
 
 
 class FateApp(Section):
-    """An application that one site gave another to sign with."""
+    """Credentials with which one FATE site signs its requests to another."""
 
     app_id: str = Field(min_length=1, description="Its id, which is sent.")
     app_token: str = Field(min_length=1, description="Its token, which is not sent.")
 
 
 class FateSite(Section):
-    """What is agreed with one FATE site: how requests are signed (null: not at all), where its components run."""
+    """The agreement with one FATE site: the signing of requests and the device of its components.
+
+    Without an application (null), requests in that direction are not signed.
+    """
 
     sends: FateApp | None = Field(
         default=None, description="Application id and token that the site gave this node."
@@ -242,7 +249,7 @@ class FateSite(Section):
     )
     device: Literal["docker", "k8s", "local"] = Field(
         default="docker",
-        description="Under which device the site has registered the providers of our jobs.",
+        description="Device under which the site has registered the providers of our jobs.",
     )
 
 
@@ -271,7 +278,8 @@ class ApprovalRule(Section):
     role: str = Field(default="*", description="The role that this node plays.")
     command: Literal["*", "create", "start"] = Field(
         default="*",
-        description="create: taking the job; start: its start, where only a reject counts.",
+        description="create: acceptance of the job; start: its start, for which only a rule with "
+        "reject counts.",
     )
     decide: Literal["approve", "reject", "ask"] = Field(
         description="approve, reject, or ask a person."
@@ -307,7 +315,7 @@ class TrustSettings(Section):
     )
 
 
-PREFIX = "BFIA_GATEWAY__"
+PREFIX = "BFIA_GATEWAY__"  # of the environment's variables that set a setting
 
 
 class Node(Section):
@@ -328,14 +336,14 @@ class Node(Section):
 
 
 class Listener(Section):
-    """A place that others reach this node at."""
+    """A listener of this node: the address that it binds, and the address that clients use."""
 
     bind: Bind = Field(description="Address and port to listen on.")
     advertise: HttpUrl | None = Field(default=None, description="Address at which others reach it.")
 
 
 class PeerListener(Listener):
-    """Where other nodes reach this one."""
+    """The listener for other nodes."""
 
     tls: PeerTls | None = Field(
         default=None, description="Certificate for https; null: plain http."
@@ -343,6 +351,7 @@ class PeerListener(Listener):
 
     @model_validator(mode="after")
     def _advertised_by_https(self) -> "PeerListener":
+        """Require https in the advertised address of a listener with TLS."""
         if self.tls is None or self.advertise is None:
             return self
         if not self.advertise.startswith("https://"):
@@ -351,7 +360,7 @@ class PeerListener(Listener):
 
 
 class OperatorListener(Section):
-    """Where this node's people and platform reach it."""
+    """The listener for this node's people and platform."""
 
     bind: Bind = Field(
         default="127.0.0.1:7382", description="Address and port of the operator's interface."
@@ -375,7 +384,9 @@ class Listen(Section):
 
 
 class Database(Section):
-    """The database with all state that must survive a restart; several gateways of a node may share one."""
+    """The database with all state that must survive a restart; several gateways of a node may
+    share one.
+    """
 
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
@@ -400,7 +411,7 @@ class Storage(Section):
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder of tables, models and reports; below the working folder if nothing is set."""
         return Path((self.url or DEFAULT_STORAGE).removeprefix("file://"))
 
 
@@ -415,7 +426,8 @@ class Data(Section):
 
     roots: list[Path] = Field(
         default_factory=list,
-        description="Folders from which data may be uploaded by server path; empty: that is off.",
+        description="Folders from which data may be uploaded by server path; empty: no upload by "
+        "server path.",
     )
     grants: Literal["open", "listed"] = Field(
         default="open",
@@ -476,19 +488,25 @@ class Oidc(Section):
     )
     ca: Path | None = Field(
         default=None,
-        description="PEM file of the authorities of the provider's certificate; null: the system's.",
+        description="PEM file of the authorities of the provider's certificate; null: the "
+        "system's.",
     )
 
     @model_validator(mode="after")
     def _complete(self) -> "Oidc":
-        if self.client_secret and self.client_secret_file is not None:
+        """Refuse two secrets, and scopes with which no provider issues an ID token."""
+        has_secret_file = self.client_secret_file is not None
+        if self.client_secret and has_secret_file:
             raise ValueError("client_secret and client_secret_file exclude each other")
         if "openid" not in self.scopes:
             raise ValueError("scopes must contain openid")
         return self
 
     def secret(self) -> str:
-        """Return the client's secret. Raises `OSError` for a file that cannot be read."""
+        """Return the client's secret; "" for a client without one.
+
+        Raises `OSError` for a secret file that cannot be read.
+        """
         if self.client_secret_file is None:
             return self.client_secret
         return self.client_secret_file.read_text(encoding="utf-8").strip()
@@ -513,15 +531,17 @@ class Auth(Section):
 
     @model_validator(mode="after")
     def _has_token(self) -> "Auth":
+        """Refuse a login that ``mode`` turns off, and a token that is easy to guess."""
         if self.oidc is not None and self.mode == "off":
             raise ValueError("oidc needs mode: on")
-        if self.token and len(self.token) < 16:
+        is_short = 0 < len(self.token) < 16
+        if is_short:
             raise ValueError("a token must have at least 16 characters")
         return self
 
 
 class WebhookSettings(Section):
-    """A receiver of events."""
+    """An address that receives events of jobs."""
 
     url: HttpUrl = Field(description="Address that each event is posted to, as JSON.")
     events: list[EventName] = Field(
@@ -539,6 +559,7 @@ class EventSettings(Section):
 
     @model_validator(mode="after")
     def _each_once(self) -> "EventSettings":
+        """Refuse two webhooks with one address, since deliveries are stored by address."""
         urls = [hook.url for hook in self.webhooks]
         if len(set(urls)) != len(urls):
             raise ValueError(
@@ -558,14 +579,14 @@ class ProviderSettings(Section):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a setting comes from."""
+    """The origin of a setting's value: what set it, and where."""
 
     kind: str  # default, file, environment or command
     where: str = ""  # file and line, or the variable's name
 
 
 class Settings(BaseSettings):
-    """Everything an admin can set."""
+    """All settings of a node, checked each by itself and against each other."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -607,6 +628,7 @@ class Settings(BaseSettings):
         default=Path("var"), description="Folder of all other persistent data: logs, spools."
     )
 
+    # Both are set by `loader.load`.
     _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)
     _base: Path = PrivateAttr(default=Path())
 
@@ -619,45 +641,53 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the environment over the file, and nothing else."""
+        """Let the environment override the values of the file, and use no other source."""
         return env_settings, init_settings
 
     @property
     def origins(self) -> Mapping[str, Origin]:
-        """Where each value that was set comes from, by its path, such as ``engine.kind``."""
+        """The origin of each setting that was set, by its path, such as ``engine.kind``."""
         return self._origins
 
     @property
     def base(self) -> Path:
-        """The folder that relative paths are relative to."""
+        """The folder against which relative paths were resolved."""
         return self._base
 
     @model_validator(mode="after")
     def _ports_fit(self) -> "Settings":
-        if self.listen.peer.tls is not None and self.listen.container is None:
-            text = "must not be null while listen.peer.tls is set: containers do not know its authority"
-            raise ValueError(f"listen.container {text}")
-        return self
-
-    @model_validator(mode="after")
-    def _reached_from_everywhere(self) -> "Settings":
-        listener = self.listen.container or self.listen.peer
-        if listener.advertise is not None:
-            return self
-        needs = ""
-        if self.engines:
-            needs = "engines need"
-        elif self.engine.kind in ("swarm", "kubernetes"):
-            needs = f"engine.kind {self.engine.kind} needs"
-        if needs:
+        """Require a container listener beside a peer listener with TLS."""
+        has_tls = self.listen.peer.tls is not None
+        if has_tls and self.listen.container is None:
             raise ValueError(
-                f"{needs} listen.container.advertise: where containers of every engine reach this "
-                "gateway, such as http://10.0.0.5:7381"
+                "listen.container must not be null while listen.peer.tls is set: "
+                "containers do not know its authority"
             )
         return self
 
     @model_validator(mode="after")
+    def _reached_from_everywhere(self) -> "Settings":
+        """Require an advertised address if containers run on other machines than the gateway."""
+        listener = self.listen.container or self.listen.peer
+        needs = self._reason_for_advertising()
+        if needs and listener.advertise is None:
+            raise ValueError(
+                f"{needs} listen.container.advertise: where containers of every engine reach "
+                "this gateway, such as http://10.0.0.5:7381"
+            )
+        return self
+
+    def _reason_for_advertising(self) -> str:
+        """Return the setting that puts containers on other machines; "" if none does."""
+        if self.engines:
+            return "engines need"
+        if self.engine.kind in ("swarm", "kubernetes"):
+            return f"engine.kind {self.engine.kind} needs"
+        return ""
+
+    @model_validator(mode="after")
     def _engines_apart(self) -> "Settings":
+        """Refuse two engines at one address, and further engines next to local processes."""
         main = self.engine.main
         if self.engines and main is None:
             raise ValueError(
@@ -666,27 +696,28 @@ class Settings(BaseSettings):
             )
         addresses = {getattr(main, "base_url", "")}
         for name, engine in self.engines.items():
-            if engine.base_url and engine.base_url in addresses:
+            is_repeated = engine.base_url in addresses
+            if engine.base_url and is_repeated:
                 raise ValueError(f"engines.{name}.base_url: {engine.base_url} is there twice")
             addresses.add(engine.base_url)
         return self
 
     @model_validator(mode="after")
     def _storages_are_reached(self) -> "Settings":
+        """Require one user for all HDFS storages, and their DataNodes on a closed network."""
         hdfs = {name: storage for name, storage in self.storages.items() if storage.kind == "hdfs"}
         if self._has_closed_network():
-            for name, storage in hdfs.items():
-                if not storage.datanodes:
-                    raise ValueError(
-                        f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
-                        "[10.0.8.0/24:9866]: containers reach only what is named"
-                    )
-        if len({storage.username for storage in hdfs.values()}) > 1:
+            _check_data_nodes(hdfs)
+        users = {storage.username for storage in hdfs.values()}
+        if len(users) > 1:
             raise ValueError("storages of kind hdfs must all have the same username")
         return self
 
     def _has_closed_network(self) -> bool:
-        """Return whether containers reach only the addresses that this node opens for them."""
+        """Return whether containers reach only the addresses that this node opens for them.
+
+        So it is on the bridge network that the gateway itself makes, unless ``outside`` is set.
+        """
         if self.engine.kind != "docker":
             return False
         docker = self.engine.docker
@@ -695,6 +726,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _guarded(self) -> "Settings":
+        """Require tokens at an operator listener that other machines can reach."""
         host = self.listen.operator.bind.rpartition(":")[0].strip("[]")
         is_loopback = host in ("127.0.0.1", "::1", "localhost")
         if self.auth.mode == "off" and not is_loopback:
@@ -703,3 +735,13 @@ class Settings(BaseSettings):
                 "address; set auth.mode: on, and auth.token or `bfia-gateway token create`"
             )
         return self
+
+
+def _check_data_nodes(storages: Mapping[str, RemoteSettings]) -> None:
+    """Raise `ValueError` for an HDFS storage whose DataNodes the settings do not name."""
+    for name, storage in storages.items():
+        if not storage.datanodes:
+            raise ValueError(
+                f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
+                "[10.0.8.0/24:9866]: containers reach only what is named"
+            )

@@ -1,4 +1,4 @@
-"""The certificates of the peer listener: their files, problems and ends, and listeners that prove nothing."""
+"""TLS of the peer listener: its files with their problems and expiry, and unproven clients."""
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,36 +14,44 @@ from gateway.errors import Invalid
 from route_table import certificates
 from route_table.model import Unusable
 
-PATH = "listen.peer.tls"
+PATH = "listen.peer.tls"  # the section of the settings with the files
 NEWER = "the file is newer than what is served: restart the node"
-# Settings of the listener that routes call by another name.
+# Problems are found by `route_table.certificates`, which names fields as routes do: their ``ca``
+# is the listener's ``client_ca``.
 _SETTING_NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
 
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files of a listener; with ``client_ca``, clients need a certificate of that authority."""
+    """PEM files of a listener.
+
+    With ``client_ca``, clients must show a certificate of that authority.
+    """
 
     certificate: str
     key: str
     client_ca: str | None = None
 
     def context(self, *_: object) -> ssl.SSLContext:
-        """Return the TLS context of a server. Raises `OSError` for files that cannot be used."""
+        """Return the TLS context of a server. Raises `OSError` for files that cannot be used.
+
+        The server passes its configuration and its own way to build a context; neither is used.
+        """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate, self.key)
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-        context.set_alpn_protocols(["http/1.1", "h2"])  # gRPC's clients offer h2 alone
+        context.set_alpn_protocols(["http/1.1", "h2"])  # clients of gRPC offer only h2
         return context
 
 
 def served(tls: PeerTls | None) -> dict[str, Tls]:
-    """Return the TLS files of the listeners with https, by their names.
+    """Return the TLS files of the listeners with https, by the listener's name.
 
-    Raises `Invalid` for unusable files.
+    Only the peer listener (``peer``) can have https; the result is empty for a node without
+    ``tls``. Raises `Invalid` (CERTIFICATE_UNUSABLE) for unusable files.
     """
     if tls is None:
         return {}
@@ -55,7 +63,10 @@ def served(tls: PeerTls | None) -> dict[str, Tls]:
 
 
 def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
-    """Yield the problems of the files."""
+    """Yield the problems of the listener's certificate, key, authorities and revocation lists.
+
+    Each problem has the path of its setting. A certificate that is expired at ``now`` is a problem.
+    """
     for problem in certificates.problems(tls.identity, PATH, now):
         path = _SETTING_NAMES.get(problem.path, problem.path)
         yield Problem(path, problem.rule, problem.got)
@@ -64,6 +75,10 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
 
 
 def _revocation_problems(lists: Path, authorities: Path | None) -> Iterator[Problem]:
+    """Yield why the revocation lists cannot be used; they are checked against their authorities.
+
+    ``authorities`` is ``client_ca``; None if it is not set.
+    """
     setting = f"{PATH}.revoked"
     if authorities is None:
         rule = "needs client_ca, whose authorities sign revocation lists"
@@ -76,7 +91,11 @@ def _revocation_problems(lists: Path, authorities: Path | None) -> Iterator[Prob
 
 
 def files(tls: PeerTls | None) -> dict[str, Sequence[str]]:
-    """Return digest and end (ISO 8601) of each file by its setting, as a listener that starts now serves them."""
+    """Return the version of each certificate file by its setting: digest and end of validity.
+
+    A listener that starts now serves these versions. The digest is SHA-256 in hexadecimal, the end
+    a time in ISO 8601. Empty without ``tls``.
+    """
     if tls is None:
         return {}
     versions: dict[str, Sequence[str]] = {}
@@ -89,9 +108,10 @@ def files(tls: PeerTls | None) -> dict[str, Sequence[str]]:
 def expiries(
     tls: PeerTls, served: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[certificates.Expiry, str]]:
-    """Yield the end of each certificate that the listener serves, with `NEWER` if its file has changed since.
+    """Yield the end of validity of each certificate that the running listener serves, with a note.
 
-    ``served`` holds what `files` returned when the listener started.
+    ``served`` is the result of `files` when the listener started. The note is `NEWER` if the file
+    has changed since, and "" otherwise.
     """
     current = files(tls)
     for expiry in certificates.expiries(tls.identity, PATH):
@@ -104,9 +124,10 @@ def expiries(
 
 
 def unproven(bind: str, tls: PeerTls | None) -> str:
-    """Return the gap of a listener that other machines reach and at which peers prove nothing.
+    """Return the risk of a listener at which any client can pose as a peer; "" if there is none.
 
-    "" if there is none.
+    Safe are a listener that requires client certificates, and one on the loopback address, which
+    other machines do not reach.
     """
     host = bind.rpartition(":")[0].strip("[]")
     asks_for_certificate = tls is not None and tls.client_ca is not None
@@ -116,9 +137,9 @@ def unproven(bind: str, tls: PeerTls | None) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether a host is this machine only.
+    """Return whether a host is this machine.
 
-    A name other than localhost may be any address.
+    False for any name but localhost, as a name can resolve to any address.
     """
     if host == "localhost":
         return True
