@@ -1,11 +1,11 @@
-"""The PEM files of routes and listeners: their problems, names, keys, expiry and revocation."""
+"""PEM files of routes and listeners: their problems, names, keys, expiry and revocation."""
 
 import logging
 import os
 import re
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -27,7 +27,7 @@ from route_table.model import Bearer, Identity, Problem, Unusable, read_file, sh
 
 log = logging.getLogger(__name__)
 
-MAX_FILE = 1024 * 1024  # bytes
+MAX_FILE = 1024 * 1024  # bytes of a file with certificates, keys or revocation lists
 MIN_RSA_KEY = 2048  # bits
 REVOCATION_CHECK = 1.0  # seconds until a change of a revocation list takes effect
 
@@ -36,12 +36,15 @@ _REVOCATION_LIST = re.compile(
     re.DOTALL,
 )
 
-# The kinds of key with which requests are signed.
+# The kinds of keys that may sign requests.
 PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey | sm2.PublicKey
 
 
 class Expiry(NamedTuple):
-    """The end of validity of a file's certificates: the first in a chain, the last among authorities."""
+    """The end of validity of a file's certificates.
+
+    In a chain, this is the end of the first certificate to expire; among authorities, of the last.
+    """
 
     path: str  # of the setting or route key that names the file
     file: str
@@ -56,19 +59,35 @@ def problems(
     path: str,
     now: datetime,
 ) -> Iterator[Problem]:
-    """Yield the problems of an identity's files; ``path`` is that of the entry which names them."""
-    for key, check in (("ca", _check_authorities), ("certificate", _check_chain)):
-        file = getattr(identity, key)
-        if file is None:
-            continue
-        try:
-            check(certificates(file), now)
-        except Unusable as error:
-            yield Problem(f"{path}.{key}", str(error), short(file))
+    """Yield the problems of an identity's files at a time.
+
+    ``path`` is that of the entry or setting which names the files; the problems' paths begin with
+    it.
+    """
+    yield from _file_problem(identity.ca, _check_authorities, f"{path}.ca", now)
+    yield from _file_problem(identity.certificate, _check_chain, f"{path}.certificate", now)
     if identity.key is not None:
         rule = _key_rule(identity.key, identity.certificate)
         if rule:
             yield Problem(f"{path}.key", rule, short(identity.key))
+
+
+def _file_problem(
+    file: str | None,
+    check: Callable[[list[x509.Certificate], datetime], None],
+    path: str,
+    now: datetime,
+) -> Iterator[Problem]:
+    """Yield the problem of a file with certificates; none without a file.
+
+    ``check`` raises `Unusable` for the certificates in it.
+    """
+    if file is None:
+        return
+    try:
+        check(certificates(file), now)
+    except Unusable as error:
+        yield Problem(path, str(error), short(file))
 
 
 def _check_authorities(authorities: list[x509.Certificate], now: datetime) -> None:
@@ -90,16 +109,21 @@ def _check_chain(chain: list[x509.Certificate], now: datetime) -> None:
 
 
 def _check_kind_of_key(certificate: x509.Certificate) -> None:
-    """Raise `Unusable` for a certificate with a kind of key that TLS does not support here, such as SM2."""
+    """Raise `Unusable` for a certificate whose kind of key TLS does not support here."""
     try:
         certificate.public_key()
     except (UnsupportedAlgorithm, ValueError) as error:
-        rule = "is for a key of a kind that TLS cannot use here, such as SM2; get one for an RSA or EC P-256 key"
-        raise Unusable(rule) from error
+        raise Unusable(
+            "is for a key of a kind that TLS cannot use here, such as SM2; "
+            "get one for an RSA or EC P-256 key"
+        ) from error
 
 
 def _key_rule(key_file: str, certificate_file: str | None) -> str:
-    """Return the rule that a private key's file breaks; empty if none."""
+    """Return the rule that a private key's file breaks; "" if it breaks none.
+
+    ``certificate_file`` is the file with the key's certificate; None if no certificate is given.
+    """
     try:
         key = _private_key(key_file)
     except Unusable as error:
@@ -122,9 +146,9 @@ def _private_key(file: str) -> PrivateKeyTypes:
 
 
 def _is_key_of(key: PrivateKeyTypes, certificate_file: str) -> bool:
-    """Return whether a key is that of a file's first certificate.
+    """Return whether a key belongs to a file's first certificate.
 
-    True for an unreadable file, which is reported as a problem of the certificate.
+    True for an unusable file, which is reported as a problem of the certificate.
     """
     try:
         certificate = certificates(certificate_file)[0]
@@ -135,8 +159,12 @@ def _is_key_of(key: PrivateKeyTypes, certificate_file: str) -> bool:
 
 
 def expiries(identity: Identity, path: str) -> Iterator[Expiry]:
-    """Yield the expiry of each of an identity's files; unreadable ones are left out."""
-    for key, decisive in (("ca", max), ("certificate", min)):
+    """Yield the expiry of each of an identity's files; unreadable ones are left out.
+
+    ``path`` is that of the entry or setting which names the files.
+    """
+    # One valid authority is enough, but a chain needs all its certificates.
+    for key, decisive_end in (("ca", max), ("certificate", min)):
         file = getattr(identity, key)
         if file is None:
             continue
@@ -144,7 +172,7 @@ def expiries(identity: Identity, path: str) -> Iterator[Expiry]:
             ends = [certificate.not_valid_after_utc for certificate in certificates(file)]
         except Unusable:
             continue
-        yield Expiry(f"{path}.{key}", file, decisive(ends))
+        yield Expiry(f"{path}.{key}", file, decisive_end(ends))
 
 
 def certificates(file: str) -> list[x509.Certificate]:
@@ -159,7 +187,7 @@ def certificates(file: str) -> list[x509.Certificate]:
 def stamp(file: str) -> tuple[int, int]:
     """Return a file's modification time in nanoseconds and its size in bytes.
 
-    Returns zeros if it does not exist.
+    A file that does not exist has (0, 0).
     """
     try:
         status = os.stat(file)
@@ -173,7 +201,7 @@ def stamp(file: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def bearer(pem: str) -> Bearer:
-    """Return the names, key pin and serial number of a certificate in PEM form.
+    """Return the names, key pin, serial number and issuer of a certificate in PEM form.
 
     Raises `Unusable`.
     """
@@ -187,7 +215,7 @@ def bearer(pem: str) -> Bearer:
 
 
 def has_name(file: str, name: str) -> bool:
-    """Return whether a file's first certificate has a subject alternative name.
+    """Return whether a file's first certificate has a subject alternative name, in any case.
 
     Raises `Unusable`.
     """
@@ -210,12 +238,12 @@ def _alternative_names(certificate: x509.Certificate) -> set[str]:
 
 
 def pin(certificate: x509.Certificate) -> str:
-    """Return ``sha256:`` and the hexadecimal digest of a certificate's public key (SubjectPublicKeyInfo)."""
+    """Return the pin of a certificate's public key, see `key_pin`."""
     return key_pin(certificate.public_key())
 
 
 def key_pin(key: PublicKeyTypes | sm2.PublicKey) -> str:
-    """Return ``sha256:`` and the hexadecimal digest of a public key (SubjectPublicKeyInfo)."""
+    """Return ``sha256:`` and the digest of a public key (SubjectPublicKeyInfo) in hexadecimal."""
     return f"sha256:{sha256(_public_bytes(key)).hexdigest()}"
 
 
@@ -225,14 +253,15 @@ def encode_key(key: PublicKeyTypes | sm2.PublicKey) -> str:
 
 
 def _public_bytes(key: PublicKeyTypes | sm2.PublicKey) -> bytes:
+    """Return the SubjectPublicKeyInfo of a key in DER."""
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 @lru_cache(maxsize=1024)
 def public_key(text: str) -> PublicKey:
-    """Read a public key in the form of routes.
+    """Return the public key in a route's text, base64 of SubjectPublicKeyInfo.
 
-    Raises `ValueError` if requests cannot be signed with it.
+    Raises `ValueError` if the text is not such a key, or one of a kind that cannot sign requests.
     """
     der = b64decode(text, validate=True)
     if sm2.is_public(der):
@@ -246,18 +275,19 @@ def public_key(text: str) -> PublicKey:
 
 
 def signature_algorithm(key: object) -> str:
-    """Return RFC 9421's name of the algorithm for a public key, or ``sm2``.
+    """Return the name of a public key's signature algorithm in RFC 9421, or ``sm2``.
 
-    Raises `ValueError` for other keys.
+    Raises `ValueError` for a key that cannot sign requests.
     """
-    if isinstance(key, ed25519.Ed25519PublicKey):
-        return "ed25519"
-    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
-        return "ecdsa-p256-sha256"
-    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= MIN_RSA_KEY:
-        return "rsa-v1_5-sha256"
-    if isinstance(key, sm2.PublicKey):
-        return "sm2"
+    match key:
+        case ed25519.Ed25519PublicKey():
+            return "ed25519"
+        case ec.EllipticCurvePublicKey(curve=ec.SECP256R1()):
+            return "ecdsa-p256-sha256"
+        case rsa.RSAPublicKey() if key.key_size >= MIN_RSA_KEY:
+            return "rsa-v1_5-sha256"
+        case sm2.PublicKey():
+            return "sm2"
     raise ValueError(
         "must be a key for Ed25519, SM2, ECDSA on P-256, or RSA with 2048 bits or more"
     )
@@ -267,14 +297,14 @@ def signature_algorithm(key: object) -> str:
 
 
 class RevocationList:
-    """A file of certificate revocation lists (PEM, or one in DER), read again when it changes.
+    """A file of certificate revocation lists (PEM, or one list in DER), read again when it changes.
 
     Every list must be signed by an authority of ``ca``. While a changed file cannot be read, the
     lists read before it stay in force.
     """
 
     def __init__(self, file: str, ca: str) -> None:
-        """Raises `Unusable` if the file cannot be used."""
+        """Read a file. Raises `Unusable` if it cannot be used."""
         self._file = file
         self._ca = ca
         self._last_check = time.monotonic()
@@ -292,7 +322,7 @@ class RevocationList:
         return (certificate.issuer, certificate.serial) in self._revoked
 
     def _reload(self) -> None:
-        """Read the file if it has changed."""
+        """Read the file if it has changed since the last successful reading."""
         current = stamp(self._file)
         if current == self._stamp:
             return
@@ -316,15 +346,7 @@ class RevocationList:
 
 def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]:
     """Return the lists in a file, each signed by an authority in ``ca``. Raises `Unusable`."""
-    content = read_file(file, MAX_FILE)
-    in_pem = _REVOCATION_LIST.findall(content)
-    try:
-        if in_pem:
-            lists = [x509.load_pem_x509_crl(pem) for pem in in_pem]
-        else:
-            lists = [x509.load_der_x509_crl(content)]
-    except ValueError as error:
-        raise Unusable("holds no certificate revocation list in PEM or DER form") from error
+    lists = _parse_lists(read_file(file, MAX_FILE))
     authorities = {authority.subject: authority for authority in certificates(ca)}
     for revocation_list in lists:
         authority = authorities.get(revocation_list.issuer)
@@ -333,9 +355,21 @@ def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]
     return lists
 
 
+def _parse_lists(content: bytes) -> list[x509.CertificateRevocationList]:
+    """Return the lists in PEM form, or the one in DER. Raises `Unusable`."""
+    in_pem = _REVOCATION_LIST.findall(content)
+    try:
+        if in_pem:
+            return [x509.load_pem_x509_crl(pem) for pem in in_pem]
+        return [x509.load_der_x509_crl(content)]
+    except ValueError as error:
+        raise Unusable("holds no certificate revocation list in PEM or DER form") from error
+
+
 def _has_signed(
     authority: x509.Certificate,
     revocation_list: x509.CertificateRevocationList,
 ) -> bool:
+    """Return whether a list has a valid signature of an authority."""
     key: Any = authority.public_key()
     return revocation_list.is_signature_valid(key)

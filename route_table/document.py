@@ -1,9 +1,10 @@
 """Reads a route table from YAML, strictly.
 
-One entry per node: ``host`` and ``port`` with an optional ``scheme``, a ``url`` that may have a
-path prefix, or ``via``, the node that passes requests on; the other keys are in `entries.KEYS`. The
-entry ``default`` serves nodes without one. An unknown key is refused, since a misspelled
-``enabled`` would leave a route open. Every problem is reported with its path and line.
+A table has one entry per node. Its address is ``host`` and ``port`` with an optional ``scheme``, a
+``url`` that may have a path prefix, or ``via``, the node that passes requests on; the other keys
+are in `entries.KEYS`. The entry ``default`` serves nodes without one. An unknown key is refused,
+since a misspelled ``enabled`` would leave a route open. Every problem is reported with its path
+and line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,18 +37,19 @@ from route_table.model import (
 )
 
 MAX_TEXT = 4 * 1024 * 1024  # characters of a document
-MAX_DEPTH = 8
-MAX_PROBLEMS = 200
+MAX_DEPTH = 8  # levels of nesting; a table needs two
+MAX_PROBLEMS = 200  # reported for one document
 
 _MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
+# libyaml's loader is faster; it is missing where PyYAML was built without libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def parse(text: str, version: int = 1) -> RouteTable:
-    """Read a table from its YAML text and give it a version number.
+    """Read a table from its YAML text, and give it a version number.
 
-    Raises `InvalidRoutes` with every problem. A text without any entry is refused, as half-written
-    files look like that; an empty table is written ``{}``.
+    Raises `InvalidRoutes` with every problem. An empty text is refused, since a file may be empty
+    while an editor writes it; a table without routes is written ``{}``.
     """
     return RouteTable(version, _read_routes(text))
 
@@ -55,11 +57,7 @@ def parse(text: str, version: int = 1) -> RouteTable:
 @lru_cache(maxsize=4)  # an edit parses the same text several times: before, after, and in effect
 def _read_routes(text: str) -> Mapping[str, Route]:
     """Return the routes of a text by node. Raises `InvalidRoutes`."""
-    root = _compose(text)
-    if root is None or is_null(root):
-        raise refusal("has no entries; write {} for a table without routes")
-    if not isinstance(root, yaml.MappingNode):
-        raise refusal(f"line {line_of(root)}: must map node ids to routes", describe(root))
+    root = _entries(text)
     problems: list[Problem] = []
     routes: dict[str, Route] = {}
     lines: dict[str, int] = {}
@@ -80,10 +78,20 @@ def _read_routes(text: str) -> Mapping[str, Route]:
     return MappingProxyType(routes)
 
 
+def _entries(text: str) -> yaml.MappingNode:
+    """Return the mapping of node ids to entries. Raises `InvalidRoutes` for any other text."""
+    root = _compose(text)
+    if root is None or is_null(root):
+        raise refusal("has no entries; write {} for a table without routes")
+    if not isinstance(root, yaml.MappingNode):
+        raise refusal(f"line {line_of(root)}: must map node ids to routes", describe(root))
+    return root
+
+
 def _node_problems(node: str, line: int, first_line: int | None) -> Iterator[Problem]:
     """Yield the problem of an invalid or duplicate node id.
 
-    ``first_line`` is that of an earlier entry.
+    ``first_line`` is the line of an earlier entry with this id; None without one.
     """
     path = join("", node)
     if not NODE_ID.fullmatch(node):
@@ -93,7 +101,7 @@ def _node_problems(node: str, line: int, first_line: int | None) -> Iterator[Pro
 
 
 def _bounded(problems: list[Problem]) -> tuple[Problem, ...]:
-    """Return at most MAX_PROBLEMS problems, and one that says if there are others."""
+    """Return at most `MAX_PROBLEMS` problems, followed by a note if there are others."""
     if len(problems) <= MAX_PROBLEMS:
         return tuple(problems)
     rule = f"has more than the {MAX_PROBLEMS} problems listed here"
@@ -104,9 +112,9 @@ def _bounded(problems: list[Problem]) -> tuple[Problem, ...]:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the document's nodes, with scalars as text; None if it is empty.
+    """Return the document's root node, with scalars as text; None if it is empty.
 
-    Raises `InvalidRoutes`.
+    Raises `InvalidRoutes` for a text that is too long, is not YAML or nests too deeply.
     """
     if len(text) > MAX_TEXT:
         raise refusal(f"must not be longer than {MAX_TEXT} characters", len(text))
@@ -121,43 +129,51 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 def _syntax_rule(text: str, error: yaml.MarkedYAMLError) -> str:
-    """Return the text for a syntax error, with a hint if entries follow ``{}``."""
+    """Return the rule that a syntax error breaks, with a hint if entries follow ``{}``."""
     rule = f"is not YAML: {error.problem or error.context}"
     mark = error.problem_mark or error.context_mark
     if mark:
         rule = f"line {mark.line + 1}: {rule}"
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    if "{}" in lines:
+    without_comments = [line.partition("#")[0].strip() for line in text.splitlines()]
+    if "{}" in without_comments:
         rule += "; remove the line {}, which stands for a table without routes"
     return rule
 
 
 def _check_events(text: str) -> None:
-    """Raise `InvalidRoutes` for depth, anchors and tags.
+    """Raise `InvalidRoutes` for deep nesting, anchors, aliases and tags.
 
-    It comes before the composer, whose recursion has no bound.
+    This check reads the parser's events, before the composer: its recursion has no bound.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if not isinstance(event, yaml.NodeEvent):
-            continue
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-        if event.anchor is not None or getattr(event, "tag", None) is not None:
-            rule = "must not use anchors, aliases or tags; write the entry out"
-            raise refusal(f"line {line_of(event)}: {rule}")
-        if depth > MAX_DEPTH:
-            rule = f"must not nest deeper than {MAX_DEPTH} levels"
-            raise refusal(f"line {line_of(event)}: {rule}", depth)
+        if isinstance(event, yaml.NodeEvent):
+            _check_node_event(event, depth)
+
+
+def _check_node_event(event: yaml.NodeEvent, depth: int) -> None:
+    """Raise `InvalidRoutes` for one node: its anchor, its tag, or its depth in the document."""
+    is_marked = event.anchor is not None or getattr(event, "tag", None) is not None
+    if is_marked:
+        rule = "must not use anchors, aliases or tags; write the entry out"
+        raise refusal(f"line {line_of(event)}: {rule}")
+    if depth > MAX_DEPTH:
+        rule = f"must not nest deeper than {MAX_DEPTH} levels"
+        raise refusal(f"line {line_of(event)}: {rule}", depth)
 
 
 # ------------------------------------------------------------ next hops
 
 
 def _hop_problems(routes: Mapping[str, Route], lines: Mapping[str, int]) -> Iterator[Problem]:
-    """Yield a problem for each ``via`` that names no entry, and one for each circle of next hops."""
+    """Yield the problems of next hops: a ``via`` that names no entry, and circles of them.
+
+    ``lines`` has the line of each entry, also of entries that could not be read.
+    """
     visited: set[str] = set()
     for node, route in routes.items():
         if route.via is None:
@@ -172,14 +188,16 @@ def _hop_problems(routes: Mapping[str, Route], lines: Mapping[str, int]) -> Iter
 
 
 def _hop_problem(node: str, lines: Mapping[str, int], rule: str, got: str) -> Problem:
+    """Return the problem of the ``via`` in a node's entry."""
     path = join(join("", node), "via")
     return Problem(path, f"line {lines[node]}: {rule}", short(got))
 
 
 def _circle_after(node: str, routes: Mapping[str, Route], visited: set[str]) -> list[str]:
-    """Return the circle to which the next hops of a node lead, with its first node repeated; empty if none.
+    """Return the circle into which a node's next hops lead; its first node is repeated at the end.
 
-    Nodes in ``visited`` are not followed again; the ones followed here are added.
+    Empty if they lead to an address or to a node in ``visited``, which was followed before. The
+    nodes that are followed now are added to ``visited``.
     """
     hops: list[str] = []
     hop: str | None = node

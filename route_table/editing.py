@@ -1,4 +1,7 @@
-"""Edits the YAML text of a route table, preserving its comments, and keeps edits from weakening a route."""
+"""Edits the YAML text of a route table.
+
+An edit preserves comments, and must not weaken a route by omission.
+"""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -17,7 +20,7 @@ from route_table.entries import ADDRESS_KEYS, TLS_KEYS, refusal
 from route_table.model import Problem, Route, join
 
 _LINE_WIDTH = 4096  # characters; longer values would be folded
-_DEFAULT_INDENT = 2
+_DEFAULT_INDENT = 2  # spaces
 _AFTER_VALUE = 2  # index, among ruamel's comments of a key, of the one after the value
 
 
@@ -34,7 +37,7 @@ class Change:
 
 
 def apply(text: str, change: Change) -> str:
-    """Return the text with one entry changed; unchanged if the routes are the same.
+    """Return the text with one entry changed; the same text if its routes would not change.
 
     Raises `InvalidRoutes` if the result is not a valid route table.
     """
@@ -43,17 +46,7 @@ def apply(text: str, change: Change) -> str:
         document: CommentedMap = yaml.load(text)
     except (YAMLError, ValueError) as error:
         raise refusal(f"cannot be edited; correct it in the file: {error}") from error
-    if change.values is None:
-        _remove(document, change.node)
-    elif change.node in document:
-        # ruamel attaches the comment to the entry's last key, which may change.
-        comment = _take_comment_below(document, change.node)
-        _update(document[change.node], change)
-        _put_comment_below(document, change.node, comment)
-    else:
-        if not document:
-            document.fa.set_block_style()  # the table was {}
-        document[change.node] = CommentedMap(_spell(change.values))
+    _change_document(document, change)
     out = io.StringIO()
     yaml.dump(document, out)
     edited = out.getvalue()
@@ -62,21 +55,43 @@ def apply(text: str, change: Change) -> str:
     return edited
 
 
+def _change_document(document: CommentedMap, change: Change) -> None:
+    """Remove, change or add the entry of a node."""
+    if change.values is None:
+        _remove(document, change.node)
+    elif change.node in document:
+        # ruamel attaches the comment below an entry to its last key, which may change.
+        comment = _take_comment_below(document, change.node)
+        _update(document[change.node], change)
+        _put_comment_below(document, change.node, comment)
+    else:
+        if not document:
+            document.fa.set_block_style()  # the table was {}
+        document[change.node] = CommentedMap(_spell(change.values))
+
+
 def _update(entry: CommentedMap, change: Change) -> None:
-    """Set and remove an entry's keys."""
+    """Set the keys of an entry, and remove those without a value.
+
+    A change that replaces the entry removes all keys that it does not name.
+    """
     values = dict(change.values or {})
     if not change.replaces:
-        values |= dict.fromkeys(_obsolete_keys(values))  # None removes them, below
+        values |= dict.fromkeys(_obsolete_keys(values))  # the value None removes them below
     entry.update(_spell(values))
-    for key in list(entry):
-        is_changed = change.replaces or key in values
-        if is_changed and values.get(key) is None:
-            del entry[key]
-            entry.ca.items.pop(key, None)
+    removed = [key for key, value in values.items() if value is None]
+    if change.replaces:
+        removed += [key for key in entry if key not in values]
+    for key in removed:
+        entry.pop(key, None)
+        entry.ca.items.pop(key, None)
 
 
 def _obsolete_keys(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys that make no sense with the kind of address in ``values``."""
+    """Return the keys of another kind of address than the one in ``values``.
+
+    An entry has one kind: ``via``, ``url``, or host and port. Empty if ``values`` has no address.
+    """
     present = {key for key, value in values.items() if value is not None}
     if "via" in present:
         return {"url", "transport", *ADDRESS_KEYS, *TLS_KEYS} - present
@@ -88,7 +103,7 @@ def _obsolete_keys(values: Mapping[str, Any]) -> set[str]:
 
 
 def _spell(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as the file spells them, leaving out None."""
+    """Return values as the file spells them, without values of None."""
     spellings = {}
     for key, value in values.items():
         if isinstance(value, bool):
@@ -99,7 +114,7 @@ def _spell(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _remove(document: CommentedMap, node: str) -> None:
-    """Remove an entry but not the comment lines below it, which belong to the next entry."""
+    """Remove an entry. Comment lines below it stay, since they belong to the next entry."""
     if node not in document:
         return
     comment = _take_comment_below(document, node)
@@ -116,14 +131,14 @@ def _remove(document: CommentedMap, node: str) -> None:
 
 
 def _append_to_heading(document: CommentedMap, comment: str) -> None:
-    """Add a comment to those before the first entry."""
+    """Append a comment to the ones before the first entry."""
     _, heading = document.ca.comment or (None, None)
     token = CommentToken(comment, CommentMark(0), None)
     document.ca.comment = [None, [*(heading or []), token]]
 
 
 def _take_comment_below(document: CommentedMap, node: str) -> str:
-    """Remove and return the comment lines between an entry and the next one."""
+    """Remove the comment lines between an entry and the next one, and return them; "" if none."""
     holder, key = _last_value(document, node)
     slots = holder.ca.items.get(key)
     if not slots or not slots[_AFTER_VALUE]:
@@ -141,7 +156,7 @@ def _put_comment_below(
     node: str,
     comment: str,
 ) -> None:
-    """Add comment lines after an entry."""
+    """Add comment lines below an entry; nothing happens for ""."""
     if not comment:
         return
     holder, key = _last_value(document, node)
@@ -155,9 +170,9 @@ def _put_comment_below(
 
 
 def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
-    """Return the mapping and key to which the comment after an entry is attached.
+    """Return the mapping and its key to which ruamel attaches the comment below an entry.
 
-    That is the last key of a block, and otherwise the node itself.
+    For an entry in block style that is its own last key; otherwise the document's key of the entry.
     """
     entry = document[node]
     if isinstance(entry, CommentedMap) and entry and not entry.fa.flow_style():
@@ -166,7 +181,7 @@ def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
 
 
 class _TextResolver(VersionedResolver):
-    """Reads every plain value as text, so that ``0123`` and ``no`` are written back as they are."""
+    """Reads every plain value as text, so that ``0123`` and ``no`` are written back unchanged."""
 
     def resolve(
         self,
@@ -174,7 +189,9 @@ class _TextResolver(VersionedResolver):
         value: Any,
         implicit: Any,
     ) -> Any:
-        if kind is ScalarNode and implicit[0]:
+        """Return the tag of a node: text for every plain scalar."""
+        is_plain_scalar = kind is ScalarNode and implicit[0]
+        if is_plain_scalar:
             return self.DEFAULT_SCALAR_TAG
         return super().resolve(kind, value, implicit)
 
@@ -190,11 +207,15 @@ def _yaml(text: str) -> YAML:
 
 
 def _indent_of(text: str) -> int:
-    """Return the indentation of the first indented line that is neither blank nor a comment."""
+    """Return the indentation of the first indented line that is neither blank nor a comment.
+
+    That is `_DEFAULT_INDENT` for a text without such a line.
+    """
     for line in text.splitlines():
         content = line.lstrip(" ")
         indent = len(line) - len(content)
-        if indent and content.strip() and not content.startswith("#"):
+        has_content = content.strip() != "" and not content.startswith("#")
+        if indent and has_content:
             return indent
     return _DEFAULT_INDENT
 
@@ -203,9 +224,9 @@ def _indent_of(text: str) -> int:
 
 
 def keep_signing(text: str, before: Mapping[str, Route]) -> str:
-    """Return the text with ``signing: required`` for each route that lost its last key.
+    """Return the text with ``signing: required`` in each route that has lost its last key.
 
-    ``before`` are the routes that the text replaces. Without the word, a route that has no keys
+    ``before`` are the routes that the text replaces. Without this word, a route without keys
     accepts unsigned requests; with it, the route accepts none until it has a key again.
     """
     for node, route in parse(text).routes.items():
@@ -220,7 +241,10 @@ def keep_signing(text: str, before: Mapping[str, Route]) -> str:
 def problems_of_opened_routes(
     routes: Mapping[str, Route], before: Mapping[str, Route]
 ) -> Iterator[Problem]:
-    """Yield a problem for each route that has lost its list of components, and so would allow every one."""
+    """Yield a problem for each route that has lost its list of components.
+
+    Such a route would allow every component. ``before`` are the routes that ``routes`` replace.
+    """
     for node, route in routes.items():
         former = before.get(node)
         if former is not None and former.components and not route.components:
@@ -228,6 +252,9 @@ def problems_of_opened_routes(
 
 
 def missing_components(node: str) -> Problem:
-    """Return the problem of removing a route's list of components."""
-    rule = "must not be removed, which would allow every component: say * for all, or disable the route"
+    """Return the problem of removing the list of components from a node's route."""
+    rule = (
+        "must not be removed, which would allow every component: "
+        "say * for all, or disable the route"
+    )
     return Problem(join(join("", node), "components"), rule)

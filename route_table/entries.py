@@ -1,8 +1,8 @@
-"""One entry of a route table: its keys, how their values are read, and the route that they make."""
+"""One entry of a route table: its keys, the readers of their values, and the resulting route."""
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -26,32 +26,44 @@ from route_table.model import (
     short,
 )
 
-# Key of an entry -> its meaning.
+# Key of an entry -> its meaning, as the operators' API and the CLI show it.
 KEYS: dict[str, str] = {
     "host": "host name or address",
     "port": "1 to 65535",
     "scheme": "http (default) or https",
     "url": "in place of host and port; may have a path prefix",
-    "transport": "URL of the peer's transport layer (messages of containers); by gRPC: grpc://host:port, with TLS "
-    "grpcs://; default: the same address",
+    "transport": (
+        "URL of the peer's transport layer (messages of containers); by gRPC: "
+        "grpc://host:port, with TLS grpcs://; default: the same address"
+    ),
     "profile": f"the peer's dialect; default {DEFAULT_PROFILE}",
     "institution": "id of who owns the node",
     "deadline": f"seconds that one call may take; default {DEFAULT_DEADLINE:g}",
     "enabled": "false keeps the entry and does not use it",
     "via": "in place of an address: the node that requests are handed to, to be passed on",
-    "relay": "true: this node passes on between that node and others with relay: true; default false",
+    "relay": (
+        "true: this node passes on between that node and others with relay: true; default false"
+    ),
     "ca": "PEM file of the authorities that may have signed the peer's certificate",
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
     "key": "PEM file of that certificate's key, without a password",
     "server_name": "the name that the peer's certificate must bear; default: the host",
-    "peer_certificate": "what the certificate that the node connects with must bear: a subject alternative name "
-    "or sha256:DIGEST of its public key; several separated by commas; default: the node id",
+    "peer_certificate": (
+        "what the certificate that the node connects with must bear: a subject alternative "
+        "name or sha256:DIGEST of its public key; several separated by commas; default: the "
+        "node id"
+    ),
     "keys": "public keys that sign the node's requests: in PEM form, or base64 separated by commas",
     "signing": "required, accepted or off; default: required with keys, else accepted",
-    "bundles": "required or accepted: whether the node's jobs need a signed bundle; default: accepted",
-    "components": "what the node may have run here, as provider/name with * for anything, separated by commas; "
-    "default: all",
+    "bundles": (
+        "required or accepted: whether the node's jobs need a signed bundle; default: accepted"
+    ),
+    "components": (
+        "what the node may have run here, as provider/name with * for anything, separated by "
+        "commas; default: all"
+    ),
 }
+# Keys by subject; OPTIONS are all others, which an entry may have with any kind of address.
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
 OPTIONS = [key for key in KEYS if key not in ("url", "transport", *ADDRESS_KEYS, *TLS_KEYS)]
@@ -60,14 +72,16 @@ MAX_DEADLINE = 3600.0  # seconds
 ROOT = "(document)"  # path of problems that concern no single entry
 
 _GRPC_SCHEMES = ("grpc", "grpcs")  # also accepted for a transport
-_TLS_URLS = ("https://", "grpcs://")
+_TLS_URLS = ("https://", "grpcs://")  # beginnings of addresses that use TLS
 _MAX_HOST = 253  # characters of a host name
 _MAX_PORT = 65535
+# Spellings of YAML 1.1; of booleans, in lower case.
 _NULLS = ("", "~", "null", "Null", "NULL")
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
 _OF_ONE_NODE = ("institution", "components", "peer_certificate", "keys")  # not in the default route
 
+# Forms of values. _LABEL is a part of a host name, _PREFIX a path without . and .. as steps.
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
@@ -76,6 +90,7 @@ _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 # A name or the pin of a key in a certificate, in lower case.
 _CERTIFICATE_NAME = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
 _PORT = re.compile(r"[0-9]{1,5}")
+# Separates public keys: a comma, or a line of PEM around a key.
 _KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
 
 
@@ -97,12 +112,12 @@ def key_text(key: yaml.Node) -> str:
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Return whether a node is YAML's null, which in quotes is text."""
+    """Return whether a node is YAML's null; in quotes the same text is an ordinary value."""
     return isinstance(node, yaml.ScalarNode) and not node.style and node.value in _NULLS
 
 
 def describe(node: yaml.Node) -> str:
-    """Return a node's value for a problem, or the kind of structure that it is."""
+    """Return a node's value as problems quote it, or the kind of structure that it is."""
     if isinstance(node, yaml.MappingNode):
         return "a mapping"
     if not isinstance(node, yaml.ScalarNode):
@@ -113,7 +128,10 @@ def describe(node: yaml.Node) -> str:
 
 
 def refusal(rule: str, got: object = None) -> InvalidRoutes:
-    """Return the error of a table that cannot be read as a whole."""
+    """Return the error of a document that is not a table at all.
+
+    ``got`` is the unsuitable value.
+    """
     return InvalidRoutes((Problem(ROOT, rule, got),))
 
 
@@ -121,7 +139,10 @@ def refusal(rule: str, got: object = None) -> InvalidRoutes:
 
 
 class Entry:
-    """One node's entry: its values by key, and its problems, which are added to a list."""
+    """One node's entry: the text of each accepted key, and the problems of the others.
+
+    Problems are added to a list that all entries of a table share.
+    """
 
     def __init__(
         self,
@@ -129,7 +150,11 @@ class Entry:
         mapping: yaml.MappingNode,
         problems: list[Problem],
     ) -> None:
-        """Raises `InvalidRoutes` for a key that is not text."""
+        """Read the keys of an entry.
+
+        ``path`` is that of the entry in the table. Raises `InvalidRoutes` for a key that is not
+        text.
+        """
         self.values: dict[str, str] = {}
         self._path = path
         self._line = line_of(mapping)
@@ -139,12 +164,11 @@ class Entry:
             self._add(key_text(key), line_of(key), value)
 
     def _add(self, key: str, line: int, value: yaml.Node) -> None:
+        """Add a key that is known, new in this entry, and has a single value; refuse any other."""
         first_line = self._lines.get(key)
         self._lines[key] = line
         if key not in KEYS:
-            similar = near(key, KEYS)
-            hint = f"did you mean {similar}?" if similar else f"known are {', '.join(KEYS)}"
-            self.refuse(key, f"unknown key; {hint}", short(key))
+            self.refuse(key, f"unknown key; {_hint_for(key)}", short(key))
         elif first_line is not None:
             self.refuse(key, f"duplicate key; first in line {first_line}")
         elif not isinstance(value, yaml.ScalarNode):
@@ -164,16 +188,20 @@ class Entry:
         rule: str,
         got: str | None = None,
     ) -> None:
-        """Report a problem of a key, by default without a value."""
+        """Report a problem of a key, which may be absent; ``got`` is the refused value, if any."""
         line = self._lines.get(key, self._line)
         self._problems.append(Problem(join(self._path, key), f"line {line}: {rule}", got))
 
     def reject(self, key: str, rule: str) -> None:
-        """Report a problem of a key's value."""
+        """Report a problem with the accepted text of a key."""
         self.refuse(key, rule, short(self.values[key]))
 
     def read(self, key: str) -> Any:
-        """Return the value of a key; None if it is missing, or refused, which is reported."""
+        """Return the value of a key in its type.
+
+        Returns None if the key is absent, or if its text breaks the key's rule, which is then
+        reported.
+        """
         if key not in self.values:
             return None
         reader = _READERS[key]
@@ -184,10 +212,18 @@ class Entry:
             return None
 
 
-def read_route(node: str, entry: Entry) -> Route:
-    """Return the route of an entry; problems are added to the entry's list.
+def _hint_for(unknown_key: str) -> str:
+    """Return a similar known key as a question, or else the list of known keys."""
+    similar = near(unknown_key, KEYS)
+    if similar:
+        return f"did you mean {similar}?"
+    return f"known are {', '.join(KEYS)}"
 
-    Refused values are replaced by defaults, so that the rest of the table can be checked.
+
+def read_route(node: str, entry: Entry) -> Route:
+    """Return the route of an entry; its problems are added to the entry's list.
+
+    Defaults replace refused values, so that the rest of the table can be checked.
     """
     url = _read_address(entry)
     transport = None
@@ -197,8 +233,7 @@ def read_route(node: str, entry: Entry) -> Route:
     if node == DEFAULT_ENTRY:
         _check_default_route(entry)
     values: dict[str, Any] = {key: entry.values.get(key) for key in TLS_KEYS}
-    for key in OPTIONS:
-        values[key] = entry.read(key)
+    values |= {key: entry.read(key) for key in OPTIONS}
     if values["profile"] == FATE_PARTNER:
         _check_fate_partner(entry)
     present = {key: value for key, value in values.items() if value is not None}
@@ -206,7 +241,7 @@ def read_route(node: str, entry: Entry) -> Route:
 
 
 def _check_default_route(entry: Entry) -> None:
-    """Report keys that the default route cannot have, as they belong to one node."""
+    """Report the keys that only a single node can have."""
     for key in _OF_ONE_NODE:
         if key in entry.values:
             entry.reject(key, "belongs to one node; the default route serves many")
@@ -217,7 +252,7 @@ def _check_default_route(entry: Entry) -> None:
 
 
 def _check_fate_partner(entry: Entry) -> None:
-    """Report keys that have no meaning in FATE's protocol."""
+    """Report the keys that have no meaning in FATE's own protocol."""
     rule = "has no use for FATE's protocol, whose signatures are those of fate.sites"
     if "keys" in entry.values:
         entry.reject("keys", rule)
@@ -230,16 +265,16 @@ def _check_tls(
     url: str,
     transport: str | None,
 ) -> None:
-    """Report files and names for TLS that are incomplete, or not used by the entry's addresses."""
-    addresses = (url, transport or "")
-    is_plain = url != "" and not any(address.startswith(_TLS_URLS) for address in addresses)
+    """Report keys for TLS that are invalid, incomplete, or unused by the entry's addresses.
+
+    ``url`` is "" without an address, ``transport`` None if it is the same address.
+    """
+    reason = _reason_against_tls(entry, (url, transport or ""))
     for key in TLS_KEYS:
         if key not in entry.values:
             continue
-        if "via" in entry.values:
-            entry.reject(key, "belongs to the entry of the node that via names")
-        elif is_plain:
-            entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
+        if reason:
+            entry.reject(key, reason)
         else:
             entry.read(key)
     for key, counterpart in (("certificate", "key"), ("key", "certificate")):
@@ -247,21 +282,30 @@ def _check_tls(
             entry.refuse(counterpart, f"is missing beside {key}")
 
 
+def _reason_against_tls(entry: Entry, addresses: tuple[str, str]) -> str:
+    """Return why an entry has no use for TLS; "" if it has, or if its address was refused.
+
+    ``addresses`` are the node's URL and its transport's; "" for an absent one.
+    """
+    if "via" in entry.values:
+        return "belongs to the entry of the node that via names"
+    uses_tls = any(address.startswith(_TLS_URLS) for address in addresses)
+    if addresses[0] and not uses_tls:
+        return "has no use without https; set scheme: https, or an https:// url"
+    return ""
+
+
 # ------------------------------------------------------------ addresses
 
 
 def _read_address(entry: Entry) -> str:
-    """Return the URL of an entry; empty if it is reached through another node, or refused."""
+    """Return the URL of an entry; "" if the node is reached through another one, or if refused."""
     if "via" in entry.values:
         rule = "must not be given with via: a node is reached directly or through another"
-        for key in ("url", *ADDRESS_KEYS, "transport"):
-            if key in entry.values:
-                entry.reject(key, rule)
+        _reject_present(entry, ("url", *ADDRESS_KEYS, "transport"), rule)
         return ""
     if "url" in entry.values:
-        for key in ADDRESS_KEYS:
-            if key in entry.values:
-                entry.reject(key, "must not be given with url, which has it all")
+        _reject_present(entry, ADDRESS_KEYS, "must not be given with url, which has it all")
         return _read_url(entry, "url")
     for key in ("host", "port"):
         if not entry.has(key) and not entry.has("url"):
@@ -271,12 +315,22 @@ def _read_address(entry: Entry) -> str:
     return _url(scheme, host, entry.read("port"), "")
 
 
+def _reject_present(entry: Entry, keys: Iterable[str], rule: str) -> None:
+    """Report each of some keys that the entry has."""
+    for key in keys:
+        if key in entry.values:
+            entry.reject(key, rule)
+
+
 def _read_url(
     entry: Entry,
     key: str,
     grpc_schemes: tuple[str, ...] = (),
 ) -> str:
-    """Return a key's URL in its normal form; empty if it is refused."""
+    """Return the URL of a key in its normal form, see `_url`; "" if it is refused.
+
+    ``grpc_schemes`` are accepted besides http and https.
+    """
     text = entry.values[key]
     try:
         split = urlsplit(text)
@@ -295,26 +349,26 @@ def _read_url(
 
 
 def _url_rule(text: str, split: SplitResult, grpc_schemes: tuple[str, ...]) -> str:
-    """Return the first rule that a URL breaks; empty if none."""
+    """Return the first rule that a URL breaks; "" if it breaks none."""
     scheme = split.scheme.lower()
     schemes = (*SCHEMES, *grpc_schemes)
     prefix = split.path.rstrip("/")
-    has_more_than_port = split.port is None or prefix != ""
     beginnings = ", ".join(f"{name}://" for name in schemes)
+    has_blanks = text != text.strip() or not text.isprintable()
+    has_more_than_port = split.port is None or prefix != ""
+    has_empty_port = split.port == 0 or split.netloc.endswith(":")
     rules = {
-        "must not hold spaces or control characters": text != text.strip()
-        or not text.isprintable(),
+        "must not hold spaces or control characters": has_blanks,
         f"must begin with one of {beginnings}": scheme not in schemes,
         "must have a port and no path, for gRPC": scheme in grpc_schemes and has_more_than_port,
         "must name a valid host": _normal_host(split.hostname or "") is None,
-        "must have a port from 1 to 65535 where it has one": split.port == 0
-        or split.netloc.endswith(":"),
+        "must have a port from 1 to 65535 where it has one": has_empty_port,
         "must not hold a user name or password": "@" in split.netloc,
         "must not have a query or fragment": "?" in text or "#" in text,
         "must have a plain path, if any": _PREFIX.fullmatch(prefix) is None,
     }
-    broken = (rule for rule, is_broken in rules.items() if is_broken)
-    return next(broken, "")
+    broken = [rule for rule, is_broken in rules.items() if is_broken]
+    return broken[0] if broken else ""
 
 
 def _url(
@@ -323,19 +377,23 @@ def _url(
     port: int | None,
     prefix: str,
 ) -> str:
-    """Return a URL, without the port that is the scheme's default."""
+    """Return a URL without the port if that is the scheme's default.
+
+    ``prefix`` begins with a slash.
+    """
     if port is None or port == SCHEMES.get(scheme):
         return f"{scheme}://{host}{prefix}"
     return f"{scheme}://{host}:{port}{prefix}"
 
 
 def _normal_host(text: str) -> str | None:
-    """Return a host in the form of URLs: lower case, IPv6 in brackets; None if it is not valid."""
+    """Return a host as URLs have it: lower case, IPv6 in brackets; None if it is not valid."""
     in_brackets = text.startswith("[") and text.endswith("]")
     bare = text[1:-1] if in_brackets else text
     address = _ip_address(bare)
-    if address is not None and address.version == 6:
-        return None if "%" in bare else f"[{address.compressed}]"
+    if isinstance(address, ipaddress.IPv6Address):
+        has_zone = "%" in bare  # such as fe80::1%eth0, which means nothing on another machine
+        return None if has_zone else f"[{address.compressed}]"
     if in_brackets:
         return None
     if address is None:
@@ -344,6 +402,7 @@ def _normal_host(text: str) -> str | None:
 
 
 def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a text spells; None if it spells none."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -353,7 +412,7 @@ def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 def _normal_host_name(text: str) -> str | None:
     """Return a host name in lower case.
 
-    Returns None if it is not valid, such as an address with too few parts.
+    Returns None if it is not valid. A name that ends in a number is a mistyped IPv4 address.
     """
     labels = text.removesuffix(".").split(".")
     if len(text) > _MAX_HOST or labels[-1].isdigit():
@@ -367,14 +426,17 @@ def _normal_host_name(text: str) -> str | None:
 
 
 class _Reader(NamedTuple):
-    """How the text of a key is read, and the rule that it breaks if that raises `ValueError`."""
+    """Reads the text of a key: ``read`` raises `ValueError` for a text that breaks the ``rule``."""
 
     read: Callable[[str], Any]
     rule: str
 
 
 def public_keys(text: str) -> tuple[str, ...]:
-    """Read public keys in PEM form, or in base64 with commas. Raises `ValueError`."""
+    """Return the public keys in a text, in PEM or in base64 with commas, all as base64.
+
+    Raises `ValueError` if one of them cannot be used, or if there are none.
+    """
     keys = []
     for part in _KEY_ENDS.split(text):
         key = re.sub(r"\s", "", part)
@@ -387,7 +449,7 @@ def public_keys(text: str) -> tuple[str, ...]:
 
 
 def _one_of(words: Collection[str]) -> _Reader:
-    """Return the reader of one of several words."""
+    """Return the reader of a value that is one of several words."""
 
     def read(text: str) -> str:
         if text not in words:
@@ -398,7 +460,10 @@ def _one_of(words: Collection[str]) -> _Reader:
 
 
 def _matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Return a function that reads text which a pattern matches as a whole."""
+    """Return a function that reads text which a pattern matches as a whole.
+
+    Like all readers here, it raises `ValueError` for any other text.
+    """
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
@@ -419,6 +484,7 @@ def _list_of(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _read_host(text: str) -> str:
+    """Return a host in its normal form."""
     host = _normal_host(text)
     if host is None:
         raise ValueError
@@ -426,11 +492,13 @@ def _read_host(text: str) -> str:
 
 
 def _read_server_name(text: str) -> str:
+    """Return a host as it is spelled."""
     _read_host(text)
     return text
 
 
 def _read_port(text: str) -> int:
+    """Return the number of a port."""
     port = int(_matching(_PORT)(text))
     if not 1 <= port <= _MAX_PORT:
         raise ValueError
@@ -438,6 +506,7 @@ def _read_port(text: str) -> int:
 
 
 def _read_scheme(text: str) -> str:
+    """Return http or https, which the text may spell in any case."""
     scheme = text.lower()
     if scheme not in SCHEMES:
         raise ValueError
@@ -445,6 +514,7 @@ def _read_scheme(text: str) -> str:
 
 
 def _read_deadline(text: str) -> float:
+    """Return a number of seconds above 0."""
     seconds = float(_matching(_NUMBER)(text))
     if not 0 < seconds <= MAX_DEADLINE:
         raise ValueError
@@ -452,6 +522,7 @@ def _read_deadline(text: str) -> float:
 
 
 def _read_boolean(text: str) -> bool:
+    """Return the truth value of a word of YAML 1.1, in any case."""
     word = text.lower()
     if word not in (*_TRUE, *_FALSE):
         raise ValueError
@@ -459,12 +530,14 @@ def _read_boolean(text: str) -> bool:
 
 
 def _read_certificate_names(text: str) -> tuple[str, ...]:
+    """Return names and pins of certificates in lower case, in which they are compared."""
     return _list_of(_CERTIFICATE_NAME)(text.lower())
 
 
 _BOOLEAN = _Reader(_read_boolean, "must be true or false")
 _PEM_FILE = _Reader(_matching(_FILE), "must be the path of a PEM file")
 
+# The readers of all keys but ``url`` and ``transport``, see `_read_url`.
 _READERS: Mapping[str, _Reader] = {
     "host": _Reader(_read_host, "must be a host name or an address, without scheme, port or path"),
     "port": _Reader(_read_port, "must be a whole number from 1 to 65535"),

@@ -1,15 +1,14 @@
 """The route table in force.
 
-It follows a file that an administrator edits; others change it by `edit`.
-
-Every accepted change is stored as a version with its author and its text. The file is one gateway's
-working copy: an edited file is the next version as a whole, and a version from another source is
-written to it.
+It follows a file that an administrator edits; the operators' API and the CLI change it by
+`LiveRoutes.edit`. Every accepted change is stored as a version with its author and its text. The
+file is one gateway's working copy: an edited file is the next version as a whole, and a version
+from another source is written to it.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -37,10 +36,10 @@ from route_table.model import (
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * MAX_TEXT
-_EMPTY = "{}\n"
-_FILE = "file"  # source of a version that was written into the file
+_EMPTY = "{}\n"  # the text of a table without routes
+_FILE = "file"  # the source of a version that an administrator wrote into the file
 _LOOK_BACK = 100  # versions searched for the former route of a removed node
-# What a node's former route takes from its very last entry.
+# The fields that a node's former route takes from its very last entry, see `LiveRoutes._former`.
 _PROOF_FIELDS = ("keys", "signing", "bundles", "components")
 
 
@@ -59,16 +58,17 @@ class Version:
 
 @dataclass(frozen=True)
 class Export:
-    """The file's content when this gateway last wrote or accepted it: version, and digest of its bytes."""
+    """The file's content when this gateway last wrote or accepted it."""
 
-    number: int
-    digest: str
+    number: int  # of the version
+    digest: str  # of the bytes, SHA-256 in hexadecimal
 
 
 class FieldChange(NamedTuple):
-    """One value of a route before and after.
+    """One value of a route before and after a change.
 
-    ``field`` is empty if the route was added or removed.
+    ``field`` is "" if the route itself was added or removed; the values are then all its fields, or
+    None.
     """
 
     node: str
@@ -81,7 +81,7 @@ class Repository(Protocol):
     """Stores the versions. Several gateways may share one."""
 
     def newest_number(self) -> int:
-        """Return the newest version's number, 0 if there is none."""
+        """Return the newest version's number; 0 without any version."""
 
     def get(self, number: int) -> Version | None:
         """Return a version; None if the number is unknown."""
@@ -90,20 +90,26 @@ class Repository(Protocol):
         """Append a version; return False, without a change, if its number is taken."""
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
-        """Return versions older than ``before``, newest first."""
+        """Return at most ``limit`` versions, newest first; with ``before``, only lower numbers."""
 
     def exported(self) -> Export | None:
-        """Return the last export; None if this gateway has written none yet."""
+        """Return the last export.
+
+        None if this gateway has neither written nor accepted a file yet.
+        """
 
     def followed_by(self) -> str:
-        """Return the address of another gateway of this node that follows a file; empty if there is none."""
+        """Return the address of another gateway of this node that follows a file.
+
+        "" without one.
+        """
 
     def set_exported(self, export: Export) -> None:
         """Store the last export."""
 
 
 class MemoryVersions:
-    """Versions for as long as the process lives."""
+    """Versions that last as long as the process; see `Repository`."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -142,20 +148,21 @@ class MemoryVersions:
         self._exported = export
 
 
-# From an identity, the path of its entry and the time, return the problems of its files.
+# Returns the problems of an identity's files; takes the identity, its entry's path and the time.
 FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
 
 class StaleVersion(Exception):
-    """The table was changed since the editor read it.
+    """The table was changed after the editor had read it.
 
-    ``newest`` is the current version's number.
+    ``newest`` is the present version's number.
     """
 
     def __init__(self, expected: int, newest: int) -> None:
+        """Take the number that the editor had read, and the newest one."""
         super().__init__(
-            f"the table is at version {newest}, not {expected}: read it again, then repeat the "
-            f"change"
+            f"the table is at version {newest}, not {expected}: "
+            "read it again, then repeat the change"
         )
         self.newest = newest
 
@@ -165,15 +172,17 @@ class UnknownVersion(Exception):
 
 
 def _never_in_use(_node: str) -> bool:
+    """Return False: a table outside a gateway has no jobs."""
     return False
 
 
 def _utc_now() -> datetime:
+    """Return the time in UTC, in which versions are dated."""
     return datetime.now(UTC)
 
 
 class LiveRoutes:
-    """The current table, and the problems of the file's newest content.
+    """The table in force, and the problems of the file's newest content.
 
     A change is accepted as a whole or not at all: after an invalid edit, or while the file is
     missing, the last valid table stays in force. Safe to use from several threads; tables are
@@ -190,10 +199,13 @@ class LiveRoutes:
         *,
         quiet: bool = False,
     ) -> None:
-        """Adopt the newest version and read the file; ``quiet``: do not log its problems.
+        """Adopt the newest version and read the file.
 
-        ``in_use`` returns whether jobs with a node are running, ``files`` the problems of a route's
-        PEM files.
+        - ``path``: the route file; None without one
+        - ``versions``: None keeps them in memory
+        - ``in_use``: returns whether jobs with a node are running
+        - ``files``: returns the problems of a route's PEM files
+        - ``quiet``: do not log problems of the file
         """
         self._path = path
         self._versions: Repository = versions or MemoryVersions()
@@ -206,7 +218,7 @@ class LiveRoutes:
         self._problems: tuple[Problem, ...] = ()
         # Address of another gateway of this node whose routes the file would replace; empty: none.
         self.rival = ""
-        # Node -> its former route and the table version it was looked up for.
+        # Node -> (version of the table, its former route then); filled by `_former`.
         self._formers: dict[str, tuple[int, Route | None]] = {}
         self.reload()
 
@@ -222,25 +234,25 @@ class LiveRoutes:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems for which the file's present content is not in force; empty if it is.
+        """The reasons why the file's present content is not in force; empty if it is.
 
         While there are any, changes from other sources are stored as versions but not written to
-        the file; once accepted, its text replaces them.
+        the file. If the file is then corrected, its text replaces these versions.
         """
         return self._problems
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node; while jobs with it are running, a removed route still counts.
+        """Return the route to a node. While jobs with it are running, a removed route still counts.
 
-        Raises UnknownNode. New jobs are checked against `table` alone.
+        Raises `UnknownNode`. New jobs are checked against `table` alone.
         """
         has_jobs = not self._table.knows(node) and self._in_use(node)
         return self._resolve(node, has_jobs)
 
     def look(self, node: str) -> tuple[bool, Route | None]:
-        """Return whether a node's requests are accepted, and the route to it, None if it has none.
+        """Return whether requests of a node are accepted, and the route to it; None if it has none.
 
-        They are if it has a route of its own or running jobs.
+        Requests are accepted from a node with a route of its own or with running jobs.
         """
         accepted = self._table.knows(node) or self._in_use(node)
         try:
@@ -249,13 +261,19 @@ class LiveRoutes:
             return self._table.knows(node), None
 
     def former(self, node: str) -> Route | None:
-        """Return the last enabled route of a node while jobs with it are running."""
+        """Return the last enabled route of a node, even a removed one.
+
+        None without running jobs with it.
+        """
         if not self._in_use(node):
             return None
         return self._former(node)
 
     def _resolve(self, node: str, has_jobs: bool) -> Route:
-        """Return a node's own route, or its former one, which precedes the default route."""
+        """Return a node's own route, or the default one. Raises `UnknownNode`.
+
+        ``has_jobs``: its former route precedes the default one.
+        """
         if has_jobs and not self._table.knows(node):
             former = self._former(node)
             if former is not None:
@@ -284,10 +302,13 @@ class LiveRoutes:
         expected: int | None = None,
         source: str = "api",
     ) -> Version:
-        """Change one entry; return the version with the change, or the newest if nothing changed.
+        """Change one entry; return the new version, or the newest one if nothing changed.
 
-        Raises InvalidRoutes with every problem, StaleVersion if ``expected`` is not the newest
-        version's number, UnknownNode for the removal of an absent entry.
+        - ``expected``: number of the version that the editor has read; None: any
+        - ``source``: as in `Version`
+
+        Raises `InvalidRoutes` with every problem, `StaleVersion` if ``expected`` is not the newest
+        number, `UnknownNode` for the removal of an absent entry.
         """
 
         def apply_change(text: str) -> str:
@@ -304,7 +325,11 @@ class LiveRoutes:
         reason: str = "",
         expected: int | None = None,
     ) -> Version:
-        """Restore a version's table, as a new version. Raises UnknownVersion, StaleVersion."""
+        """Restore the table of an earlier version, as a new version.
+
+        Raises `UnknownVersion`, `StaleVersion`, and `InvalidRoutes` if today's rules refuse the
+        table.
+        """
         old = self.version(number)
         reason = reason or f"back to version {number}"
 
@@ -314,7 +339,7 @@ class LiveRoutes:
         return self._add_between_reloads(restore, author, reason, "rollback", expected)
 
     def version(self, number: int) -> Version:
-        """Return one version. Raises UnknownVersion."""
+        """Return one version. Raises `UnknownVersion`."""
         version = self._versions.get(number)
         if version is None:
             raise UnknownVersion(
@@ -323,7 +348,7 @@ class LiveRoutes:
         return version
 
     def history(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
-        """Return versions, newest first."""
+        """Return versions, newest first; see `Repository.list`."""
         return self._versions.list(before, limit)
 
     def _add_between_reloads(
@@ -334,7 +359,11 @@ class LiveRoutes:
         source: str,
         expected: int | None,
     ) -> Version:
-        """Add a version on top of the file's present content, and write it to the file for its editor."""
+        """Add a version on top of the file's present content, then write it to the file.
+
+        The first reload makes an edit of the file a version of its own, with the file as its
+        source.
+        """
         with self._lock:
             self.reload()
             version = self._add(change, author, reason, source, expected)
@@ -349,13 +378,16 @@ class LiveRoutes:
         source: str,
         expected: int | None,
     ) -> Version:
-        """Add and adopt the next version; start over if another gateway adds one first."""
+        """Add and adopt the next version, whose text ``change`` makes from the present one.
+
+        Starts over if another gateway adds a version first. Raises `InvalidRoutes`, `StaleVersion`.
+        """
         with self._lock:
             while True:
                 newest = self._newest()
                 number = newest.number if newest else 0
-                if expected is not None and expected != number:
-                    raise StaleVersion(expected, number)
+                if expected not in (None, number):
+                    raise StaleVersion(expected or 0, number)
                 before = newest.text if newest else _EMPTY
                 text = self._without_weakening(change(before), before, source)
                 if newest is not None and text == newest.text:
@@ -375,7 +407,9 @@ class LiveRoutes:
     ) -> str:
         """Return the text of the next version, completed so that no omission weakens a route.
 
-        Raises InvalidRoutes if a file omits a list of components.
+        A route that lost its keys must go on to require signatures, and one that an earlier version
+        had must not come back with less. Raises `InvalidRoutes` if a file omits a list of
+        components; other editors of the table check that themselves.
         """
         routes = parse(text).routes
         former = dict(parse(before).routes)
@@ -390,7 +424,7 @@ class LiveRoutes:
         return keep_signing(text, former)
 
     def _last_entry(self, node: str) -> Route | None:
-        """Return the last entry of a node without a present one."""
+        """Return the last entry of a node that has none at present; None if it never had one."""
         for version in self._versions.list(None, _LOOK_BACK):
             if node not in version.text:  # parsing every version takes long
                 continue
@@ -401,37 +435,46 @@ class LiveRoutes:
         return None
 
     def _parse(self, text: str, number: int = 1) -> RouteTable:
-        """Read a table; its relative paths of files start at the route file's folder."""
+        """Return the table in a text, with full paths of files.
+
+        Relative paths are resolved against the route file's folder, without a file against the
+        working folder. Raises `InvalidRoutes`.
+        """
         table = parse(text, number)
         folder = self._path.absolute().parent if self._path else Path.cwd()
         routes = {node: route.with_paths_from(folder) for node, route in table.routes.items()}
         return replace(table, routes=routes)
 
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
-        """Refuse unusable certificates in changed routes. Raises InvalidRoutes.
+        """Refuse unusable certificates in changed routes. Raises `InvalidRoutes`.
 
-        Certificates of unchanged routes were valid when they came; an expired one must not block
-        edits.
+        ``newest`` is the version that the table would follow. Certificates of unchanged routes were
+        valid when they were added; one that has expired since must not block edits.
         """
         before = self._table.routes
         if newest is not None and newest.number != self._table.version:
             before = self._parse(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():
-            has_files = route.ca or route.certificate
-            if has_files and route != before.get(node):
+            has_files = bool(route.ca or route.certificate)
+            is_changed = route != before.get(node)
+            if has_files and is_changed:
                 problems += self._files(route.identity, join("", node), self._clock())
         if problems:
             raise InvalidRoutes(tuple(problems))
 
     def _newest(self) -> Version | None:
+        """Return the newest version; None without any."""
         number = self._versions.newest_number()
         if not number:
             return None
         return self._versions.get(number)
 
     def _adopt_newest(self) -> None:
-        """Adopt a newer version, accepted by another gateway or by an earlier process of this one."""
+        """Adopt the newest version if it did not come from this object, but from another gateway.
+
+        After a restart, it may also come from the process before.
+        """
         number = self._versions.newest_number()
         if number <= self._table.version:
             return
@@ -440,6 +483,7 @@ class LiveRoutes:
             self._adopt(self._parse(newest.text, number))
 
     def _adopt(self, table: RouteTable) -> None:
+        """Put a table in force; log it if its routes differ or it is the first one."""
         is_first = not self._table.version
         changed = table.routes != self._table.routes
         self._table = table
@@ -448,13 +492,17 @@ class LiveRoutes:
             log.info("route table changed", extra=extra)
 
     def _follow(self, path: Path) -> None:
-        """Accept an edit of the file, or write the newest version to it."""
+        """Accept an edit of the file, or write the newest version to it.
+
+        A file that cannot be accepted is reported; every reload tries it again, since a PEM file
+        that a route names may appear later.
+        """
         try:
             content = _content(path)
             exported = self._versions.exported()
             if exported is None or _digest(content) != exported.digest:
                 exported = self._accept_file(path, content)
-        except InvalidRoutes as error:  # retried: a file that a route names may still appear
+        except InvalidRoutes as error:
             self._report(error.problems)
             return
         self._problems = ()
@@ -462,7 +510,10 @@ class LiveRoutes:
             self._write(path)
 
     def _accept_file(self, path: Path, content: bytes) -> Export:
-        """Add an edited file as a version; return the stored export. Raises InvalidRoutes."""
+        """Add the content of an edited file as a version; return the stored export.
+
+        Raises `InvalidRoutes`, also if the file would replace the routes of another gateway.
+        """
         text = _decode(content)
         self.rival = rival(text, self._versions)
         if self.rival:
@@ -474,14 +525,18 @@ class LiveRoutes:
 
         version = self._add(take_file, "file", "", _FILE, None)
         number = version.number
-        if version.text != text:  # a completed text: the file is still to be written
+        if version.text != text:
+            # The accepted text was completed: an older number makes `_follow` write it to the file.
             number -= 1
         exported = Export(number, _digest(content))
         self._versions.set_exported(exported)
         return exported
 
     def _write(self, path: Path) -> None:
-        """Write the newest version to the file, whole or not at all."""
+        """Write the newest version to the file, completely or not at all.
+
+        A failure is reported as a problem. The file keeps its permissions.
+        """
         newest = self._newest()
         if newest is None:
             return
@@ -502,43 +557,57 @@ class LiveRoutes:
         self._versions.set_exported(Export(newest.number, _digest(content)))
 
     def _former(self, node: str) -> Route | None:
-        """Return the last enabled route of a node, with keys and components of its very last entry."""
+        """Return the last enabled route of a node; None if the stored versions have none.
+
+        Its keys and components are taken from the node's very last entry, perhaps a disabled one:
+        an administrator may have restricted them since.
+        """
         number, former = self._formers.get(node, (-1, None))
-        if number == self._table.version:
-            return former
+        if number != self._table.version:
+            former = self._find_former(node, former)
+            self._formers[node] = (self._table.version, former)
+        return former
+
+    def _find_former(self, node: str, former: Route | None) -> Route | None:
+        """Search the last versions for the route that `_former` returns.
+
+        ``former`` is the result of an earlier search, which stays if these versions have none.
+        """
         last_entry: Route | None = None
         for version in self._versions.list(None, _LOOK_BACK):
             table = self._parse(version.text)
             last_entry = last_entry or table.routes.get(node)
-            with suppress(UnknownNode):  # its next hop is disabled
-                if table.knows(node):
-                    former = table.resolve(node)
-                    break
-        if former is not None and last_entry is not None:
-            proof = {name: getattr(last_entry, name) for name in _PROOF_FIELDS}
-            former = replace(former, **proof)
-        self._formers[node] = (self._table.version, former)
-        return former
+            if not table.knows(node):
+                continue
+            with suppress(UnknownNode):  # its next hop is disabled in this version
+                former = table.resolve(node)
+                break
+        if former is None or last_entry is None:
+            return former
+        proof = {name: getattr(last_entry, name) for name in _PROOF_FIELDS}
+        return replace(former, **proof)
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
+        """Store the problems of the file; log them if they are new."""
         if problems != self._problems and not self._quiet:
             extra = {
                 "file": str(self._path),
                 "version": self._table.version,
-                "problems": list(map(str, problems)),
+                "problems": [str(problem) for problem in problems],
             }
             log.warning("route table file not accepted", extra=extra)
         self._problems = problems
 
 
 def rival(text: str, versions: Repository) -> str:
-    """Return the address of another gateway of this node whose file has other routes; empty: none.
+    """Return the address of another gateway of this node whose file has other routes than a text.
 
-    A gateway that has written or accepted its file once keeps it in step with the others'. Raises
-    InvalidRoutes.
+    "" if there is none, or if this gateway has written or accepted its file before: it is then in
+    step with the others' files. Raises `InvalidRoutes`.
     """
     number = versions.newest_number()
-    if not number or versions.exported() is not None:
+    is_first_file = versions.exported() is None
+    if not number or not is_first_file:
         return ""
     newest = versions.get(number)
     if newest is None or parse(text).routes == parse(newest.text).routes:
@@ -547,7 +616,7 @@ def rival(text: str, versions: Repository) -> str:
 
 
 def other_routes(gateway: str) -> str:
-    """Return the rule broken by a file with other routes than another gateway of this node."""
+    """Return the rule broken by a file whose routes differ from another gateway's file."""
     return (
         f"has other routes than the gateway {gateway} of this node, which follows a file of its "
         "own: copy that file here, or set route_table.file: null"
@@ -555,10 +624,12 @@ def other_routes(gateway: str) -> str:
 
 
 def _digest(content: bytes) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _content(path: Path) -> bytes:
+    """Return the content of the route file. Raises `InvalidRoutes`."""
     try:
         return read_file(path, MAX_BYTES)
     except Unusable as error:
@@ -566,8 +637,9 @@ def _content(path: Path) -> bytes:
 
 
 def _decode(content: bytes) -> str:
+    """Return the text of the route file. Raises `InvalidRoutes`."""
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")  # some editors begin files with a byte order mark
     except UnicodeDecodeError as error:
         problem = Problem(ROOT, "must be UTF-8 text", f"byte {error.start}")
         raise InvalidRoutes((problem,)) from error
@@ -580,13 +652,21 @@ def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
         after = _route_fields(new, node)
         if before is None or after is None:
             yield FieldChange(node, "", before, after)
-            continue
-        for name, value in before.items():
-            if after[name] != value:
-                yield FieldChange(node, name, value, after[name])
+        else:
+            yield from _field_changes(node, before, after)
+
+
+def _field_changes(
+    node: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[FieldChange]:
+    """Yield the fields of one node's route that differ."""
+    for name, value in before.items():
+        if after[name] != value:
+            yield FieldChange(node, name, value, after[name])
 
 
 def _route_fields(table: RouteTable, node: str) -> dict[str, Any] | None:
+    """Return the fields of a node's route by name, without the node; None without a route."""
     route = table.routes.get(node)
     if route is None:
         return None
@@ -595,9 +675,12 @@ def _route_fields(table: RouteTable, node: str) -> dict[str, Any] | None:
 
 
 def text_diff(old: Version | None, new: Version) -> str:
-    """Return the unified diff of two versions' texts."""
-    before = old.text.splitlines() if old else []
+    """Return the unified diff of two versions' texts; an ``old`` of None is the empty table."""
+    before: list[str] = []
+    old_number = 0
+    if old is not None:
+        before = old.text.splitlines()
+        old_number = old.number
     after = new.text.splitlines()
-    old_name = f"version {old.number if old else 0}"
-    new_name = f"version {new.number}"
-    return "\n".join(unified_diff(before, after, old_name, new_name, lineterm=""))
+    names = (f"version {old_number}", f"version {new.number}")
+    return "\n".join(unified_diff(before, after, *names, lineterm=""))

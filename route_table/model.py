@@ -1,4 +1,4 @@
-"""The values of this package: a route to one node, and the table of all of them."""
+"""The values of this package: the route to one node, and the table of all routes."""
 
 import json
 import re
@@ -15,8 +15,8 @@ from gateway.domain.problems import near as near
 FATE_PARTNER = "fate-partner"  # the profile of nodes that speak FATE's own protocol
 PROFILES = ("spec", "fate", "kuscia", "audited", FATE_PARTNER)
 DEFAULT_PROFILE = "spec"
-SIGNING = ("required", "accepted", "off")
-BUNDLES = ("required", "accepted")
+SIGNING = ("required", "accepted", "off")  # of requests
+BUNDLES = ("required", "accepted")  # signed descriptions of jobs
 DEFAULT_DEADLINE = 10.0  # seconds
 DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
 MAX_NODE_ID = 100  # characters
@@ -27,7 +27,7 @@ NODE_RULE = (
 
 _PLAIN_KEY = re.compile(r"[\w-]{1,128}")
 _FILES = ("ca", "certificate", "key")
-# What a route takes from the entry of the node that passes its requests on.
+# The fields that a route takes from the entry of the node that passes its requests on.
 _HOP_FIELDS = ("url", "transport", "peer_certificate", "server_name", *_FILES)
 
 
@@ -35,7 +35,7 @@ _HOP_FIELDS = ("url", "transport", "peer_certificate", "server_name", *_FILES)
 
 
 def short(text: str, limit: int = 128) -> str:
-    """Return text as problems repeat it: encodable, and cut after ``limit`` characters."""
+    """Return text as problems repeat it: encodable in UTF-8, and cut after ``limit`` characters."""
     encodable = text.encode("utf-8", "replace").decode()
     if len(encodable) > limit:
         return encodable[:limit] + "…"
@@ -43,7 +43,7 @@ def short(text: str, limit: int = 128) -> str:
 
 
 def join(path: str, key: str) -> str:
-    """Extend a path by a key; odd keys are quoted."""
+    """Return a path extended by a key; a key with unusual characters is quoted in brackets."""
     if not _PLAIN_KEY.fullmatch(key):
         return f"{path}[{json.dumps(short(key), ensure_ascii=False)}]"
     if not path:
@@ -65,20 +65,29 @@ class UnknownNode(Exception):
         disabled: bool = False,
         via: str = "",
     ) -> None:
-        """``via`` is the next hop, if its entry is the disabled one."""
+        """Describe a missing or disabled route in a version of the table.
+
+        ``via`` is the next hop if its entry is the disabled one; "" otherwise.
+        """
         self.node = node
         self.version = version
         self.disabled = disabled
         table = f"in version {version} of the route table"
         quoted = short(node)
         if via:
-            text = f"the route to node {quoted!r} goes via {via!r}, whose entry is disabled {table}; enable it"
+            text = (
+                f"the route to node {quoted!r} goes via {via!r}, whose entry is disabled {table}; "
+                "enable it"
+            )
         elif disabled:
             text = (
                 f"the route to node {quoted!r} is disabled {table}; set enabled: true in its entry"
             )
         else:
-            text = f"node {quoted!r} has no route {table}; add an entry under {quoted!r} with its host and port"
+            text = (
+                f"node {quoted!r} has no route {table}; "
+                f"add an entry under {quoted!r} with its host and port"
+            )
         super().__init__(text)
 
 
@@ -89,7 +98,7 @@ class Unusable(Exception):
 def read_file(file: str | Path, limit: int) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes.
 
-    Raises `Unusable`; a pipe is refused without opening it, which would block.
+    Raises `Unusable`. A pipe or device is refused before it is opened, since that could block.
     """
     path = Path(file)
     try:
@@ -113,7 +122,7 @@ def read_file(file: str | Path, limit: int) -> bytes:
 
 @dataclass(frozen=True)
 class Bearer:
-    """The parts of a certificate by which its holder is recognized, or found in a revocation list."""
+    """The parts of a certificate that identify its holder, also in a revocation list."""
 
     # Subject alternative names (DNS, URI, IP) in lower case, and the pin of the public key:
     # ``sha256:`` and 64 hexadecimal digits.
@@ -127,11 +136,10 @@ class Identity:
     """The files (PEM) and names for TLS with one address."""
 
     ca: str | None = None  # None: the authorities of this machine's Python
-    certificate: str | None = None  # sent to a peer that asks for it, like ``key``
-    key: str | None = None
-    server_name: str | None = (
-        None  # that the peer's certificate must bear; None: the address's host
-    )
+    certificate: str | None = None  # shown to a peer that asks for one; None: none is shown
+    key: str | None = None  # of ``certificate``
+    # The name that the peer's certificate must bear; None: the address's host.
+    server_name: str | None = None
 
 
 NO_IDENTITY = Identity()
@@ -142,7 +150,7 @@ NO_IDENTITY = Identity()
 
 @dataclass(frozen=True)
 class Route:
-    """How one node is reached, and how it proves who it is."""
+    """The address of one node, and the means by which it and this node prove who they are."""
 
     node: str
     # Scheme, host, port unless it is the scheme's default, and path prefix, without a final slash.
@@ -153,32 +161,27 @@ class Route:
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
     enabled: bool = True  # a disabled route is stored but not used
     via: str | None = None  # the node that passes requests on
-    relay: bool = (
-        False  # this node passes requests between that node and others whose routes have it too
-    )
+    # This node passes requests on between that node and other nodes with ``relay``.
+    relay: bool = False
     ca: str | None = None  # this and the next three: see `Identity`
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
-    # Patterns, with ``*`` for anything, of the components that the node may have run here; empty:
+    # Patterns, with ``*`` for anything, of the components that run here in jobs of the node; empty:
     # all.
     components: tuple[str, ...] = ()
     # Names or key pins; the node's client certificate must bear one of them. Empty: the node's id.
     peer_certificate: tuple[str, ...] = ()
-    keys: tuple[
-        str, ...
-    ] = ()  # public keys that sign the node's requests, base64 of SubjectPublicKeyInfo
+    # Public keys of the node's signatures, base64 of SubjectPublicKeyInfo.
+    keys: tuple[str, ...] = ()
     signing: str | None = None  # one of `SIGNING`; None: see `signing_mode`
-    bundles: str = BUNDLES[
-        1
-    ]  # one of `BUNDLES`: whether jobs that it initiates or schedules must be signed
-    transport: str | None = (
-        None  # like ``url``, for containers' messages if they have another address
-    )
+    # One of `BUNDLES`: whether jobs that the node initiates or schedules need a signed bundle.
+    bundles: str = "accepted"
+    transport: str | None = None  # like ``url``, for containers' messages; None: the same address
 
     @property
     def channel(self) -> "Route":
-        """The route of containers' messages."""
+        """The route of containers' messages, which may have an address of their own."""
         if self.transport is None:
             return self
         return replace(self, url=self.transport)
@@ -187,7 +190,7 @@ class Route:
     def signing_mode(self) -> str:
         """One of `SIGNING`, for requests in both directions.
 
-        ``required`` by default if there are keys.
+        Without a setting, it is ``required`` if there are keys, and otherwise ``accepted``.
         """
         if self.signing:
             return self.signing
@@ -195,11 +198,14 @@ class Route:
 
     @property
     def identity(self) -> Identity:
-        """The TLS files and names by which this node and that one recognize each other."""
+        """The files and names for TLS with the node."""
         return Identity(self.ca, self.certificate, self.key, self.server_name)
 
     def with_paths_from(self, folder: Path) -> "Route":
-        """Return the route with the full path of each file, which the table names relative to a folder."""
+        """Return the route with full paths of its files.
+
+        The table's paths are relative to a folder.
+        """
         paths: dict[str, Any] = {}
         for key in _FILES:
             name = getattr(self, key)
@@ -208,15 +214,16 @@ class Route:
         return replace(self, **paths)
 
     def bound_to(self, certificate: Bearer) -> bool:
-        """Return whether a client certificate belongs to the node that is called on this route.
+        """Return whether a client certificate belongs to the node that this route calls.
 
-        It must bear one of ``peer_certificate`` or, if there are none, the node's id.
+        It must bear one of ``peer_certificate`` or, without any, the id of that node: the next
+        hop's if requests are passed on.
         """
         expected = self.peer_certificate or [(self.via or self.node).lower()]
         return not certificate.names.isdisjoint(expected)
 
     def may_run(self, component: str) -> bool:
-        """Return whether the node may have a component, ``provider/name``, run here."""
+        """Return whether a component, ``provider/name``, may run here in jobs of the node."""
         if not self.components:
             return True
         return any(fnmatchcase(component, pattern) for pattern in self.components)
@@ -224,22 +231,21 @@ class Route:
 
 @dataclass(frozen=True)
 class RouteTable:
-    """One version of all routes, by node id.
+    """One version of the routes to all nodes, by node id.
 
-    Version 0 is the empty table before the first one was read.
-
-    Reading a table ensures that every ``via`` leads to an entry with an address.
+    Version 0 is the empty table before the first one was read. In a table that was read, every
+    ``via`` leads to an entry with an address.
     """
 
     version: int = 0
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node, with the address and identity of the node that is called for it.
+        """Return the route to a node, with the address and identity of the node that is called.
 
         If that is another node, ``via`` names it: the last of a chain of next hops, or
         `DEFAULT_ENTRY` if the default route has an address. Raises `UnknownNode` if there is no
-        route, or it is disabled.
+        route, or if it is disabled.
         """
         route = self.routes.get(node)
         if route is None or node == DEFAULT_ENTRY:
@@ -259,16 +265,20 @@ class RouteTable:
         return route is not None and route.enabled and node != DEFAULT_ENTRY
 
     def _by_default(self, node: str) -> Route:
-        """Return the default route with a node's id. Raises `UnknownNode` if there is none."""
+        """Return the default route with a node's id. Raises `UnknownNode` if there is none.
+
+        The id ``default`` itself is no node's.
+        """
         default = self.routes.get(DEFAULT_ENTRY)
-        if default is None or not default.enabled or node == DEFAULT_ENTRY:
+        has_default = default is not None and default.enabled
+        if default is None or not has_default or node == DEFAULT_ENTRY:
             raise UnknownNode(node, self.version)
         if default.via is None:
             return replace(default, node=node, via=DEFAULT_ENTRY)
         return self._through_hops(replace(default, node=node))
 
     def _through_hops(self, route: Route) -> Route:
-        """Return a route with the address and identity of its last hop.
+        """Return a route with the address and identity of its last hop, which ``via`` then names.
 
         Raises `UnknownNode` if a hop is disabled.
         """

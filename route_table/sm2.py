@@ -1,7 +1,7 @@
-"""SM2 signatures with SM3 (GB/T 32918.2), by the OpenSSL 3 that Python's own ssl module is linked to.
+"""SM2 signatures with SM3 (GB/T 32918.2), computed by the OpenSSL 3 of Python's ssl module.
 
-`cryptography`, used for all other keys, has no SM2. The two classes here have the methods of its
-keys that signing needs. The signer's id is the standard's default.
+`cryptography`, used for all other keys, has no SM2. The two classes of keys here have those methods
+of its keys that signing needs. The signer's id is the standard's default.
 """
 
 import _ssl
@@ -31,17 +31,16 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     encode_dss_signature,
 )
 
-_SIGNER_ID = b"1234567812345678"
-_SPKI = bytes.fromhex(
-    "3059301306072a8648ce3d020106082a811ccf5501822d034200"
-)  # header before the point
+_SIGNER_ID = b"1234567812345678"  # the default of GB/T 32918.2, which both sides hash
+# The beginning of SubjectPublicKeyInfo in DER, before the point: it names the curve.
+_SPKI = bytes.fromhex("3059301306072a8648ce3d020106082a811ccf5501822d034200")
 _SIZE = 32  # bytes of each of the two numbers of a signature
 _MAX_DER_SIGNATURE = 72  # bytes
 _BEGIN = "-----BEGIN PRIVATE KEY-----"
 _END = "-----END PRIVATE KEY-----"
-_PEM_WIDTH = 64
+_PEM_WIDTH = 64  # characters of a line
 _POINTER = POINTER(c_void_p)
-# Function of OpenSSL -> its result and its arguments.
+# Function of OpenSSL -> the types of its result and of its arguments, for ctypes.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "ERR_clear_error": (None,),
     "EVP_sm3": (c_void_p,),
@@ -64,11 +63,11 @@ _CALLS: dict[str, tuple[Any, ...]] = {
 
 
 class Sm2Unavailable(ValueError):
-    """Python's OpenSSL has no SM2."""
+    """The OpenSSL of this Python has no SM2."""
 
 
 class PublicKey:
-    """A public key, with the interface of `cryptography`'s keys."""
+    """A public key for SM2, with the interface of `cryptography`'s keys."""
 
     def __init__(self, spki: bytes) -> None:
         """Read SubjectPublicKeyInfo in DER.
@@ -86,7 +85,10 @@ class PublicKey:
         return self._spki
 
     def verify(self, signature: bytes, content: bytes) -> None:
-        """Raise `InvalidSignature` unless the signature, two numbers in 64 bytes, is the key's for the content."""
+        """Check a signature of a content; it is two numbers in 64 bytes.
+
+        Raises `InvalidSignature`.
+        """
         if len(signature) != 2 * _SIZE:
             raise InvalidSignature
         r = int.from_bytes(signature[:_SIZE], "big")
@@ -103,7 +105,7 @@ class PublicKey:
 
 
 class PrivateKey:
-    """A private key, with the interface of `cryptography`'s keys."""
+    """A private key for SM2, with the interface of `cryptography`'s keys."""
 
     def __init__(self, pkcs8: bytes) -> None:
         """Read PKCS #8 in DER. Raises `ValueError` if it is not a valid key for SM2."""
@@ -150,7 +152,7 @@ class PrivateKey:
 
 
 def is_public(spki: bytes) -> bool:
-    """Return whether a SubjectPublicKeyInfo is that of a key on this curve."""
+    """Return whether a SubjectPublicKeyInfo in DER holds a key on the curve of SM2."""
     return spki.startswith(_SPKI) and len(spki) == len(_SPKI) + 1 + 2 * _SIZE
 
 
@@ -159,7 +161,7 @@ def is_public(spki: bytes) -> bool:
 
 @cache
 def _library() -> CDLL:
-    """Return OpenSSL with its functions declared. Raises `Sm2Unavailable`."""
+    """Return OpenSSL with the types of its functions declared. Raises `Sm2Unavailable`."""
     unavailable = Sm2Unavailable(
         f"SM2 needs a Python that is linked to OpenSSL 3 with SM2, not to {ssl.OPENSSL_VERSION}"
     )
@@ -194,7 +196,10 @@ def _call(name: str, *arguments: Any) -> int:
 
 
 def _der(encode: str, value: int) -> bytes:
-    """Return a value's DER form, written by an ``i2d`` function of OpenSSL."""
+    """Return the DER form of one of OpenSSL's values.
+
+    ``encode`` is OpenSSL's ``i2d`` function for this type of value.
+    """
     size = _call(encode, value, None)
     buffer = create_string_buffer(size)
     _call(encode, value, byref(c_void_p(addressof(buffer))))
@@ -203,7 +208,7 @@ def _der(encode: str, value: int) -> bytes:
 
 @contextmanager
 def _freeing(free: str, value: int) -> Iterator[int]:
-    """Free a value of OpenSSL with one of its functions on leaving."""
+    """Yield a value of OpenSSL, and free it at the end with one of OpenSSL's functions."""
     try:
         yield value
     finally:
@@ -212,7 +217,7 @@ def _freeing(free: str, value: int) -> Iterator[int]:
 
 @contextmanager
 def _key_from_der(decode: str, der: bytes) -> Iterator[int]:
-    """Give a key for OpenSSL, read by one of its ``d2i`` functions."""
+    """Yield a key for OpenSSL, which one of its ``d2i`` functions reads."""
     key = _call(decode, None, byref(c_char_p(der)), len(der))
     with _freeing("EVP_PKEY_free", key):
         yield key
@@ -220,7 +225,7 @@ def _key_from_der(decode: str, der: bytes) -> Iterator[int]:
 
 @contextmanager
 def _digest_context(initialize: str, key: int) -> Iterator[int]:
-    """Give OpenSSL's context for signing or verifying with a key, with SM3 and the signer's id."""
+    """Yield OpenSSL's context for signing or verifying with a key, with SM3 and the signer's id."""
     with _freeing("EVP_MD_CTX_free", _call("EVP_MD_CTX_new")) as context:
         key_context = c_void_p()
         _call(initialize, context, byref(key_context), _call("EVP_sm3"), None, key)
