@@ -386,8 +386,8 @@ class LiveRoutes:
             while True:
                 newest = self._newest()
                 number = newest.number if newest else 0
-                if expected not in (None, number):
-                    raise StaleVersion(expected or 0, number)
+                if expected is not None and expected != number:
+                    raise StaleVersion(expected, number)
                 before = newest.text if newest else _EMPTY
                 text = self._without_weakening(change(before), before, source)
                 if newest is not None and text == newest.text:
