@@ -14,7 +14,7 @@ from gateway.admin.deps import Input, Paths, Reply, service, shape
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.combined_storage import Storages
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.server import serving

@@ -30,7 +30,7 @@ from gateway.data.datasets import Datasets, UnregisteredTables
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET
 from gateway.data.registration import Registration, warnings_of
-from gateway.data.remote_storage import FILE
+from gateway.data.remote import FILE
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_format import UTF8

@@ -13,7 +13,7 @@ from gateway.bootstrap.late import LateServices
 from gateway.config.schema import Settings
 from gateway.data import credentials
 from gateway.data.combined_storage import Storages
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Run
 from gateway.domain.settings import JobLimits

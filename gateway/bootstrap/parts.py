@@ -20,7 +20,7 @@ from gateway.config.values import RemoteSettings
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import read_bounded
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
 from gateway.domain.resource_queue import QueueRules

@@ -13,7 +13,8 @@ from urllib.parse import quote
 import structlog
 
 from gateway.data.file_storage import FileStorage, Staging
-from gateway.data.remote_storage import FILE, SAMPLE_SECONDS, Remote, RemoteStorage
+from gateway.data.remote import FILE, Remote
+from gateway.data.remote_storage import SAMPLE_SECONDS, RemoteStorage
 from gateway.data.storage import Parts, Storage, Stored, wrong_names
 from gateway.data.table_search import TableListing, TableSearch
 from gateway.domain.problems import Problem
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SECONDS = 2.0  # for a storage to answer a health check
+_SECONDS = 2.0  # in which a storage answers a health check
 
 
 class Storages(Storage):
@@ -37,9 +38,9 @@ class Storages(Storage):
         *,
         stand_in: bool = True,
     ) -> None:
-        """``remotes``: the first receives uploads.
+        """Combine the node's folder with storages elsewhere, of which the first receives uploads.
 
-        ``stand_in``: the folder serves every component.
+        ``stand_in``: the folder also serves components that list none of this node's kinds.
         """
         self.folder = folder
         self.remotes: Mapping[str, RemoteStorage] = {
@@ -47,32 +48,37 @@ class Storages(Storage):
         }
         self._by_name: Mapping[str, FileStorage | RemoteStorage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
-        # The last check of each: one that hangs is not checked again before it ends.
+        # The last check of each storage; a new one begins only after it has ended.
         self._checks: dict[str, Future[None]] = {}
         self._starting_checks = threading.Lock()
 
     @property
     def root(self) -> Path:
-        """Return the folder that every node has."""
+        """The folder that every node has."""
         return self.folder.root
 
     def named(self, name: str) -> str:
-        """Return the storage for an upload, the first if none is named. Raises `Invalid`."""
+        """Return the name of the storage for an upload; the folder's is "". Raises `Invalid`.
+
+        ``name`` is `FILE` for the folder; "" for the storage that receives uploads by default.
+        """
         names = [*self.remotes, FILE]
-        name = name or names[0]
-        if name not in names:
+        chosen = name or names[0]
+        if chosen not in names:
             rule = f"must be one of this node's storages: {', '.join(names)}"
-            raise Invalid([Problem("storage", rule, name)])
-        return "" if name == FILE else name
+            raise Invalid([Problem("storage", rule, chosen)])
+        is_folder = chosen == FILE
+        return "" if is_folder else chosen
 
     def path(self, address: Address) -> Path:
         """Return the path of an address in the folder. Raises `Invalid`."""
         return self.folder.path(address)
 
     def find(self, namespace: str, name: str) -> Address:
-        """Return the address of unrecorded data; one in the folder if there is none.
+        """Return the address of data without a record, in the first storage that has it.
 
-        Raises `StorageFailed` if it may be in a storage that is away.
+        Data that is in no storage gets an address in the folder. Raises `StorageFailed` if the data
+        may be in a storage that is away.
         """
         failure = None
         for storage in ("", *self.remotes):
@@ -91,9 +97,9 @@ class Storages(Storage):
     # ------------------------------------------------------------ health
 
     def check(self, seconds: float = _SECONDS) -> None:
-        """Check that every storage elsewhere answers.
+        """Check that every storage elsewhere answers within some seconds.
 
-        Raises `StorageFailed`, which names all that do not.
+        Raises `StorageFailed` with the failures of all that do not; its reason is the first one's.
         """
         failures = list(self.failures(seconds).values())
         if failures:
@@ -101,7 +107,10 @@ class Storages(Storage):
             raise StorageFailed(text, reason=failures[0].reason)
 
     def failures(self, seconds: float = _SECONDS) -> dict[str, StorageFailed]:
-        """Check all storages elsewhere at the same time; return the failures by storage."""
+        """Check all storages elsewhere at the same time.
+
+        Return the failures by the storage's name.
+        """
         checks = self._start_checks()
         wait(checks.values(), seconds)
         failures = {}
@@ -115,7 +124,7 @@ class Storages(Storage):
         return failures
 
     def _start_checks(self) -> dict[str, Future[None]]:
-        """Start a check of every storage without one under way; return all checks."""
+        """Start a check of each storage, unless one is running; return all checks by storage."""
         with self._starting_checks:
             for name, storage in self.remotes.items():
                 if name not in self._checks or self._checks[name].done():
@@ -124,7 +133,7 @@ class Storages(Storage):
 
     @property
     def secrets(self) -> list[str]:
-        """Return the keys of the storages, plain and as in URLs."""
+        """The secret keys of the storages, plain and as URLs spell them, to be masked in logs."""
         keys = [storage.remote.password for storage in self.remotes.values()]
         keys = [key for key in keys if key]
         return keys + [quote(key, safe="") for key in keys]
@@ -132,7 +141,7 @@ class Storages(Storage):
     # ------------------------------------------------------------ for components
 
     def kind(self, storage: str) -> str:
-        """Return the name of a storage's kind in ``storageEngine``."""
+        """Return the kind of a storage, as components list it in ``storageEngine``."""
         if storage in self.remotes:
             return self.remotes[storage].remote.kind
         return FILE
@@ -142,19 +151,21 @@ class Storages(Storage):
         return list(dict.fromkeys(self.kind(name) for name in self._by_name))
 
     def serving(self, engines: Sequence[str]) -> list[str]:
-        """Return the storages for a component that lists these kinds, the preferred first."""
+        """Return the storages that may serve a component, the preferred one first.
+
+        ``engines`` are the kinds that the component lists; none means all. The folder's name is "".
+        Empty if the component cannot run here.
+        """
         listed = {engine.lower() for engine in engines}
-        storages = list(self._by_name)
-        if listed:
-            storages = [name for name in storages if self.kind(name) in listed]
+        storages = [name for name in self._by_name if not listed or self.kind(name) in listed]
         if self.stand_in and "" not in storages:
             storages.append("")
         return storages
 
     def at_registration(self, engines: Sequence[str]) -> str:
-        """Return the consequence for a component that lists none of this node's kinds.
+        """Return the consequence for a component that lists none of this node's kinds; else "".
 
-        Returns an empty text for any other component.
+        ``engines`` are the kinds that the component lists.
         """
         kinds = self.kinds()
         listed = {engine.lower() for engine in engines}
@@ -166,7 +177,10 @@ class Storages(Storage):
         return f"{has}: jobs that use it are refused (STORAGE_MISMATCH)"
 
     def remote_of(self, run: Run) -> RemoteStorage | None:
-        """Return the storage elsewhere of a run's data; None for the folder. Raises `NotFound`."""
+        """Return the storage elsewhere with a run's data; None if that is in the folder.
+
+        Raises `NotFound` for a storage that the settings do not name any more.
+        """
         addresses = [*run.outputs.values(), *run.inputs.values()]
         if not addresses:
             return None
@@ -174,9 +188,9 @@ class Storages(Storage):
         return storage if isinstance(storage, RemoteStorage) else None
 
     def trouble(self, run: Run, words: str = "") -> GatewayError | None:
-        """Return the failure of a failed run's storage, by the run's ``words`` or a check.
+        """Return the failure of the storage that a failed run used; None if the storage works.
 
-        Returns None without one.
+        ``words`` is the end of the run's log: a storage's error code in it counts without a check.
         """
         try:
             storage = self.remote_of(run)
@@ -198,8 +212,12 @@ class Storages(Storage):
     # ------------------------------------------------------------ as one storage
 
     def _storage_of(self, address: Address) -> FileStorage | RemoteStorage:
+        """Return the storage of an address. Raises `NotFound` if the settings do not name it."""
         if address.storage not in self._by_name:
-            text = f"storage {address.storage} is not among this node's storages any more (setting storages)"
+            text = (
+                f"storage {address.storage} is not among this node's storages any more "
+                "(setting storages)"
+            )
             raise NotFound(text, reason="STORAGE_UNKNOWN")
         return self._by_name[address.storage]
 
@@ -235,7 +253,10 @@ class Storages(Storage):
     def find_tables(
         self, search: TableSearch
     ) -> tuple[Mapping[str, TableListing], Mapping[str, StorageFailed]]:
-        """Search all storages at the same time; return the listings and the failures by storage."""
+        """Search all storages at the same time; return the listings and the failures by storage.
+
+        A storage that does not answer in time has an empty, incomplete listing.
+        """
         failures = self.failures(search.seconds)
         searches = {}
         for name, storage in self._by_name.items():
@@ -253,7 +274,7 @@ class Storages(Storage):
         return listings, failures
 
     def staging(self) -> Staging:
-        """Begin a write on the node's own disk, whatever its target."""
+        """Begin a write, which is prepared on the node's own disk for every storage."""
         return self.folder.staging()
 
     @contextmanager
@@ -275,7 +296,10 @@ class Storages(Storage):
             yield parts
 
     def _note_remote(self, staging: Staging, address: Address) -> None:
-        """Note the target of a write elsewhere, so that `gc` can delete the rest of an interrupted one."""
+        """Note the target of a write to a storage elsewhere.
+
+        `gc` deletes the rest of a failed one.
+        """
         if address.storage:
             staging.note(address)
 
@@ -286,14 +310,21 @@ class Storages(Storage):
         return self._storage_of(address).delete(address)
 
     def copy(self, source: Address, target: Address) -> None:
-        """Copy all files between addresses of a storage elsewhere, unless a complete copy is there."""
+        """Copy all files between two addresses of a storage elsewhere, see `RemoteStorage.copy`.
+
+        Does nothing for the folder.
+        """
         storage = self._storage_of(target)
         if isinstance(storage, RemoteStorage):
             storage.copy(source, target)
 
 
 def _in_background(work: Callable[[], T]) -> "Future[T]":
-    """Call a function on a thread that does not keep the process from ending."""
+    """Call a function on a thread of its own, and return its future result.
+
+    Unlike the threads of an executor, this one does not keep the process from ending while a
+    storage hangs.
+    """
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Temporary credentials of S3 for one run: they read its inputs, write its outputs, and open nothing else.
+"""Temporary credentials of S3 for one run: they only read its inputs and write its outputs.
 
-No server revokes them. So the bucket's policy denies them from the run's end on, in statements of
-the gateway's own: one per day, with the sessions that ended on it, removed once all of these have
-expired.
+No server revokes such credentials. So from the run's end on, the bucket's policy denies them, in
+statements of the gateway's own: one per day, for the sessions that ended on that day. It is removed
+once all of these have expired.
 """
 
 import json
@@ -14,22 +14,22 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.data.remote_storage import FILE, Remote, client_error_code
+from gateway.data.remote import FILE, Remote, client_error_code
 from gateway.domain.run import Address, Run
 from gateway.errors import StorageAway
 
-# Length of a session in seconds.
+# Length of a session in seconds, by the limits of STS.
 _LONGEST = 12 * 3600  # no role allows more
 _ALLOWED = 3600  # every role allows it
 _SHORTEST = 900  # no role allows less
 
 _ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
-_MAX_ENDED = 150  # newest sessions of a day that are denied: a bucket's policy has 20 KiB
-# Of two changes of a policy at the same time the last one wins: so a change is checked and
-# repeated.
+_MAX_ENDED = 150  # denied sessions of a day, the newest ones: a bucket's policy has 20 KiB
+# A policy can only be replaced as a whole, so another gateway may overwrite a change: it is read
+# again after a pause, and repeated if it is gone.
 _TRIES = 10
-PAUSE = 0.2  # seconds between two tries
-_ENDING = threading.Lock()
+PAUSE = 0.2  # seconds
+_ENDING = threading.Lock()  # held while a policy is read and replaced
 _READ_ACTIONS = ["s3:GetObject"]
 _WRITE_ACTIONS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 
@@ -41,9 +41,10 @@ def of(
     run: Run,
     longest: float | None = None,
 ) -> Remote:
-    """Return a storage with a run's own credentials, which last ``longest`` seconds at most.
+    """Return a storage with credentials for one run; without a role, with the node's own.
 
-    Raises `StorageFailed` if the role cannot be assumed.
+    ``longest``: the seconds that the run may take; None: unknown. Raises `StorageFailed` if the
+    role cannot be assumed.
     """
     if not remote.role:
         return remote
@@ -66,9 +67,9 @@ def end(
     run: Run,
     now: datetime,
 ) -> None:
-    """Have the bucket deny a run's credentials from now on.
+    """Have the bucket's policy deny a run's credentials from now on.
 
-    Raises `StorageFailed`, also if the node's key may not change the policy of the bucket.
+    Raises `StorageFailed`, also if the node's key may not change that policy.
     """
     if not remote.role:
         return
@@ -95,7 +96,7 @@ def check_end(remote: Remote) -> None:
 
 
 def policy(bucket: str, run: Run) -> dict[str, Any]:
-    """Return the policy of a run's session in a bucket."""
+    """Return the policy of a run's session: read its inputs, write its outputs, list both."""
     outputs = list(run.outputs.values())
     if run.checkpoint and run.checkpoint.storage:
         outputs.append(run.checkpoint)
@@ -116,20 +117,21 @@ def policy(bucket: str, run: Run) -> dict[str, Any]:
 
 
 def _object_patterns(addresses: Iterable[Address]) -> list[str]:
-    """Return the patterns of the objects at some addresses."""
-    is_file = {}
+    """Return the patterns of the objects at some addresses, each once.
+
+    A table that is a single file has a pattern for that object and one for a folder of its name.
+    """
+    patterns: dict[str, None] = {}
     for address in addresses:
         path = f"{_literal(address.namespace)}/{_literal(address.name)}"
-        is_file[path] = address.in_place == FILE
-    patterns = []
-    for path in is_file:
-        if is_file[path]:
-            patterns.append(path)
-        patterns.append(f"{path}/*")
-    return patterns
+        if address.in_place == FILE:
+            patterns[path] = None
+        patterns[f"{path}/*"] = None
+    return list(patterns)
 
 
 def _listing(bucket: str, prefixes: Sequence[str]) -> Statement:
+    """Return the statement that allows listing objects with some prefixes."""
     return {
         "Effect": "Allow",
         "Action": ["s3:ListBucket"],
@@ -148,7 +150,10 @@ def _assume_role(
     request: Mapping[str, str],
     longest: float,
 ) -> Mapping[str, Any]:
-    """Assume a role for the time that the run may take, or else for the time that every role allows."""
+    """Assume a role for ``longest`` seconds, or for `_ALLOWED` if the role does not allow so many.
+
+    Returns the response of STS. Raises `StorageFailed`.
+    """
     seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
     with remote.client("sts", f"does not let this node assume {remote.role}") as client:
         try:
@@ -162,11 +167,12 @@ def _assume_role(
 
 
 def _session(run: Run) -> str:
+    """Return the name of a run's session, by which the bucket's policy denies it."""
     return f"bfia-{run.run_id[:32]}"
 
 
 def _denial(bucket: str, patterns: Sequence[str], now: datetime) -> Statement:
-    """Return today's statement, which denies sessions everything in a bucket."""
+    """Return the statement of a day which denies everything in the bucket to some sessions."""
     return {
         "Sid": _statement_id(now),
         "Effect": "Deny",
@@ -178,12 +184,13 @@ def _denial(bucket: str, patterns: Sequence[str], now: datetime) -> Statement:
 
 
 def _put_policy(client: Any, bucket: str, statements: Sequence[Statement]) -> None:
+    """Replace a bucket's policy."""
     document = {"Version": "2012-10-17", "Statement": statements}
     client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(document, separators=(",", ":")))
 
 
 def _denied_on(day: datetime, statements: Iterable[Statement]) -> list[str]:
-    """Return the patterns of sessions in a day's statement."""
+    """Return the patterns of the sessions that a day's statement denies; empty without one."""
     for statement in statements:
         if _sid(statement) == _statement_id(day):
             patterns: list[str] = statement["Condition"]["StringLike"]["aws:userid"]
@@ -192,7 +199,10 @@ def _denied_on(day: datetime, statements: Iterable[Statement]) -> list[str]:
 
 
 def _remaining(statements: Iterable[Statement], now: datetime) -> Iterator[Statement]:
-    """Yield the statements of others, and our own of yesterday and later, except today's."""
+    """Yield the statements to keep in a policy with a new statement for today.
+
+    These are all statements of other programs, and ours of yesterday: older sessions have expired.
+    """
     yesterday = _statement_id(now - timedelta(days=1))
     for statement in statements:
         sid = _sid(statement)
@@ -203,11 +213,12 @@ def _remaining(statements: Iterable[Statement], now: datetime) -> Iterator[State
 
 
 def _statement_id(day: datetime) -> str:
+    """Return the id of our statement of a day; ids sort by day."""
     return f"{_ENDED}{day:%Y%m%d}"
 
 
 def _statements(client: Any, bucket: str) -> list[Statement]:
-    """Return the statements of a bucket's policy."""
+    """Return the statements of a bucket's policy; empty without a policy."""
     try:
         document = json.loads(client.get_bucket_policy(Bucket=bucket)["Policy"])
     except client.exceptions.ClientError as error:
@@ -219,4 +230,5 @@ def _statements(client: Any, bucket: str) -> list[Statement]:
 
 
 def _sid(statement: Mapping[str, Any]) -> str:
+    """Return the id of a statement; "" without one."""
     return str(statement.get("Sid", ""))

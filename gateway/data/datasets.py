@@ -26,7 +26,7 @@ from gateway.data.registration import (
     overlap,
     shown_place,
 )
-from gateway.data.remote_storage import FILE
+from gateway.data.remote import FILE
 from gateway.data.server_files import open_below
 from gateway.data.storage import METADATA, taken
 from gateway.data.table_format import BLOCK

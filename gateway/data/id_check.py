@@ -10,12 +10,16 @@ from pathlib import Path
 
 from gateway.data.table_reader import SHOWN, Findings
 
-# Hash and crc32 of an id, and its line. Ids with equal hash and crc32 (96 bits) count as the same.
+# A record: hash and crc32 of an id, and its line. Ids with equal hash and crc32 (96 bits together)
+# count as equal.
 _RECORD = struct.Struct("=3q")
 
 
 class IdCheck:
-    """Finds the lines that repeat an earlier id, with one record per id in buckets on disk."""
+    """Finds the lines that repeat an earlier id, by one record per id in buckets on the disk.
+
+    Equal ids have records in the same bucket, so that one bucket at a time fits into memory.
+    """
 
     def __init__(
         self,
@@ -26,7 +30,12 @@ class IdCheck:
         buffer_bytes: int = 4 * 1024 * 1024,
         records_per_read: int = 4096,
     ) -> None:
-        """``remedy``: the end of the message about a repeated id, after a semicolon."""
+        """Begin a check.
+
+        - ``file``: for the records that exceed ``buffer_bytes`` of memory
+        - ``remedy``: appended to the message about a repeated id, with its own semicolon
+        - ``records_per_read``: of a bucket that are read from the file together
+        """
         self._file = file
         self._remedy = remedy
         self._bucket_count = buckets
@@ -42,14 +51,13 @@ class IdCheck:
         lines: Sequence[int],
         findings: Findings,
     ) -> None:
-        """Report the rows without an id."""
+        """Report the lines whose id is blank; ``keys`` are their ids in UTF-8."""
         for line, key in zip(lines, keys, strict=True):
-            # Blanks of Unicode need decoding, which only non-ASCII ids are worth.
-            if not key.strip() or (key[0] >= 0x80 and not key.decode().strip()):
+            if _is_blank(key):
                 findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
 
     def see(self, keys: Sequence[bytes], lines: Sequence[int]) -> list[int]:
-        """Record the ids of some lines; return the crc32 of each. Raises `OSError`."""
+        """Record the ids of some lines; return the crc32 of each id. Raises `OSError`."""
         crcs = list(map(zlib.crc32, keys))
         records = map(_RECORD.pack, map(hash, keys), crcs, lines)
         for crc, record in zip(crcs, records, strict=True):
@@ -60,7 +68,7 @@ class IdCheck:
         return crcs
 
     def finish(self, findings: Findings) -> None:
-        """Report every line that repeats an earlier id, the first ones in full.
+        """Report the lines that repeat an earlier id: the first ones in full, the others by number.
 
         Raises `OSError`.
         """
@@ -82,9 +90,11 @@ class IdCheck:
         findings.more("repeated ids", total - len(first))
 
     def _empty_buffer(self) -> list[bytearray]:
+        """Return an empty buffer for each bucket."""
         return [bytearray() for _ in range(self._bucket_count)]
 
     def _flush(self) -> None:
+        """Append all buffers to the file, bucket by bucket, and note the end of each."""
         with self._file.open("ab") as file:
             file.writelines(self._buffer)
             end = file.tell() - self._buffered_bytes
@@ -97,7 +107,7 @@ class IdCheck:
         self._buffered_bytes = 0
 
     def _bucket(self, file: BufferedRandom, number: int) -> Iterator[bytes | bytearray]:
-        """Yield the records of a bucket: of each flush in turn, then the ones in memory."""
+        """Yield the records of a bucket, in blocks: from each flush, then from memory."""
         flush_start = 0
         for ends in self._bucket_ends:
             offset = flush_start
@@ -114,8 +124,19 @@ class IdCheck:
         yield self._buffer[number]
 
 
+def _is_blank(key: bytes) -> bool:
+    """Return whether an id is empty or has only blanks, also Unicode's."""
+    if not key.strip():
+        return True
+    # Only an id that begins with a character beyond ASCII is worth decoding.
+    return key[0] >= 0x80 and not key.decode().strip()
+
+
 def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
-    """Return whether the hashes of all ids differ, a fast check that most buckets pass."""
+    """Return whether the hashes of all ids of a bucket differ.
+
+    Most buckets pass this fast check, and need not be searched for repeats.
+    """
     earlier: set[int] = set()
     for data in records:
         numbers = array("q")

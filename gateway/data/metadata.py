@@ -1,9 +1,9 @@
 """The JSON file ``metadata`` next to the partitions of a table.
 
 The keys of the interconnection standard are name, namespace, count, partitions, column_info,
-data_type, description, create_time, expire_time and file_type. Our own keys: ``meta`` as uploaded,
-except for the delimiter, which is that of the partitions; ``origin``, the uploaded file; the
-columns of id, label and sid.
+data_type, description, create_time, expire_time and file_type. Our own keys: ``meta``, as given
+with the upload, except that its delimiter is the partitions' comma; ``origin``, about the uploaded
+file; and the columns of id, label and sid.
 """
 
 import json
@@ -21,7 +21,7 @@ _NEVER_EXPIRES = 4102444800.0
 
 
 def metadata_of(dataset: Dataset) -> bytes:
-    """Return the metadata file of a dataset."""
+    """Return the content of the metadata file of a dataset."""
     meta = {**dataset.meta, "delimiter": ","}
     encoding = meta.pop("encoding", None)
     columns = zip(dataset.columns, dataset.types, strict=True)
@@ -58,9 +58,9 @@ def metadata_of(dataset: Dataset) -> bytes:
 
 
 def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
-    """Read a metadata file.
+    """Read the metadata file of the dataset at an address.
 
-    Other programs write some too, so fields of a wrong type count as absent.
+    Other programs write such files too, so a field of a wrong type counts as absent.
     """
     origin = _typed(dict, document.get("origin"))
     columns = []
@@ -97,6 +97,7 @@ def _typed(expected: type[T], value: Any) -> T:
 
 
 def _time(value: Any) -> datetime:
+    """Return a Unix time as UTC; the epoch for a value that is none."""
     try:
         return datetime.fromtimestamp(float(value), UTC)
     except (TypeError, ValueError, OverflowError, OSError):

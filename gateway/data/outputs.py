@@ -1,11 +1,12 @@
-"""Metadata of outputs without their content, read here or requested from the node that has them.
+"""The metadata of jobs' outputs, from this node or requested from the node that has them.
 
 The owner grants an output, like a dataset, to a partner. Only the metadata file of a task is read,
-and of it only the fields below: no row leaves the node, whatever a vendor's program writes.
+and only the fields below are taken from it: no row leaves the node, whatever a vendor's program
+writes into the file.
 """
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -39,23 +40,18 @@ class OutputMetadata:
     task: str
     party: str
     key: str
-    type: str
-    """its type in the flow: dataset, model, report"""
+    type: str  # in the flow: dataset, model, report
     namespace: str
     name: str
-    there: bool
-    """whether the storage of its node has it"""
-    count: int | None = None
-    """rows"""
+    there: bool  # the storage of its node has it; also the name of the field in JSON
+    count: int | None = None  # rows
     columns: Sequence[Column] = ()
     partitions: int = 0
-    bytes: int = 0
-    """of all parts together"""
+    bytes: int = 0  # of all partitions together
     description: str = ""
     id_column: str = ""
     label_column: str = ""
-    created_at: str = ""
-    """ISO 8601, UTC"""
+    created_at: str = ""  # ISO 8601, UTC
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -64,21 +60,17 @@ class OutputMetadata:
 
 @dataclass(frozen=True)
 class OutputQuery:
-    """A request for a task's outputs at the parties of ``role``.
-
-    ``role``: all parties of a role (``host``) or one party (``host.0``).
-    ``key``: one output; empty: all.
-    """
+    """A request for the metadata of a task's outputs."""
 
     job_id: str
-    task: str
-    role: str
-    key: str = ""
+    task: str  # name or id
+    role: str  # all parties of a role (``host``) or one party (``host.0``)
+    key: str = ""  # one output; "": all
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a run, whether it exists yet or not."""
+    """An output of a run, which may not have been written yet."""
 
     local: LocalJob
     run: Run
@@ -86,24 +78,24 @@ class Output:
 
     @property
     def address(self) -> Address:
-        """Its place in the storage.
+        """The address of the output in the storage.
 
-        The key in the flow leads to the component's name, and that to the address.
+        The flow's key leads to the name in the component's description, and this to the address.
         """
         return self.run.outputs[self.run.output_keys[self.key]]
 
     @property
     def type(self) -> str:
-        """Its type in the flow: dataset, model, report."""
+        """The type in the flow: dataset, model, report."""
         return self.local.spec.dag.type_of(self.run.task_name, self.key)
 
     @property
     def group(self) -> str:
-        """The group of its type: data, model or metric."""
+        """The group of the type: data, model or metric."""
         return group_of(self.type)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its name and place for JSON."""
+        """Return task, party, key and address for JSON."""
         place = {
             "task": self.run.task_name,
             "party": self.run.party.label,
@@ -113,32 +105,42 @@ class Output:
 
 
 def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
-    """Return the requested outputs of a job at this node, existing or not. Raises `NotFound`."""
+    """Return the requested outputs of a job at this node, written or not; at least one.
+
+    Raises `NotFound`, whose reason says which part of the request does not exist.
+    """
     task = _task_name(local, query.task)
     node = local.spec.dag.get(task)
     if node is None:
         raise _no_task(query, local)
-    parties = [p for p in local.spec.parties if query.role in (p.role, p.label)]
+    parties = [party for party in local.spec.parties if query.role in (party.role, party.label)]
     if all(party.node != local.node for party in parties):
         raise _not_played_here(query, local, parties)
     # Of several runs of a party (attempts), the last one in the list is the newest.
     newest_runs = {run.party: run for run in local.runs_that_count(task) if run.party in parties}
-    outputs = []
-    for run in newest_runs.values():
-        for key in run.output_keys:
-            if query.key in ("", key):
-                outputs.append(Output(local, run, key))
+    outputs = _outputs_of_runs(local, newest_runs.values(), query.key)
     if outputs:
         return outputs
-    is_defined = query.key in ("", *(output.key for output in node.outputs))
-    if not newest_runs and is_defined:
+    defined_keys = ["", *(output.key for output in node.outputs)]
+    if not newest_runs and query.key in defined_keys:
         raise NotFound(f"task {task} has not begun at {query.role}", reason="OUTPUT_MISSING")
     what = f"output {query.key}" if query.key else "output"
     raise NotFound(f"task {task} gives {query.role} no {what}", reason="OUTPUT_UNKNOWN")
 
 
+def _outputs_of_runs(local: LocalJob, runs: Iterable[Run], key: str) -> list[Output]:
+    """Return the outputs of some runs: those with a key, or all for the key ""."""
+    outputs = [Output(local, run, run_key) for run in runs for run_key in run.output_keys]
+    if not key:
+        return outputs
+    return [output for output in outputs if output.key == key]
+
+
 def _not_played_here(query: OutputQuery, local: LocalJob, parties: Sequence[Party]) -> NotFound:
-    """Return the error for a role or party without a part at this node."""
+    """Return the error for a role or party that this node does not play.
+
+    ``parties`` have that role.
+    """
     text = f"is not a party of job {local.id}"
     if parties:
         where = ", ".join(dict.fromkeys(party.node for party in parties))
@@ -154,10 +156,10 @@ def _task_name(local: LocalJob, task: str) -> str:
     return task
 
 
-# Requests metadata from the node that has the outputs. Raises its refusal, and `NotServed` if it
-# lacks the endpoint.
+# Requests metadata from the node with the outputs. Raises that node's refusal, and `NotServed` if
+# it lacks the endpoint.
 Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
-# Writes an audit entry: time, user, action, HTTP status, code, detail.
+# Writes an entry of the audit: time, user, action, HTTP status, error code, detail.
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
 
@@ -174,6 +176,10 @@ class OutputCatalog:
         note: Note,
         clock: Clock,
     ) -> None:
+        """Take this node's id, data and clock.
+
+        ``ask`` requests metadata, ``note`` writes the audit.
+        """
         self._node = node
         self._store = store
         self._storage = storage
@@ -188,9 +194,10 @@ class OutputCatalog:
         sender: NodeId,
         action: str,
     ) -> list[OutputMetadata]:
-        """Return the metadata granted to a peer, and write an audit entry.
+        """Return the metadata of the requested outputs that are granted to a peer; write the audit.
 
-        Raises `NotFound`, `NotAllowed`.
+        ``action`` is the audit's name of the request. Raises `NotFound`, and the first refusal,
+        `NotAllowed`, if no output is granted.
         """
         local = self._store.local_jobs.find(query.job_id)
         if local is None or is_outside(local.spec, sender):
@@ -214,29 +221,40 @@ class OutputCatalog:
         return granted
 
     def for_operators(self, query: OutputQuery) -> list[OutputMetadata]:
-        """Return metadata for operators; other nodes are asked for theirs. Raises `NotFound`."""
+        """Return the metadata of the requested outputs at all nodes, for this node's operators.
+
+        Other nodes are asked for theirs. Raises `NotFound`, and the refusal of another node.
+        """
         local = self._store.local_jobs.find(query.job_id)
-        record = local or self._store.jobs.find(query.job_id)
-        if record is None:
-            raise NotFound(f"no job {query.job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
-        if record.spec.dag.get(query.task) is None:
-            raise _no_task(query, record)
-        parties = [p for p in record.spec.parties if query.role in (p.role, p.label)]
-        nodes = list(dict.fromkeys(p.node for p in parties))
-        if not nodes:
-            raise NotFound(f"job {query.job_id} has no party {query.role}", reason="PARTY_UNKNOWN")
         metadata: list[OutputMetadata] = []
-        for node in nodes:
+        for node in self._nodes_with(query, local):
             if node != self._node:
                 metadata += self._ask(node, query)
             elif local is not None:
                 metadata += map(self._metadata, outputs_of(local, query))
         return metadata
 
+    def _nodes_with(self, query: OutputQuery, local: LocalJob | None) -> list[NodeId]:
+        """Return the nodes of the requested parties, at least one. Raises `NotFound`.
+
+        ``local`` is the job's record at this node; None if only its scheduler is here.
+        """
+        record = local or self._store.jobs.find(query.job_id)
+        if record is None:
+            raise NotFound(f"no job {query.job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+        if record.spec.dag.get(query.task) is None:
+            raise _no_task(query, record)
+        parties = [
+            party for party in record.spec.parties if query.role in (party.role, party.label)
+        ]
+        if not parties:
+            raise NotFound(f"job {query.job_id} has no party {query.role}", reason="PARTY_UNKNOWN")
+        return list(dict.fromkeys(party.node for party in parties))
+
     def _refusal(self, address: Address, sender: NodeId) -> NotAllowed | None:
         """Return why a peer may not read an output's metadata; None if it may.
 
-        Metadata always needs a grant; jobs do not always.
+        Unlike the use of an output in a job, reading its metadata always needs a grant.
         """
         name = address.dataset_id
         if self._shared.disabled(address):
@@ -257,6 +275,10 @@ class OutputCatalog:
         )
 
     def _metadata(self, output: Output) -> OutputMetadata:
+        """Return the metadata of an output.
+
+        Without a readable file, only what the job says of it.
+        """
         address = output.address
         plain = OutputMetadata(
             task=output.run.task_name,
@@ -275,24 +297,7 @@ class OutputCatalog:
         except (GatewayError, OSError):
             # Broken, or deleted since the check above; a download would report which.
             return plain
-        dataset = dataset_of(address, document)
-        columns = zip(dataset.columns, dataset.types, strict=True)
-        created_at = ""
-        # The epoch stands for an unknown time.
-        if dataset.created_at.timestamp():
-            created_at = dataset.created_at.isoformat(timespec="seconds")
-        return replace(
-            plain,
-            there=True,
-            count=dataset.count if "count" in document else None,
-            columns=[Column(name, column_type) for name, column_type in columns],
-            partitions=len(sizes),
-            bytes=sum(sizes),
-            description=dataset.description,
-            id_column=_text(document.get("id_column")),
-            label_column=_text(document.get("label_column")),
-            created_at=created_at,
-        )
+        return _with_document(plain, sizes, address, document)
 
     def _document(self, address: Address) -> Mapping[str, Any]:
         """Return the content of an output's metadata file; empty if it is invalid or too large."""
@@ -302,11 +307,37 @@ class OutputCatalog:
             return {}
 
 
+def _with_document(
+    plain: OutputMetadata, sizes: Sequence[int], address: Address, document: Mapping[str, Any]
+) -> OutputMetadata:
+    """Return metadata completed from a file: ``sizes`` are its partitions', in bytes."""
+    dataset = dataset_of(address, document)
+    columns = zip(dataset.columns, dataset.types, strict=True)
+    created_at = ""
+    is_time_known = dataset.created_at.timestamp() != 0  # `dataset_of` replaces it by the epoch
+    if is_time_known:
+        created_at = dataset.created_at.isoformat(timespec="seconds")
+    return replace(
+        plain,
+        there=True,
+        count=dataset.count if "count" in document else None,
+        columns=[Column(name, column_type) for name, column_type in columns],
+        partitions=len(sizes),
+        bytes=sum(sizes),
+        description=dataset.description,
+        id_column=_text(document.get("id_column")),
+        label_column=_text(document.get("label_column")),
+        created_at=created_at,
+    )
+
+
 def _text(value: Any) -> str:
+    """Return a text of a metadata file; "" for a value of another type."""
     return value if isinstance(value, str) else ""
 
 
 def _no_task(query: OutputQuery, record: Job | LocalJob) -> NotFound:
+    """Return the error for a task that a job does not have, with its first tasks."""
     names = ", ".join(node.name for node in record.spec.dag.nodes[:20])
     return NotFound(
         f"job {query.job_id} has no task {query.task}; its tasks: {names}", reason="TASK_UNKNOWN"

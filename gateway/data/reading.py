@@ -1,4 +1,7 @@
-"""Reading of files as a whole, with a limit. Imports nothing slow, as every command needs it."""
+"""Bounded reading of files as a whole.
+
+Every command of the CLI imports this module, so it must not import anything slow.
+"""
 
 import stat
 from pathlib import Path
@@ -9,22 +12,27 @@ _OPENED_BY_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/")
 
 
 class NotFit(ValueError):
-    """A file or text is unusable; the message gives the reason and the alternatives."""
+    """A file or text cannot be used; the message says why, and what to do instead if possible."""
 
 
 def check_readable(file: Path) -> None:
-    """Raise `OSError` for a missing file, `NotFit` for a folder, a device, or a pipe outside the shell's."""
+    """Check that a file can be read as a whole.
+
+    Raises `OSError` for a missing file, and `NotFit` for a folder, a device or a pipe, unless the
+    shell has opened the pipe for this command.
+    """
     mode = file.stat().st_mode
-    is_open_pipe = stat.S_ISFIFO(mode) and str(file).startswith(_OPENED_BY_SHELL)
-    if not (stat.S_ISREG(mode) or is_open_pipe):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
-        raise NotFit(f"{file} is {kind}, and no file")
+    is_pipe_of_shell = stat.S_ISFIFO(mode) and str(file).startswith(_OPENED_BY_SHELL)
+    if stat.S_ISREG(mode) or is_pipe_of_shell:
+        return
+    kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+    raise NotFit(f"{file} is {kind}, and no file")
 
 
 def read_bounded(file: Path, max_bytes: int) -> bytes:
-    """Return the content of a file.
+    """Return the content of a file of at most ``max_bytes``.
 
-    Raises `OSError`, and `NotFit` for anything but a file and beyond the limit.
+    Raises `OSError`, and `NotFit` for a larger file or anything that `check_readable` refuses.
     """
     check_readable(file)
     with file.open("rb") as source:
@@ -38,14 +46,17 @@ def check_size(
     name: str,
     max_bytes: int,
 ) -> None:
-    """Raise `NotFit` for content beyond the limit; ``name``: of its file."""
+    """Raise `NotFit` for content of more than ``max_bytes``.
+
+    ``name`` is its file's, for the message.
+    """
     if len(content) > max_bytes:
         mib = max_bytes // MIB
         raise NotFit(f"{name} is larger than {mib} MiB, which is the most that is read")
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
+    """Return a folder, or the nearest folder above it that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

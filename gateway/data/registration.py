@@ -1,7 +1,4 @@
-"""Examines tables that are registered in place, in one of the node's storages.
-
-Nothing is copied.
-"""
+"""Examines tables that are registered in place, in one of the node's storages, without a copy."""
 
 import hashlib
 import io
@@ -18,7 +15,7 @@ from gateway.data import parquet
 from gateway.data.combined_storage import Storages
 from gateway.data.id_check import IdCheck
 from gateway.data.parquet import PARQUET, Schema
-from gateway.data.remote_storage import FILE, HDFS, S3, Remote
+from gateway.data.remote import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
 from gateway.data.table_format import (
     BLOCK,
@@ -28,7 +25,7 @@ from gateway.data.table_format import (
     encoding_name,
     recognise_format,
 )
-from gateway.data.table_reader import Findings, Lines, Table, rows
+from gateway.data.table_reader import Block, Findings, Lines, Table, rows
 from gateway.data.upload import (
     MAX_PARTITIONS,
     check_header,
@@ -46,10 +43,9 @@ from gateway.errors import Invalid, NotFound, counted
 
 FOLDER = "folder"
 CSV = "csv"
-_SAMPLE = (
-    1024 * 1024
-)  # bytes of the first file from which column types are derived without ``count``
-_FORM = Format(UTF8, ",")
+# Bytes of the first file that show the types of the columns; with ``count`` all rows do.
+_SAMPLE = 1024 * 1024
+_FORM = Format(UTF8, ",")  # of every CSV file that containers read in place
 _OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")  # namespace of a job's outputs
 _IMPORTED_MODEL = re.compile(r"^model-[0-9a-f]{32}$")  # namespace of a model from an archive
 _DATABASE_KINDS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
@@ -57,7 +53,7 @@ _MAX_NAMES_SHOWN = 5
 
 
 class Registration(BaseModel):
-    """A table that is registered where it lies."""
+    """A table that is to be registered in place."""
 
     place: str = Field(
         description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path "
@@ -83,17 +79,17 @@ class Registration(BaseModel):
 
     @property
     def address(self) -> Address:
-        """Return the dataset's id as an address."""
+        """The dataset's id as an address."""
         return Address(self.namespace, self.name)
 
     @property
     def all_meta(self) -> dict[str, Any]:
-        """Return its metadata with the names of its columns."""
+        """The metadata with the names of label and match id."""
         return with_names(self.meta, self.label_name, self.match_id_name)
 
 
 def is_of_jobs(namespace: str) -> bool:
-    """Return whether a namespace is that of a job's outputs or an imported model."""
+    """Return whether a namespace belongs to a job's outputs or to an imported model."""
     return bool(_OUTPUT.search(namespace) or _IMPORTED_MODEL.search(namespace))
 
 
@@ -102,7 +98,10 @@ def dataset_at(
     registration: Registration,
     now: datetime,
 ) -> Dataset:
-    """Return the dataset of a registration. Raises `NotFound`, `Invalid` if it is not a table."""
+    """Examine the files of a registration and return their dataset.
+
+    Raises `NotFound` if there are no files, `Invalid` if they are not a table.
+    """
     address = located(storages, registration.place)
     partitions = _partitions(storages, address, registration.place)
     if parquet.is_parquet(storages, address, partitions[0]):
@@ -137,7 +136,7 @@ def dataset_at(
 
 
 def change(storage: Storage, dataset: Dataset) -> str:
-    """Describe how a registered table's files changed since its registration; empty if unchanged."""
+    """Describe how a registered table's files have changed since; "" if they have not."""
     partitions: list[Stored] = []
     if storage.exists(dataset.address):
         partitions = storage.partitions(dataset.address)
@@ -151,7 +150,7 @@ def change(storage: Storage, dataset: Dataset) -> str:
 
 
 def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
-    """Return the limits on who can read a registered table."""
+    """Return warnings about components that cannot read a registered table."""
     warnings = []
     names = [partition.name for partition in storage.partitions(dataset.address)]
     standard_names = [f"{PARTITION}{number}" for number in range(len(names))]
@@ -172,14 +171,24 @@ def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
 
 
 def located(storages: Storages, place: str) -> Address:
-    """Return the address of a place in one of the node's storages. Raises `Invalid`, `NotFound`."""
+    """Return the address of a file or folder in one of the node's storages.
+
+    ``place`` is written as in `Registration.place`. Raises `Invalid`, and `NotFound` if there is
+    nothing.
+    """
     storage, path = _only_candidate(storages, place)
     folder, _, name = path.strip("/").rpartition("/")
     if not folder:
-        rule = "must be a file in a folder, or a folder in a folder: containers get its place in two parts"
+        rule = (
+            "must be a file in a folder, or a folder in a folder: "
+            "containers get its place in two parts"
+        )
         raise Invalid([Problem("place", rule, place)])
     if _OUTPUT.search(folder):
-        rule = f"is an output of a job: jobs name it as {folder}#{name}, and data grant lets partners use it"
+        rule = (
+            f"is an output of a job: jobs name it as {folder}#{name}, "
+            "and data grant lets partners use it"
+        )
         raise Invalid([Problem("place", rule, place)])
     for kind in (FILE, FOLDER):
         address = Address(folder, name, storage, kind)
@@ -190,7 +199,10 @@ def located(storages: Storages, place: str) -> Address:
 
 
 def _only_candidate(storages: Storages, place: str) -> tuple[str, str]:
-    """Return the storage of a place, and its path there. Raises `Invalid`."""
+    """Return the storage of a place and the path in it.
+
+    Raises `Invalid` unless it is exactly one.
+    """
     candidates = list(dict.fromkeys(_candidates(storages, place)))
     if not candidates:
         raise _unknown_storage(storages, place)
@@ -201,24 +213,23 @@ def _only_candidate(storages: Storages, place: str) -> tuple[str, str]:
 
 
 def _unknown_storage(storages: Storages, place: str) -> Invalid:
+    """Return the error of a place in no storage of this node, with all places that are possible."""
     remotes = [f"{name} ({_url(storage.remote)})" for name, storage in storages.remotes.items()]
-    known = ", ".join(remotes)
+    remote_places = ""
+    if remotes:
+        remote_places = f"{', '.join(remotes)}, or "
     rule = (
-        f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
+        f"must lie in one of this node's storages: {remote_places}the folder "
         f"file://{storages.root}; {_missing_storage(place)}"
     )
     return Invalid([Problem("place", rule, place)], reason="STORAGE_UNKNOWN")
 
 
 def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
-    """Yield the storages that a place may be in, each with the path there."""
+    """Yield the storages that may have a place, each with the path in it; the folder is ""."""
     kind, scheme, rest = place.partition("://")
     if not scheme:
-        name, colon, path = place.partition(":")
-        if colon and name in storages.remotes:
-            yield name, path
-        elif place.startswith("/"):
-            yield from _in_folder(storages, place)
+        yield from _candidates_by_name(storages, place)
     elif kind == FILE:
         yield from _in_folder(storages, rest)
     else:
@@ -227,7 +238,17 @@ def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
                 yield name, path
 
 
+def _candidates_by_name(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the storage of ``name:path``, or the folder for an absolute path."""
+    name, colon, path = place.partition(":")
+    if colon and name in storages.remotes:
+        yield name, path
+    elif place.startswith("/"):
+        yield from _in_folder(storages, place)
+
+
 def _in_folder(storages: Storages, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the path in the node's folder, which may itself be reached by a symbolic link."""
     normal_path = Path(os.path.normpath(path))
     roots = (storages.root, Path(os.path.realpath(storages.root)))
     for root in dict.fromkeys(roots):
@@ -236,23 +257,27 @@ def _in_folder(storages: Storages, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _paths_in(remote: Remote, kind: str, location: str) -> Iterator[str]:
-    """Yield the paths in a storage that ``kind://location`` may mean."""
+    """Yield the paths in a storage that ``kind://location`` may mean.
+
+    The location of S3 may begin with the bucket or with the host, that of HDFS with the host or,
+    for the default NameNode, with a slash.
+    """
     if remote.kind != kind:
         return
     host, _, path = location.partition("/")
     if kind == S3 and host == remote.folder:
         yield path
-    is_named = host in (remote.host, f"{remote.host}:{remote.port}")
-    is_default = kind == HDFS and not host
-    if not is_named and not is_default:
-        return
+    hosts = [remote.host, f"{remote.host}:{remote.port}"]
+    if kind == HDFS:
+        hosts.append("")
     folder = remote.folder.strip("/")
-    if not folder or f"{path}/".startswith(f"{folder}/"):
+    is_below_folder = not folder or f"{path}/".startswith(f"{folder}/")
+    if host in hosts and is_below_folder:
         yield path.removeprefix(folder)
 
 
 def _missing_storage(place: str) -> str:
-    """Return how to add the storage of a place to the node."""
+    """Return what to do to make a place available, by its kind: the end of a message."""
     kind, _, rest = place.partition("://")
     host, _, path = rest.partition("/")
     if kind == S3:
@@ -263,14 +288,18 @@ def _missing_storage(place: str) -> str:
         )
     if kind == HDFS:
         top = path.partition("/")[0]
-        return f"to add it, write in node.yml storages: {{other: {{url: hdfs://{host or 'HOST:PORT'}/{top}}}}}"
+        url = f"hdfs://{host or 'HOST:PORT'}/{top}"
+        return f"to add it, write in node.yml storages: {{other: {{url: {url}}}}}"
     if kind in _DATABASE_KINDS:
         return "the rows of a database come by data import"
-    return "of other places, s3:// and hdfs:// can be added (storages in node.yml); a file elsewhere is uploaded"
+    return (
+        "of other places, s3:// and hdfs:// can be added (storages in node.yml); "
+        "a file elsewhere is uploaded"
+    )
 
 
 def _check_parts(address: Address) -> None:
-    """Raise `Invalid` if a part of a place cannot be a folder's name."""
+    """Raise `Invalid` if a part of an address cannot be the name of a folder."""
     problems = []
     for problem in wrong_names(address):
         problems.append(Problem("place", f"has a part that {problem.rule}", problem.got))
@@ -279,7 +308,10 @@ def _check_parts(address: Address) -> None:
 
 
 def _is_of_kind(storages: Storages, address: Address) -> bool:
-    """Return whether a place is a file or a folder, as its address says."""
+    """Return whether an address is a file, or a folder, whichever its ``in_place`` says.
+
+    Raises `Invalid` for one that a symbolic link leads to.
+    """
     if address.storage:
         if address.in_place == FOLDER:
             return bool(storages.names(f"{address.namespace}/{address.name}", address.storage))
@@ -294,11 +326,15 @@ def _is_of_kind(storages: Storages, address: Address) -> bool:
 
 
 def _url(remote: Remote) -> str:
+    """Return the URL of a storage elsewhere, without credentials."""
     return f"{remote.kind}://{remote.host}:{remote.port}/{remote.folder.strip('/')}"
 
 
 def shown_place(storages: Storages, address: Address) -> str:
-    """Return the URL of a place, independent of the storage's name; empty for an unknown storage."""
+    """Return the URL of an address, which does not depend on the storage's name.
+
+    "" for a storage that the settings do not name any more.
+    """
     path = f"{address.namespace}/{address.name}"
     if not address.storage:
         return f"file://{storages.root}/{path}"
@@ -308,7 +344,7 @@ def shown_place(storages: Storages, address: Address) -> str:
 
 
 def overlap(place: str, second: str) -> bool:
-    """Return whether two places are the same, or one is below the other."""
+    """Return whether two places are the same, or one is below the other; False if either is ""."""
     if not place or not second:
         return False
     return f"{place}/".startswith(f"{second}/") or f"{second}/".startswith(f"{place}/")
@@ -322,7 +358,11 @@ def _partitions(
     address: Address,
     place: str,
 ) -> list[Stored]:
-    """Return the files of a table. Raises `NotFound`, `Invalid` for a folder of folders."""
+    """Return the files of a table, at least one.
+
+    ``place`` is the address as the user wrote it. Raises `NotFound` without files, `Invalid` for
+    too many, or for a folder with folders in it.
+    """
     partitions: list[Stored] = []
     if storages.exists(address):
         partitions = storages.partitions(address)
@@ -337,6 +377,7 @@ def _partitions(
 
 
 def _refuse_subfolders(storages: Storages, address: Address, place: str) -> None:
+    """Raise `Invalid` for a folder with folders in it, except hidden ones."""
     names = storages.names(f"{address.namespace}/{address.name}", address.storage)
     visible = {name for name in names if name[0] not in "._"}
     subfolders = sorted(visible - set(storages.files(address)))
@@ -349,6 +390,7 @@ def _refuse_subfolders(storages: Storages, address: Address, place: str) -> None
 
 
 def _stamp(partitions: Sequence[Stored]) -> str:
+    """Return a text that changes if any of the files changes."""
     text = repr([tuple(partition) for partition in partitions])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -359,25 +401,31 @@ def _parquet_schema(
     partitions: Sequence[Stored],
     registration: Registration,
 ) -> Schema:
-    """Return the schema of a table of Parquet. Raises `Invalid` if its files differ in theirs."""
+    """Return the schema of a table of Parquet files.
+
+    Raises `Invalid` if the files have different ones, if columns are missing, or, with ``count``,
+    for blank or repeated match ids.
+    """
     findings = Findings()
-    schemas: list[Schema] = []
+    schemas: dict[str, Schema] = {}
     for partition in partitions:
         with storages.open_file(address, partition.name) as file:
-            schemas.append(parquet.schema(file, partition.name))
-    first = schemas[0]
-    for partition, schema in zip(partitions, schemas, strict=True):
-        if (schema.columns, schema.types) != (first.columns, first.types):
+            schemas[partition.name] = parquet.schema(file, partition.name)
+    first = schemas[partitions[0].name]
+    for name, schema in schemas.items():
+        is_same = (schema.columns, schema.types) == (first.columns, first.types)
+        if not is_same:
             rule = f"must have the columns and types of {partitions[0].name}"
-            findings.add("columns", partition.name, rule, ", ".join(schema.columns))
+            findings.add("columns", name, rule, ", ".join(schema.columns))
     check_header(first.columns, registration.all_meta, findings)
     match_id = registration.match_id_name
-    if registration.count and match_id and not findings:
+    checks_ids = registration.count and match_id
+    if checks_ids and not findings:
         cells = (row[0] for row in parquet.rows_of(storages, address, [match_id]))
         check_ids(storages, cells, findings)
     if findings:
         raise findings.error()
-    return Schema(first.columns, first.types, sum(schema.rows or 0 for schema in schemas))
+    return Schema(first.columns, first.types, sum(schema.rows or 0 for schema in schemas.values()))
 
 
 def check_ids(
@@ -387,9 +435,10 @@ def check_ids(
     *,
     repeats: bool = False,
 ) -> None:
-    """Find the rows of a table whose match id is missing or repeated; the first is in line 2.
+    """Report the rows of a table whose match id is missing or repeated.
 
-    ``repeats``: ids may repeat, as in a table with sids.
+    - ``cells``: the match ids of all rows; the first row is in line 2
+    - ``repeats``: ids may repeat, as in a table with sids
     """
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
@@ -406,7 +455,11 @@ def _csv_schema(
     partitions: Sequence[Stored],
     registration: Registration,
 ) -> Schema:
-    """Read the header of every file and the beginning of the first, or every row to count them."""
+    """Return the schema of a table of CSV files.
+
+    Of each file the header is read, and of the first one also the beginning of its rows; with
+    ``count`` all rows are read. Raises `Invalid`.
+    """
     findings = Findings()
     with storages.staging() as staging:
         examination = _CsvExamination(registration, IdCheck(staging.folder / "ids"), findings)
@@ -435,6 +488,7 @@ class _CsvExamination:
         ids: IdCheck,
         findings: Findings,
     ) -> None:
+        """Begin with no file; problems are added to ``findings``."""
         self._registration = registration
         self._findings = findings
         self._first_file = ""
@@ -448,26 +502,34 @@ class _CsvExamination:
         lines = _lines(file, name, self._findings)
         source = rows(lines, ",", self._findings)
         _, header = next(source, (0, []))
+        counts_all = self._registration.count
         if self.table is None:
             self.table = self._begin(header, name)
         else:
             self._compare(header, name)
-            if header == self.table.columns and not self._registration.count:
+            if header == self.table.columns and not counts_all:
                 self.is_whole = False
                 return
         for block in self.table.blocks(file, lines, source):
-            # Line numbers as if all files were one.
-            first_line = self.rows + 2
-            numbers = range(first_line, first_line + len(block.keys))
-            if block.rows:
-                self.ids.refuse_blank(block.keys, numbers, self._findings)
-            self.ids.see(block.keys, numbers)
-            self.rows += block.row_count
-            if lines.bytes > _SAMPLE and not self._registration.count:
+            self._check_block(block)
+            if lines.bytes > _SAMPLE and not counts_all:
                 self.is_whole = False
                 return
 
+    def _check_block(self, block: Block) -> None:
+        """Check the match ids of a block, and count its rows.
+
+        Lines are numbered as if all files were one, after a header in line 1.
+        """
+        first_line = self.rows + 2
+        numbers = range(first_line, first_line + len(block.keys))
+        if block.rows:  # other blocks have passed an expression that blank ids do not match
+            self.ids.refuse_blank(block.keys, numbers, self._findings)
+        self.ids.see(block.keys, numbers)
+        self.rows += block.row_count
+
     def _begin(self, header: list[str], name: str) -> Table:
+        """Return the table that begins with the first file's header. Raises `Invalid`."""
         check_header(header, self._registration.all_meta, self._findings)
         if self._findings:
             raise self._findings.error()
@@ -475,6 +537,7 @@ class _CsvExamination:
         return Table(header, _FORM, self._registration.match_id_name, self._findings)
 
     def _compare(self, header: list[str], name: str) -> None:
+        """Report a later file's header that differs from the first one's."""
         assert self.table is not None
         if header != self.table.columns:
             rule = (
@@ -488,12 +551,16 @@ def _lines(
     name: str,
     findings: Findings,
 ) -> Lines:
-    """Return the lines of a file. Raises `Invalid` unless it is UTF-8 with commas."""
+    """Return the lines of a file. Raises `Invalid` unless it is UTF-8 with commas.
+
+    ``name`` is the file's, for problems.
+    """
     first_line = file.peek()[:BLOCK].partition(b"\n")[0]
     delimiter = "," if b"," in first_line else ""
     form = recognise_format(file, delimiter=delimiter)
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":
-        rule = f"must be UTF-8 with commas, this is {encoding_name(form.encoding)} with {form.delimiter!r}"
+        encoding = encoding_name(form.encoding)
+        rule = f"must be UTF-8 with commas, this is {encoding} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"
         raise Invalid([Problem(name, f"{rule}: {remedy}")])
     return Lines(file, form.encoding, findings, name)

@@ -1,8 +1,7 @@
-"""Reports of runs as numbers and as tables for plots, and warnings about outputs.
+"""Reports of runs as numbers and as tables for plots, and warnings about a run's outputs.
 
-The standard prescribes neither form nor content of a report. JSON and CSV are read, and numbers and
-tables are recognised by their shape, so that vendors need not write reports in a form of this
-gateway's.
+The standard prescribes neither form nor content of a report. So JSON and CSV are read, and numbers
+and tables are recognised by their shape: vendors need no form of this gateway's own.
 """
 
 import csv
@@ -55,7 +54,7 @@ class Report:
 
 
 def read_report(storage: Storage, address: Address) -> Report:
-    """Read a report; its ``problem`` describes any failure."""
+    """Read a report. If that fails, the result is empty except for its ``problem``."""
     try:
         size = sum(part.size for part in storage.partitions(address))
     except (GatewayError, OSError) as error:
@@ -72,14 +71,16 @@ def read_report(storage: Storage, address: Address) -> Report:
 
 
 def _read_csv(storage: Storage, address: Address) -> Report:
+    """Read a report as CSV, whose single table it is."""
     points: list[tuple[Scalar, ...]] = []
     left_out = 0
     try:
         columns = storage.columns(address)
+        max_points = min(MOST_POINTS_READ, MOST_CELLS // len(columns))
         for row in storage.iter_rows(address):
             if len(row) != len(columns):
                 return Report(problem="is neither JSON nor CSV with rows of one length")
-            if len(points) < min(MOST_POINTS_READ, MOST_CELLS // len(columns)):
+            if len(points) < max_points:
                 points.append(tuple(map(_parse_cell, row)))
             else:
                 left_out += 1
@@ -92,23 +93,26 @@ def _read_csv(storage: Storage, address: Address) -> Report:
 
 
 class _Collector:
-    """Collects the single values and the tables of a JSON report."""
+    """Collects the single values and the tables of a JSON report.
+
+    Paths are keys with dots between them; the path of the report as a whole is "".
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Scalar] = {}
         self.series: list[Series] = []
 
     def collect(self, value: Any, path: str, depth: int = 0) -> None:
-        """Collect from a value and everything below it."""
-        if isinstance(value, dict):
-            if depth < DEEPEST:
-                self._collect_object(value, path, depth)
-        elif isinstance(value, list):
+        """Collect from a value and everything below it, down to `DEEPEST` levels."""
+        if isinstance(value, list):
             self._collect_list(value, path)
-        else:
+        elif not isinstance(value, dict):
             self._add_value(path, value)
+        elif depth < DEEPEST:
+            self._collect_object(value, path, depth)
 
     def _collect_object(self, content: dict[str, Any], path: str, depth: int) -> None:
+        """Collect from each value of an object."""
         for key, value in content.items():
             inner_path = shorten(key, _LONGEST_TEXT)
             if path:
@@ -116,11 +120,11 @@ class _Collector:
             self.collect(value, inner_path, depth + 1)
 
     def _collect_list(self, entries: list[Any], path: str) -> None:
-        """Add a list as a table, or else as one value: its entries joined, or their number if nested."""
-        series = None
-        if len(self.series) < MOST_SERIES:
-            cells = sum(len(table.points) * len(table.columns) for table in self.series)
-            series = _read_table(entries, path, MOST_CELLS - cells)
+        """Add a list as a table or, if it is none, as one value.
+
+        That is the text of its entries, or their number if some of them are nested.
+        """
+        series = self._table_of(entries, path)
         if series is not None:
             self.series.append(series)
         elif any(isinstance(entry, dict | list) for entry in entries):
@@ -128,7 +132,15 @@ class _Collector:
         else:
             self._add_value(path, ", ".join(map(str, entries)))
 
+    def _table_of(self, entries: list[Any], path: str) -> Series | None:
+        """Return a list as a table; None if it is none, or one too many for the report."""
+        if len(self.series) >= MOST_SERIES:
+            return None
+        cells = sum(len(table.points) * len(table.columns) for table in self.series)
+        return _read_table(entries, path, MOST_CELLS - cells)
+
     def _add_value(self, path: str, value: Any) -> None:
+        """Add a single value, unless there are too many."""
         if len(self.values) < MOST_VALUES:
             self.values[path or "value"] = _scalar(value)
 
@@ -138,9 +150,9 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return the first entries of a list as a table.
+    """Return a list as a table of at most ``max_cells`` cells.
 
-    Returns None if it is not a table or has no numbers.
+    Returns None if the list is not a table, or has no numbers.
     """
     if not entries:
         return None
@@ -159,45 +171,60 @@ def _read_table(
 def _columns_and_rows(
     entries: Sequence[Any], first: Sequence[Any]
 ) -> tuple[tuple[str, ...], Iterator[Sequence[Any]]] | None:
-    """Return the columns and the first rows of objects, of equally long lists, or of numbers."""
+    """Return the columns of a table and the rows of its ``first`` entries.
+
+    All entries must be objects, equally long lists, or numbers; otherwise the result is None.
+    """
     if all(isinstance(entry, dict) for entry in entries):
-        keys = tuple(dict.fromkeys(key for entry in first for key in entry))
-        columns = tuple(shorten(key, _LONGEST_TEXT) for key in keys)
-        rows = ([entry.get(key) for key in keys] for entry in first)
-        return columns, rows
+        return _columns_of_objects(first)
     if all(isinstance(entry, list) for entry in entries):
-        width = len(entries[0])
-        if any(len(entry) != width for entry in entries):
+        widths = {len(entry) for entry in entries}
+        if len(widths) > 1:
             return None
-        return tuple(map(str, range(width))), iter(first)
+        return tuple(map(str, range(widths.pop()))), iter(first)
     if all(_is_number(entry) for entry in entries):
         return ("index", "value"), enumerate(first)
     return None
 
 
+def _columns_of_objects(
+    objects: Sequence[Mapping[str, Any]],
+) -> tuple[tuple[str, ...], Iterator[Sequence[Any]]]:
+    """Return the keys of all objects as columns, and a row for each object."""
+    keys = tuple(dict.fromkeys(key for entry in objects for key in entry))
+    columns = tuple(shorten(key, _LONGEST_TEXT) for key in keys)
+    rows = ([entry.get(key) for key in keys] for entry in objects)
+    return columns, rows
+
+
 def _is_number(value: Any) -> bool:
+    """Return whether a JSON value is a number; true and false are none, unlike in Python."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a value that every reader of JSON accepts.
+    """Return a single value that every reader of JSON accepts.
 
-    Of a nested one only its number of entries.
+    Numbers that some readers cannot hold become text; of a list or object only its number of
+    entries stays.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | float):
-        return value
-    if isinstance(value, int):
-        if abs(value) < _LARGEST_EXACT:
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case None | bool() | float():
             return value
-        return str(value)
-    if isinstance(value, str):
-        return shorten(value, _LONGEST_TEXT)
-    return f"({len(value)} entries)"
+        case int() if abs(value) >= _LARGEST_EXACT:
+            return str(value)
+        case int():
+            return value
+        case str():
+            return shorten(value, _LONGEST_TEXT)
+        case _:
+            return f"({len(value)} entries)"
 
 
 def _parse_cell(text: str) -> Scalar:
+    """Return the number in a cell of CSV; the text if it is none, or is infinite."""
     try:
         number = float(text)
     except ValueError:
@@ -215,7 +242,10 @@ def output_warnings(
     spec: JobSpec,
     run: Run,
 ) -> tuple[str, ...]:
-    """Return warnings about the outputs of a successful run: missing, malformed or undeclared ones."""
+    """Return warnings about missing, malformed or undeclared outputs of a successful run.
+
+    There are at most `MOST_WARNINGS`, followed by "and more" if some are left out.
+    """
     warnings: list[str] = []
     try:
         for warning in _find_warnings(storage, spec, run):
@@ -234,6 +264,7 @@ def _find_warnings(
     spec: JobSpec,
     run: Run,
 ) -> Iterator[str]:
+    """Yield all warnings of `output_warnings`. Raises `GatewayError`, `OSError`."""
     types: dict[str, str] = {}
     node = spec.dag.get(run.task_name)
     if node is not None:
@@ -250,6 +281,7 @@ def _warnings_of_output(
     key: str,
     category: str,
 ) -> Iterator[str]:
+    """Yield the warnings about one output; a ``category`` of metric is a report."""
     if not storage.exists(address):
         yield f"output {key} was not written"
     elif category == "metric":
@@ -259,9 +291,9 @@ def _warnings_of_output(
     metadata_problem = _metadata_problem(storage, address)
     if metadata_problem:
         yield f"metadata of output {key}: {metadata_problem}"
-    for name in sorted(storage.files(address)):
-        if not _belongs_to_output(name):
-            yield f"output {key} holds {name!r}, which is not part of it"
+    foreign_files = [name for name in storage.files(address) if not _belongs_to_output(name)]
+    for name in sorted(foreign_files):
+        yield f"output {key} holds {name!r}, which is not part of it"
 
 
 def _belongs_to_output(name: str) -> bool:
@@ -270,7 +302,10 @@ def _belongs_to_output(name: str) -> bool:
 
 
 def _undeclared_outputs(storage: Storage, run: Run) -> Iterator[str]:
-    """Yield a warning for each address that the run wrote besides its outputs."""
+    """Yield a warning for each address of the run's task at which it wrote without declaring it.
+
+    Such addresses begin with the task's id, and are in the namespaces of the run's outputs.
+    """
     prefix = f"{run.task_id}-"
     declared = {address.name for address in run.outputs.values()}
     places = {(address.namespace, address.storage) for address in run.outputs.values()}
@@ -281,7 +316,7 @@ def _undeclared_outputs(storage: Storage, run: Run) -> Iterator[str]:
 
 
 def _metadata_problem(storage: Storage, address: Address) -> str:
-    """Return why a task's metadata is unreadable; empty if it is readable or missing."""
+    """Return why an output's metadata file cannot be read; "" if it can, or is missing."""
     try:
         storage.metadata(address)
     except GatewayError as error:

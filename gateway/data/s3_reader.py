@@ -1,11 +1,11 @@
-"""Reads objects of S3 over plain HTTP, with requests that the library signs.
+"""Reads objects of S3 over plain HTTP, by requests that the library signs.
 
-The library's own reader costs twice the CPU. With TLS the library is used, as it knows TLS better.
+The library's own reader takes twice the CPU time. It is used over TLS, which this module lacks.
 """
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,15 +15,16 @@ from opendal import exceptions
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.2  # seconds before the second try; doubled before each further one
-_PIECE = 1024 * 1024
+_PIECE = 1024 * 1024  # bytes of one read while an object is read to its end
 _MAX_ERROR = 64 * 1024  # bytes of an error response that are read
+# Status -> the exception of the library; others are `Unexpected`.
 _ERRORS = {404: exceptions.NotFound, 403: exceptions.PermissionDenied}
 
 
 class ObjectReader:
-    """An object as a file; failed reads are tried again from the same position.
+    """An object of S3 as a file. A failed read is tried again from the same position.
 
-    Raises the library's exceptions, with the server's own words.
+    Raises the library's exceptions, with the server's own words as their text.
     """
 
     def __init__(
@@ -32,7 +33,11 @@ class ObjectReader:
         seconds: float,
         retries: int,
     ) -> None:
-        """``sign`` returns a signed request for the whole object; ``seconds`` bounds each step."""
+        """Read the object for which ``sign`` returns a signed request.
+
+        ``seconds`` bounds the connection and each read; ``retries`` is how often a step is
+        repeated.
+        """
         self._sign = sign
         self._seconds = seconds
         self._retries = retries
@@ -47,7 +52,7 @@ class ObjectReader:
         return self._position
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to a byte."""
+        """Move to a byte and return its position; the arguments are those of Python's files."""
         if whence == io.SEEK_END and self._size is None:
             self._retry(self._request)
         bases = {
@@ -63,17 +68,24 @@ class ObjectReader:
 
     def read(self, size: int | None = None, /) -> bytes:
         """Return up to ``size`` bytes, fewer at the end of the object; None: all that follow."""
-        if size is not None:
-            return self._retry(lambda: self._read_some(size))
-        pieces = []
+        if size is None:
+            return b"".join(self._read_rest())
+        limit = size
+
+        def read_some() -> bytes:
+            return self._read_some(limit)
+
+        return self._retry(read_some)
+
+    def _read_rest(self) -> Iterator[bytes]:
+        """Yield the bytes up to the end of the object, piece by piece."""
         piece = self.read(_PIECE)
         while piece:
-            pieces.append(piece)
+            yield piece
             piece = self.read(_PIECE)
-        return b"".join(pieces)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; the next read opens another one."""
         if self._response is not None:
             self._response.close()
         if self._connection is not None:
@@ -82,6 +94,7 @@ class ObjectReader:
         self._connection = None
 
     def _read_some(self, size: int) -> bytes:
+        """Return up to ``size`` bytes without a retry; b"" only at the end of the object."""
         if self._response is None:
             self._request()
         assert self._response is not None
@@ -95,6 +108,10 @@ class ObjectReader:
         return data
 
     def _retry(self, work: Callable[[], T]) -> T:
+        """Call a function; after a failure of the connection, call it again after a pause.
+
+        Raises `Unexpected` with the last failure's text.
+        """
         tries = 0
         while True:
             try:
@@ -108,7 +125,10 @@ class ObjectReader:
             tries += 1
 
     def _request(self) -> None:
-        """Request the object from the position on, unchanged since the first request."""
+        """Request the object from the position on.
+
+        If it has changed since the first request, the server refuses this one (by ``if-match``).
+        """
         signed = self._sign()
         url = urlsplit(signed.url)
         headers = dict(signed.headers)
@@ -122,14 +142,22 @@ class ObjectReader:
         self._check_response(self._response)
 
     def _check_response(self, response: HTTPResponse) -> None:
+        """Note size and etag of the object. Raises the error that a response reports."""
         if response.status in (200, 206):
-            expected = 206 if self._position else 200
-            if response.status != expected or response.length is None:
-                raise HTTPException("it serves no ranges, or names no length")
-            self._size = self._position + response.length
-            self._etag = response.getheader("etag", "")
+            self._check_range(response)
         elif response.status == 416:  # the position is past the end
             self._size = self._position
         else:
             text = response.read(_MAX_ERROR).decode(errors="replace")
             raise _ERRORS.get(response.status, exceptions.Unexpected)(text)
+
+    def _check_range(self, response: HTTPResponse) -> None:
+        """Note size and etag from a response with content.
+
+        Raises `HTTPException` if it is not the requested range, or does not name its length.
+        """
+        expected = 206 if self._position else 200
+        if response.status != expected or response.length is None:
+            raise HTTPException("it serves no ranges, or names no length")
+        self._size = self._position + response.length
+        self._etag = response.getheader("etag", "")

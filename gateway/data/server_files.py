@@ -1,4 +1,4 @@
-"""Opens files of this server for an upload by path, only below the folders of ``data.roots``."""
+"""Opens files of this server for an upload by path: only below the folders in ``data.roots``."""
 
 import os
 import stat
@@ -14,9 +14,10 @@ OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/
 
 
 def open_below(roots: Sequence[Path], requested: str) -> Source:
-    """Open a file below one of the roots; a relative path below the first root that has it.
+    """Open a file below one of the roots.
 
-    Raises `NotAllowed`, `Invalid`.
+    A relative path is resolved against the first root that has such a file. Raises `NotAllowed`
+    for a path outside the roots, `Invalid` if there is no such file.
     """
     if not roots:
         raise NotAllowed(
@@ -24,30 +25,52 @@ def open_below(roots: Sequence[Path], requested: str) -> Source:
             f"{OTHER_WAY}",
             reason="PATH_NOT_ALLOWED",
         )
+    path = _checked_path(requested)
+    allowed = _roots_for(path, roots)
+    if not allowed:
+        raise _refuse_path(requested, "must lie below one of the folders in data.roots")
+    for root, real_root in allowed:
+        # An unreadable file, or a name that is too long or not encodable, counts as missing.
+        with suppress(OSError, ValueError):
+            return _open_checked(root / path, real_root, requested)
+    rule = (
+        "must be a file on this server, below one of the folders in data.roots; there is none; "
+        f"{OTHER_WAY}"
+    )
+    raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
+
+
+def _checked_path(requested: str) -> PurePosixPath:
+    """Return the path in a request.
+
+    Raises `Invalid` if it is none, `NotAllowed` if it has ``..``.
+    """
     path = PurePosixPath(requested)
-    if not requested.strip() or "\0" in requested or path == PurePosixPath("."):
+    is_blank = not requested.strip() or path == PurePosixPath(".")
+    if is_blank or "\0" in requested:
         raise Invalid([Problem("file", "must be the path of a file on this server", requested)])
     if ".." in path.parts:
         raise _refuse_path(requested, "must not go up with ..")
+    return path
+
+
+def _roots_for(path: PurePosixPath, roots: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Return the roots that may have a path, each with its real path (without symbolic links)."""
     allowed = []
     for root in roots:
         real_root = Path(os.path.realpath(root))
         is_below = path.is_relative_to(root) or path.is_relative_to(real_root)
         if is_below or not path.is_absolute():
             allowed.append((root, real_root))
-    if not allowed:
-        raise _refuse_path(requested, "must lie below one of the folders in data.roots")
-    for root, real_root in allowed:
-        with suppress(OSError, ValueError):  # unreadable, name too long or not encodable: absent
-            return _open_checked(root / path, real_root, requested)
-    rule = f"must be a file on this server, below one of the folders in data.roots; there is none; {OTHER_WAY}"
-    raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
+    return allowed
 
 
 def _open_checked(path: Path, real_root: Path, requested: str) -> Source:
-    """Open a file and check the real path of the open file, which no later change can move.
+    """Open a file below a root.
 
-    Raises `OSError`, `NotAllowed`, `Invalid`.
+    The real path is that of the open file, so that no later change can replace the checked file.
+    Raises `OSError`, `NotAllowed` if it is outside of the root, `Invalid` if it is not a regular
+    file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -63,4 +86,5 @@ def _open_checked(path: Path, real_root: Path, requested: str) -> Source:
 
 
 def _refuse_path(requested: str, rule: str) -> NotAllowed:
+    """Return the refusal of a path that breaks a rule."""
     return NotAllowed(f"file: {rule} (got {requested!r}); {OTHER_WAY}", reason="PATH_NOT_ALLOWED")

@@ -1,4 +1,4 @@
-"""The port to the storage of tables, models and reports, with the reading that is the same for every kind.
+"""The port to the storages of tables, models and reports, and the reading that all kinds share.
 
 Layout: a folder ``<namespace>/<name>`` with ``data_0``, ``data_1``, … and a JSON file ``metadata``.
 Every ``data_<n>`` of a table is a complete CSV file (UTF-8, comma) with its own header line, so a
@@ -68,15 +68,21 @@ class Storage(ABC):
         name: str,
         start: int = 0,
     ) -> BufferedReader:
-        """Open ``data_<n>`` or ``metadata`` at a byte. Raises `NotFound`."""
+        """Open ``data_<n>`` or ``metadata``, positioned at the byte ``start``.
+
+        Raises `NotFound`.
+        """
 
     @abstractmethod
     def names(self, namespace: str, storage: str = "") -> list[str]:
-        """Return the names in a namespace; empty if it does not exist."""
+        """Return the names in a namespace; empty if it does not exist.
+
+        ``storage`` names one of a node's storages; only `Storages`, which has several, uses it.
+        """
 
     @abstractmethod
     def namespaces(self) -> set[str]:
-        """Return every namespace; some may be empty."""
+        """Return all namespaces, perhaps also empty ones."""
 
     @abstractmethod
     def published(
@@ -86,11 +92,16 @@ class Storage(ABC):
         *,
         overwrite: bool,
     ) -> AbstractContextManager[None]:
-        """Put a table in its place; undone if the block raises. Raises `Conflict`, `Invalid`."""
+        """Put a staged table in its place while the context is open.
+
+        If the block raises, take it back.
+
+        Without ``overwrite`` an existing table is refused. Raises `Conflict`, `Invalid`.
+        """
 
     @abstractmethod
     def parts(self, staging: "Staging", address: Address) -> AbstractContextManager[Parts]:
-        """Begin a write that `published` finishes; if the block raises, nothing is left."""
+        """Begin a write that `published` completes; if the block raises, nothing of it stays."""
 
     @abstractmethod
     def write_metadata(self, address: Address, data: bytes) -> None:
@@ -98,7 +109,7 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, address: Address) -> bool:
-        """Delete all files at an address; return False if there are none. Raises `Invalid`."""
+        """Delete all files at an address; return whether there were any. Raises `Invalid`."""
 
     def taken(self, address: Address) -> bool:
         """Return whether there are any files at an address. Raises `Invalid`."""
@@ -132,6 +143,10 @@ class Storage(ABC):
         return partitions
 
     def _numbered_files(self, address: Address) -> list[Stored]:
+        """Return the files ``data_<n>`` by their numbers, which must have no gap.
+
+        Raises `NotFound`.
+        """
         numbered = []
         for name, file in self.files(address).items():
             number = number_of(name)
@@ -145,7 +160,7 @@ class Storage(ABC):
         return [file for _, file in numbered]
 
     def _files_in_place(self, address: Address) -> list[Stored]:
-        """Return the files of a table registered in place, without hidden and empty ones."""
+        """Return the files of a table registered in place, in order; no hidden or empty ones."""
         shown = []
         for file in self.files(address).values():
             is_hidden = file.name[0] in "._"
@@ -154,9 +169,9 @@ class Storage(ABC):
         return sorted(shown, key=_place_in_order)
 
     def metadata(self, address: Address) -> dict[str, Any]:
-        """Return the content of ``metadata``; empty without the file.
+        """Return the parsed file ``metadata``; empty without the file.
 
-        Raises `Invalid`, `TooLarge`.
+        Raises `Invalid` if it is not a JSON object, `TooLarge` above `LARGEST_JSON`.
         """
         if METADATA not in self.files(address):
             return {}
@@ -169,10 +184,10 @@ class Storage(ABC):
     def sums(
         self, address: Address, progress: Callable[[int], None] = lambda size: None
     ) -> tuple[FileSum, ...]:
-        """Fingerprint the files of the data, and the metadata if there is any. Raises `NotFound`.
+        """Return size and sha256 of each file of the data, then of the metadata, if any.
 
-        ``progress`` is called with the size of each file before it is read, and regularly with 0;
-        an exception from it ends the reading.
+        ``progress`` is called with the size of each file before it is read, and regularly with 0,
+        so that an exception from it ends the reading soon. Raises `NotFound`.
         """
         files = self.partitions(address)
         metadata = self.files(address).get(METADATA)
@@ -186,6 +201,7 @@ class Storage(ABC):
         stored: Stored,
         progress: Callable[[int], None],
     ) -> FileSum:
+        """Return size and sha256 of one file, as far as it was written when the reading began."""
         progress(stored.size)
         digest = hashlib.sha256()
         with self.open_file(address, stored.name) as file:
@@ -199,7 +215,10 @@ class Storage(ABC):
             return FileSum(stored.name, file.tell(), digest.hexdigest())
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
-        """Return a report. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if it is not JSON."""
+        """Return a report's JSON value.
+
+        Raises `NotFound`, `TooLarge` above ``limit`` bytes, and `Invalid` if it is not JSON.
+        """
         first = self.partitions(address)[0]
         return self._read_json_file(address, first.name, address.dataset_id, limit)
 
@@ -210,6 +229,7 @@ class Storage(ABC):
         label: str,
         limit: int,
     ) -> Any:
+        """Return the JSON value of a file, which errors call ``label``. Raises as `read_json`."""
         with self.open_file(address, name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -226,9 +246,10 @@ class Storage(ABC):
         start: int = 0,
         length: int | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes of all partitions, a table's with one header.
+        """Yield the bytes of all partitions in order; of a table, only the first header.
 
-        Raises `NotFound` at the first.
+        ``start`` and ``length`` select a range of these bytes; a length of None means all. Raises
+        `NotFound` at the first byte.
         """
         remaining = sys.maxsize if length is None else length
         for segment in self._segments(address):
@@ -249,9 +270,10 @@ class Storage(ABC):
         start: int,
         length: int,
     ) -> Iterator[bytes]:
-        """Yield up to ``length`` bytes of a segment from a byte on."""
+        """Yield at most ``length`` bytes of a segment, from its byte ``start`` on."""
         with self.open_file(address, segment.name, segment.skipped + start) as file:
-            read = file.read1  # first from the buffer filled by opening, then past it
+            # The first read empties the buffer that opening has filled; the others bypass it.
+            read = file.read1
             while length > 0:
                 data = read(min(CHUNK, length))
                 if not data:
@@ -263,7 +285,7 @@ class Storage(ABC):
             yield b"\n"
 
     def stamp(self, address: Address) -> tuple[int, str]:
-        """Return the length of `stream` and a text that changes with its content.
+        """Return the length of `stream` in bytes, and a text that changes with its content.
 
         Raises `NotFound`.
         """
@@ -287,10 +309,10 @@ class Storage(ABC):
             header = _header_line(file)
         segments = []
         for number, partition in enumerate(partitions):
-            skipped = 0
-            if number > 0 and self._begins_with(address, partition, header):
-                skipped = len(header)
+            is_first = number == 0
             is_last = number == len(partitions) - 1
+            repeats_header = not is_first and self._begins_with(address, partition, header)
+            skipped = len(header) if repeats_header else 0
             lacks_line_end = not is_last and not self._ends_line(address, partition)
             size = partition.size - skipped + lacks_line_end
             segments.append(
@@ -299,17 +321,22 @@ class Storage(ABC):
         return segments
 
     def _begins_with(self, address: Address, partition: Stored, header: bytes) -> bool:
+        """Return whether a partition begins with the header of the first one."""
         with self.open_file(address, partition.name) as file:
             return file.read(len(header)) == header
 
     def _ends_line(self, address: Address, partition: Stored) -> bool:
-        """Return whether a file is empty or ends with a line end."""
+        """Return whether a partition ends with a line feed; an empty one needs none."""
         if not partition.size:
             return True
         with self.open_file(address, partition.name, partition.size - 1) as file:
             return file.read(1) == b"\n"
 
     def _is_table(self, address: Address) -> bool:
+        """Return whether data is a CSV table, by its metadata.
+
+        Data registered in place always is.
+        """
         if address.in_place:
             return True
         try:
@@ -319,9 +346,9 @@ class Storage(ABC):
         return metadata.get("file_type") == "csv" or bool(metadata.get("column_info"))
 
     def columns(self, address: Address) -> list[str]:
-        """Return the header of a table.
+        """Return the names in the header of a table.
 
-        Raises `NotFound`, `Invalid` if it has none or is not CSV.
+        Raises `NotFound`, and `Invalid` if it has no header or is not CSV.
         """
         header = next(self._records(address, self.partitions(address)[0].name), None)
         if not header:
@@ -329,9 +356,10 @@ class Storage(ABC):
         return header
 
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
-        """Yield the rows of a table by partitions, without headers.
+        """Yield the rows of all partitions of a table, without headers.
 
-        Raises `NotFound`, `Invalid` if it is not CSV.
+        A partition's first row is left out only if it repeats the table's header. Raises
+        `NotFound`, and `Invalid` if it is not CSV.
         """
         header = self.columns(address)
         for partition in self.partitions(address):
@@ -342,6 +370,7 @@ class Storage(ABC):
             yield from records
 
     def _records(self, address: Address, name: str) -> Iterator[list[str]]:
+        """Yield the rows of one partition, header included. Raises `Invalid` if it is not CSV."""
         findings = Findings()
         with self.open_file(address, name) as file:
             lines = Lines(file, UTF8, findings, f"{address.dataset_id}/{name}")
@@ -364,7 +393,7 @@ class _Segment(NamedTuple):
 
 
 def _header_line(file: BufferedReader) -> bytes:
-    """Read the first line of a table; empty if a quote in it never closes."""
+    """Return the first line of a table with its line end; b"" if a quoted name in it never ends."""
     header = bytearray()
     quotes = 0
     while len(header) < LARGEST_ROW:
@@ -379,7 +408,7 @@ def _header_line(file: BufferedReader) -> bytes:
 
 
 def number_of(name: str) -> int | None:
-    """Return n of ``data_<n>``, None for another name."""
+    """Return n of ``data_<n>``; None for any other name."""
     if not name.startswith(PARTITION):
         return None
     digits = name.removeprefix(PARTITION)
@@ -408,7 +437,7 @@ def missing(address: Address) -> NotFound:
 
 
 def wrong_names(address: Address) -> list[Problem]:
-    """Return the rules that an address breaks as the path of a folder."""
+    """Return the rules that the namespace and name of an address break as names of folders."""
     folders = [address.namespace]
     if address.in_place:
         folders = address.namespace.split("/")
@@ -423,7 +452,7 @@ def wrong_names(address: Address) -> list[Problem]:
 
 
 def check_names(address: Address) -> None:
-    """Raise `Invalid` for an address that cannot be a folder's."""
+    """Raise `Invalid` for an address whose parts cannot be names of folders."""
     problems = wrong_names(address)
     if problems:
         raise Invalid(problems, reason="NAME_NOT_ALLOWED")

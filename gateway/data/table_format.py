@@ -1,4 +1,4 @@
-"""Recognises the encoding and the delimiter of an uploaded table by its first block."""
+"""Recognises the encoding and the delimiter of a table by the first block of its file."""
 
 import codecs
 import re
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-# bytes of a table that are processed as one piece; the first of them shows the encoding
+# Bytes of a table that are processed as one piece; the first piece shows the encoding.
 BLOCK = 256 * 1024
 _HEADER = 64 * 1024  # bytes within which the first line has to end
 
@@ -17,14 +17,17 @@ _ZIP = b"PK\x03\x04"
 _EXCEL = "an Excel workbook: save its sheet as CSV there (CSV UTF-8), then upload that file"
 # Files that are no CSV, by their first bytes.
 _OTHER_FORMATS = {
-    PARQUET_MAGIC: "Parquet: put it into one of the node's storages, then bfia-gateway data register",
+    PARQUET_MAGIC: (
+        "Parquet: put it into one of the node's storages, then bfia-gateway data register"
+    ),
     _ZIP: _EXCEL,
     b"\xd0\xcf\x11\xe0": _EXCEL,
     b"\x1f\x8b": "compressed (gzip): unpack it, then upload what is in it",
 }
 
-UTF8, GB18030 = "utf-8", "gb18030"
-UTF8_BOM = "utf-8-sig"
+UTF8 = "utf-8"
+GB18030 = "gb18030"
+UTF8_BOM = "utf-8-sig"  # with a byte order mark
 # Python's names of encodings by their names in uploads. In none of them does a character contain
 # the byte of a line end.
 ENCODINGS = {
@@ -35,7 +38,10 @@ ENCODINGS = {
     "big5": "big5",
     "windows-1252": "cp1252",
 }
-OTHER_ENCODING = f"if it is in another encoding, name it: data upload --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
+OTHER_ENCODING = (
+    "if it is in another encoding, name it: data upload --encoding (meta.encoding), "
+    f"one of {', '.join(ENCODINGS)}"
+)
 _ENCODING_NAMES = {UTF8_BOM: "UTF-8 with a byte order mark", "cp1252": "Windows-1252"}
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _DOUBLE_BYTE = re.compile(rb"[\x81-\xfe]([\x40-\x7e\x80-\xfe])")  # a GBK character; its second byte
@@ -46,7 +52,8 @@ _DELIMITERS = {
     "\t": "tab",
     "|": "bar",
 }
-_QUOTED = re.compile('"[^"]*"')
+_QUOTED = re.compile('"[^"]*"')  # a quoted cell, whose content shows no delimiter
+# A line such as ``sep=;`` before the header, by which Excel names the delimiter.
 _SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
 
 
@@ -62,19 +69,13 @@ def recognise_format(
     encoding: str = "",
     delimiter: str = "",
 ) -> Format:
-    """Return the format of an unread file; a given encoding or delimiter is taken as it is.
+    """Return the format of a file, whose position stays at its beginning.
 
-    Raises `Invalid` if the file is not CSV or its delimiter is unclear.
+    A given encoding (Python's name) or delimiter is not checked; "" means unknown. Raises
+    `Invalid` if the file is not CSV, or its delimiter is unclear.
     """
     start = file.peek()[:BLOCK]
-    if start.startswith(_UTF16_BOMS):
-        rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
-        raise Invalid([Problem("file:1", rule, start[:8])])
-    for magic, what in _OTHER_FORMATS.items():
-        if not start.startswith(magic):
-            continue
-        if magic != _ZIP or b"xl/" in start or b"[Content_Types]" in start:
-            raise Invalid([Problem("file", f"must be CSV, this is {what}")])
+    _refuse_other_formats(start)
     encoding = encoding or _recognise_encoding(start)
     delimiter = delimiter or separator_line(file, encoding)
     if not delimiter:
@@ -82,8 +83,25 @@ def recognise_format(
     return Format(encoding, delimiter)
 
 
+def _refuse_other_formats(start: bytes) -> None:
+    """Raise `Invalid` for the first bytes of UTF-16 text, or of a file that is not CSV."""
+    if start.startswith(_UTF16_BOMS):
+        rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
+        raise Invalid([Problem("file:1", rule, start[:8])])
+    for magic, what in _OTHER_FORMATS.items():
+        if not start.startswith(magic):
+            continue
+        # Other zip archives than Excel's may be a table that begins with PK.
+        is_excel = b"xl/" in start or b"[Content_Types]" in start
+        if magic != _ZIP or is_excel:
+            raise Invalid([Problem("file", f"must be CSV, this is {what}")])
+
+
 def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
-    """Return the delimiter from a line ``sep=;`` before the header (Excel's convention); or ""."""
+    """Return the delimiter in a line ``sep=;`` before the header (Excel's convention).
+
+    "" without one.
+    """
     match = _SEPARATOR_LINE.match(file.peek()[:_HEADER].decode(encoding, "replace"))
     if match is None:
         return ""
@@ -91,20 +109,23 @@ def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
 
 
 def encoding_name(encoding: str) -> str:
-    """Return the name of an encoding for messages."""
+    """Return the name of an encoding for messages; ``encoding`` is Python's name."""
     return _ENCODING_NAMES.get(encoding, encoding.upper())
 
 
 def _recognise_encoding(start: bytes) -> str:
-    """Return the encoding of a text; UTF-8 if no other one fits."""
+    """Return the encoding that the first bytes of a text show; UTF-8 if they fit no other one."""
     if start.startswith(codecs.BOM_UTF8):
         return UTF8_BOM
-    if not _decodes(start, UTF8) and _decodes(start, GB18030) and _is_chinese(start):
+    if _decodes(start, UTF8):
+        return UTF8
+    if _decodes(start, GB18030) and _is_chinese(start):
         return GB18030
     return UTF8
 
 
 def _decodes(start: bytes, encoding: str) -> bool:
+    """Return whether the first bytes of a text are valid; its block may end inside a character."""
     is_whole_file = len(start) < BLOCK
     try:
         codecs.getincrementaldecoder(encoding)().decode(start, is_whole_file)
@@ -114,16 +135,20 @@ def _decodes(start: bytes, encoding: str) -> bool:
 
 
 def _is_chinese(start: bytes) -> bool:
-    """Tell GB18030 from Western text, in which a plain letter mostly follows an accented one."""
+    """Return whether bytes that are valid in GB18030 are Chinese rather than Western text.
+
+    In Western text, a plain letter mostly follows an accented one; in Chinese text, the second byte
+    of most characters is above ASCII.
+    """
     second_bytes: list[bytes] = _DOUBLE_BYTE.findall(start)
     high = [byte for byte in second_bytes if byte >= b"\x80"]
     return 2 * len(high) > len(second_bytes)
 
 
 def _recognise_delimiter(text: str) -> str:
-    """Return the delimiter of the first line, a comma if it has none.
+    """Return the delimiter of the first line; a comma if it has none.
 
-    Raises `Invalid` if several delimiters occur.
+    Raises `Invalid` if several delimiters occur outside of quotes.
     """
     unquoted = _QUOTED.sub("", text).removeprefix("\ufeff").lstrip("\r\n")
     header = unquoted.partition("\n")[0]

@@ -1,7 +1,7 @@
 """Reads an uploaded table row by row, with line numbers, and collects its problems.
 
-Memory is bounded for any input: lines, rows and cells have size limits, and of each kind of problem
-only the first few are kept.
+Memory is bounded for any input: lines, rows and cells have limits, and only the first few problems
+of each kind are kept.
 """
 
 import codecs
@@ -27,8 +27,8 @@ _BOM = "\ufeff"
 
 _BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
 
-# For the fast path: expressions of cells by the type of their column. They match only a part of
-# the cells that the reader of rows takes for that type.
+# For the fast path: the expression of a cell by the type of its column. It matches only cells that
+# the reader of rows takes for that type, but not all of them.
 _EXPRESSIONS = {
     "": "",
     "boolean": "true|false|True|False|TRUE|FALSE",
@@ -70,33 +70,41 @@ class Findings:
         problems.append(Problem(path, _printable(rule, _LONGEST_RULE), got))
 
     def more(self, kind: str, count: int) -> None:
-        """Count further problems of a kind without listing them."""
+        """Count further problems of a kind, which are not kept."""
         if count:
             self._uncounted[kind] = self._uncounted.get(kind, 0) + count
 
     def error(self, reason: str | None = None) -> Invalid:
-        """Return an error with all problems."""
+        """Return the error with all problems, and the number of further ones of each kind."""
         listed: list[Problem] = []
         for kind, problems in self._problems.items():
-            unlisted = self._uncounted.get(kind, 0)
-            where = ""
-            further_lines = _further_lines(problems)
-            if further_lines:
-                listed.append(problems[0])
-                unlisted += len(problems) - 1
-                lines = ", ".join(further_lines[:_LINES_NAMED])
-                if unlisted > _LINES_NAMED:
-                    lines += ", …"
-                where = f", in lines {lines}"
-            else:
-                listed += problems
-            if unlisted:
-                listed.append(Problem("file", f"{unlisted} more of this kind: {kind}{where}"))
+            listed += self._listed(kind, problems)
         return Invalid(listed, reason=reason)
+
+    def _listed(self, kind: str, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems of one kind as the error lists them.
+
+        If each is in a line of its own, only the first is repeated; of the others the lines are
+        named.
+        """
+        unlisted = self._uncounted.get(kind, 0)
+        further_lines = _further_lines(problems)
+        listed = list(problems)
+        where = ""
+        if further_lines:
+            listed = [problems[0]]
+            unlisted += len(problems) - 1
+            lines = ", ".join(further_lines[:_LINES_NAMED])
+            if unlisted > _LINES_NAMED:
+                lines += ", …"
+            where = f", in lines {lines}"
+        if unlisted:
+            listed.append(Problem("file", f"{unlisted} more of this kind: {kind}{where}"))
+        return listed
 
 
 def _further_lines(problems: Sequence[Problem]) -> list[str]:
-    """Return the lines of all problems but the first, if each is in a line of its own."""
+    """Return the lines of all problems but the first, if each has a line of its own; else empty."""
     lines = [problem.path.rpartition(":")[2] for problem in problems]
     if len(set(lines)) < len(lines) or not all(map(str.isdecimal, lines)):
         return []
@@ -118,7 +126,7 @@ def _printable(text: str, longest: int) -> str:
 class Lines:
     """The decoded lines of a file, numbered from 1.
 
-    NUL bytes and undecodable bytes are findings.
+    NUL bytes and bytes that are invalid in the encoding are reported, and left out or replaced.
     """
 
     def __init__(
@@ -130,7 +138,11 @@ class Lines:
         *,
         keep: bool = False,
     ) -> None:
-        """``keep``: keep the raw lines for `take`."""
+        """Begin at a file's position.
+
+        - ``name``: of the file, for problems
+        - ``keep``: keep the raw lines for `take`
+        """
         self.name = name
         self.number = 0  # of the line read last
         self.bytes = 0  # read so far
@@ -143,6 +155,7 @@ class Lines:
         self._raw: list[bytes] = []
 
     def __iter__(self) -> Iterator[str]:
+        """Yield the lines with their line ends. Raises `Invalid` for a row that is too long."""
         while True:
             raw = self.pending + self._file.readline(LARGEST_ROW + 1)
             if not raw:
@@ -154,7 +167,10 @@ class Lines:
             self.bytes += len(raw)
             self.row_bytes += len(raw)
             if self.row_bytes > LARGEST_ROW:
-                rule = f"must have rows of at most {LARGEST_ROW} bytes; is a quote not closed, or is this not CSV?"
+                rule = (
+                    f"must have rows of at most {LARGEST_ROW} bytes; "
+                    "is a quote not closed, or is this not CSV?"
+                )
                 self._add("row size", rule)
                 raise self._findings.error()
             text = self._decode(raw)
@@ -163,6 +179,7 @@ class Lines:
             yield text
 
     def _decode(self, raw: bytes) -> str:
+        """Return the text of the line read last, and report the bytes that are no text."""
         if b"\0" in raw:
             self._add("NUL bytes", "must not hold NUL bytes", raw[:80])
             raw = raw.replace(b"\0", b"")
@@ -170,11 +187,15 @@ class Lines:
             return raw.decode(self._encoding)
         except UnicodeDecodeError as error:
             surroundings = raw[max(0, error.start - 10) : error.start + 10]
-            rule = f"must be {encoding_name(self._encoding)} text, byte {error.start + 1} is not; {OTHER_ENCODING}"
+            rule = (
+                f"must be {encoding_name(self._encoding)} text, byte {error.start + 1} is not; "
+                f"{OTHER_ENCODING}"
+            )
             self._add("encoding", rule, surroundings)
             return raw.decode(self._encoding, errors="replace")
 
     def _add(self, kind: str, rule: str, got: Any = None) -> None:
+        """Report a problem of the line read last."""
         self._findings.add(kind, f"{self.name}:{self.number}", rule, got)
 
     def take(self) -> bytes:
@@ -189,9 +210,10 @@ def rows(
     delimiter: str,
     findings: Findings,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row with the number of its first line, skipping empty lines.
+    """Yield every row with the number of its first line; empty lines are left out.
 
-    An oversized cell ends the rows: after a quote that is not closed, nothing can be read as rows.
+    Faulty rows are reported. An oversized cell ends the rows: after a quote that is not closed,
+    nothing can be read as rows.
     """
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
@@ -211,6 +233,7 @@ def rows(
 
 
 def _explained(error: csv.Error) -> str:
+    """Return the meaning of an error of Python's reader of CSV; its own text if it is unknown."""
     text = str(error)
     if "field larger" in text:
         return (
@@ -238,7 +261,11 @@ class Block(NamedTuple):
 
 
 class Table:
-    """The rows of a table in blocks, and the narrowest of int, float, boolean and string per column."""
+    """The rows of a table in blocks, and the type of each column.
+
+    That is the narrowest of int, float, boolean and string which fits all cells read so far; ""
+    while they are all empty.
+    """
 
     def __init__(
         self,
@@ -247,8 +274,9 @@ class Table:
         match_id: str,
         findings: Findings,
     ) -> None:
+        """Begin after the header; ``match_id`` is the name of a column, "" without one."""
         self.columns = columns
-        self.kinds = [""] * len(columns)  # types so far; "" for columns with empty cells only
+        self.kinds = [""] * len(columns)  # the types so far
         self.id_at: int | None = None  # index of the match ids' column
         if match_id in columns:
             self.id_at = columns.index(match_id)
@@ -262,9 +290,10 @@ class Table:
         lines: Lines,
         source: Iterator[tuple[int, list[str]]],
     ) -> Iterator[Block]:
-        """Yield the rest of a file; the last block is empty. ``source`` yields its rows one by one.
+        """Yield the rest of a file; the last block is empty.
 
-        The fast path takes a block from the file's buffer, the other path reads its rows.
+        ``lines`` and ``source`` are the file's lines and rows. The fast path takes a block from the
+        file's buffer, the other path reads it row by row.
         """
         while True:
             ahead = file.peek()
@@ -283,6 +312,7 @@ class Table:
                 return
 
     def _plain_block(self, sent: bytes, stored: bytes, lines: Lines) -> Block:
+        """Return a block of the fast path, given its bytes in the file and in stored form."""
         keys = self._plain.ids(stored)
         count = len(keys) or stored.count(b"\n")
         first_line = lines.number + 1
@@ -297,7 +327,7 @@ class Table:
         source: Iterator[tuple[int, list[str]]],
         lines: Lines,
     ) -> Block:
-        """Read the rows up to the one that ends at or after the byte ``end``."""
+        """Read rows, up to the one that ends at or after the byte ``end`` of the file."""
         count = 0
         valid = []
         for line, row in _until(end, source, lines):
@@ -317,6 +347,7 @@ class Table:
         return Block(lines.take(), count, [line for line, _ in valid], keys, rows=cells)
 
     def _widen_kinds(self, cells: Sequence[list[str]]) -> None:
+        """Adapt the types of the columns to further rows."""
         for index, column in enumerate(zip(*cells, strict=True)):
             kind = self.kinds[index]
             if kind != "string":
@@ -336,16 +367,25 @@ def _until(
 
 
 def _widened(kind: str, cells: list[str]) -> str:
-    """Return the narrowest type of these cells and of earlier ones, whose type is ``kind``."""
+    """Return the narrowest type of some cells and of earlier ones, whose type is ``kind``.
+
+    A kind of "" means that there were none; it is never string.
+    """
     if not cells:
         return kind
-    if kind in ("", "boolean") and all(cell in _BOOLEANS for cell in cells):
+    are_booleans = _BOOLEANS.issuperset(cells)
+    if kind in ("", "boolean") and are_booleans:
         return "boolean"
     if kind == "boolean":
         return "string"
-    if "_" in "".join(cells):  # Python reads 1_000 as a number, others don't
+    return _narrowest_number(cells, may_be_int=kind in ("", "int"))
+
+
+def _narrowest_number(cells: list[str], *, may_be_int: bool) -> str:
+    """Return the narrowest of int, float and string that fits some cells."""
+    if "_" in "".join(cells):  # Python reads 1_000 as a number, other programs do not
         return "string"
-    if kind in ("", "int") and _parse_all(int, cells):
+    if may_be_int and _parse_all(int, cells):
         return "int"
     if _parse_all(float, cells):
         return "float"
@@ -353,6 +393,7 @@ def _widened(kind: str, cells: list[str]) -> str:
 
 
 def _parse_all(parse: type[int] | type[float], cells: list[str]) -> bool:
+    """Return whether a type can be read from all cells."""
     try:
         for _ in map(parse, cells):
             pass
@@ -362,12 +403,13 @@ def _parse_all(parse: type[int] | type[float], cells: list[str]) -> bool:
 
 
 class PlainBlocks:
-    """The fast path: blocks of lines without quotes whose cells have the types known so far.
+    """The fast path: blocks of lines without quotes, whose cells have the types known so far.
 
-    One expression checks a whole block. Everything it matches, the reader of rows accepts too.
+    One expression checks a whole block. The reader of rows accepts everything that it matches.
     """
 
     def __init__(self, form: Format, id_at: int | None) -> None:
+        """Take the format of the file, and the index of the match ids' column, if any."""
         self._form = form
         self._id_at = id_at
         self._kinds: list[str] = []
@@ -381,14 +423,15 @@ class PlainBlocks:
         return self._ids.findall(b"\n" + memoryview(stored)[:-1])
 
     def stored(self, block: bytes, kinds: list[str]) -> bytes:
-        """Return a block in stored form; empty if it does not qualify."""
+        """Return a block in stored form; b"" if it does not qualify for the fast path.
+
+        ``kinds`` are the types of the columns.
+        """
         delimiter = self._form.delimiter
-        if delimiter not in _PLAIN_DELIMITERS or len(kinds) > _PLAIN_COLUMNS or b'"' in block:
+        is_plain = delimiter in _PLAIN_DELIMITERS and b'"' not in block
+        if not is_plain or len(kinds) > _PLAIN_COLUMNS:
             return b""
-        try:
-            block = self._as_utf8(block)
-        except UnicodeDecodeError:
-            return b""
+        block = self._as_utf8(block)
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
         if kinds != self._kinds:
@@ -403,20 +446,25 @@ class PlainBlocks:
         return block
 
     def _as_utf8(self, block: bytes) -> bytes:
-        """Return the block in UTF-8; empty if it contains a byte order mark.
-
-        Raises `UnicodeDecodeError`.
-        """
-        if self._form.encoding not in (UTF8, UTF8_BOM):
-            return block.decode(self._form.encoding).encode()
-        if block.isascii():
-            return block
+        """Return a block in UTF-8; b"" if it is invalid or contains a byte order mark."""
+        try:
+            if self._form.encoding not in (UTF8, UTF8_BOM):
+                return block.decode(self._form.encoding).encode()
+            if block.isascii():
+                return block
+            block.decode()
+        except UnicodeDecodeError:
+            return b""
         if codecs.BOM_UTF8 in block:
             return b""
-        block.decode()
         return block
 
     def _expression(self, kinds: list[str]) -> Any:
+        """Return the compiled expression of one or more rows with columns of these types.
+
+        A cell may be empty, except in a table of one column, where an empty line is no row, and in
+        the column of the match ids.
+        """
         character = rf'[^",\n\r\x00{self._form.delimiter}]'
         optional = "?" if len(kinds) > 1 else ""
         cells = []

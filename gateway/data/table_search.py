@@ -1,4 +1,4 @@
-"""A bounded search of a storage for tables, used to find unregistered ones."""
+"""A bounded search of a storage for tables, in order to find unregistered ones."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ FIRST_PARTITION = f"{PARTITION}0"
 
 @dataclass(frozen=True)
 class TableSearch:
-    """Filter and bounds of a search."""
+    """The filters and the bounds of a search."""
 
-    namespace: str  # only in this namespace; empty: in all
-    skips_namespace: Callable[[str], bool]
-    skips: Callable[[Address], bool]
-    max_tables: int
+    namespace: str  # the only one to be searched; "": all
+    skips_namespace: Callable[[str], bool]  # whether a namespace is not searched
+    skips: Callable[[Address], bool]  # whether a table is left out of the result
+    max_tables: int  # of one storage
     seconds: float  # for the whole search of one storage
 
     def deadline(self) -> float:
@@ -25,13 +25,16 @@ class TableSearch:
         return time.monotonic() + self.seconds
 
     def accepts_namespace(self, namespace: str) -> bool:
-        """Return whether tables of the namespace are searched for."""
+        """Return whether the search includes a namespace."""
         if self.namespace not in ("", namespace):
             return False
         return not self.skips_namespace(namespace)
 
     def accepts(self, address: Address) -> bool:
-        """Return whether a table at the address belongs to the result."""
+        """Return whether a table at an address belongs to the result.
+
+        A table whose names are not allowed does not, since nothing could use it.
+        """
         return not wrong_names(address) and not self.skips(address)
 
 

@@ -16,7 +16,7 @@ from engines import files as engines_files
 from engines import logs as engines_logs
 from engines.base import DiskUse, EngineError, Mount, NoSpace
 from gateway.data.reading import nearest_existing
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.data.storage import check_names
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run

@@ -20,7 +20,8 @@ from gateway.bootstrap.parts import storages
 from gateway.config.schema import Settings
 from gateway.data import credentials
 from gateway.data.reading import nearest_existing
-from gateway.data.remote_storage import HDFS, S3, Remote, RemoteStorage
+from gateway.data.remote import HDFS, S3, Remote
+from gateway.data.remote_storage import RemoteStorage
 from gateway.data.workspace import is_disk_full, try_to_write
 from gateway.diagnostics.installation import (
     Installation,

@@ -22,7 +22,7 @@ from gateway.data import remote_storage
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover, leftovers
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, StorageAway, StorageFailed, TooLarge
@@ -303,7 +303,7 @@ SENDER = """
 import os, signal, sys
 from pathlib import Path
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.data.combined_storage import Storages
 from gateway.domain.run import Address
 
@@ -461,8 +461,9 @@ def has_rows(storage: Storages, address: Address, rows: list[list[str]]) -> bool
 
 @pytest.mark.s3
 def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data_and_returns(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_storage, "TIMEOUT", 1.0)
-    monkeypatch.setattr(remote_storage, "RETRIES", 1)
+    for module in ("remote", "remote_storage"):
+        monkeypatch.setattr(f"gateway.data.{module}.TIMEOUT", 1.0)
+        monkeypatch.setattr(f"gateway.data.{module}.RETRIES", 1)
     with real.bucket() as place:
         direct = remote_of(place)
         with Proxy(direct.host, direct.port) as between:
@@ -571,7 +572,7 @@ STRANGER = """
 import sys
 from pathlib import Path
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.data.combined_storage import Storages
 from gateway.domain.run import Address
 from gateway.errors import StorageFailed

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.loader import load
-from gateway.data.remote_storage import Remote, RemoteStorage
+from gateway.data.remote import Remote
+from gateway.data.remote_storage import RemoteStorage
 from gateway.diagnostics.machine import storages_of
 from gateway.errors import Invalid, StorageFailed
 from tests.e2e.nodes import ROOT
@@ -21,7 +22,7 @@ from pathlib import Path
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from tests.storages import upload

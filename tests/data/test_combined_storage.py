@@ -25,7 +25,8 @@ from gateway.data import remote_storage
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote, RemoteParts
+from gateway.data.remote import Remote
+from gateway.data.remote_parts import RemoteParts
 from gateway.data.s3_reader import ObjectReader
 from gateway.data.upload import Upload
 from gateway.diagnostics.machine import storages_of
@@ -255,7 +256,7 @@ def test_an_object_of_s3_is_read_from_its_end_and_to_its_end() -> None:
 def test_a_table_of_many_partitions_is_sent_with_few_files_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.data.remote_storage.PIECE", 100)
+    monkeypatch.setattr("gateway.data.remote_parts.PIECE", 100)
     operator, opened = opendal.Operator("memory"), []
 
     class Counting:

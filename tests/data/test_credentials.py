@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from gateway.data import credentials
 from gateway.data.credentials import policy
-from gateway.data.remote_storage import Remote
+from gateway.data.remote import Remote
 from gateway.domain.run import Address
 from gateway.errors import StorageAway, StorageFailed
 from tests import storages as real

@@ -1,0 +1,190 @@
+"""The address and credentials of a storage elsewhere (S3, HDFS), and its clients."""
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import certifi
+from opendal import Operator
+from opendal.layers import RetryLayer, TimeoutLayer
+
+from gateway.errors import StorageAway, StorageFailed
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+
+# Kinds of storages, by their names in ``storageEngine``; FILE is the node's own folder.
+S3 = "s3"
+HDFS = "hdfs"
+FILE = "file"
+
+# Addressing of S3: the bucket in the path, before the host, or detected at the first request.
+AUTO = "auto"
+PATH = "path"
+VIRTUAL = "virtual"
+
+TIMEOUT = 20.0  # seconds for one request
+RETRIES = 3  # of a request
+# Statuses of HTTP after which the same request may succeed later.
+_BUSY_STATUSES = (409, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Address and credentials of a storage elsewhere."""
+
+    name: str
+    kind: str  # s3 or hdfs
+    host: str
+    port: int
+    folder: str  # bucket of S3, or the folder of HDFS with all data
+    username: str = ""  # access key of S3, or user of HDFS
+    password: str = ""
+    token: str = ""  # of temporary credentials of S3
+    tls: bool = False
+    region: str = "us-east-1"
+    role: str = ""  # of S3, assumed for each run; empty: runs get the node's credentials
+    datanodes: tuple[str, ...] = ()  # ``address:port`` from which HDFS serves its blocks
+    addressing: str = PATH  # of S3: AUTO, PATH or VIRTUAL
+
+    def operator(self) -> Operator:
+        """Return a new client for reading and writing, with timeouts and retries."""
+        operator = self._hdfs_operator() if self.kind == HDFS else self._s3_operator()
+        return operator.layer(TimeoutLayer(timeout=TIMEOUT, io_timeout=TIMEOUT))
+
+    def _hdfs_operator(self) -> Operator:
+        """Return a client of HDFS."""
+        if self.username:
+            # The library takes the user only from the environment: all storages share one.
+            os.environ["HADOOP_USER_NAME"] = self.username
+        name_node = f"hdfs://{self.host}:{self.port}"
+        return Operator("hdfs-native", name_node=name_node, root=self.folder)
+
+    def _s3_operator(self) -> Operator:
+        """Return a client of S3, which takes nothing from the machine's own configuration of S3."""
+        _ensure_certificate_authorities()
+        options = {
+            "endpoint": self.endpoint,
+            "bucket": self.folder,
+            "region": self.region,
+            "access_key_id": self.username,
+            "secret_access_key": self.password,
+            "disable_config_load": "true",
+            "disable_ec2_metadata": "true",
+        }
+        if self.addressing == VIRTUAL:
+            options["enable_virtual_host_style"] = "true"
+        if self.token:
+            options["session_token"] = self.token
+        # Not for HDFS, whose client retries by itself. Delays are in seconds.
+        retries = RetryLayer(
+            max_times=RETRIES,
+            min_delay=0.2,
+            max_delay=2.0,
+        )
+        return Operator("s3", **options).layer(retries)
+
+    @contextmanager
+    def client(self, service: str, denial: str = "denies access") -> Iterator[Any]:
+        """Yield a client for requests that `operator` does not offer: of S3 or its ``sts``.
+
+        Errors inside the context are raised as `StorageAway` if the server cannot be reached or is
+        busy, and as `StorageFailed`, with the text ``denial``, if it refuses a request.
+        """
+        # Imported late, as in `_client`.
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+        try:
+            yield _client(self, service)
+        except ClientError as error:
+            code = client_error_code(error)
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status in _BUSY_STATUSES:
+                raise StorageAway(f"storage {self.name} is busy: {code}") from None
+            raise StorageFailed(f"storage {self.name} {denial}: {code}") from None
+        except BotoCoreError as error:
+            text = f"storage {self.name} cannot be reached: {type(error).__name__}"
+            raise StorageAway(text) from None
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The addresses that a run must reach to use the storage, as ``host:port``."""
+        host = self.host
+        if self.addressing == VIRTUAL:
+            host = f"{self.folder}.{host}"
+        return (f"{host}:{self.port}", *self.datanodes)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of S3's interface."""
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://{self.host}:{self.port}"
+
+    def url(self) -> str:
+        """Return ``system.storage`` of a container (component layer 4.2), credentials included."""
+        values = {"username": self.username, "password": self.password}
+        if self.kind == HDFS:
+            values["dir"] = self.folder
+        else:
+            values["bucket"] = self.folder
+            values["token"] = self.token
+            if self.region != Remote.region:  # the default
+                values["region"] = self.region
+        if self.tls:
+            values["scheme"] = "https"
+        if self.addressing == VIRTUAL:
+            values["addressing"] = VIRTUAL
+        present = {name: value for name, value in values.items() if value}
+        query = urlencode(present, quote_via=quote)
+        return f"{self.kind}://{self.host}:{self.port}?{query}"
+
+
+@cache
+def _ensure_certificate_authorities() -> None:
+    """Set certificate authorities for the library on a machine without any.
+
+    The library fails there even for plain http.
+    """
+    paths = ssl.get_default_verify_paths()
+    has_folder = paths.capath is not None and bool(os.listdir(paths.capath))
+    if not paths.cafile and not has_folder:
+        os.environ["SSL_CERT_FILE"] = certifi.where()
+
+
+@cache
+def _client(remote: Remote, service: str) -> Any:
+    """Return botocore's client of a service; building one takes long, so it is kept."""
+    import botocore.session  # noqa: PLC0415 - a node without S3 starts sooner without it
+    from botocore.config import Config  # noqa: PLC0415
+
+    addressing = VIRTUAL if remote.addressing == VIRTUAL else PATH
+    config = Config(
+        connect_timeout=5,
+        read_timeout=20,
+        retries={"max_attempts": 2},
+        proxies={},
+        s3={"addressing_style": addressing},
+    )
+    return botocore.session.Session().create_client(
+        service,
+        endpoint_url=remote.endpoint,
+        region_name=remote.region,
+        aws_access_key_id=remote.username,
+        aws_secret_access_key=remote.password,
+        aws_session_token=remote.token or None,
+        config=config,
+    )
+
+
+def client_error_code(error: "ClientError") -> str:
+    """Return the code of an error response; "" without one.
+
+    Some servers put it one level higher than S3 does.
+    """
+    code = error.response.get("Error", {}).get("Code")
+    return str(code or error.response.get("Code", ""))
