@@ -1,8 +1,9 @@
 """The output of this node's runs: by task and level for platforms, by run and stream for operators.
 
-Lines are numbered from 0. A line keeps its number for each choice of task, level, role and stream:
-while the run continues, after its container is removed, after a restart. `gateway.data.log_copies`
-keeps the output of running containers, `gateway.data.log_ledger` the order of the lines.
+Lines are numbered from 0. For each choice of task, level, role and stream, a line keeps its number:
+while the run continues, after its container is removed, and after a restart.
+`gateway.data.log_copies` keeps the output of running containers, `gateway.data.log_ledger` the
+order of the lines.
 
 Files below ``config.log.path`` are not included, as vendors repeat their printed output there. A
 run's token and the secret of its callback are replaced by asterisks, and colours are removed.
@@ -20,7 +21,7 @@ from typing import BinaryIO
 
 from engines.base import Engine
 from engines.logs import STREAMS
-from gateway.data.log_copies import LogCopies
+from gateway.data.log_copies import CopyState, LogCopies
 from gateway.data.log_ledger import (
     Segment,
     begin_ledger,
@@ -72,7 +73,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class _Log:
-    """The requested runs and the positions of their lines."""
+    """The runs of a request, and the positions of their lines."""
 
     runs: tuple[Run, ...]
     segments: tuple[Segment, ...] = ()
@@ -81,7 +82,7 @@ class _Log:
 
 
 def _at_this_gateway(owner: str) -> str:
-    """Return the other gateway that has the files of an owner's runs: none."""
+    """Return "": this gateway has the files of every owner's runs."""
     return ""
 
 
@@ -97,7 +98,11 @@ class RunLogs:
         monotonic: Callable[[], float] = time.monotonic,
         elsewhere: Callable[[str], str] = _at_this_gateway,
     ) -> None:
-        """``elsewhere`` returns the other gateway with the files of a run's owner; empty for this one."""
+        """Read logs of the runs in the store, from an engine and a workspace.
+
+        ``elsewhere`` returns the other gateway that has the files of an owner's runs; "" for this
+        one.
+        """
         self._node = node
         self._store = store
         self._workspace = workspace
@@ -110,7 +115,10 @@ class RunLogs:
             return
         gateway = self._elsewhere(run.owner)
         if gateway:
-            text = f"the log of {run.task_name} as {run.party.label} is at {gateway} of this node, which ran it"
+            text = (
+                f"the log of {run.task_name} as {run.party.label} is at {gateway} of this node, "
+                "which ran it"
+            )
             raise NotFound(text, reason="LOG_ELSEWHERE")
 
     # ------------------------------------------------------------ by task
@@ -123,7 +131,11 @@ class RunLogs:
         length: int | None = None,
         role: str = "",
     ) -> Excerpt:
-        """Return lines of a task, of a level or worse, from a number on.
+        """Return lines of a task's runs, from the number ``start`` on.
+
+        - ``level``: only lines of this level or worse
+        - ``length``: at most so many lines; None: as many as a response holds
+        - ``role``: only runs of this role or party (``guest``, ``guest.0``); "": all
 
         Raises `NotFound`, `Busy`.
         """
@@ -192,10 +204,7 @@ class RunLogs:
         length: int | None,
         level: Level = Level.DEBUG,
     ) -> Excerpt:
-        """Return lines of one run, of a level or worse, from a number on.
-
-        Raises `NotFound`, `Busy`.
-        """
+        """Return lines of one run, as `read` does for a task."""
         local = self._store.local_jobs.get(job_id)
         task_runs = local.runs_of(run.task_id)
         newest = tuple(r for r in task_runs if r.run_id == run.run_id)
@@ -212,7 +221,8 @@ class RunLogs:
     ) -> _Log:
         """Record the new lines of some runs of a task; return the positions of all their lines.
 
-        Raises `NotFound` (LOG_ELSEWHERE), `Busy`.
+        ``task_runs`` are all runs of the task, which share a ledger. Raises `NotFound`
+        (LOG_ELSEWHERE), `Busy`.
         """
         over = all(run.over for run in runs)
         launched = [run for run in runs if run.launch.state is not CallState.IDLE]
@@ -220,38 +230,49 @@ class RunLogs:
             self.check_here(run)
         if not any(self._has_log(run) for run in launched):
             return _Log(runs, over=over)
-        problems = []
         try:
             with self._ledger(task_runs) as file:
                 segments = read_ledger(file)
-                ends = {(segment.run, segment.stream): segment.end for segment in segments}
-                for run in launched:
-                    copy = self._copies.refresh(run)
-                    over = over and copy.complete
-                    if copy.problem:
-                        problems.append(f"{run.party.label}: {copy.problem}")
-                    for stream in STREAMS:
-                        start = ends.get((run.name, stream), 0)
-                        paths = self._copies.paths(run, stream)
-                        new = new_segments(paths, run.name, stream, start, complete=copy.complete)
-                        extend_ledger(file, segments, new)
+                copies = [self._record_new_lines(file, segments, run) for run in launched]
         except OSError as error:
             text = f"the logs cannot be read now: {error.strerror}"
             raise Busy(text, reason="LOGS_UNREADABLE") from error
         names = {run.name for run in runs}
-        chosen = [s for s in segments if s.run in names and s.stream in streams]
-        return _Log(runs, tuple(chosen), over, "; ".join(problems))
+        chosen = [
+            segment for segment in segments if segment.run in names and segment.stream in streams
+        ]
+        is_complete = over and all(copy.complete for copy in copies)
+        problems = [
+            f"{run.party.label}: {copy.problem}"
+            for run, copy in zip(launched, copies, strict=True)
+            if copy.problem
+        ]
+        return _Log(runs, tuple(chosen), is_complete, "; ".join(problems))
+
+    def _record_new_lines(self, file: BinaryIO, segments: list[Segment], run: Run) -> CopyState:
+        """Copy a run's output, and add its new lines to the ledger. Raises `OSError`."""
+        copy = self._copies.refresh(run)
+        ends = {segment.stream: segment.end for segment in segments if segment.run == run.name}
+        for stream in STREAMS:
+            start = ends.get(stream, 0)
+            paths = self._copies.paths(run, stream)
+            new = new_segments(paths, run.name, stream, start, complete=copy.complete)
+            extend_ledger(file, segments, new)
+        return copy
 
     def _has_log(self, run: Run) -> bool:
-        """Return whether a run has a log or may get one.
+        """Return whether a run has a log or may still get one.
 
-        Logs of ended runs may have been deleted.
+        Logs of ended runs may be deleted.
         """
         return not run.over or self._workspace.logs(run).exists()
 
     @contextmanager
     def _ledger(self, task_runs: tuple[Run, ...]) -> Iterator[BinaryIO]:
-        """Open the ledger of a task, in the folder of its first run's logs, for this thread alone."""
+        """Open the ledger of a task for this thread alone.
+
+        It is in the folder with the logs of the task's first run.
+        """
         folder = self._workspace.logs(task_runs[0])
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lines.txt").open("a+b") as file:
@@ -268,6 +289,7 @@ class RunLogs:
         start: int,
         length: int | None,
     ) -> Excerpt:
+        """Return the requested lines of a log, as many as a response may have."""
         total = sum(segment.count(level) for segment in log.segments)
         requested = max(0, total - start)
         if length is not None:
@@ -307,8 +329,9 @@ class RunLogs:
 
 
 def _runs_of(local: LocalJob, role: str, index: int, task: str) -> list[Run]:
-    """Return a party's runs of a task, named by its name or else by its id."""
-    party_runs = [r for r in local.runs if (r.party.role, r.party.index) == (role, index)]
+    """Return a party's runs of a task, given by its name or else by its id."""
+    label = f"{role}.{index}"
+    party_runs = [run for run in local.runs if run.party.label == label]
     by_name = [run for run in party_runs if run.task_name == task]
     if by_name:
         return by_name
@@ -316,7 +339,10 @@ def _runs_of(local: LocalJob, role: str, index: int, task: str) -> list[Run]:
 
 
 def _within_limits(lines: Iterable[LogLine], requested: int) -> tuple[LogLine, ...]:
-    """Return the first lines, as many as are requested and fit into a response, but at least one."""
+    """Return the first lines: as many as requested, within the limits of a response.
+
+    At least one line is returned, however long it is.
+    """
     chosen: list[LogLine] = []
     size = 0
     for line in islice(lines, min(requested, MOST_LINES)):
@@ -335,7 +361,10 @@ def _has_level(line: RawLine, stream: str, level: Level) -> bool:
 
 
 def _shown_text(line: RawLine, run: Run) -> str:
-    """Return the text of a line without line end, escape sequences and secrets, cut to `LONGEST_LINE`."""
+    """Return a line's text without its line end, escape sequences and secrets.
+
+    A text longer than `LONGEST_LINE` is cut, and says how much is left out.
+    """
     text = _ESCAPES.sub(b"", line.head)  # before the secrets, which they may interrupt
     for secret in (run.run_id, run.token):
         if secret:
@@ -349,4 +378,5 @@ def _shown_text(line: RawLine, run: Run) -> str:
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
+    """Return as many asterisks as a secret has characters."""
     return b"*" * len(match[0])

@@ -1,4 +1,4 @@
-"""The archive in which a model travels from one node to another: a zip of ``manifest.json`` and the files.
+"""The archive in which a model travels between nodes: a zip of ``manifest.json`` and the files.
 
 The manifest names every file with its size and sha256. A member is called ``guest.0/1/data_0``
 (party, number of the part, file); any other member is refused. Names in an archive never become
@@ -140,7 +140,7 @@ def write(storage: Storage, models: Sequence[PartyModel]) -> Iterator[bytes]:
 
 
 def part_as_dict(part: ModelPart) -> dict[str, Any]:
-    """Return a part for JSON, without its address, which differs from node to node."""
+    """Return a part for JSON without its address, which is another one at each node."""
     files = []
     for file in part.files:
         files.append({"name": file.name, "size": file.size, "sha256": file.sha256})
@@ -172,6 +172,7 @@ def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
 
 
 def _party_as_dict(party: Party) -> dict[str, Any]:
+    """Return a party in the form of `_PartyEntry`."""
     return {
         "role": party.role,
         "index": party.index,
@@ -180,6 +181,7 @@ def _party_as_dict(party: Party) -> dict[str, Any]:
 
 
 def _model_as_dict(model: PartyModel) -> dict[str, Any]:
+    """Return a party's model in the form of `_ModelEntry`."""
     return {
         "role": model.party.role,
         "index": model.party.index,
@@ -243,9 +245,10 @@ def unpack(
     models: Sequence[PartyModel],
     storage: Storages,
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Unpack the models' files into staging folders, and yield a function that publishes them.
+    """Unpack the models' files into staging folders; yield a function that publishes them.
 
-    Entering the context that this function returns publishes all parts or none. Raises `Invalid`.
+    The function returns a context: entering it publishes all parts, and if its block raises, none
+    stays. Raises `Invalid`.
     """
     with ExitStack() as stack, _open_archive(path) as archive:
         stagings: dict[Address, Staging] = {}
@@ -267,17 +270,24 @@ def _publish(storage: Storages, stagings: Mapping[Address, Staging]) -> Iterator
 
 
 def _extract(archive: zipfile.ZipFile, member: _Member, target: Path) -> None:
-    """Write a member to a file and check it. Reads at most one chunk beyond the expected size."""
+    """Write a member to a file. Raises `Invalid` unless its size and checksum are right.
+
+    Of a larger member, at most one chunk beyond the expected size is written.
+    """
     digest = hashlib.sha256()
     size = 0
     expected = member.file
     with target.open("xb") as out:
         try:
             with archive.open(member.name) as source:
-                while size <= expected.size and (data := source.read(_CHUNK)):
+                data = source.read(_CHUNK)
+                while data:
                     size += len(data)
                     digest.update(data)
                     out.write(data)
+                    if size > expected.size:
+                        break
+                    data = source.read(_CHUNK)
         except _UNREADABLE as error:
             raise _invalid(member.name, "cannot be read", str(error)) from error
     if size != expected.size or digest.hexdigest() != expected.sha256:
@@ -344,28 +354,35 @@ def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
             yield Problem(f"{MANIFEST}.{key}", rule, text)
     parties = {(party.role, party.index) for party in manifest.parties}
     owners = {(model.role, model.index) for model in manifest.models}
-    if len(owners) < len(manifest.models) or not owners <= parties:
+    is_repeated = len(owners) < len(manifest.models)
+    if is_repeated or not owners <= parties:
         rule = "must name each of the parties at most once, and no other"
         yield Problem(f"{MANIFEST}.models", rule)
-    for i, model in enumerate(manifest.models):
-        for j, part in enumerate(model.parts):
-            names = [file.name for file in part.files]
-            if not _are_part_files(names):
-                path = f"{MANIFEST}.models[{i}].parts[{j}].files"
-                rule = "must name data_0, data_1, … without a gap, and each file once"
-                yield Problem(path, rule, names[:_FILES_NAMED])
+    for index, model in enumerate(manifest.models):
+        yield from _part_problems(model, f"{MANIFEST}.models[{index}]")
+
+
+def _part_problems(model: _ModelEntry, path: str) -> Iterator[Problem]:
+    """Yield a problem for each part of a party's model with impossible names of files."""
+    for index, part in enumerate(model.parts):
+        names = [file.name for file in part.files]
+        if not _are_part_files(names):
+            rule = "must name data_0, data_1, … without a gap, and each file once"
+            yield Problem(f"{path}.parts[{index}].files", rule, names[:_FILES_NAMED])
 
 
 def _are_part_files(names: Sequence[str]) -> bool:
-    """Return whether these are data_0, data_1, … and optionally the metadata, in any order."""
+    """Return whether names are data_0, data_1, … and perhaps metadata, in any order, each once."""
     data = {name for name in names if name != METADATA}
     expected = {f"data_{number}" for number in range(len(data))}
     return bool(data) and data == expected and len(set(names)) == len(names)
 
 
 def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
+    """Return one party's model; its addresses are in a namespace of the version's own."""
     parties = tuple(Party(party.role, party.index, party.node) for party in manifest.parties)
-    party = next(p for p in parties if (p.role, p.index) == (entry.role, entry.index))
+    owner = (entry.role, entry.index)
+    party = next(party for party in parties if (party.role, party.index) == owner)
     version_key = f"{manifest.model_id}\n{manifest.version}".encode()
     namespace = f"model-{hashlib.sha256(version_key).hexdigest()[:32]}"
     parts = []
@@ -399,11 +416,12 @@ def _part_of(entry: _PartEntry, address: Address) -> ModelPart:
 
 def _member_problems(archive: zipfile.ZipFile, models: Sequence[PartyModel]) -> Iterator[Problem]:
     """Yield the differences between the archive's members and the files of its manifest."""
+    members = archive.infolist()
     expected = {member.name: member.file.size for member in _members(models)}
-    actual = {info.filename: info.file_size for info in archive.infolist()}
-    if len(actual) < len(archive.infolist()):
+    actual = {info.filename: info.file_size for info in members if info.filename != MANIFEST}
+    is_repeated = len({info.filename for info in members}) < len(members)
+    if is_repeated:
         yield Problem("(archive)", "must have each member once")
-    del actual[MANIFEST]
     for name in actual.keys() | expected.keys():
         if name not in expected:
             yield Problem(name, "is not in the manifest")

@@ -36,14 +36,14 @@ _MAX_TASKS = 20  # tasks named in an error
 
 
 class Refusal(NamedTuple):
-    """The refusal of a job because of the model version that it uses or makes."""
+    """The refusal of a job because of the model version that it uses or trains."""
 
     reason: str
     problem: Problem
 
 
 class Models:
-    """The models at this node."""
+    """The models at this node, for jobs that train or use them, and for operators."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Models:
         return None
 
     def _prediction_refusal(self, spec: JobSpec) -> Refusal | None:
-        """Return the refusal of a prediction because of the models of its parties at this node."""
+        """Return the refusal of a prediction because of its parties' models at this node."""
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
         versions = self._records.find(name.model_id, name.version)
-        is_used = False
+        used_parts: list[ModelPart] = []
         for party in spec.parties_at(self._node):
             version = _of_party(versions, party)
             if version is None:
@@ -96,15 +96,10 @@ class Models:
             refusal = self._party_refusal(spec, name, version, parts)
             if refusal is not None:
                 return refusal
-            if parts:
-                is_used = True
-        if not is_used:
-            trained_tasks = {part.task for version in versions for part in version.model.parts}
-            tasks = ", ".join(sorted(trained_tasks))
-            text = f"no task of the flow is called, or has the component of, a task that trained {what}: {tasks}"
-            task_names = [node.name for node in spec.dag.nodes]
-            return _refusal("MODEL_NOT_USED", text, task_names[:_MAX_TASKS])
-        return None
+            used_parts += parts
+        if used_parts:
+            return None
+        return _not_used(spec, what, versions)
 
     def _party_refusal(
         self,
@@ -113,11 +108,17 @@ class Models:
         version: Kept,
         parts: Sequence[ModelPart],
     ) -> Refusal | None:
-        """Return the refusal of a predicting job because of one party's model."""
+        """Return the refusal of a prediction because of one party's model.
+
+        ``parts`` are those that the job's tasks get.
+        """
         what = f"version {name.version} of model {name.model_id}"
         unauthorised = models.not_allowed(spec, version.model, version.granted)
         if unauthorised:
-            text = f"{', '.join(unauthorised)} may not use {what}: neither trained with it nor granted it here"
+            text = (
+                f"{', '.join(unauthorised)} may not use {what}: "
+                "neither trained with it nor granted it here"
+            )
             return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
         if version.deployed_at is None:
             text = f"{what} is not deployed at node {self._node}"
@@ -186,9 +187,9 @@ class Models:
         version: str,
         nodes: Sequence[NodeId] | None = None,
     ) -> list[Kept]:
-        """Let jobs of its parties and of ``nodes`` predict with a version.
+        """Let new jobs predict with a version: jobs of its parties, and of ``nodes``.
 
-        Raises `NotFound`, `Invalid`.
+        ``nodes`` of None leaves the granted nodes as they are. Raises `NotFound`, `Invalid`.
         """
         problems = []
         for index, node in enumerate(nodes or ()):
@@ -229,9 +230,9 @@ class Models:
         return self.get(model_id, version)
 
     def delete(self, model_id: str, version: str) -> list[Kept]:
-        """Delete a version with its files.
+        """Delete a version with its files; return its records.
 
-        Raises `NotFound`; `Conflict` while deployed or in use.
+        Raises `NotFound`, and `Conflict` while it is deployed or in use.
         """
         records = self.get(model_id, version)
         what = f"version {version} of model {model_id}"
@@ -256,13 +257,17 @@ class Models:
                     self._storage.delete(part.address)
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return the model that needs the files at an address, as of a second ago at most."""
+        """Return the model that needs the files at an address; empty without one.
+
+        The result may be a second old.
+        """
         model = self._addresses_in_use().get(address)
         if model is None:
             return ()
         return (model,)
 
     def _addresses_in_use(self) -> Mapping[Address, str]:
+        """Return the addresses of all models' files, each with its model's name, from a cache."""
         now = time.monotonic()
         if self._needed is None or now - self._needed[0] > _CACHE_SECONDS:
             self._needed = (now, self._records.addresses())
@@ -270,9 +275,9 @@ class Models:
         return model_by_address
 
     def export(self, model_id: str, version: str) -> Iterator[bytes]:
-        """Return a version's archive in pieces.
+        """Return the archive of a version in pieces.
 
-        Raises `NotFound`, `Conflict` if a file is damaged.
+        Raises `NotFound`, and `Conflict` if a file is damaged.
         """
         records = self.get(model_id, version)
         damages = self.damages(model_id, version)
@@ -283,16 +288,18 @@ class Models:
     def import_archive(self, archive: Path, max_bytes: int) -> list[Kept]:
         """Import an archive of at most ``max_bytes`` unpacked.
 
-        Return all of the version at this node.
+        Return the whole version at this node.
 
-        Models of parties that are here already stay, and the new ones are deployed and granted like
+        Models of parties that are here already stay; the new ones are deployed and granted like
         them. Raises `Invalid`, `Conflict`, `TooLarge`.
         """
         storage = self._storage.named("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
         if sum(map(_size, imported)) > max_bytes:
-            text = f"the model has more than {max_bytes} bytes unpacked, the setting data.max_upload_bytes"
-            raise TooLarge(text)
+            raise TooLarge(
+                f"the model has more than {max_bytes} bytes unpacked, "
+                "the setting data.max_upload_bytes"
+            )
         model_id = imported[0].model_id
         version = imported[0].version
         present = self._records.find(model_id, version)
@@ -309,9 +316,9 @@ class Models:
 
 
 def _missing(imported: Sequence[PartyModel], present: Sequence[Kept]) -> list[PartyModel]:
-    """Return the imported models whose parties have none here.
+    """Return the imported models of parties without a model here.
 
-    Raises `Conflict` for other content.
+    Raises `Conflict` for a party whose model here has other content.
     """
     by_party = {record.model.party.label: record.model for record in present}
     missing = []
@@ -330,7 +337,20 @@ def _parts_for(spec: JobSpec, model: PartyModel) -> list[ModelPart]:
     return [part for node in spec.dag.nodes for part in models.part_for(model, node)]
 
 
+def _not_used(spec: JobSpec, what: str, versions: Sequence[Kept]) -> Refusal:
+    """Return the refusal of a prediction whose flow has no task for any part of the model."""
+    trained_tasks = {part.task for version in versions for part in version.model.parts}
+    tasks = ", ".join(sorted(trained_tasks))
+    text = (
+        "no task of the flow is called, or has the component of, "
+        f"a task that trained {what}: {tasks}"
+    )
+    task_names = [node.name for node in spec.dag.nodes]
+    return _refusal("MODEL_NOT_USED", text, task_names[:_MAX_TASKS])
+
+
 def _size(model: PartyModel) -> int:
+    """Return the bytes of all files of a model."""
     return sum(file.size for part in model.parts for file in part.files)
 
 
@@ -348,11 +368,13 @@ def _refusal(
     text: str,
     got: object,
 ) -> Refusal:
+    """Return a refusal whose problem is at the field of the model or of its version."""
     path = f"{_COMMON}.{_FIELD_OF.get(reason, 'model_id')}"
     return Refusal(reason, Problem(path, f"{reason}: {text}", got))
 
 
 def _of_party(versions: Sequence[Kept], party: Party) -> Kept | None:
+    """Return a party's record of a version; None without one."""
     for record in versions:
         if record.model.party.label == party.label:
             return record
@@ -360,7 +382,7 @@ def _of_party(versions: Sequence[Kept], party: Party) -> Kept | None:
 
 
 def _damage(storage: Storages, part: ModelPart) -> list[str]:
-    """Describe each file of a part that is missing or has changed."""
+    """Return a description of each file of a part that is missing or has changed."""
     where = part.address.dataset_id
     try:
         sums = {file.name: file for file in storage.sums(part.address)}

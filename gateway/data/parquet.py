@@ -16,7 +16,7 @@ _BUFFER = 64 * 1024  # bytes of a column that are read at a time, however many r
 
 
 class Schema(NamedTuple):
-    """The columns of a table and its size."""
+    """The columns of a table, its size, and warnings about it."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]  # int, float, boolean or string
@@ -35,9 +35,9 @@ def is_parquet(
 
 
 def schema(file: BinaryIO, what: str) -> Schema:
-    """Return the schema at the end of a file, whose name is for errors.
+    """Return the schema of a Parquet file; ``what`` is the file's name for errors.
 
-    Raises `Conflict`, `Invalid`.
+    Raises `Conflict` without pyarrow, `Invalid` if the file is damaged.
     """
     with _open_parquet(file, what) as table:
         columns = table.schema_arrow
@@ -54,9 +54,10 @@ def rows_of(
     columns: Sequence[str] | None = None,
     batch: int = 1024,
 ) -> Iterator[list[str]]:
-    """Yield the rows of a table as text, with an empty cell for null.
+    """Yield the rows of a table as text; null is an empty cell.
 
-    ``columns``: None for all; ``batch``: rows in memory. Raises `NotFound`, `Conflict`, `Invalid`.
+    ``columns``: None for all; ``batch``: rows that are in memory. Raises `NotFound`, `Conflict`,
+    `Invalid`.
     """
     for part in storage.partitions(address):
         with storage.open_file(address, part.name) as file, _open_parquet(file, part.name) as table:
@@ -84,7 +85,8 @@ def _open_parquet(file: BinaryIO, what: str) -> Iterator[Any]:
 
 
 def _type_name(column: Any) -> str:
-    import pyarrow.types as kinds  # noqa: PLC0415
+    """Return our name of a column's type in pyarrow."""
+    import pyarrow.types as kinds  # noqa: PLC0415 - as in `_open_parquet`
 
     if kinds.is_integer(column):
         return "int"
@@ -96,6 +98,7 @@ def _type_name(column: Any) -> str:
 
 
 def _text(cell: Any) -> str:
+    """Return a value as the text of a cell; "" for null."""
     if cell is None:
         return ""
     return str(cell)

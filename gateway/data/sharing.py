@@ -1,6 +1,6 @@
 """Access to this node's datasets: grants to partner nodes, disabling, deleting.
 
-A job is checked at its arrival and again before its start, as grants expire and are revoked.
+A job is checked when it arrives and again before its start, since grants expire and are revoked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from route_table.model import NODE_ID, NODE_RULE
 
 
 class NotShared(NotAllowed):
-    """Refusal of a job, with each of its datasets here that is disabled or lacks a grant."""
+    """The refusal of a job for its datasets at this node that are disabled or lack a grant."""
 
     def __init__(
         self,
@@ -29,14 +29,22 @@ class NotShared(NotAllowed):
         problems: Sequence[Problem],
         why: str = "",
     ) -> None:
-        """``why``: the text for this node's operators, if it tells more than peers may know."""
+        """Take a reason and a problem for each dataset.
+
+        ``why`` is the text for this node's operators, if it says more than peers may know.
+        """
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self.problems = tuple(problems)
         self.why = why or self.message
 
 
+def _any_node(_node: NodeId) -> str | None:
+    """Return None: every node may get a grant."""
+    return None
+
+
 class Sharing:
-    """Which jobs and partners may use the datasets of this node."""
+    """Decides which jobs and partners may use the datasets of this node."""
 
     def __init__(
         self,
@@ -59,9 +67,10 @@ class Sharing:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> NotShared | None:
-        """Return the refusal of a job whose datasets here are disabled or not granted to its nodes.
+        """Return the refusal of a job for its datasets here; None if it may use them all.
 
-        To nodes without a grant, the refusal does not tell which datasets exist.
+        A dataset may be disabled, or not granted to one of the job's nodes. To other nodes, the
+        refusal does not tell whether a dataset without a grant exists.
         """
         partners = datasets.partners(spec, self._node)
         is_local = {spec.scheduler, spec.initiator} <= {self._node}
@@ -69,24 +78,33 @@ class Sharing:
         ungranted = []
         disabled = []
         operator_texts = []
-        for use in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
-            if is_local and not self._datasets.exists(use.dataset):
-                continue  # reported as a problem of the job
+        for use in self._uses(spec, is_local=is_local):
             lacking = self._lacking_grants(use.dataset, partners, now)
-            if lacking:
-                full_problem = datasets.refused(use, self._node, lacking)
-                operator_texts.append(str(full_problem))
-                if is_local:
-                    ungranted.append(full_problem)
-                else:
-                    ungranted.append(datasets.not_here(use, self._node, partners))
-            elif self.disabled(use.dataset):
-                disabled.append(datasets.closed(use, self._node))
+            if not lacking:
+                if self.disabled(use.dataset):
+                    disabled.append(datasets.closed(use, self._node))
+                continue
+            full_problem = datasets.refused(use, self._node, lacking)
+            operator_texts.append(str(full_problem))
+            if is_local:
+                ungranted.append(full_problem)
+            else:
+                ungranted.append(datasets.not_here(use, self._node, partners))
         if not disabled and not ungranted:
             return None
         reason = datasets.NOT_GRANTED if ungranted else datasets.DISABLED
         operator_texts += [str(problem) for problem in disabled]
         return NotShared(reason, [*ungranted, *disabled], "; ".join(operator_texts))
+
+    def _uses(self, spec: JobSpec, *, is_local: bool) -> list[datasets.Wanted]:
+        """Return the job's uses of datasets at this node.
+
+        A missing dataset of a local job is left out: it is reported as a problem of the job itself.
+        """
+        uses = datasets.wanted(spec, self._node, once_per_component(self._roles_of))
+        if not is_local:
+            return list(uses)
+        return [use for use in uses if self._datasets.exists(use.dataset)]
 
     def _lacking_grants(
         self,
@@ -94,14 +112,14 @@ class Sharing:
         partners: Sequence[NodeId],
         now: datetime,
     ) -> list[tuple[NodeId, str]]:
-        """Return the partners that may not use a dataset, each with the cause."""
+        """Return the partners that may not use a dataset, each with the cause; empty if all may."""
         if not partners:
             return []
         default = self.default if self._datasets.is_uploaded(dataset) else Default.LISTED
         return datasets.without_grant(self.grants.of(dataset), partners, default, now)
 
     def users(self, dataset: Address) -> list[str]:
-        """Return the unfinished jobs here that name a dataset."""
+        """Return the ids of the unfinished jobs here that use a dataset."""
         job_ids = []
         for spec in self._unfinished():
             uses = datasets.wanted(spec, self._node, self._roles_of)
@@ -112,7 +130,7 @@ class Sharing:
     # ------------------------------------------------------------ for operators
 
     def disabled(self, dataset: Address) -> bool:
-        """Return whether a dataset is disabled for jobs."""
+        """Return whether a dataset is disabled for jobs; False for one without a record."""
         record = self._datasets.record_of(dataset)
         return record is not None and record.disabled
 
@@ -123,20 +141,21 @@ class Sharing:
         by: str,
         reason: str = "",
         expires_at: datetime | None = None,
-        unknown: Callable[[NodeId], str | None] = lambda _: None,
+        unknown: Callable[[NodeId], str | None] = _any_node,
     ) -> tuple[Grant | None, Grant]:
         """Let jobs with a node use a dataset; return the grant before and after.
 
-        ``unknown`` returns the rule that the node's id breaks. Raises `NotFound`, `Invalid`.
+        - ``by``: the user who grants it
+        - ``expires_at``: None: never
+        - ``unknown``: returns the rule that the node breaks by not being a partner; None for a partner
+
+        Raises `NotFound`, `Invalid`.
         """
         record = self._datasets.get(dataset)
         now = self._clock()
         problems = []
-        if not NODE_ID.fullmatch(node):
-            problems.append(Problem("node", NODE_RULE, node))
-        elif node == self._node:
-            problems.append(Problem("node", "is this node itself, which needs no grant", node))
-        elif rule := unknown(node):
+        rule = self._node_rule(node) or unknown(node)
+        if rule:
             problems.append(Problem("node", rule, node))
         if expires_at is not None and expires_at <= now:
             problems.append(
@@ -149,6 +168,14 @@ class Sharing:
         grant = Grant(address, node, now, by, reason, expires_at)
         self.grants.put(grant)
         return before, grant
+
+    def _node_rule(self, node: NodeId) -> str:
+        """Return the rule that an id breaks as that of a node with a grant; "" if none."""
+        if not NODE_ID.fullmatch(node):
+            return NODE_RULE
+        if node == self._node:
+            return "is this node itself, which needs no grant"
+        return ""
 
     def revoke(
         self,
@@ -191,6 +218,7 @@ class Sharing:
         return before
 
     def _find_grant(self, dataset: Address, node: NodeId) -> Grant | None:
+        """Return a node's grant of a dataset, also a revoked or expired one; None without any."""
         for grant in self.grants.of(dataset):
             if grant.node == node:
                 return grant

@@ -1,9 +1,9 @@
-"""Turns an uploaded file into the partitions that components read.
+r"""Turns an uploaded file into the partitions that components read.
 
-Cells keep their content exactly; the form is normalised: UTF-8, commas, ``\\n``, quotes only where
+Cells keep their content exactly; the form is normalised: UTF-8, commas, ``\n``, quotes only where
 needed. Each partition begins with the header. A row goes to partition ``crc32(match id) %
-partitions``, in tables without match id to ``crc32(row number) % partitions``: tables of two
-parties with equally many partitions have the same id in partitions of the same number.
+partitions``, in tables without match id to ``crc32(row number) % partitions``. So if two parties
+have tables with equally many partitions, an id is in partitions of the same number.
 """
 
 import contextvars
@@ -44,14 +44,21 @@ LARGEST_NAMESPACE = 128  # bytes; names of datasets have the limit of file names
 LARGEST_META = 65536  # bytes of free metadata as JSON
 LONGEST_TEXT = 65536  # characters of free text
 SID = "sid"  # name of the column that ``extend_sid`` adds
-_SEVERAL_ROWS = "; if an id may have several rows, set extend_sid: true (--extend-sid): each row then gets a sid"
+# The end of the message about a repeated id.
+_SEVERAL_ROWS = (
+    "; if an id may have several rows, set extend_sid: true (--extend-sid): "
+    "each row then gets a sid"
+)
 
 NAMED = ("label_name", "match_id_name")  # keys of a table's meta that name columns
 READ_AS = ("delimiter", "encoding")  # keys of a table's meta that describe the uploaded file
 
 
 def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
-    """Return a validator of a request's field, made from one of the rules below."""
+    """Return a validator for a field of a request.
+
+    ``rule`` is one of the functions below: it returns the rule that a value breaks, or None.
+    """
 
     def check(value: Any) -> Any:
         broken_rule = rule(value)
@@ -75,14 +82,19 @@ def dataset_rule(text: str) -> str | None:
 
 
 def delimiter_rule(text: str) -> str | None:
-    """Return the rule that a delimiter breaks; empty text is recognised later."""
+    """Return the rule that a delimiter breaks, or None; "" means that it is to be recognised."""
     if not text:
         return None
     if len(text) != 1:
         return "must be one character"
-    if text in '"\r\n\0\ufeff' or "\ud800" <= text <= "\udfff":
+    if text in '"\r\n\0\ufeff' or _is_surrogate(text):
         return "must not be a quote, a line end or a character that no text holds"
     return None
+
+
+def _is_surrogate(character: str) -> bool:
+    """Return whether a character is half of a surrogate pair, which UTF-8 cannot hold."""
+    return "\ud800" <= character <= "\udfff"
 
 
 def encoding_rule(text: str) -> str | None:
@@ -107,7 +119,7 @@ def meta_rule(meta: Mapping[str, Any]) -> str | None:
 
 def text_rule(text: str) -> str | None:
     """Return the rule that free text breaks, or None."""
-    if any("\ud800" <= c <= "\udfff" for c in text):
+    if any(_is_surrogate(character) for character in text):
         return "must not hold broken Unicode"
     if len(text) > LONGEST_TEXT:
         return "must not be longer than 65536 characters"
@@ -119,7 +131,7 @@ def with_names(
     label_name: str,
     match_id_name: str,
 ) -> dict[str, Any]:
-    """Return a table's metadata with the names of its label and id columns, unless empty."""
+    """Return a table's metadata with the names of its label and id columns, if it has them."""
     merged = dict(meta)
     if label_name:
         merged["label_name"] = label_name
@@ -129,7 +141,7 @@ def with_names(
 
 
 def free_meta(dataset: Dataset) -> dict[str, Any]:
-    """Return the keys of a table's meta without meaning to the gateway."""
+    """Return the keys of a table's meta that mean nothing to the gateway."""
     reserved = (*NAMED, *READ_AS)
     return {key: value for key, value in dataset.meta.items() if key not in reserved}
 
@@ -156,7 +168,7 @@ class Upload:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Return the requested metadata."""
+        """The requested metadata: free keys, and the names of label and match id."""
         return with_names(self.extra, self.label_name, self.match_id_name)
 
 
@@ -206,27 +218,34 @@ class Edit(BaseModel):
         )
 
     def _changed_free_meta(self, dataset: Dataset) -> dict[str, Any]:
+        """Return the free keys after the change, without deleted ones."""
         changed = {**free_meta(dataset), **(self.meta or {})}
         return {key: value for key, value in changed.items() if value is not None}
 
     def _column_name(self, key: str, dataset: Dataset) -> Any:
-        """Return the column named by the change, else the one named before."""
+        """Return the column that the change names under a key.
+
+        Without one, the present one or "".
+        """
         name = getattr(self, key)
         if name is None:
             return dataset.meta.get(key, "")
         return name
 
     def _reserved_keys(self) -> list[Problem]:
-        problems = []
-        for key, value in (self.meta or {}).items():
-            if key in READ_AS:
-                problems.append(Problem(f"meta.{key}", "must stay", value))
-            elif key in NAMED:
-                rule = f"must be given as {key}, not in meta"
-                problems.append(Problem(f"meta.{key}", rule, value))
-        return problems
+        """Return a problem for each key of ``meta`` that is not free."""
+        changed = self.meta or {}
+        read_as = dict.fromkeys(READ_AS, "must stay")
+        named = {key: f"must be given as {key}, not in meta" for key in NAMED}
+        rules = read_as | named
+        return [
+            Problem(f"meta.{key}", rules[key], value)
+            for key, value in changed.items()
+            if key in rules
+        ]
 
     def _unknown_columns(self, dataset: Dataset) -> list[Problem]:
+        """Return a problem for each named column that the table does not have."""
         columns = [name for name in dataset.columns if name != dataset.sid]
         problems = []
         for key in NAMED:
@@ -243,18 +262,22 @@ def _column_problems(
     label_name: str,
     match_id_name: str,
 ) -> Iterator[Problem]:
-    """Yield the problems of a table with these columns as its label and match id."""
+    """Yield the problems of a table with these columns as its label and match id; "" for none."""
     if label_name and label_name == match_id_name:
         rule = "must not be the column of match_id_name"
         yield Problem("label_name", rule, label_name)
     is_divided = dataset.partitions > 1 and not dataset.in_place
     is_changed = match_id_name != dataset.meta.get("match_id_name")
     if match_id_name and is_changed and is_divided:
-        rule = f"must stay: the {dataset.partitions} partitions are divided by it; upload the table again"
+        rule = (
+            f"must stay: the {dataset.partitions} partitions are divided by it; "
+            "upload the table again"
+        )
         yield Problem("match_id_name", rule, match_id_name)
 
 
 def _problems(path: str, rule: str | None, got: Any) -> list[Problem]:
+    """Return the problem of a value that breaks a rule; empty for None, no rule."""
     if not rule:
         return []
     return [Problem(path, rule, got)]
@@ -271,9 +294,12 @@ def write_table(
     origin: str,
     clock: Clock,
 ) -> Dataset:
-    """Write the partitions of an upload; return its description. Raises `Invalid`.
+    """Write the partitions of an upload; return the dataset. Raises `Invalid` with every problem.
 
-    The file is read once, block by block. Plain blocks, the great majority, are stored as they are.
+    - ``scratch``: file for the match ids of a large table
+    - ``origin``: of the uploaded file, as ``file:<name>`` or ``path:<path>``
+
+    The file is read once, block by block. Most blocks are plain, and are stored as they are.
     """
     sid_prefix = _sid_prefix(file, upload)
     findings = Findings()
@@ -319,9 +345,9 @@ def write_table(
 
 
 def _sid_prefix(file: "BufferedReader[Any]", upload: Upload) -> str:
-    """Return the beginning of all generated sids, which continue with ``-<row number>``.
+    """Return the beginning of all generated sids; ``-<row number>`` follows it.
 
-    The dataset's id and the first block of the unread file determine it.
+    It depends on the dataset's id and on the first block of the file, which is not read yet.
     """
     first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
     source = f"{upload.address.dataset_id}\n{first_block}"
@@ -329,7 +355,7 @@ def _sid_prefix(file: "BufferedReader[Any]", upload: Upload) -> str:
 
 
 def _column_types(table: Table) -> list[str]:
-    """Return the types of a table's columns, once all rows are read."""
+    """Return the types of a table's columns after all rows were read."""
     types = [kind or "string" for kind in table.kinds]
     if table.id_at is not None:
         types[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
@@ -337,12 +363,14 @@ def _column_types(table: Table) -> list[str]:
 
 
 def _stored_columns(columns: Sequence[str], upload: Upload) -> Sequence[str]:
+    """Return the columns of the stored table: a requested sid comes first."""
     if upload.extend_sid:
         return [SID, *columns]
     return columns
 
 
 def _stored_types(types: Sequence[str], upload: Upload) -> Sequence[str]:
+    """Return the types of `_stored_columns`."""
     if upload.extend_sid:
         return ["string", *types]
     return types
@@ -354,9 +382,9 @@ def _read_header(
     *,
     has_header: bool,
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Return the columns' names, generated for a file without header, and the rows of data.
+    """Return the columns' names and the rows of data.
 
-    Raises `Invalid` for an empty file.
+    For a file without header, names are generated. Raises `Invalid` for an empty file.
     """
     first = next(source, None)
     if first is None:
@@ -376,37 +404,52 @@ def check_header(
     *,
     sid: bool = False,
 ) -> None:
-    """Check the columns' names, and that the columns named in ``meta`` exist.
+    """Report problems of the columns' names, and of the columns that ``meta`` names.
 
-    Raises `Invalid` immediately for too many columns.
+    ``sid``: a column of that name will be added. Raises `Invalid` immediately for too many
+    columns.
     """
     if len(columns) > MOST_COLUMNS:
         findings.add("header", "file:1", f"must have at most {MOST_COLUMNS} columns", len(columns))
         raise findings.error()
+    names = _check_names(columns, findings)
+    _check_named_columns(columns, meta, findings)
+    if sid and SID in names:
+        rule = f"must be false for a file that has a column {SID} already"
+        findings.add("meta", "extend_sid", rule, True)
+
+
+def _check_names(columns: Sequence[str], findings: Findings) -> set[str]:
+    """Report blank, unprintable and repeated names of columns; return the names."""
     names: set[str] = set()
     for number, name in enumerate(columns, 1):
-        if not name.strip() or not name.isprintable():
+        is_printable = name.strip() and name.isprintable()
+        if not is_printable:
             findings.add("header", "file:1", f"column {number} must have a printable name", name)
         elif name in names:
             rule = f"column {number} must not have the name of another column"
             findings.add("header", "file:1", rule, name)
         names.add(name)
+    return names
+
+
+def _check_named_columns(
+    columns: Sequence[str], meta: Mapping[str, Any], findings: Findings
+) -> None:
+    """Report a label or match id in ``meta`` that is no column, or the same column for both."""
     for key in NAMED:
         column = meta.get(key)
-        if column and column not in names:
+        if column and column not in columns:
             listed = shorten(", ".join(columns), 1000)
             rule = f"must name a column of the file; its columns are {listed}"
             findings.add("meta", f"meta.{key}", rule, column)
     if "label_name" in meta and meta["label_name"] == meta.get("match_id_name"):
         rule = "must not be the column of match_id_name"
         findings.add("meta", "meta.label_name", rule, meta["label_name"])
-    if sid and SID in names:
-        rule = f"must be false for a file that has a column {SID} already"
-        findings.add("meta", "extend_sid", rule, True)
 
 
 class _TableWriter:
-    """Writes the blocks of one upload, as long as it has no problems."""
+    """Writes the blocks of one upload; after the first problem it only checks them."""
 
     def __init__(
         self,
@@ -434,6 +477,7 @@ class _TableWriter:
         self._count += block.row_count
 
     def _write_whole(self, block: Block, *, has_ids: bool) -> None:
+        """Write a block to the only partition, without looking at its single rows."""
         if has_ids:
             self._check_ids(block)
         stored = block.plain or b"\n".join([*map(self._out.stored, block.rows), b""])
@@ -442,6 +486,7 @@ class _TableWriter:
             self.sums.add(block.sent, stored)
 
     def _write_rows(self, block: Block, *, has_ids: bool) -> None:
+        """Write each row of a block to its partition, with its sid if requested."""
         if block.plain:
             stored = block.plain.split(b"\n")[:-1]
         else:
@@ -456,14 +501,17 @@ class _TableWriter:
         if self._findings:
             return
         if self._has_sids:
-            prefix = self._sid_prefix
-            numbered = zip(numbers, stored, strict=True)
-            stored = [f"{prefix}-{number},".encode() + row for number, row in numbered]
+            stored = self._with_sids(numbers, stored)
         written = self._out.add(crcs, stored)
         self.sums.add(block.sent, written)
 
+    def _with_sids(self, numbers: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
+        """Return rows with their sids, which end with the rows' numbers in the table."""
+        numbered = zip(numbers, stored, strict=True)
+        return [f"{self._sid_prefix}-{number},".encode() + row for number, row in numbered]
+
     def _check_ids(self, block: Block) -> list[int]:
-        """Report blank ids and record the others; return the crc32 of each."""
+        """Report blank and repeated ids of a block; return the crc32 of each id."""
         if block.rows:  # plain blocks have no blank ids
             self._ids.refuse_blank(block.keys, block.lines, self._findings)
         if self._has_sids:  # sids tell the rows apart, so ids may repeat
@@ -471,7 +519,7 @@ class _TableWriter:
         return self._ids.see(block.keys, block.lines)
 
     def finish(self) -> int:
-        """Return the number of rows. Raises `Invalid` with all problems of the table."""
+        """Return the number of rows of the table. Raises `Invalid` with all its problems."""
         if self._count == 0:
             rule = "must have at least one row after the header"
             self._findings.add("empty", "file", rule)
@@ -499,9 +547,10 @@ class Partitions:
             parts.add(number, self.header)
 
     def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> bytes:
-        """Append each row to the partition of its checksum; return the bytes of the last partition.
+        """Append each row to the partition that its checksum determines.
 
-        With one partition, those are all bytes.
+        Returns the bytes of the last partition that was written to; with one partition, that is
+        all.
         """
         by_partition: defaultdict[int, list[bytes]] = defaultdict(list)
         if self._count == 1:
@@ -528,7 +577,10 @@ class Partitions:
 
 
 class Sums:
-    """The sha256 of a file and of the stored table, one computation as long as they are equal."""
+    """The sha256 of the uploaded file and of the stored table.
+
+    They are one computation as long as both have the same bytes.
+    """
 
     def __init__(self) -> None:
         self.sent = hashlib.sha256()
@@ -544,7 +596,7 @@ class Sums:
 
 
 class _Returned:
-    """A file whose `write` returns the text, so that `csv.writer.writerow` returns it."""
+    """A file for `csv.writer` whose `write` returns the text; `writerow` then returns it, too."""
 
     def write(self, text: str) -> str:
         return text
