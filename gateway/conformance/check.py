@@ -1,4 +1,4 @@
-"""Checks a registration, and the components of its image clause by clause."""
+"""Checks a registration, and clause by clause the components in its image."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +19,13 @@ from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import read_value
 
-_LINGER = 2.0  # seconds from the start of a run to SIGTERM, times the attempt
+_LINGER = 2.0  # seconds that the first retry of a stopped run gets before SIGTERM, the second twice
 _STOP_RETRIES = 2
 
 
 @dataclass(frozen=True)
 class CheckedComponent:
-    """One component against every clause."""
+    """The findings about one component, by every clause that was checked."""
 
     component: str
     findings: tuple[tuple[Clause, Finding], ...]
@@ -34,13 +34,16 @@ class CheckedComponent:
 
     @property
     def good(self) -> bool:
-        """True if no clause was broken; a clause that was not shown does not count against it."""
+        """Whether no clause was broken.
+
+        One that was not shown does not count against the component.
+        """
         return all(finding.result is not Result.FAILED for _, finding in self.findings)
 
 
 @dataclass(frozen=True)
 class RegistrationCheck:
-    """A registration's description, with its errors and warnings."""
+    """A checked registration; ``provider`` is None if there are errors."""
 
     provider: Provider | None
     errors: tuple[Problem, ...] = ()
@@ -49,7 +52,7 @@ class RegistrationCheck:
 
 @dataclass(frozen=True)
 class TrialInput:
-    """The user's data and parameters, for all components alike."""
+    """The data and parameters that the user gives, for all components alike."""
 
     # The CSV for each table of a role, by role.
     tables: Mapping[str, bytes] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class TrialInput:
 
 
 def check_registration(body: Any) -> RegistrationCheck:
-    """Check a registration like a gateway that receives it."""
+    """Check the body of a registration as a gateway does that receives it."""
     try:
         provider, _ = read_value(body)
     except InvalidDescription as error:
@@ -70,7 +73,7 @@ def check_registration(body: Any) -> RegistrationCheck:
 
 
 def add_label_warnings(registration: RegistrationCheck, sandbox: Sandbox) -> RegistrationCheck:
-    """Add a warning for each difference between the labels of the sandbox's image and the description."""
+    """Add a warning for each label of the sandbox's image that contradicts a valid registration."""
     assert registration.provider is not None
     described = replace(registration.provider, image=sandbox.image, images={})
     differences = image_labels.differences(sandbox.labels(), described, sandbox.image)
@@ -84,19 +87,18 @@ def check(
     progress: Callable[[str], None],
     clauses: Sequence[Clause] = CLAUSES,
 ) -> CheckedComponent:
-    """Run a component and judge it. ``progress`` is called for each step.
+    """Run a component and judge it by some clauses; ``progress`` is called for each step.
 
-    Only the trials that the clauses need are run. A clause that is broken although the component
-    works is judged by a second trial, too. Raises `EngineError` or `OSError` if the sandbox cannot
-    be made, `Invalid` for an invalid table of the user's.
+    Only the trials that these clauses need are made. If the component works and yet breaks a
+    clause, a second trial is made: a single failure, such as on a stalled machine, does not count.
+
+    Raises `EngineError` or `OSError` if the sandbox cannot be made, `Invalid` for an invalid table
+    of the user's.
     """
     trials = _Trials(sandbox, component, trial_input)
     evidence = trials.collect(progress, {clause.shown_by for clause in clauses})
     findings = {clause: clause.judge(evidence) for clause in clauses}
-    broken = []
-    for clause, finding in findings.items():
-        if clause.shown_by == TOGETHER and finding.result is Result.FAILED:
-            broken.append(clause)
+    broken = _broken_together(findings)
     if broken and evidence.best.worked:
         second_evidence = trials.collect(_ignore_progress, {TOGETHER})
         for clause in broken:
@@ -108,12 +110,18 @@ def check(
     return CheckedComponent(component.name, tuple(findings.items()), outputs)
 
 
+def _broken_together(findings: Mapping[Clause, Finding]) -> list[Clause]:
+    """Return the broken clauses that the trial with all parties shows."""
+    broken = [clause for clause, finding in findings.items() if finding.result is Result.FAILED]
+    return [clause for clause in broken if clause.shown_by == TOGETHER]
+
+
 def _ignore_progress(step: str) -> None:
-    pass
+    """Do nothing: the steps of a repeated trial are not shown."""
 
 
 def _combine(first: Finding, second: Finding) -> Finding:
-    """Combine two trials: a single failure, such as on a stalled machine, is a note and breaks nothing."""
+    """Combine the findings of two trials: if the second is good, the first is only noted."""
     if second.result is not Result.OK:
         return first
     return replace(second, seen=f"{second.seen}; in an earlier trial: {first.seen}")
@@ -123,6 +131,7 @@ class _Trials:
     """The trials of one component with one user's input."""
 
     def __init__(self, sandbox: Sandbox, component: Component, trial_input: TrialInput) -> None:
+        """Prepare parameters and inputs: the user's, and made-up ones for the rest."""
         self._sandbox = sandbox
         self._component = component
         self._of_roles = trial_input.of_roles
@@ -136,7 +145,7 @@ class _Trials:
                 self._inputs[role] = inputs
 
     def collect(self, progress: Callable[[str], None], needed_trials: Set[str]) -> Evidence:
-        """Run the component with all parties, then the other needed trials if it works."""
+        """Run the component with all parties; if it works, make the other needed trials."""
         evidence = self._run_together()
         progress(f"{self._component.name}: together")
         values = self._parameters
@@ -154,7 +163,11 @@ class _Trials:
         return evidence
 
     def _run_together(self) -> Evidence:
-        """Run all parties; if they fail, without the unknown parameter, then with all defaults."""
+        """Run all parties, with one unknown parameter.
+
+        If they fail in a way that parameters may explain, run them without it, and then with the
+        defaults of all optional parameters.
+        """
         together = self._trial({**self._parameters, UNKNOWN: "1"})
         known_only = all_given = None
         if _deserves_retry(together):
@@ -172,6 +185,7 @@ class _Trials:
         )
 
     def _trial(self, parameters: Mapping[str, Any]) -> Trial:
+        """Run all parties with some parameters."""
         return Trial(self._sandbox.run(self._component, self._plan(parameters)))
 
     def _plan(
@@ -182,6 +196,7 @@ class _Trials:
         stop: bool = False,
         empty: bool = False,
     ) -> Plan:
+        """Return the plan of a trial of some parties; () means all."""
         return Plan(
             parties or self._parties,
             parameters,
@@ -193,14 +208,18 @@ class _Trials:
 
 
 def _deserves_retry(trial: Trial) -> bool:
-    """True for a failure that other parameters may avoid: no bad start, no lack of memory, no hanging."""
+    """Return whether a trial failed in a way that other parameters may avoid.
+
+    They do not help a party that did not start or lacked memory, nor parties that only hang.
+    """
     if trial.worked:
         return False
     if any(trace.oom_killed or not trace.started for trace in trial.traces):
         return False
     stopped = [trace for trace in trial.traces if trace.was_stopped]
-    failed = [trace for trace in trial.traces if trace.code and not trace.was_stopped]
-    return bool(failed) or not stopped
+    ended = [trace for trace in trial.traces if not trace.was_stopped]
+    has_failure = any(trace.code for trace in ended)
+    return has_failure or not stopped
 
 
 def _run_until_stopped(
@@ -208,26 +227,34 @@ def _run_until_stopped(
     component: Component,
     plans: Sequence[Plan],
 ) -> tuple[Trace, ...]:
-    """Stop each party as soon as it runs.
+    """Stop each party as soon as it runs; return its trace.
 
-    A party that reports success is run again and stopped later, as it may just have been quick. A
-    party that had to be killed is run again, too: on a stalled machine it may have had no time to
-    exit.
+    Runs whose trace may mislead are repeated, see `_retries`.
     """
     traces = list(_run_side_by_side(sandbox, component, plans))
     for attempt in range(1, _STOP_RETRIES + 1):
-        retries: dict[int, Plan] = {}
-        for index, trace in enumerate(traces):
-            if not trace.was_stopped:
-                continue
-            if trace.killed:
-                retries[index] = plans[index]
-            elif trace.reported == "SUCCESS":
-                retries[index] = replace(plans[index], linger=_LINGER * attempt)
+        retries = _retries(traces, plans, _LINGER * attempt)
         new_traces = _run_side_by_side(sandbox, component, list(retries.values()))
         for index, trace in zip(retries, new_traces, strict=True):
             traces[index] = trace
     return tuple(traces)
+
+
+def _retries(traces: Sequence[Trace], plans: Sequence[Plan], linger: float) -> dict[int, Plan]:
+    """Return the plans to repeat, by their index; ``linger`` is in seconds.
+
+    A party that reports success is stopped later, as it may just have been quick. A party that had
+    to be killed is run again: on a stalled machine it may have had no time to exit.
+    """
+    retries: dict[int, Plan] = {}
+    for index, trace in enumerate(traces):
+        if not trace.was_stopped:
+            continue
+        if trace.killed:
+            retries[index] = plans[index]
+        elif trace.reported == "SUCCESS":
+            retries[index] = replace(plans[index], linger=linger)
+    return retries
 
 
 def _run_side_by_side(
@@ -235,7 +262,7 @@ def _run_side_by_side(
     component: Component,
     plans: Sequence[Plan],
 ) -> tuple[Trace, ...]:
-    """Run the plans at the same time: they mostly wait."""
+    """Run the plans at the same time, since they mostly wait; return the traces in their order."""
 
     def run(plan: Plan) -> tuple[Trace, ...]:
         return sandbox.run(component, plan)
@@ -256,7 +283,10 @@ def _inputs_of_role(
     role: str,
     trial_input: TrialInput,
 ) -> dict[str, bytes]:
-    """Return the content of a role's inputs: the user's, else made-up tables for data."""
+    """Return the content of a role's inputs by name: the user's, or made-up tables for data.
+
+    An arbiter gets no made-up table. Inputs without content are left out.
+    """
     has_tables = role != "arbiter" or role in trial_input.tables
     contents = {}
     for data in component.inputs:
@@ -271,8 +301,7 @@ def _inputs_of_role(
 def _missing_inputs(
     component: Component, inputs: Mapping[str, Mapping[str, bytes]]
 ) -> tuple[str, ...]:
-    missing = []
-    for data in component.inputs:
-        if not any(data.name in contents for contents in inputs.values()):
-            missing.append(f"{data.name} ({data.category})")
-    return tuple(missing)
+    """Return the inputs that no role has content for, each with its category."""
+    present = {name for contents in inputs.values() for name in contents}
+    missing = [data for data in component.inputs if data.name not in present]
+    return tuple(f"{data.name} ({data.category})" for data in missing)

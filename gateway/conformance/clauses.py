@@ -1,9 +1,9 @@
-"""The clauses of the container contract: each with its text, and a pure function that judges the evidence.
+"""The clauses of the container contract: each with its text, and a function that judges evidence.
 
-One cause fails one clause; other clauses that cannot be judged because of it are ``not shown``.
+One cause breaks one clause; other clauses that cannot be judged because of it are ``not shown``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from itertools import groupby
@@ -29,7 +29,7 @@ STOPPED = "stopped"  # each party without its partners, sent SIGTERM
 WITHOUT_DATA = "without data"  # all parties, with nothing at their inputs' addresses
 
 LONGEST_LINE = 1024 * 1024  # bytes of one line of the log
-_PROBLEM_LIMIT = 3
+_PROBLEM_LIMIT = 3  # problems that a finding names
 _NO_SUCCESS = "its parties did not get to the end together"
 
 Judge = Callable[[Evidence], Finding]
@@ -41,7 +41,7 @@ class Clause:
 
     name: str  # stable; scripts may rely on it
     section: str  # of the component layer's standard
-    says: str
+    says: str  # its text
     remedy: str  # the vendor's next step if it is broken
     judge: Judge
     shown_by: str = TOGETHER  # the trial that shows it
@@ -55,9 +55,10 @@ def _clause(
     section: str,
     shown_by: str = TOGETHER,
 ) -> Callable[[Judge], Judge]:
-    """Register a judge as a clause.
+    """Register the decorated function as the judge of a clause.
 
-    Its docstring holds the clause's text and, after an empty line, the remedy.
+    Its docstring holds the clause's text and, after an empty line, the remedy: users see both.
+    ``shown_by`` is the trial that a judgement needs.
     """
 
     def add(judge: Judge) -> Judge:
@@ -69,6 +70,7 @@ def _clause(
 
 
 def _one_line(text: str) -> str:
+    """Return a paragraph of a docstring as one line."""
     return text.replace("\n", " ")
 
 
@@ -110,33 +112,77 @@ def _works(evidence: Evidence) -> Finding:
 
 
 def _first_step(evidence: Evidence) -> str:
-    """Return what to do first about parties that do not succeed together; empty without any hint."""
-    traces = evidence.best.traces
-    if evidence.lacks:
-        return f"give {', '.join(evidence.lacks)} by --data ROLE.INPUT=FILE"
-    if foreign_requests(traces):
+    """Return the first step for parties that do not succeed together; "" without any hint."""
+    for find_hint in _HINTS:
+        hint = find_hint(evidence)
+        if hint:
+            return hint
+    return ""
+
+
+def _hint_about_inputs(evidence: Evidence) -> str:
+    """Ask for inputs that could not be made up."""
+    if not evidence.lacks:
+        return ""
+    return f"give {', '.join(evidence.lacks)} by --data ROLE.INPUT=FILE"
+
+
+def _hint_about_requests(evidence: Evidence) -> str:
+    """Point to requests that a node refuses."""
+    if foreign_requests(evidence.best.traces):
         return "send config.session_id and config.token as they are given"
-    if refused_requests(traces):
+    if refused_requests(evidence.best.traces):
         return "correct the request to the channel that was refused"
-    large = [trace.party for trace in traces if trace.oom_killed]
-    if large:
-        return f"find what {', '.join(large)} needs so much memory for, or allow more by --memory"
-    failing = [trace.party for trace in traces if trace.code and not trace.was_stopped]
-    if failing:
-        step = f"find the cause in the last lines of {', '.join(failing)}"
-        if evidence.made_up:
-            step += "; their tables were made up, so give yours by --data ROLE=FILE.csv"
-        return step
-    if unsent_topics(traces):
-        return (
-            "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
-        )
+    return ""
+
+
+def _hint_about_memory(evidence: Evidence) -> str:
+    """Name the parties that used too much memory."""
+    large = [trace.party for trace in evidence.best.traces if trace.oom_killed]
+    if not large:
+        return ""
+    return f"find what {', '.join(large)} needs so much memory for, or allow more by --memory"
+
+
+def _hint_about_failures(evidence: Evidence) -> str:
+    """Name the parties that failed by themselves."""
+    ended = [trace for trace in evidence.best.traces if not trace.was_stopped]
+    failing = [trace.party for trace in ended if trace.code]
+    if not failing:
+        return ""
+    step = f"find the cause in the last lines of {', '.join(failing)}"
+    if evidence.made_up:
+        step += "; their tables were made up, so give yours by --data ROLE=FILE.csv"
+    return step
+
+
+def _hint_about_topics(evidence: Evidence) -> str:
+    """Point to messages that were never sent."""
+    if not unsent_topics(evidence.best.traces):
+        return ""
+    return "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
+
+
+def _hint_about_the_end(evidence: Evidence) -> str:
+    """Point to a missing report of the end, or name the parties that did not end."""
+    traces = evidence.best.traces
     if any(trace.no_callback for trace in traces):
         return "report SUCCESS as the last step before the exit, or write all outputs"
     hung = [trace.party for trace in traces if trace.was_stopped]
-    if hung:
-        return f"find what {', '.join(hung)} waits for, or give more time by --timeout"
-    return ""
+    if not hung:
+        return ""
+    return f"find what {', '.join(hung)} waits for, or give more time by --timeout"
+
+
+# In the order of their weight: the first hint explains most of what follows it.
+_HINTS = (
+    _hint_about_inputs,
+    _hint_about_requests,
+    _hint_about_memory,
+    _hint_about_failures,
+    _hint_about_topics,
+    _hint_about_the_end,
+)
 
 
 @_clause("optional-omitted", "3.2")
@@ -321,7 +367,8 @@ def _exit_code(evidence: Evidence) -> Finding:
 
 @_clause("result-code", "3.2", shown_by=WITHOUT_DATA)
 def _result_code(evidence: Evidence) -> Finding:
-    """A result code, in a callback or in the last line of the log as JSON, is one of those in `result`.
+    """A result code, in a callback or in the last line of the log as JSON, is one of those in
+    `result`.
 
     List each code that the component reports under result, as text, with its meaning.
     """
@@ -329,11 +376,9 @@ def _result_code(evidence: Evidence) -> Finding:
     problems, texts = [], []
     for trace in (*evidence.best.traces, *evidence.without_data):
         code = trace.result_code
-        if not code:
-            continue
         if code in meanings:
             texts.append(f"{trace.party} reported {code} ({meanings[code]})")
-        else:
+        elif code:
             problems.append(f"{trace.party} reported {code[:80]!r}")
     if problems:
         listed = ", ".join(meanings) or "none"
@@ -376,19 +421,23 @@ def _stdout_log(evidence: Evidence) -> Finding:
     """
     problems, texts = [], []
     for trace in _ended(evidence):
-        lines = trace.stdout.splitlines()
-        texts.append(f"{trace.party}: {len(lines)} lines")
-        if not trace.stdout.strip():
-            problems.append(f"{trace.party} wrote nothing to standard output")
-        try:
-            trace.stdout.decode("utf-8")
-        except UnicodeDecodeError:
-            problems.append(f"what {trace.party} wrote is not UTF-8")
-        if any(len(line) > LONGEST_LINE for line in lines):
-            problems.append(f"{trace.party} wrote a line of more than {LONGEST_LINE} bytes")
+        texts.append(f"{trace.party}: {len(trace.stdout.splitlines())} lines")
+        problems += _log_problems(trace)
     if problems:
         return _failed_by(problems)
     return _ok_unless_lacking(evidence, texts)
+
+
+def _log_problems(trace: Trace) -> Iterator[str]:
+    """Yield the faults of a party's log."""
+    if not trace.stdout.strip():
+        yield f"{trace.party} wrote nothing to standard output"
+    try:
+        trace.stdout.decode("utf-8")
+    except UnicodeDecodeError:
+        yield f"what {trace.party} wrote is not UTF-8"
+    if any(len(line) > LONGEST_LINE for line in trace.stdout.splitlines()):
+        yield f"{trace.party} wrote a line of more than {LONGEST_LINE} bytes"
 
 
 @_clause("log-files", "3.6")
@@ -408,30 +457,37 @@ def _log_files(evidence: Evidence) -> Finding:
 
 @_clause("output-written", "3.4")
 def _outputs_written(evidence: Evidence) -> Finding:
-    """Every declared output lies at the address in `runtime.component.output.*`, at one party at least.
+    """Every declared output lies at the address in `runtime.component.output.*`, at one party at
+    least.
 
     Write <storage>/<namespace>/<name>/data_0 (or a plain file <name>), with both names as given.
     """
-    if not evidence.component.outputs:
+    names = [output.name for output in evidence.component.outputs]
+    if not names:
         return not_shown("it has no output")
     if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
     traces = evidence.best.traces
-    names = [output.name for output in evidence.component.outputs]
     missing = [name for name in names if all(name not in trace.outputs for trace in traces)]
     if missing:
         texts = [f"nothing at the address of {', '.join(missing)}"]
-        texts += [f"{t.party} wrote {_some(t.strays)} instead" for t in traces if t.strays]
+        texts += [f"{text} instead" for text in _stray_texts(traces)]
         return failed("; ".join(texts))
-    partly_missing = []
-    for trace in traces:
-        for name in names:
-            if name not in trace.outputs:
-                partly_missing.append(f"{name} not at {trace.party}")
+    partly_missing = [
+        f"{name} not at {trace.party}"
+        for trace in traces
+        for name in names
+        if name not in trace.outputs
+    ]
     text = f"{', '.join(names)} written"
     if partly_missing:
         text += f" ({_some(partly_missing)})"
     return ok(text)
+
+
+def _stray_texts(traces: Iterable[Trace]) -> list[str]:
+    """Return a text for each party that wrote files outside of its outputs."""
+    return [f"{trace.party} wrote {_some(trace.strays)}" for trace in traces if trace.strays]
 
 
 @_clause("output-form", "3.2, 4")
@@ -465,7 +521,7 @@ def _only_there(evidence: Evidence) -> Finding:
         return not_shown(_NO_SUCCESS)
     if _outputs_written(evidence).result == "failed":
         return not_shown("the outputs are not where they belong")
-    problems = [f"{t.party} wrote {_some(t.strays)}" for t in evidence.best.traces if t.strays]
+    problems = _stray_texts(evidence.best.traces)
     if problems:
         return _failed_by(problems)
     if evidence.confined:
@@ -480,9 +536,12 @@ def _inputs_untouched(evidence: Evidence) -> Finding:
     Open inputs for reading only.
     """
     traces = evidence.best.traces
-    if not evidence.component.inputs or not any(trace.started for trace in traces):
+    was_started = any(trace.started for trace in traces)
+    if not evidence.component.inputs or not was_started:
         return not_shown("there was no input")
-    problems = [f"{t.party} changed {_some(t.changed)}" for t in traces if t.changed]
+    problems = [
+        f"{trace.party} changed {_some(trace.changed)}" for trace in traces if trace.changed
+    ]
     if problems:
         return _failed_by(problems)
     if not evidence.best.worked:
@@ -511,7 +570,8 @@ def _channel_session(evidence: Evidence) -> Finding:
 
 @_clause("channel-accepted", "transport 2")
 def _channel_accepted(evidence: Evidence) -> Finding:
-    """Every request to the channel is accepted: its target is a node of the job, its body has one of the forms.
+    """Every request to the channel is accepted: its target is a node of the job, its body has one
+    of the forms.
 
     Name the receiver's config.node_id.<party> in x-ptp-target-node-id; send the Content-Type of the
     form that the body has.
@@ -558,8 +618,8 @@ def _own_paths(evidence: Evidence) -> Finding:
     sent_any = False
     for trace in evidence.best.traces:
         requests = trace.requests
-        if requests.others:
-            problems.append(f"{trace.party}: {_some(requests.others)}")
+        if requests.other_paths:
+            problems.append(f"{trace.party}: {_some(requests.other_paths)}")
         if requests.reports or requests.channel_calls:
             sent_any = True
     if problems:
@@ -576,20 +636,20 @@ def _sigterm(evidence: Evidence) -> Finding:
     Handle SIGTERM also while waiting for a partner; start it with exec, so that it gets the signal.
     """
     stopped = [trace for trace in evidence.alone if trace.was_stopped]
-    problems, endings = [], []
-    for trace in stopped:
-        if trace.killed:
-            problems.append(f"{trace.party} had to be killed after {trace.stop_seconds:.0f} s")
-        endings.append(
-            f"{trace.party} ended after {trace.stop_seconds:.1f} s with code {trace.code}"
-        )
-    for trace in stopped:
-        if not trace.killed and trace.reported == "SUCCESS":
-            problems.append(f"{trace.party} reported SUCCESS")
+    killed = [trace for trace in stopped if trace.killed]
+    successful = [trace for trace in stopped if trace.reported == "SUCCESS"]
+    problems = [
+        f"{trace.party} had to be killed after {trace.stop_seconds:.0f} s" for trace in killed
+    ]
+    problems += [f"{trace.party} reported SUCCESS" for trace in successful if trace not in killed]
     if problems:
         return _failed_by(problems)
     if not stopped:
         return not_shown("it ended before it could be stopped")
+    endings = [
+        f"{trace.party} ended after {trace.stop_seconds:.1f} s with code {trace.code}"
+        for trace in stopped
+    ]
     return ok("; ".join(endings))
 
 
@@ -605,6 +665,7 @@ def _ended(evidence: Evidence) -> list[Trace]:
 
 
 def _channel_calls(traces: Iterable[Trace]) -> list[ChannelCall]:
+    """Return the requests of all parties to the channel."""
     calls = []
     for trace in traces:
         calls += trace.requests.channel_calls
@@ -612,13 +673,13 @@ def _channel_calls(traces: Iterable[Trace]) -> list[ChannelCall]:
 
 
 def _failed_by(problems: Iterable[str]) -> Finding:
-    """Report a clause as broken by the first few problems, each once."""
+    """Return the finding that a clause is broken, by the first few problems, each once."""
     distinct = list(dict.fromkeys(problems))
     return failed("; ".join(distinct[:_PROBLEM_LIMIT]))
 
 
 def _if_all_reported(evidence: Evidence, texts: Sequence[str]) -> Finding:
-    """Report a clause as kept, unless a party sent no callback."""
+    """Return the finding that a clause is kept, if every party sent a callback."""
     silent = [trace.party for trace in _ended(evidence) if not trace.requests.reports]
     return _ok_unless_lacking(evidence, texts, silent, "reported nothing")
 
@@ -629,7 +690,11 @@ def _ok_unless_lacking(
     lacking: Sequence[str] = (),
     lack: str = "",
 ) -> Finding:
-    """Report a clause as kept, unless no party ended or some parties lack the observation."""
+    """Return the finding that a clause is kept, with a text for each party.
+
+    It is not shown if no party ended, or if some parties lack the observation: ``lacking`` names
+    them, ``lack`` says what they did.
+    """
     if not _ended(evidence):
         return not_shown(_NO_SUCCESS)
     if lacking:
@@ -638,10 +703,7 @@ def _ok_unless_lacking(
 
 
 def _states(trace: Trace) -> str:
-    """Return the reported states in their order.
-
-    Repetitions of one, such as RUNNING, as a count.
-    """
+    """Return the states that a party reported, in their order; a repetition as a count."""
     texts = []
     for status, reports in groupby(report.status for report in trace.requests.reports):
         times = len(list(reports))
@@ -653,10 +715,12 @@ def _states(trace: Trace) -> str:
 
 
 def _parties(traces: Iterable[Trace]) -> str:
+    """Return the names of parties in one line."""
     return ", ".join(trace.party for trace in traces)
 
 
 def _some(names: Sequence[str], limit: int = 3) -> str:
+    """Return the first names in one line, and the number of the others."""
     text = ", ".join(names[:limit])
     hidden = len(names) - limit
     if hidden > 0:

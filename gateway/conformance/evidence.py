@@ -1,18 +1,17 @@
-"""The observations of a component's trials, as plain values: judging them needs nothing running."""
+"""The observations of a component's trials as plain values, which are judged without running it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
-from functools import partial
 
 from gateway.domain.execution import runs
 from gateway.domain.execution.runs import result_of
 from provider_registry.model import Component
 
 KILLED = 9  # the number of SIGKILL
-_LAST_LINES = 5
-_LINE_LENGTH = 300  # characters of each of them
+_LAST_LINES = 5  # of a run's output, which a report quotes
+_LINE_LENGTH = 300  # characters of each such line
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
 _PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
 # Codes after which the same request may succeed later: the receiving node is away, its mailbox is
@@ -21,7 +20,7 @@ _TRANSIENT_CODES = ("E0000000607", "E0000000700")
 
 
 class Result(StrEnum):
-    """Whether a component keeps a clause."""
+    """The judgement of a component by one clause."""
 
     OK = "ok"
     FAILED = "failed"
@@ -33,13 +32,23 @@ class Finding:
     """A result, and the observation behind it."""
 
     result: Result
-    seen: str = ""
-    remedy: str = ""  # the advice for this case; empty: the clause's
+    seen: str = ""  # the observation, as a phrase
+    remedy: str = ""  # the advice for this case; "": the clause's
 
 
-ok = partial(Finding, Result.OK)
-failed = partial(Finding, Result.FAILED)
-not_shown = partial(Finding, Result.NOT_SHOWN)  # no observation to judge the clause by
+def ok(observation: str) -> Finding:
+    """Return the finding that a clause is kept."""
+    return Finding(Result.OK, observation)
+
+
+def failed(observation: str, remedy: str = "") -> Finding:
+    """Return the finding that a clause is broken; ``remedy`` replaces the clause's advice."""
+    return Finding(Result.FAILED, observation, remedy)
+
+
+def not_shown(observation: str) -> Finding:
+    """Return the finding that nothing was observed by which the clause could be judged."""
+    return Finding(Result.NOT_SHOWN, observation)
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Requests:
     refused: list[str] = field(default_factory=list)  # messages about refused callbacks
     channel_calls: list[ChannelCall] = field(default_factory=list)
     # Method and path of requests to addresses that are not for containers.
-    others: list[str] = field(default_factory=list)
+    other_paths: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -111,14 +120,14 @@ class Trace:
     beginnings: Mapping[str, str] = field(default_factory=dict)
 
     def short(self, topic: str) -> str:
-        """Return a topic quoted, as a report shows it: without the long id of the task."""
+        """Return a topic as a report quotes it: cut, and without the long id of the task."""
         return repr(topic.replace(self.task_id, "<task_id>")[:_TEXT_LENGTH])
 
     @property
     def started(self) -> bool:
-        """True if the component's own program ran.
+        """Whether the component's own program ran.
 
-        A script without its interpreter ends before that.
+        A script without its interpreter has ended before that, with one of `runs.NEVER_BEGAN`.
         """
         if self.not_started:
             return False
@@ -128,7 +137,7 @@ class Trace:
 
     @property
     def reported(self) -> str:
-        """The reported final state; empty for none."""
+        """The last final state that a callback reported: SUCCESS or FAILED; "" for none."""
         for report in reversed(self.requests.reports):
             if report.status in ("SUCCESS", "FAILED"):
                 return report.status
@@ -136,7 +145,7 @@ class Trace:
 
     @property
     def result_code(self) -> str:
-        """The last result code of a callback, else that of the log's last line; empty for none."""
+        """The last result code of a callback, or else of the log's last line; "" for none."""
         for report in reversed(self.requests.reports):
             if report.result_code:
                 return report.result_code
@@ -144,29 +153,29 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """True if it ran and ended by itself."""
+        """Whether it ran, and ended by itself."""
         return self.started and self.code is not None and not self.was_stopped
 
     @property
     def no_callback(self) -> bool:
-        """True if it exited with code 0 and reported no end; a success if no output is missing."""
+        """Whether it exited with code 0 and reported no end; a success if no output is missing."""
         return self.ended and not self.reported and self.code == 0
 
     @property
     def worked(self) -> bool:
-        """True if a gateway takes the run for a success."""
+        """Whether a gateway would take the run for a success."""
         if self.ended and self.reported == "SUCCESS":
             return True
         return self.no_callback and not self.missing
 
     @property
     def killed(self) -> bool:
-        """True if it ended by SIGKILL, reported as a signal or as an exit code."""
+        """Whether it ended by SIGKILL, which engines report as a signal or as an exit code."""
         return self.signal == KILLED or self.code == 128 + KILLED
 
     @property
     def end(self) -> str:
-        """How the run ended, in words."""
+        """The end of the run as a clause, such as "guest.0 ended with code 1, reported FAILED"."""
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
         last_words = self._last_words()
@@ -184,6 +193,10 @@ class Trace:
         return f"{self.party} {ending}, {state}{last_words}"
 
     def _last_words(self) -> str:
+        """Return the last lines of the error output, or else of the output, to be appended.
+
+        Or "".
+        """
         for stream in (self.stderr, self.stdout):
             text = stream.decode("utf-8", "replace").strip()
             lines = [line[-_LINE_LENGTH:] for line in text.splitlines()[-_LAST_LINES:]]
@@ -202,12 +215,12 @@ class Trial:
 
     @property
     def worked(self) -> bool:
-        """True if there were parties and all succeeded."""
+        """Whether there were parties, and all succeeded."""
         return bool(self.traces) and all(trace.worked for trace in self.traces)
 
     @property
     def end(self) -> str:
-        """How each party ended, for a sentence."""
+        """The ends of all parties, see `Trace.end`."""
         return "; ".join(trace.end for trace in self.traces)
 
 
@@ -232,15 +245,13 @@ class Evidence:
 
     @property
     def best(self) -> Trial:
-        """The trial to judge by: the first that worked, else the last."""
-        trials = [self.together]
-        for trial in (self.known_only, self.all_given):
-            if trial is not None:
-                trials.append(trial)
-        for trial in trials:
+        """The trial to judge by: the first that worked, or else the last one."""
+        trials = [self.together, self.known_only, self.all_given]
+        existing = [trial for trial in trials if trial is not None]
+        for trial in existing:
             if trial.worked:
                 return trial
-        return trials[-1]
+        return existing[-1]
 
 
 # ---------------------------------------------------------------- problems on the channel
@@ -255,12 +266,10 @@ class _Mailbox:
 
 
 def refused_requests(traces: Sequence[Trace]) -> list[str]:
-    """Return the last permanent refusal of each kind of request."""
+    """Return the last permanent refusal of each kind of request of each party, as texts."""
     problems: dict[tuple[str, str, str], str] = {}
-    for trace in traces:
-        for call in trace.requests.channel_calls:
-            if not call.code or call.succeeded or call.code in _TRANSIENT_CODES:
-                continue
+    for trace, call in _calls(traces):
+        if _is_refused(call):
             request = call.operation
             if call.topic:
                 request += f" of topic {trace.short(call.topic)}"
@@ -269,22 +278,35 @@ def refused_requests(traces: Sequence[Trace]) -> list[str]:
     return list(problems.values())
 
 
+def _is_refused(call: ChannelCall) -> bool:
+    """Return whether a request was refused for good; one without a code still waits."""
+    if not call.code or call.succeeded:
+        return False
+    return call.code not in _TRANSIENT_CODES
+
+
 def foreign_requests(traces: Sequence[Trace]) -> list[str]:
     """Return each kind of request with a session or token of another run, which a node refuses."""
     problems = []
-    for trace in traces:
-        for call in trace.requests.channel_calls:
-            if call.session != trace.session:
-                session = repr(call.session[:_TEXT_LENGTH])
-                problems.append(f"{trace.party} used session {session} for {call.operation}")
-            if call.token != trace.token:
-                text = f"{trace.party} sent no config.token, or another, with {call.operation}"
-                problems.append(text)
+    for trace, call in _calls(traces):
+        if call.session != trace.session:
+            session = repr(call.session[:_TEXT_LENGTH])
+            problems.append(f"{trace.party} used session {session} for {call.operation}")
+        if call.token != trace.token:
+            text = f"{trace.party} sent no config.token, or another, with {call.operation}"
+            problems.append(text)
     return list(dict.fromkeys(problems))
 
 
+def _calls(traces: Sequence[Trace]) -> Iterator[tuple[Trace, ChannelCall]]:
+    """Yield every request to the channel with its party's trace."""
+    for trace in traces:
+        for call in trace.requests.channel_calls:
+            yield trace, call
+
+
 def unsent_topics(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics on which a party waited in vain, each with the probably intended one."""
+    """Return the topics for which a party waited in vain, as texts that name a likely mistake."""
     senders = _senders(traces)
     read = _read_mailboxes(traces)
     problems = []
@@ -300,19 +322,20 @@ def unsent_topics(traces: Sequence[Trace]) -> list[str]:
 
 
 def _awaited_topics(trace: Trace) -> list[str]:
-    topics = []
-    for call in trace.requests.channel_calls:
-        if call.operation == "pop" and call.topic is not None and call.topic not in topics:
-            topics.append(call.topic)
-    return topics
+    """Return the topics that a party popped messages of, each once."""
+    pops = [call for call in trace.requests.channel_calls if call.operation == "pop"]
+    topics = [call.topic for call in pops if call.topic is not None]
+    return list(dict.fromkeys(topics))
 
 
 def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
-    """Return which partners ended while a party was still waiting, as the end of a sentence."""
+    """Return that partners ended while a party was still waiting, to be appended; else ""."""
+    if not trace.was_stopped:
+        return ""
     partners = [partner.party for partner in traces if partner.ended and partner is not trace]
-    if trace.was_stopped and partners:
-        return f" before {', '.join(partners)} ended"
-    return ""
+    if not partners:
+        return ""
+    return f" before {', '.join(partners)} ended"
 
 
 def _likely_mistake(
@@ -321,7 +344,11 @@ def _likely_mistake(
     senders: Mapping[_Mailbox, str],
     read: Set[_Mailbox],
 ) -> str:
-    """Return who sent the topic elsewhere, else the unclaimed topic with the most similar name."""
+    """Return why a party's topic got no message, to be appended; "" without an idea.
+
+    It was sent to another party, or an unread topic of the party has a similar name. ``senders``
+    and ``read`` are the mailboxes that got messages, and those that were read.
+    """
     for mailbox, sender in senders.items():
         if mailbox.topic == topic:
             return f": {sender} sent it to {mailbox.receiver} (x-ptp-target-node-id)"
@@ -337,7 +364,7 @@ def _likely_mistake(
 
 
 def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics whose messages were never read."""
+    """Return the topics whose messages were never read, as texts."""
     read = _read_mailboxes(traces)
     problems = []
     for mailbox, sender in _senders(traces).items():
@@ -350,23 +377,27 @@ def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
 
 
 def is_waiting(requests: Requests) -> bool:
-    """True while a party waits for a message, or after it asked twice for the same and got none."""
+    """Return whether a party waits for a message.
+
+    It waits during a request for one, and after it has asked twice for the same one in vain.
+    """
     calls = requests.channel_calls[-2:]
     if not calls:
         return False
     last = calls[-1]
-    if last.operation not in ("pop", "peek") or last.content:
+    is_reading = last.operation in ("pop", "peek")
+    if not is_reading or last.content:
         return False
-    if not last.code:
+    is_unanswered = not last.code
+    if is_unanswered:
         return True
-    if len(calls) == 1:
-        return False
     before = calls[0]
-    return (before.operation, before.topic) == (last.operation, last.topic) and not before.content
+    is_second_try = len(calls) == 2 and before.operation == last.operation
+    return is_second_try and before.topic == last.topic and not before.content
 
 
 def channel_summary(traces: Sequence[Trace]) -> str:
-    """Return in a line what keeps the parties from ending; empty if the channel shows nothing."""
+    """Return why the parties do not end, by the channel, to be appended; "" if it shows nothing."""
     problems = []
     for find_problems in (refused_requests, unsent_topics, unclaimed_topics):
         problems += find_problems(traces)[:_PROBLEM_LIMIT]
@@ -387,15 +418,18 @@ def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
 
 
 def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
-    mailboxes = set()
-    for trace in traces:
-        for call in _accepted_calls(trace, "pop", "peek"):
-            if call.content:
-                mailboxes.add(_Mailbox(trace.party, call.topic or ""))
-    return mailboxes
+    """Return the mailboxes that a message was read from."""
+    return {
+        _Mailbox(trace.party, call.topic or "")
+        for trace in traces
+        for call in _accepted_calls(trace, "pop", "peek")
+        if call.content
+    }
 
 
 def _accepted_calls(trace: Trace, *operations: str) -> Iterator[ChannelCall]:
+    """Yield a party's successful requests with one of these operations."""
     for call in trace.requests.channel_calls:
-        if call.operation in operations and call.succeeded:
+        is_requested = call.operation in operations
+        if is_requested and call.succeeded:
             yield call

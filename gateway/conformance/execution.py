@@ -1,4 +1,4 @@
-"""The execution of one trial: each party's run from its launch to its end, and the observations of it."""
+"""The execution of one trial: each party's run, from its launch to its end, and its trace."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ STARTED_SECONDS = 5.0  # after which a silent run counts as running
 
 
 class Deadline:
-    """The end of a trial, shared by its parties. A failure shortens it."""
+    """The end of a trial, shared by its parties."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -58,13 +58,13 @@ class Deadline:
         self._end = min(self._end, time.monotonic() + SECONDS_AFTER_END)
 
     def is_over(self, now: float) -> bool:
-        """True after the end. ``now``: a time of `time.monotonic`."""
+        """Return whether a time of `time.monotonic` is after the end."""
         return now > self._end
 
 
 @dataclass
 class TrialExecution:
-    """One component run once, according to a plan."""
+    """One run of a component by all parties of a plan."""
 
     sandbox: "Sandbox"
     component: Component
@@ -124,6 +124,7 @@ class TrialExecution:
     def _with_outputs(
         self, trace: Trace, storage: FileStorage, outputs: Mapping[str, Address]
     ) -> Trace:
+        """Return a trace with the observations of its outputs, which are given by name."""
         described = {output.name: output for output in self.component.outputs}
         problems = {}
         beginnings = {}
@@ -245,7 +246,7 @@ class TrialExecution:
         )
 
     def is_deadlocked(self) -> bool:
-        """True if a party has ended and all others wait for messages."""
+        """Return whether a party has ended and all others wait for messages."""
         stations = list(self.running.values())
         if len(stations) == len(self.plan.parties):
             return False
@@ -262,21 +263,30 @@ class _StopDecision:
         self._deadlocked_since: float | None = None
 
     def is_due(self, now: float) -> bool:
-        """True if the plan stops the run now, the trial's time is over, or the sandbox gives up."""
+        """Return whether to stop the run now; ``now`` is a time of `time.monotonic`.
+
+        It is stopped if the plan says so, the trial's time is over, the parties wait for each
+        other, or the sandbox gives up.
+        """
         execution = self._execution
-        if self._first_request.is_set():
-            self._started_by = min(self._started_by, now)
-        if not execution.is_deadlocked():
-            self._deadlocked_since = None
-        elif self._deadlocked_since is None:
-            self._deadlocked_since = now
+        self._note_state(now)
         if execution.sandbox.given_up.is_set() or execution.deadline.is_over(now):
             return True
         if self._is_deadlocked_for_long(now):
             return True
         return execution.plan.stop and now >= self._started_by + execution.plan.linger
 
+    def _note_state(self, now: float) -> None:
+        """Note a start by the party's first request, and since when all parties wait."""
+        if self._first_request.is_set():
+            self._started_by = min(self._started_by, now)
+        if not self._execution.is_deadlocked():
+            self._deadlocked_since = None
+        elif self._deadlocked_since is None:
+            self._deadlocked_since = now
+
     def _is_deadlocked_for_long(self, now: float) -> bool:
+        """Return whether all parties have waited for `SECONDS_AFTER_END`."""
         if self._deadlocked_since is None:
             return False
         return now > self._deadlocked_since + SECONDS_AFTER_END

@@ -1,4 +1,4 @@
-"""One gateway per party of a trial, on one address of this machine."""
+"""One gateway per party of a trial, all on one address of this machine."""
 
 import asyncio
 import logging
@@ -43,7 +43,11 @@ class Loopback:
         host: str,
         folder: Path,
     ) -> None:
-        """``stations`` by node. Raises `OSError` if nothing can listen on ``host``."""
+        """Take the stations by node, and open a port of ``host`` for each.
+
+        ``folder`` is for the messages of the channel. Raises `OSError` if nothing can listen on
+        ``host``.
+        """
         self._stations = stations
         self._folder = folder
         self._sockets: dict[str, socket.socket] = {}
@@ -88,7 +92,10 @@ class Loopback:
         return f"http://{self._addresses[node]}{CALLBACK}?run={self._stations[node].run}"
 
     def await_callbacks(self, node: str) -> None:
-        """Wait up to `TIMEOUT` until all callbacks to a node are recorded: a container may exit before that."""
+        """Wait up to `TIMEOUT` until all callbacks to a node are recorded.
+
+        A container may exit before its last callback is.
+        """
         assert self._loop is not None
         waiting = self._wait_for_callbacks(self._stations[node])
         try:
@@ -99,6 +106,7 @@ class Loopback:
             return
 
     async def _wait_for_callbacks(self, station: Station) -> None:
+        """Let requests reach the station, then wait until none is pending."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         while station.pending:

@@ -1,4 +1,4 @@
-"""The files that a run left in its storage, and the faults of their formats."""
+"""The files that a run left in its storage, and the faults in their formats."""
 
 import csv
 import io
@@ -21,14 +21,14 @@ MAX_CHECKED_SIZE = 64 << 20  # bytes; the format of a larger output is not check
 def files_in(folder: Path) -> tuple[str, ...]:
     """Return the files below a container's folder by their relative paths.
 
-    Returns None if it does not exist.
+    Empty if the folder does not exist.
     """
     paths = [os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()]
     return tuple(sorted(paths))
 
 
 def stored_files(storage: FileStorage) -> frozenset[Path]:
-    """Return every entry of the storage that is not a folder."""
+    """Return every entry of a storage that is not a folder."""
     return frozenset(Path(entry.path) for entry in walk(storage.root) if not is_folder(entry))
 
 
@@ -37,7 +37,7 @@ def strays(
     files_before: Set[Path],
     addresses: Iterable[Address],
 ) -> tuple[str, ...]:
-    """Return the new files outside the addresses of inputs and outputs."""
+    """Return the new files of a storage outside of some addresses, by their relative paths."""
     allowed = {storage.path(address) for address in addresses}
     paths = []
     for path in stored_files(storage) - files_before:
@@ -47,7 +47,7 @@ def strays(
 
 
 def checksums(storage: FileStorage, addresses: Mapping[str, Address]) -> dict[str, str | None]:
-    """Return the checksums of inputs by their names; None for a missing one."""
+    """Return the checksums of inputs by their names; None for a missing input."""
     sums: dict[str, str | None] = {}
     for name, address in addresses.items():
         sums[name] = None
@@ -57,7 +57,7 @@ def checksums(storage: FileStorage, addresses: Mapping[str, Address]) -> dict[st
 
 
 def beginning(storage: FileStorage, address: Address) -> str:
-    """Return the first part of an output as text; empty if it cannot be read."""
+    """Return the first part of an output as text; "" if it cannot be read."""
     try:
         first = next(iter(storage.stream(address)), b"")
     except GatewayError:
@@ -66,7 +66,10 @@ def beginning(storage: FileStorage, address: Address) -> str:
 
 
 def format_problem(storage: FileStorage, address: Address, described: DataSpec) -> str:
-    """Return the fault of an output, as the end of a sentence about it; empty without one."""
+    """Return the fault of an output, as the end of a sentence about it; "" without one.
+
+    The expected format is the first one that the description lists.
+    """
     try:
         size, _ = storage.stamp(address)
         if size == 0:
@@ -91,7 +94,11 @@ def format_problem(storage: FileStorage, address: Address, described: DataSpec) 
 
 
 def _csv_problem(content: bytes, metadata: Mapping[str, Any], *, is_table: bool) -> str:
-    """Return the fault of a CSV file. Raises `ValueError` or `csv.Error` for invalid CSV."""
+    """Return the fault of a CSV file; "" without one.
+
+    ``is_table``: it is a dataset, for which metadata is required. Raises `ValueError` or
+    `csv.Error` for invalid CSV.
+    """
     starts_like_json = content.lstrip()[:1] in (b"{", b"[")
     if starts_like_json and _is_json(content):
         return "holds JSON, not CSV"
@@ -107,6 +114,7 @@ def _csv_problem(content: bytes, metadata: Mapping[str, Any], *, is_table: bool)
 
 
 def _is_json(content: bytes) -> bool:
+    """Return whether a content is a JSON object or list."""
     try:
         return isinstance(json.loads(content), dict | list)
     except (ValueError, RecursionError):
@@ -114,9 +122,9 @@ def _is_json(content: bytes) -> bool:
 
 
 def _table_problem(lines: list[list[str]], metadata: Mapping[str, Any]) -> str:
-    """Return the first difference of a table from its header or metadata.
+    """Return the first contradiction of a table to its header or metadata; "" without one.
 
-    Each of several files has a header.
+    The header may be repeated, as each file of a table begins with it.
     """
     header, *lines_below = [line for line in lines if line]
     rows = [line for line in lines_below if line != header]
@@ -128,16 +136,23 @@ def _table_problem(lines: list[list[str]], metadata: Mapping[str, Any]) -> str:
     count = metadata.get("count")
     if isinstance(count, int) and count != len(rows):
         return f"has {counted(len(rows), 'row')}, its metadata say count {count}"
-    info = metadata.get("column_info") or []
+    return _columns_problem(header, metadata.get("column_info") or [])
+
+
+def _columns_problem(header: list[str], info: Any) -> str:
+    """Return the contradiction of a header to ``column_info`` of the metadata; "" without one."""
     if not _is_column_list(info):
         return "has metadata whose column_info is not a list of columns"
     names = [_column_name(column) for column in info]
     if names and names != header:
-        return f"has the columns {', '.join(header)}, but its metadata's column_info says {', '.join(names)}"
+        columns = ", ".join(header)
+        listed = ", ".join(names)
+        return f"has the columns {columns}, but its metadata's column_info says {listed}"
     return ""
 
 
 def _is_column_list(info: Any) -> bool:
+    """Return whether a value is a list of objects that are not empty."""
     if not isinstance(info, list):
         return False
     return all(isinstance(column, dict) and column for column in info)

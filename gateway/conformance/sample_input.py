@@ -9,55 +9,48 @@ from provider_registry.model import Component, Parameter, Validator
 UNKNOWN = "conformance_unknown"  # a parameter that no description has
 ID_COLUMN = "id"
 LABEL_COLUMN = "y"
-ROWS = 60
+ROWS = 60  # of each table
 COLUMNS = 3  # of each table, besides id and label
 TEXT = "conformance"  # value of a parameter without any hint
 
 
 def sample_table(role: str) -> bytes:
-    """Return a CSV table: the same ids for every role.
+    """Return a CSV table for a role, the same at each call.
 
-    A guest's has a label that correlates with its columns.
+    All roles have the same ids. A guest's table also has a label, which correlates with its
+    columns.
     """
     numbers = random.Random(role)
     has_label = role == "guest"
-    header = [ID_COLUMN]
-    if has_label:
-        header.append(LABEL_COLUMN)
-    header += [f"{role}_x{number}" for number in range(COLUMNS)]
+    label_header = [LABEL_COLUMN] if has_label else []
+    header = [ID_COLUMN, *label_header, *(f"{role}_x{number}" for number in range(COLUMNS))]
     lines = [",".join(header)]
     for row in range(ROWS):
         label = row % 2
         cells = [f"u{row:04d}"]
         if has_label:
             cells.append(str(label))
-        for _ in range(COLUMNS):
-            value = numbers.gauss(label, 1.0)
-            cells.append(f"{value:.4f}")
+        cells += [f"{numbers.gauss(label, 1.0):.4f}" for _ in range(COLUMNS)]
         lines.append(",".join(cells))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def required_parameters(component: Component, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's parameters, with made-up values for further required ones."""
-    values = {}
-    for parameter in component.parameters:
-        if not parameter.optional and parameter.name not in parameters:
-            values[parameter.name] = _sample_value(parameter)
+    """Return the user's parameters, with made-up values for the other required ones."""
+    required = [parameter for parameter in component.parameters if not parameter.optional]
+    values = {parameter.name: _sample_value(parameter) for parameter in required}
     return {**values, **parameters}
 
 
 def default_parameters(component: Component) -> dict[str, Any]:
-    """Return the defaults of all parameters that have one."""
-    defaults = {}
-    for parameter in component.parameters:
-        if parameter.default:
-            defaults[parameter.name] = parameter.default
-    return defaults
+    """Return the defaults of all parameters that have one, by name."""
+    return {
+        parameter.name: parameter.default for parameter in component.parameters if parameter.default
+    }
 
 
 def _sample_value(parameter: Parameter) -> Any:
-    """Return a value that the description allows."""
+    """Return a value that the description allows: its default, a choice, or one of its type."""
     if parameter.default:
         return parameter.default
     if parameter.binding:
@@ -77,7 +70,7 @@ def _sample_value(parameter: Parameter) -> Any:
 
 
 def _sample_number(validator: Validator | None) -> float:
-    """Return the middle of a range, its only limit, or 1 without limits."""
+    """Return the middle of a range; the only bound of a half-open one; 1 without any bound."""
     if validator is None or validator.pattern is not None:
         return 1
     limits = [limit for limit in (validator.lower, validator.upper) if limit is not None]

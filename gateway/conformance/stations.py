@@ -1,4 +1,4 @@
-"""A party's gateway in a trial, as a recorder: every request of the party's container is passed on and noted."""
+"""A party's gateway in a trial: it passes on and records the requests of the party's container."""
 
 import json
 import re
@@ -74,7 +74,7 @@ class Station:
                 await self._record_channel_call(app, scope, receive, send)
             else:
                 if path != FORWARDED:
-                    self.requests.others.append(f"{scope['method']} {path}"[:200])
+                    self.requests.other_paths.append(f"{scope['method']} {path}"[:200])
                 self.first.set()
                 await app(scope, receive, send)
 

@@ -117,7 +117,7 @@ def calling(**changes: Any) -> dict[str, Any]:
         ("channel-session", calling(session="another")),
         ("channel-session", calling(token="another")),
         ("channel-accepted", asking(channel_calls=[*CALLS, replace(CALLS[0], **NO_ROUTE)])),
-        ("own-paths", asking(others=["POST /v1/platform/schedule/job/query_job_list"])),
+        ("own-paths", asking(other_paths=["POST /v1/platform/schedule/job/query_job_list"])),
     ],
 )
 def test_one_mistake_breaks_one_clause(clause, wrong):
@@ -142,7 +142,7 @@ def test_what_a_party_that_fails_sent_is_judged_all_the_same():
         requests=replace(
             wrong.requests,
             reports=[],
-            others=["GET /x"],
+            other_paths=["GET /x"],
             refused=["no status"],
         ),
     )
