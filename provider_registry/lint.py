@@ -366,19 +366,17 @@ def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
     choices = parameter.binding or ()
     kind = kind_of(parameter.type)
     unreadable = [choice for choice in choices if choice and not reads_as(kind, choice)]
-    rule = f"lists values that are not of type {parameter.type}"
-    yield from _choices_problem(unreadable, rule, path)
+    if unreadable:
+        names = list_limited(unreadable, MAX_LISTED_VALUES)
+        rule = f"lists values that are not of type {parameter.type}: {names}"
+        yield Problem(path, rule, unreadable)
     validator = parameter.validator
-    if validator is not None:
-        outside = [choice for choice in choices if _is_outside(validator, choice)]
-        yield from _choices_problem(outside, f"lists values outside {validator.text}", path)
-
-
-def _choices_problem(choices: list[str], rule: str, path: str) -> Iterator[Problem]:
-    """Yield one problem of several choices, which its rule lists; nothing without any."""
-    if choices:
-        names = list_limited(choices, MAX_LISTED_VALUES)
-        yield Problem(path, f"{rule}: {names}", choices)
+    if validator is None:
+        return
+    outside = [choice for choice in choices if _is_outside(validator, choice)]
+    if outside:
+        names = list_limited(outside, MAX_LISTED_VALUES)
+        yield Problem(path, f"lists values outside {validator.text}: {names}", outside)
 
 
 def _is_outside(validator: Validator, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The tables of this node: storing uploads, registering tables in place, finding datasets by id."""
+"""The tables of this node: storing uploads, registering tables in place, finding them by their ids."""
 
 import re
 import secrets
@@ -39,30 +39,50 @@ from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, Storage
 
 MAX_USERS_NAMED = 5  # jobs named in the refusal of a dataset in use
 MAX_UNREGISTERED = 1000  # unregistered tables listed of one storage
-SEARCH_SECONDS = 2.0  # for finding them in a storage
+SEARCH_SECONDS = 2.0  # for the search of one storage for them
+# Replaced in the places of tables: only plain characters are safe in access policies.
 _SPECIAL_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
 class UnregisteredTables:
-    """Tables in the storages without a record."""
+    """Tables in the storages that have no record."""
 
     tables: Sequence[Address]
-    notes: Sequence[str]  # storages that did not answer or hold more tables than are listed
+    notes: Sequence[str]  # about storages that did not answer, or hold more tables
+
+
+def _utc_now() -> datetime:
+    """Return the time in UTC, in which datasets are dated."""
+    return datetime.now(UTC)
+
+
+def _no_users(_address: Address) -> Sequence[str]:
+    """Return no job: outside a gateway there are none."""
+    return ()
+
+
+def _order_of_tables(table: Address) -> tuple[str, str, str]:
+    """Return the sort key of listed tables."""
+    return table.namespace, table.name, table.storage
 
 
 class Datasets:
-    """Use cases over the storage and the records of its datasets."""
+    """Stores, finds, changes and deletes tables: their files in the storage, and their records."""
 
     def __init__(
         self,
         storage: Storages,
         repository: DatasetRepository,
         roots: Sequence[Path] = (),
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        users: Callable[[Address], Sequence[str]] = lambda address: (),
+        clock: Callable[[], datetime] = _utc_now,
+        users: Callable[[Address], Sequence[str]] = _no_users,
     ) -> None:
-        """``users`` returns the unfinished jobs that name a dataset."""
+        """Take the storages and the repository of records.
+
+        - ``roots``: folders of this server from which files may be uploaded
+        - ``users``: returns the unfinished jobs that use a dataset
+        """
         self._storage = storage
         self._repository = repository
         self._roots = tuple(roots)
@@ -73,7 +93,7 @@ class Datasets:
     # ------------------------------------------------------------ uploading
 
     def upload_from_path(self, upload: Upload, path: str) -> Dataset:
-        """Store a file of this server.
+        """Store a file of this server, whose path is below one of the roots.
 
         Raises `NotAllowed`, `Invalid`, `Conflict`; a failed upload leaves nothing behind.
         """
@@ -85,7 +105,10 @@ class Datasets:
             return self._store(upload, file, f"path:{path}", staging)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
-        """Begin to receive a file. Raises `GatewayError` (STORAGE_FAILED)."""
+        """Begin to receive a file of at most ``max_bytes``; None: of any size.
+
+        Raises `GatewayError` (STORAGE_FAILED).
+        """
         with storage_errors(), ExitStack() as stack:
             staging = stack.enter_context(self._storage.staging())
             reception = Reception(staging, max_bytes)
@@ -98,7 +121,10 @@ class Datasets:
         received: Reception,
         filename: str,
     ) -> None:
-        """Store a file during its reception; `Reception.finish` raises the errors of storing it."""
+        """Store a file while it is received.
+
+        `Reception.finish` returns the dataset or raises the error.
+        """
 
         def store(source: Source) -> Dataset:
             return self._store(upload, source, f"file:{filename}", received.staging)
@@ -122,6 +148,10 @@ class Datasets:
         origin: str,
         staging: Staging,
     ) -> Dataset:
+        """Store the table in ``source`` and record it; return the dataset.
+
+        Raises `Invalid`, `Conflict`, and `GatewayError` (STORAGE_FAILED).
+        """
         self._refuse_taken(upload)
         address = upload.address
         storage = self._storage.named(upload.storage)
@@ -147,6 +177,7 @@ class Datasets:
         return dataset
 
     def _refuse_taken(self, upload: Upload) -> None:
+        """Raise `Conflict` if an upload would replace a table that it must not replace."""
         self._refuse_registered(upload.address)
         if upload.overwrite:
             self._refuse_used(upload.address)
@@ -157,18 +188,24 @@ class Datasets:
             raise taken(upload.address)
 
     def _refuse_registered(self, address: Address) -> None:
-        """Raise `Conflict` if a dataset registered in place has this id or a place below its folder."""
+        """Raise `Conflict` if a dataset registered in place is in the way of a new one.
+
+        It has the same id, or its files are below the folder of the new one.
+        """
         path = f"{address.namespace}/{address.name}"
-        for dataset in self.list():
-            if not dataset.in_place:
-                continue
-            same_id = (dataset.namespace, dataset.name) == (address.namespace, address.name)
+        registered = [dataset for dataset in self.list() if dataset.in_place]
+        for dataset in registered:
+            has_same_id = (dataset.namespace, dataset.name) == (address.namespace, address.name)
             is_below = not dataset.storage and f"{dataset.place}/".startswith(f"{path}/")
-            if same_id or is_below:
-                text = f"dataset {dataset.dataset_id} was registered where it lies: delete its entry first"
-                raise Conflict(text, reason="DATASET_EXISTS")
+            if has_same_id or is_below:
+                raise Conflict(
+                    f"dataset {dataset.dataset_id} was registered where it lies: "
+                    "delete its entry first",
+                    reason="DATASET_EXISTS",
+                )
 
     def _refuse_used(self, address: Address) -> None:
+        """Raise `Conflict` if an unfinished job uses the dataset that is to be replaced."""
         users = self._users(address)
         if users:
             raise used_by(address.dataset_id, users, "stop it, or give the new table another name")
@@ -179,9 +216,9 @@ class Datasets:
         *,
         overwrite: bool,
     ) -> tuple[Dataset, Dataset | None]:
-        """Record an uploaded dataset; return the record and the one it replaces.
+        """Record an uploaded dataset; return its record, and the one that it replaces, if any.
 
-        Raises `Conflict` if another gateway recorded the same id in the meantime.
+        Raises `Conflict` if another gateway has recorded the same id since the upload began.
         """
         address = Address(dataset.namespace, dataset.name)
         while True:
@@ -198,7 +235,7 @@ class Datasets:
                 raise taken(address)
 
     def _delete_replaced(self, address: Address) -> None:
-        """Delete the files of a replaced dataset; `gc` does it later if their storage is away."""
+        """Delete the files of a replaced dataset. If their storage is away, `gc` does it later."""
         with self._storage.staging() as staging:
             staging.note(address)
             try:
@@ -211,7 +248,7 @@ class Datasets:
     # ------------------------------------------------------------ registering in place
 
     def register(self, registration: Registration) -> Dataset:
-        """Record a table without copying it. Raises `Invalid`, `NotFound`, `Conflict`."""
+        """Record a table at its place, without a copy. Raises `Invalid`, `NotFound`, `Conflict`."""
         self._replaceable_entry(registration)
         with storage_errors():
             dataset = dataset_at(self._storage, registration, self._clock())
@@ -223,30 +260,34 @@ class Datasets:
         return dataset
 
     def _replaceable_entry(self, registration: Registration) -> Dataset | None:
-        """Return the entry that a registration replaces. Raises `Conflict` if the id is taken."""
+        """Return the record that a registration replaces; None if its id is free.
+
+        Raises `Conflict` if the id is taken.
+        """
         address = registration.address
         record = self.record_of(address)
         if record is not None and record.in_place:
             if not registration.overwrite:
                 raise taken(address)
             return record
-        if record is not None or self._storage.taken(address) or self.exists(address):
+        is_stored = record is not None or self._storage.taken(address)
+        if is_stored or self.exists(address):
             place = registration.place
             text = f"{address.dataset_id} lies in this node's storage: {place} needs another name"
             raise Conflict(text, reason="DATASET_EXISTS")
         return None
 
     def _refuse_second_name(self, dataset: Dataset, place: str) -> None:
-        """Raise `Conflict` if the place of a registration overlaps with that of another dataset.
+        """Raise `Conflict` if a registration's place overlaps with another dataset's.
 
         Under a second name, data could be used that is disabled or not granted under the first.
         """
         dataset_place = shown_place(self._storage, dataset.address)
-        for other in self.list():
-            if other.dataset_id == dataset.dataset_id:
+        for existing in self.list():
+            if existing.dataset_id == dataset.dataset_id:
                 continue
-            if overlap(dataset_place, shown_place(self._storage, other.address)):
-                text = f"what lies at {place} is dataset {other.dataset_id} already"
+            if overlap(dataset_place, shown_place(self._storage, existing.address)):
+                text = f"what lies at {place} is dataset {existing.dataset_id} already"
                 raise Conflict(text, reason="DATASET_EXISTS")
 
     # ------------------------------------------------------------ finding
@@ -258,10 +299,10 @@ class Datasets:
         namespace: str = "",
         name: str = "",
     ) -> Address:
-        """Return the address of a dataset's files.
+        """Return the address of a dataset's files, for a job.
 
-        Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict`
-        (DATASET_CHANGED).
+        The dataset is given by its id, or by namespace and name. Raises `NotFound`
+        (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict` (DATASET_CHANGED).
         """
         address = _address(dataset_id or Address(namespace, name))
         record = self.record_of(address)
@@ -277,7 +318,10 @@ class Datasets:
         return place
 
     def change(self, dataset: Dataset) -> str:
-        """Describe how the files of a table registered in place changed; empty if unchanged."""
+        """Describe how the files of a table registered in place have changed.
+
+        "" if they have not.
+        """
         if not dataset.in_place:
             return ""
         return change(self._storage, dataset)
@@ -296,60 +340,68 @@ class Datasets:
         return record.format if record is not None else CSV
 
     def record_of(self, address: Address) -> Dataset | None:
-        """Return the database's record of a dataset."""
+        """Return the record of a dataset; None without one, as for outputs of jobs."""
         return self._repository.get(address.namespace, address.name)
 
     def is_uploaded(self, address: Address) -> bool:
-        """Return whether the dataset was uploaded or registered, in contrast to a job's output."""
+        """Return whether a dataset was uploaded or registered; False for a job's output."""
         record = self.record_of(address)
         return record is not None and record.origin != ""
 
     def exists(self, address: Address) -> bool:
-        """Return whether the dataset has files."""
+        """Return whether a dataset has files."""
         return self._storage.exists(self._place(address, self.record_of(address)))
 
     def _place(self, address: Address, record: Dataset | None) -> Address:
+        """Return the address of a dataset's files; ``record`` is its record, if any.
+
+        Files that another dataset owns do not count: without a record, an id is not a place.
+        """
         if record is not None:
             return record.address
         place = self._storage.find(address.namespace, address.name)
         if self.reasons_to_keep(place):
-            # Another dataset's files: their place is not that dataset's id.
             return address
         return place
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return the uploaded datasets that own a place of a storage elsewhere."""
+        """Return the uploaded datasets whose files are at an address of a storage elsewhere."""
         if not address.storage:
             return []
-        return [
-            f"dataset {dataset.dataset_id}"
-            for dataset in self.list()
-            if dataset.place and dataset.address == address
+        owners = [
+            dataset for dataset in self.list() if dataset.place and dataset.address == address
         ]
+        return [f"dataset {dataset.dataset_id}" for dataset in owners]
 
     def get(self, dataset: Address | str) -> Dataset:
-        """Return a dataset as the metadata in the storage describe it.
+        """Return a dataset as the metadata file in the storage describes it.
 
-        The record counts if both agree, if the storage is away, and for tables registered in place.
-        Raises `NotFound`.
+        The record is returned instead if it describes the same content, if the storage is away, and
+        for tables registered in place. Raises `NotFound`.
         """
         address = _address(dataset)
         record = self.record_of(address)
-        if record is not None and record.in_place:
+        if record is None:
+            return self._get_unrecorded(address)
+        if record.in_place:
             return record
         try:
             stored = self._read_metadata(address, self._place(address, record))
         except StorageFailed:
-            if record is None:
-                raise
             return record
-        if stored is None:
-            if record is None:
-                raise _unknown(address, "is not known on this node")
-            return record
-        if record is not None and record.checksum == stored.checksum:
+        if stored is None or record.checksum == stored.checksum:
             return record
         return _with_switches_of(record, stored)
+
+    def _get_unrecorded(self, address: Address) -> Dataset:
+        """Return a dataset without a record, from its metadata.
+
+        Raises `NotFound`, `StorageFailed`.
+        """
+        stored = self._read_metadata(address, self._place(address, None))
+        if stored is None:
+            raise _unknown(address, "is not known on this node")
+        return stored
 
     def list(self) -> list[Dataset]:
         """Return every uploaded or registered dataset, by namespace and name."""
@@ -363,8 +415,8 @@ class Datasets:
     ) -> "UnregisteredTables":
         """Search the storages for tables that other programs left; outputs of jobs do not count.
 
-        ``namespace``: only in this one. ``max_tables`` and ``seconds`` bound the search of each
-        storage.
+        ``namespace`` is the only one to be searched; "" means all. ``max_tables`` and ``seconds``
+        bound the search of each storage.
         """
         records = self.list()
         places = {record.address for record in records}
@@ -384,12 +436,15 @@ class Datasets:
                     f"storage {storage or FILE} may hold more tables than are listed: ask for one "
                     f"namespace"
                 )
-        tables.sort(key=lambda table: (table.namespace, table.name, table.storage))
+        tables.sort(key=_order_of_tables)
         notes += [failure.message for failure in failures.values()]
         return UnregisteredTables(tables, notes)
 
     def _read_metadata(self, address: Address, place: Address) -> Dataset | None:
-        """Return the dataset at a place; None if there is none."""
+        """Return the dataset whose files are at a place, by its metadata; None without files.
+
+        Without readable metadata it has no columns. Raises `StorageFailed`.
+        """
         if not self._storage.exists(place):
             return None
         metadata: Mapping[str, Any] = {}
@@ -397,14 +452,20 @@ class Datasets:
             metadata = self._storage.metadata(place)
         dataset = replace(dataset_of(address, metadata), storage=place.storage)
         if not dataset.origin:
-            # Metadata of other programs: they give no size, and not all of them count the rows.
-            files = self._storage.files(place)
-            size = sum(file.size for name, file in files.items() if name != METADATA)
-            is_counted = dataset.count or dataset.columns
-            dataset = replace(dataset, size=size, count=dataset.count if is_counted else None)
+            dataset = self._completed(dataset, place)
         if place.name != address.name:
             dataset = replace(dataset, place=place.name)
         return dataset
+
+    def _completed(self, dataset: Dataset, place: Address) -> Dataset:
+        """Return a dataset by other programs' metadata, with its size from the files.
+
+        They name no size, and not all of them count the rows: then the count is None.
+        """
+        files = self._storage.files(place)
+        size = sum(file.size for name, file in files.items() if name != METADATA)
+        is_counted = dataset.count or dataset.columns
+        return replace(dataset, size=size, count=dataset.count if is_counted else None)
 
     # ------------------------------------------------------------ changing
 
@@ -417,6 +478,7 @@ class Datasets:
         return self._set(address, published=tuple(sorted(set(nodes))))
 
     def _set(self, address: Address, **values: Any) -> tuple[Dataset, Dataset]:
+        """Set fields of a dataset's record; return the dataset before and after."""
         with self._changing:
             before = self.record_of(address)  # the record first: its storage may be away
             if before is None:
@@ -430,13 +492,17 @@ class Datasets:
     def edit(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
         """Change a table's meta; return the dataset before and after.
 
-        Raises `NotFound`, `Conflict`, `Invalid`.
+        Starts over if the dataset was changed since it was read. Raises `NotFound`, `Conflict`,
+        `Invalid`.
         """
         while True:
             before = self.get(address)
             if not self.is_uploaded(address):
-                text = f"{before.dataset_id} was not uploaded; only the meta of an uploaded table can be changed"
-                raise Conflict(text, reason="DATASET_NOT_UPLOADED")
+                raise Conflict(
+                    f"{before.dataset_id} was not uploaded; "
+                    "only the meta of an uploaded table can be changed",
+                    reason="DATASET_NOT_UPLOADED",
+                )
             after = change.of(before)
             match_id = after.meta.get("match_id_name")
             with storage_errors():
@@ -451,7 +517,7 @@ class Datasets:
                     return before, after
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
-        """Raise `Invalid` unless every row has an id, a unique one if the table has no sids."""
+        """Raise `Invalid` unless every row has an id in a column, a unique one in a table without sids."""
         findings = Findings()
         ids = self._column(dataset, column)
         check_ids(self._storage, ids, findings, repeats=bool(dataset.sid))
@@ -459,7 +525,7 @@ class Datasets:
             raise findings.error()
 
     def _column(self, dataset: Dataset, column: str) -> Iterator[str]:
-        """Yield the cells of one column; short rows have an empty cell."""
+        """Yield the cells of one column; a row that is too short has an empty cell."""
         if dataset.format == PARQUET:
             rows = parquet.rows_of(self._storage, dataset.address, [column])
             index = 0
@@ -470,9 +536,9 @@ class Datasets:
             yield row[index] if index < len(row) else ""
 
     def delete(self, dataset: Address | str) -> None:
-        """Delete a dataset and its record; only the record of a table registered in place.
+        """Delete a dataset with its files and its record.
 
-        Raises `NotFound`, `Conflict`.
+        Of a table registered in place only the record is deleted. Raises `NotFound`, `Conflict`.
         """
         address = _address(dataset)
         record = self.record_of(address)
@@ -494,32 +560,39 @@ def used_by(
     users: Sequence[str],
     remedy: str,
 ) -> Conflict:
-    """Return the refusal to take a dataset away from unfinished jobs."""
+    """Return the refusal to change or delete a dataset that unfinished jobs use.
+
+    ``users`` are the jobs' ids; ``remedy`` ends the message.
+    """
+    names = ", ".join(users[:MAX_USERS_NAMED])
     hidden = len(users) - MAX_USERS_NAMED
-    more = f" and {hidden} more" if hidden > 0 else ""
-    text = f"dataset {dataset_id} is used by {', '.join(users[:MAX_USERS_NAMED])}{more}, not over yet; {remedy}"
+    if hidden > 0:
+        names += f" and {hidden} more"
+    text = f"dataset {dataset_id} is used by {names}, not over yet; {remedy}"
     return Conflict(text, reason="DATASET_IN_USE")
 
 
 def _unused_place(name: str) -> str:
     """Return a new place for a table in a storage elsewhere.
 
-    The old table stays whole until the new one is. Only plain characters, as access policies for
-    runs name the place.
+    A new place keeps the old table complete until the new one is.
     """
     plain_name = _SPECIAL_CHARACTERS.sub("_", name)[:200]
     return f"{plain_name}.{secrets.token_hex(4)}"
 
 
 def _with_switches_of(old: Dataset | None, dataset: Dataset) -> Dataset:
-    """Return the dataset, disabled and published as the one it replaces was."""
+    """Return a dataset that is disabled and published like the one that it replaces, if any."""
     if old is None:
         return dataset
     return replace(dataset, disabled=old.disabled, published=old.published)
 
 
 def _address(dataset: Address | str) -> Address:
-    """Return the address named by either form. Raises `NotFound` for a malformed id."""
+    """Return the address of a dataset, given as such or by its id.
+
+    Raises `NotFound` for a malformed id.
+    """
     if isinstance(dataset, Address):
         return dataset
     namespace, hash_sign, name = dataset.partition("#")
@@ -530,4 +603,5 @@ def _address(dataset: Address | str) -> Address:
 
 
 def _unknown(address: Address, why: str) -> NotFound:
+    """Return the error of a dataset that does not exist here."""
     return NotFound(f"dataset {address.dataset_id} {why}", reason="DATASET_UNKNOWN")

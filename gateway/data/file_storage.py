@@ -1,7 +1,8 @@
-"""``file://`` storage: one folder. No symbolic link is followed, and only regular files are opened.
+"""The storage in a folder of this machine (``file://``).
 
-A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images
-write it. Every write is prepared in a separate folder and becomes visible in one step.
+No symbolic link is followed, and only regular files are opened. A plain file
+``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images write it.
+Every write is prepared in a separate folder and becomes visible in one step.
 """
 
 import errno
@@ -35,11 +36,15 @@ from gateway.errors import NotFound
 
 FOLDER = ".staging"  # parent of the folders in which writes are prepared
 _TARGET = "target"  # file in such a folder that names the address of the write
+# Errors of renaming a folder to a path that exists.
 _TAKEN_ERRORS = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 
 
 class Buckets:
-    """Files of a folder, appended to through one bounded buffer, so that at most one is open."""
+    """Numbered files of a folder, which are appended to through one bounded buffer.
+
+    So at most one of them is open. ``budget`` is the size of the buffer in bytes.
+    """
 
     def __init__(
         self,
@@ -74,9 +79,9 @@ class Buckets:
 
 
 class Staging:
-    """The folder of one write, whose ``table`` is published.
+    """The folder in which one write is prepared; its ``table`` is published.
 
-    Locked during the life of its process.
+    It is locked while the process lives, so that others recognise the folders of dead processes.
     """
 
     def __init__(self, root: Path) -> None:
@@ -103,7 +108,10 @@ class Staging:
         address: Address,
         overwrite: bool,
     ) -> None:
-        """Put the table in its place. Raises `Conflict`."""
+        """Move the table to its target; with ``overwrite``, an existing one is moved away.
+
+        Raises `Conflict` if there is a table that must not be replaced.
+        """
         # Containers run as other users; the namespace's folder is closed to everybody else.
         self.table.chmod(0o755)
         for file in self.table.iterdir():
@@ -128,19 +136,19 @@ class Staging:
                     raise taken(address) from None
 
     def note(self, address: Address) -> None:
-        """Note the target of the write, for clearing the folder after its process died."""
+        """Note the target of the write, so that the write can be cleared after its process died."""
         target = [address.namespace, address.name, address.storage]
         (self.folder / _TARGET).write_text(json.dumps(target), encoding="utf-8")
 
     def take_back(self, target: Path) -> None:
-        """Undo `put`."""
+        """Undo `put`: move the table back, and the replaced one, too."""
         target.rename(self.table)
         with suppress(FileNotFoundError):
             (self.folder / "old").rename(target)
         drop_if_empty(target.parent)
 
     def close(self) -> None:
-        """Delete the folder; if it ``stays``, all but the note of the target."""
+        """Delete the folder; if it ``stays``, all of it except the note of the target."""
         if self.stays:
             for path in list(self.folder.iterdir()):
                 if path.name != _TARGET:
@@ -157,7 +165,7 @@ class Staging:
 
 
 def leftovers(root: Path) -> list[str]:
-    """Return the names of folders that dead processes left."""
+    """Return the names of the folders that dead processes left."""
     names = []
     for path in sorted((root / FOLDER).glob("*")):
         lock = _lock_folder(path)
@@ -167,15 +175,20 @@ def leftovers(root: Path) -> list[str]:
     return names
 
 
+def _nothing_deleted(_target: Address) -> bool:
+    """Return False: this caller cannot delete anything in storages elsewhere."""
+    return False
+
+
 def clear_leftover(
     root: Path,
     name: str,
-    delete_elsewhere: Callable[[Address], bool] = lambda target: False,
+    delete_elsewhere: Callable[[Address], bool] = _nothing_deleted,
 ) -> None:
-    """Delete the folder of a dead process, or complete its replacement of a table.
+    """Delete the folder of a dead process, after completing its replacement of a table.
 
-    The folder of a living process stays. ``delete_elsewhere`` deletes the files sent to another
-    storage and returns whether it succeeded; until then the folder stays, too.
+    The folder of a living process stays. ``delete_elsewhere`` deletes the files that were sent to
+    another storage, and returns whether it succeeded; until then the folder stays, too.
     """
     folder = root / FOLDER / name
     lock = _lock_folder(folder)
@@ -192,14 +205,14 @@ def clear_leftover(
 
 
 def _read_target(folder: Path) -> Address:
-    """Return the target that was noted in a folder; an empty address without a note."""
+    """Return the target that was noted in a folder; an address of empty names without a note."""
     with suppress(OSError, ValueError):
         return Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
     return Address("", "")
 
 
 def _complete_replacement(folder: Path, path: Path) -> None:
-    """Put the new table in place if the process died after it had moved the old one away."""
+    """Put the new table in its place if the process died after it had moved the old one away."""
     new = folder / "new"
     was_replacing = os.path.lexists(folder / "old") and new.is_dir()
     if was_replacing and not os.path.lexists(path):
@@ -207,7 +220,7 @@ def _complete_replacement(folder: Path, path: Path) -> None:
 
 
 def _lock_folder(folder: Path) -> int | None:
-    """Lock a folder and return the handle; None if another process holds it or deleted it."""
+    """Lock a folder and return its descriptor; None if another process holds or has deleted it."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -254,6 +267,7 @@ class FileStorage(Storage):
         return stored
 
     def _paths(self, address: Address) -> Mapping[str, Path]:
+        """Return the paths at an address by their names, a plain file as ``data_0``."""
         path = self.path(address)
         if _is_folder(path):
             return {name: path / name for name in _names(path)}
@@ -292,6 +306,7 @@ class FileStorage(Storage):
         return TableListing(tables, is_complete=True)
 
     def _candidates(self, search: TableSearch) -> Iterator[Address]:
+        """Yield the addresses in the searched namespaces; unreadable folders have none."""
         for namespace in sorted(self.namespaces()):
             if not search.accepts_namespace(namespace):
                 continue
@@ -302,6 +317,7 @@ class FileStorage(Storage):
                 yield Address(namespace, name)
 
     def _holds_table(self, address: Address) -> bool:
+        """Return whether there is a table at an address; False if that cannot be read."""
         with suppress(OSError):
             return self.exists(address)
         return False
@@ -324,7 +340,7 @@ class FileStorage(Storage):
         return file
 
     def staging(self) -> Staging:
-        """Begin a write; invisible before `published`, and nothing else is left after its end."""
+        """Begin a write. Before `published` nothing is visible, and without it nothing stays."""
         return Staging(self.root)
 
     @contextmanager
@@ -382,14 +398,20 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_file(path: Path) -> bool:
+    """Return whether a path is a file and no symbolic link."""
     return os.path.isfile(path) and not os.path.islink(path)
 
 
 def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder and no symbolic link."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _open_regular(path: Path, label: str) -> BufferedReader:
+    """Open a regular file, which errors call ``label``. Raises `NotFound`.
+
+    It must not wait for a pipe's writer (O_NONBLOCK), nor follow a link (O_NOFOLLOW).
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

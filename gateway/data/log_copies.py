@@ -1,9 +1,10 @@
 """Copies of the output of running containers.
 
-While a run's container exists, the engine has its output and hands it out as a whole; the executor
-saves it when it removes the container. Until then it is copied here from time to time. The copy and
-the executor's file are separate, so that an older copy never replaces the last lines. Engines may
-drop the beginning of a long log: the copy then keeps it, and only the new end is appended.
+While a run's container exists, its engine has the output and hands it out as a whole; the executor
+saves it to a file when it removes the container. Until then the output is copied here from time to
+time. The copy and the executor's file are separate, so that an older copy never replaces the last
+lines. Engines may drop the beginning of a long log: the copy then keeps the beginning, and only the
+new end is appended.
 """
 
 import mmap
@@ -29,7 +30,7 @@ _LOST = b"[some lines are missing here: the container engine had dropped them al
 
 @dataclass(frozen=True)
 class CopyState:
-    """How up to date the copy of a run's output is."""
+    """The state of the copy of a run's output."""
 
     complete: bool  # the output will not grow
     problem: str = ""  # why the newest lines may be missing
@@ -46,15 +47,16 @@ class LogCopies:
         workspace: Workspace,
         monotonic: Callable[[], float],
     ) -> None:
+        """Copy from an engine to the folders of logs; ``monotonic`` returns the time in seconds."""
         self._engine = engine
         self._workspace = workspace
         self._monotonic = monotonic
-        self._states: dict[str, CopyState] = {}
+        self._states: dict[str, CopyState] = {}  # by the run's name
 
     def paths(self, run: Run, stream: str) -> tuple[Path, Path]:
-        """Return the paths of a stream's copy and of its final file.
+        """Return the paths of a stream's copy and of the executor's file.
 
-        The first that exists is valid.
+        Readers use the first of them that exists.
         """
         folder = self._workspace.logs(run)
         return folder / f"{stream}.so-far.log", folder / f"{stream}.log"
@@ -74,6 +76,7 @@ class LogCopies:
         return state
 
     def _is_due(self, run: Run, state: CopyState) -> bool:
+        """Return whether to make another copy: after a pause, or once after the exit."""
         if state.complete:
             return False
         has_exited_since = run.exit is not None and not state.after_exit
@@ -82,7 +85,8 @@ class LogCopies:
     def _drop_copies(self, run: Run) -> None:
         """Delete the copies that the executor's files replace.
 
-        A copy with lines that the engine had dropped stays, completed by the executor's file.
+        A copy stays if it has lines that the engine had dropped; it is completed by the executor's
+        file.
         """
         for stream in STREAMS:
             copy, saved = self.paths(run, stream)
@@ -125,9 +129,9 @@ class LogCopies:
 
 
 def _is_replaceable(copy: Path, new: Path) -> bool:
-    """Return whether the new file contains all of the copy.
+    """Return whether a new file contains all of the copy, and so may replace it.
 
-    Otherwise append its new end to the copy.
+    Otherwise the end that only the new file has is appended to the copy. False without a new file.
     """
     if not new.exists():
         return False
@@ -138,7 +142,10 @@ def _is_replaceable(copy: Path, new: Path) -> bool:
 
 
 def continues(old: Path, new: Path) -> bool:
-    """Return whether the new file is the old one, grown, by comparing its beginning and the old end."""
+    """Return whether a new file is an old one that has grown.
+
+    Compared are their lengths, their beginnings, and the bytes at the end of the old one.
+    """
     with old.open("rb") as old_file, new.open("rb") as new_file:
         size = _size(old_file)
         if _size(new_file) < size:
@@ -152,7 +159,10 @@ def continues(old: Path, new: Path) -> bool:
 
 
 def append_end(old: Path, new: Path) -> None:
-    """Append to the old file the lines that only the new one has, whose beginning was dropped."""
+    """Append to an old file the lines that only a new one has.
+
+    The engine has dropped the beginning of the new one.
+    """
     with old.open("r+b") as old_file, new.open("rb") as new_file:
         new_size = _size(new_file)
         if new_size == 0:
@@ -173,7 +183,7 @@ def append_end(old: Path, new: Path) -> None:
 
 
 def _end_of_anchor(file: BinaryIO, anchor: bytes) -> int | None:
-    """Return the offset after the last occurrence of the old copy's end; None if there is none."""
+    """Return the offset after the last occurrence of the old file's end; None if there is none."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         offset = content.rfind(anchor)
     if offset < 0:
@@ -182,9 +192,9 @@ def _end_of_anchor(file: BinaryIO, anchor: bytes) -> int | None:
 
 
 def _end_of_cut(file: BinaryIO) -> int:
-    """Return the offset after the engine's note of left-out bytes.
+    """Return the offset after the engine's note about left-out bytes; 0 without one.
 
-    The old copy has the lines before it.
+    The lines before the note are in the old file.
     """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         offset = content.rfind(CUT)
@@ -194,4 +204,5 @@ def _end_of_cut(file: BinaryIO) -> int:
 
 
 def _size(file: BinaryIO) -> int:
+    """Return the bytes of an open file."""
     return os.fstat(file.fileno()).st_size

@@ -1,10 +1,10 @@
 """The ledger of a task's log: the order of the lines of all its runs and streams.
 
-The streams of several runs grow concurrently, without times. The ledger records the order in which
-their lines were first read, and so gives each line its number for good. It is a text file with a
-segment of a stream per line, and only ever appended to:
+The streams of several runs grow at the same time, and their lines have no times. The ledger records
+the order in which the lines were first read, so that each line has its number for good. It is a
+text file that is only appended to. Each of its lines is a segment of a stream:
 
-    <run's name> <stream> <first byte> <byte after the last> <debug lines> <info lines> <error lines>
+    <run's name> <stream> <first byte> <byte after the last> <debug> <info> <error lines>
 
 A segment with the same first byte as the one above it replaces that one.
 """
@@ -40,7 +40,7 @@ class Segment:
 
 
 def begin_ledger(file: BinaryIO) -> None:
-    """Write the header of a new ledger, or of one in an older form. Raises `OSError`."""
+    """Write the header of a new ledger; empty a ledger in an older form. Raises `OSError`."""
     file.seek(0)
     if file.readline() != _HEADER:
         file.truncate(0)
@@ -49,9 +49,9 @@ def begin_ledger(file: BinaryIO) -> None:
 
 
 def read_ledger(file: BinaryIO) -> list[Segment]:
-    """Return the segments, and cut off a last line that a crash left incomplete.
+    """Return the segments of a ledger. Raises `OSError`.
 
-    Raises `OSError`.
+    A last line that a crash left incomplete is cut off.
     """
     segments: list[Segment] = []
     intact = file.seek(0)
@@ -67,7 +67,7 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
 
 
 def _append(segments: list[Segment], segment: Segment) -> None:
-    """Append a segment, or replace the last one by its longer form."""
+    """Append a segment; if it begins like the last one, it replaces that one."""
     if segments:
         last = segments[-1]
         position = (last.run, last.stream, last.start)
@@ -94,9 +94,9 @@ def extend_ledger(
     segments: list[Segment],
     new_segments: Iterable[Segment],
 ) -> None:
-    """Append new segments to the file and to the list. Raises `OSError`.
+    """Append new segments to the file and to the list of its segments. Raises `OSError`.
 
-    Adjacent segments of one stream are joined up to the size of a segment.
+    A segment that follows the last one in its stream is joined to it, up to `LARGEST_SEGMENT`.
     """
     file.seek(0, os.SEEK_END)
     for new in new_segments:

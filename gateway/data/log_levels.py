@@ -1,11 +1,11 @@
 """The level of a line in a vendor's log.
 
-No standard prescribes how a line states it; these rules recognise it.
+No standard prescribes how a line states its level; these rules recognise it:
 
 1. A JSON object states it in its field ``level``, ``severity`` or ``levelname``.
-2. Otherwise a level word at the beginning of the line counts, in any case, also in brackets, after a time,
-   or coloured; likewise glog's letter with the date (``E1121 10:00:00 …``).
-3. Otherwise a line of stdout is info, and one of stderr, with its tracebacks and last words, is error.
+2. Otherwise a level word at the beginning of the line counts, in any case, also in brackets, after
+   a time, or coloured; and glog's letter with the date (``E1121 10:00:00 …``).
+3. Otherwise a line of stdout is info, and one of stderr, where tracebacks go, is error.
 
 Warnings count as info: the protocol has no such level, and a job with warnings has not failed.
 """
@@ -54,7 +54,7 @@ _LEVEL_OF_GLOG = {
 
 
 def level_of(line: bytes, stream: str) -> Level:
-    """Return the level of a line; its first `LONGEST_LINE` bytes are enough."""
+    """Return the level of a line of a stream; the first `LONGEST_LINE` bytes of it are enough."""
     level = _stated_level(line)
     if level is None:
         return _LEVEL_OF_STREAM.get(stream, Level.INFO)
@@ -62,6 +62,7 @@ def level_of(line: bytes, stream: str) -> Level:
 
 
 def _stated_level(line: bytes) -> Level | None:
+    """Return the level that a line itself states; None if it states none."""
     if line.lstrip().startswith(b"{"):
         return _level_of_object(line)
     glog = _GLOG.match(line)
@@ -74,16 +75,11 @@ def _stated_level(line: bytes) -> Level | None:
 
 
 def _level_of_object(line: bytes) -> Level | None:
-    """Return the level that the first field with a known word states."""
+    """Return the level in the first of `_FIELDS` with a level word; None if there is none."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    for name in _FIELDS:
-        word = fields.get(name)
-        if not isinstance(word, str):
-            continue
-        level = _LEVEL_OF_WORD.get(word.lower())
-        if level is not None:
-            return level
-    return None
+    words = [fields.get(name) for name in _FIELDS]
+    levels = [_LEVEL_OF_WORD.get(word.lower()) for word in words if isinstance(word, str)]
+    return next(filter(None, levels), None)

@@ -1,7 +1,7 @@
 """Reads the lines of a run's log from a file, in bounded memory.
 
-A line ends with a line feed. A carriage return followed by more text (a progress bar redrawn) also
-ends it, and belongs to the next line.
+A line ends with a line feed. A carriage return that text follows (a redrawn progress bar) also ends
+it, and belongs to the next line.
 """
 
 import os
@@ -38,7 +38,7 @@ def read_lines(
 ) -> Iterator[RawLine]:
     """Yield the lines between two offsets of the first file that exists.
 
-    ``end`` None: to its end.
+    ``end`` of None is the end of the file. Without any file there are no lines.
     """
     path = next(filter(Path.exists, paths), None)
     if path is None:
@@ -52,7 +52,7 @@ def read_lines(
 
 
 def _join(fragments: Iterable[bytes], start: int) -> Iterator[RawLine]:
-    """Yield the lines that fragments form."""
+    """Yield the lines that fragments form; the first one begins at the offset ``start``."""
     line = _LineBuffer(start)
     for fragment in fragments:
         has_text = fragment.strip(b"\r\n") != b""
@@ -70,6 +70,7 @@ class _LineBuffer:
     """The line that is being read."""
 
     def __init__(self, start: int) -> None:
+        """Begin a line at an offset."""
         self.head = b""
         self.size = 0  # bytes
         self._start = start
@@ -90,7 +91,7 @@ class _LineBuffer:
 
 
 def _fragments(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the next ``length`` bytes of a file in fragments."""
+    """Yield the next ``length`` bytes of a file in fragments, see `_FRAGMENT`."""
     while length > 0:
         piece = file.readline(min(_CHUNK, length))
         if not piece:

@@ -215,11 +215,9 @@ def _only_candidate(storages: Storages, place: str) -> tuple[str, str]:
 def _unknown_storage(storages: Storages, place: str) -> Invalid:
     """Return the error of a place in no storage of this node, with all places that are possible."""
     remotes = [f"{name} ({_url(storage.remote)})" for name, storage in storages.remotes.items()]
-    remote_places = ""
-    if remotes:
-        remote_places = f"{', '.join(remotes)}, or "
+    known = ", ".join(remotes)
     rule = (
-        f"must lie in one of this node's storages: {remote_places}the folder "
+        f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
         f"file://{storages.root}; {_missing_storage(place)}"
     )
     return Invalid([Problem("place", rule, place)], reason="STORAGE_UNKNOWN")
@@ -288,8 +286,10 @@ def _missing_storage(place: str) -> str:
         )
     if kind == HDFS:
         top = path.partition("/")[0]
-        url = f"hdfs://{host or 'HOST:PORT'}/{top}"
-        return f"to add it, write in node.yml storages: {{other: {{url: {url}}}}}"
+        return (
+            "to add it, write in node.yml storages: "
+            f"{{other: {{url: hdfs://{host or 'HOST:PORT'}/{top}}}}}"
+        )
     if kind in _DATABASE_KINDS:
         return "the rows of a database come by data import"
     return (

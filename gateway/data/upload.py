@@ -619,15 +619,19 @@ class Following(Protocol):
 
 
 def _no_next_part() -> None:
-    """Return the continuation of a file that has none."""
+    """Return None: the file has no continuation."""
 
 
 def _always_complete() -> bool:
+    """Return True: a file on the disk is complete."""
     return True
 
 
 class Source(FileIO):
-    """The bytes of an upload, counted. Raises `GatewayError` if they break off, `TooLarge`."""
+    """The bytes of an upload as a file; it counts them.
+
+    Reading raises `GatewayError` if the upload was broken off, and `TooLarge` beyond the limit.
+    """
 
     size = 0
 
@@ -638,9 +642,10 @@ class Source(FileIO):
         next_part: Callable[[], Following | None] = _no_next_part,
         is_complete: Callable[[], bool] = _always_complete,
     ) -> None:
-        """``next_part`` waits for the continuation of the file, None at its end.
+        """Read a file or an open file descriptor.
 
-        ``is_complete`` then returns whether the upload is complete.
+        - ``next_part``: waits for the continuation of the file; returns None at the end
+        - ``is_complete``: returns, after the end, whether the whole upload was received
         """
         super().__init__(file)
         self._max_bytes = max_bytes
@@ -665,6 +670,7 @@ class Source(FileIO):
         return filled
 
     def _continue(self) -> None:
+        """Go on with the next part of the file; without one, the end is reached."""
         following = self._next_part()
         if following is None:
             self._read = None
@@ -672,7 +678,7 @@ class Source(FileIO):
             self._read = following.readinto
 
     def skip(self) -> None:
-        """Read the upload to its end and discard it: its sender reads no response before."""
+        """Read the upload to its end and discard it, since its sender reads no response before."""
         discarded = memoryview(bytearray(CHUNK))
         with suppress(GatewayError):
             if self.closed and self._read == super().readinto:
@@ -683,9 +689,13 @@ class Source(FileIO):
 
 
 class Reception:
-    """A file in reception. Closing it deletes the received bytes, unless they were stored."""
+    """A file in reception. Closing it deletes the received bytes, unless they became a dataset.
+
+    The bytes go to a file, or after `begin` through a pipe to a thread that stores them.
+    """
 
     def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
+        """Begin to receive into a folder; ``max_bytes`` of None is no limit."""
         self.staging = staging
         self._path = staging.folder / "upload"
         self._file = FileIO(self._path, "wb")
@@ -698,7 +708,7 @@ class Reception:
         self._stored: Future[Dataset] = Future()
 
     def begin(self, store: Callable[[Source], Dataset]) -> None:
-        """Store the bytes written from now on at the same time, in a separate thread."""
+        """Store the bytes that are written from now on in a separate thread, at the same time."""
         read_end, write_end = os.pipe()
         with suppress(OSError):  # the user's limit of memory for pipes
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, CHUNK)
@@ -713,9 +723,11 @@ class Reception:
         self._storing.start()
 
     def _is_complete(self) -> bool:
+        """Return whether `finish` was called."""
         return self._is_whole
 
     def _store_from(self, source: Source, store: Callable[[Source], Dataset]) -> None:
+        """Store the upload in the thread of `begin`; the result is for `finish`."""
         try:
             with source:  # once it is closed, further bytes are discarded
                 dataset = store(source)
@@ -725,7 +737,11 @@ class Reception:
         source.skip()
 
     def write(self, data: bytes) -> None:
-        """Receive more bytes. Raises `TooLarge`, `GatewayError` (STORAGE_FAILED) if the disk is full."""
+        """Receive more bytes.
+
+        Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) if the disk is full. After storing
+        has failed, the bytes are discarded.
+        """
         self._size += len(data)
         if self._max_bytes is not None and self._size > self._max_bytes:
             raise too_large(self._max_bytes)
@@ -742,12 +758,13 @@ class Reception:
         self._file.close()
 
     def finish(self) -> Dataset:
-        """Return the dataset stored from the whole file. Raises the errors of storing it."""
+        """Return the dataset after the whole file was received. Raises the errors of storing it."""
         self._is_whole = True
         self._end()
         return self._stored.result()
 
     def _end(self) -> None:
+        """Let the reader of the pipe reach the end of the file."""
         self._next_parts.put(None)
         with suppress(OSError):
             self._file.close()
@@ -771,7 +788,7 @@ class Reception:
 
 
 def too_large(max_bytes: int) -> TooLarge:
-    """Return the refusal of a file beyond the limit."""
+    """Return the refusal of a file of more than ``max_bytes``."""
     text = f"the file is larger than {max_bytes} bytes, the setting data.max_upload_bytes"
     return TooLarge(text)
 

@@ -36,9 +36,10 @@ _FILE_MODE = 0o666
 _MAX_LOG_ENTRIES = 10_000  # files and folders of a run's log folder that are shortened
 GIB = 1024**3
 PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
-# More than a full disk has free in blocks that are in use; a folder can be made on many a full
-# disk.
+# Written to find out whether a disk is full: more than fits into blocks that are in use already. It
+# is not enough to make a folder, which succeeds on some full disks.
 _SAMPLE = b"\0" * 64 * 1024
+# Errors of a full disk or an exhausted quota.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -74,9 +75,11 @@ def _copy_nothing(source: Address, target: Address) -> None:
 class Workspace:
     """Prepares and clears the folders of runs.
 
-    Contained: the container gets its inputs read-only and its own outputs read-write, never the
-    storage's root. Not contained (process engine): the run sees the root, with the gateway's own
-    rights. Data in a storage elsewhere is read and written by the run itself.
+    - Contained runs (in containers) get their inputs read-only and their own outputs read-write,
+      never the storage's root.
+    - Other runs (of the process engine) see the root, with the gateway's own rights.
+
+    Data in a storage elsewhere is read and written by the run itself.
     """
 
     def __init__(
@@ -90,11 +93,12 @@ class Workspace:
         apart: Apart = Apart(),
         copy: Callable[[Address, Address], None] = _copy_nothing,
     ) -> None:
-        """``remote_of`` returns a run's storage elsewhere with the run's credentials.
+        """Take the storage's folder, and the folder for the runs' logs.
 
-        True: the run begins.
-
-        ``copy`` copies data in a storage elsewhere unless the target exists.
+        - ``log_bytes``: most bytes kept of a log file of an ended run
+        - ``remote_of``: returns a run's storage elsewhere with credentials for the run, or None; its
+          second argument is True if the run begins
+        - ``copy``: copies data in a storage elsewhere unless the target exists
         """
         self.root = root.absolute()
         self._runs = runs.absolute()
@@ -109,6 +113,7 @@ class Workspace:
         return self._runs / run.name
 
     def _log_folder(self, run: Run) -> Path:
+        """Return the folder for the log files that the run itself writes."""
         return self.logs(run) / "log"
 
     def prepare(self, run: Run) -> Placement:
@@ -121,10 +126,11 @@ class Workspace:
         return self.placement(run, begins=True)
 
     def _make_outputs(self, run: Run, log_folder: Path) -> None:
+        """Make the folders that a contained run writes to, open to the user of its image."""
         if not self._contained:
             self.root.mkdir(parents=True, exist_ok=True)
             return
-        # Open to the image's user; the private folder above keeps other users of this machine out.
+        # The private folder above each keeps other users of this machine out.
         log_folder.chmod(0o777)
         for address in _local(run.outputs):
             path = self._path(address)
@@ -133,7 +139,7 @@ class Workspace:
             path.chmod(0o777)
 
     def _prepare_checkpoint(self, run: Run) -> None:
-        """Make a run's folder for checkpoints, filled by the run that it continues."""
+        """Make a run's place for checkpoints, with those of the run that it continues, if any."""
         if run.checkpoint is None:
             return
         folder = self._checkpoint_folder(run)
@@ -157,6 +163,7 @@ class Workspace:
         return Placement(url, str(self._log_folder(run)), checkpoint=str(checkpoint or ""))
 
     def _contained_placement(self, run: Run, remote: Remote | None) -> Placement:
+        """Return the placement of a run in a container; ``remote`` is its storage elsewhere."""
         url = f"file://{INSIDE}"
         reach: tuple[str, ...] = ()
         if remote is not None:
@@ -176,28 +183,33 @@ class Workspace:
         )
 
     def _mounts(self, run: Run) -> list[Mount]:
+        """Return the mounts of a container: its log, inputs, outputs and checkpoints."""
         mounts = []
         if self._shares_logs(run):
             mounts.append(Mount(self._log_folder(run), INSIDE_LOG, read_only=False))
-        for address in _local(run.inputs):
-            if self._path(address).exists():  # the output of a task before it may be missing
-                mounts.append(self._mount(address, read_only=True))
-        for address in _local(run.outputs):
-            mounts.append(self._mount(address, read_only=False))
+        # An input that is the output of an earlier task may be missing.
+        inputs = [address for address in _local(run.inputs) if self._path(address).exists()]
+        mounts += [self._mount(address, read_only=True) for address in inputs]
+        mounts += [self._mount(address, read_only=False) for address in _local(run.outputs)]
         checkpoint = self._checkpoint_folder(run)
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
         return mounts
 
     def _mount(self, address: Address, *, read_only: bool) -> Mount:
+        """Return the mount of a dataset in the node's folder."""
         inside = f"{INSIDE}/{address.namespace}/{address.name}"
         return Mount(self._path(address), inside, read_only=read_only)
 
     def _shares_logs(self, run: Run) -> bool:
+        """Return whether the run's engine shares the folder of logs with this machine."""
         return run.engine not in self._apart.runs
 
     def _checkpoint_folder(self, run: Run) -> Path | None:
-        """Return the folder of a run's checkpoints, None without one."""
+        """Return the folder of a run's checkpoints.
+
+        None if it has none, or not in the node's folder.
+        """
         if run.checkpoint is None or run.engine in self._apart.storage:
             return None
         return self._path(run.checkpoint)
@@ -212,7 +224,7 @@ class Workspace:
             self._close_output(self._path(address))
 
     def _close_output(self, path: Path) -> None:
-        """Take the right to write from others, or delete an empty output."""
+        """Make an output read-only for others; delete an empty one, and its empty namespace."""
         if not path.is_dir():
             return
         if self._contained:
@@ -246,7 +258,8 @@ class Workspace:
         engines_files.try_to_remove(self.logs(run))
 
     def _path(self, address: Address) -> Path:
-        check_names(address)  # again, as a path outside the root must be impossible
+        """Return the path of an address. Raises `Invalid`: it must never be outside of the root."""
+        check_names(address)
         return self.root / address.namespace / address.name
 
 
@@ -283,6 +296,7 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
+    """Copy files and folders, without links, so that every user can write them."""
     for entry in engines_files.walk(source, on_error=_raise):
         path = target / Path(entry.path).relative_to(source)
         if entry.is_dir(follow_symlinks=False):
@@ -295,15 +309,20 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _raise(error: OSError) -> None:
+    """Raise an error, which a walk through folders would ignore."""
     raise error
 
 
 def _open_no_link(path: str, flags: int) -> int:
+    """Open a file unless it has become a link; do not wait if it has become a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _copy_data(old: int, new: int) -> None:
-    """Copy a file's data; its holes stay holes, as they count for no limit of the disk."""
+    """Copy a file's data; its holes stay holes.
+
+    Filled holes could exceed the disk: no limit of the disk counts them.
+    """
     begin = 0
     end = os.fstat(old).st_size
     os.truncate(new, end)
@@ -324,7 +343,10 @@ def _copy_range(
     begin: int,
     end: int,
 ) -> int:
-    """Copy bytes; return the position after the last one, less than ``end`` if the file became shorter."""
+    """Copy the bytes from ``begin`` to ``end`` between two open files.
+
+    Returns the position after the last one, which is less than ``end`` if the file became shorter.
+    """
     os.lseek(new, begin, os.SEEK_SET)
     while begin < end:
         sent = os.sendfile(new, old, begin, end - begin)
@@ -338,11 +360,17 @@ def _copy_range(
 
 
 def _no_disk_use(name: str, max_files: int) -> DiskUse:
+    """Return no use: a run of the process engine has no container."""
     return DiskUse()
 
 
+def _limits_of(run: Run) -> Mapping[str, float | None]:
+    """Return the limits that were granted to a run."""
+    return run.limits
+
+
 class DiskWatch:
-    """Measures regularly what a run has written, in its mounts and in the rest of its container."""
+    """Measures at intervals the disk that each run takes, in its mounts and inside its container."""
 
     def __init__(
         self,
@@ -351,12 +379,17 @@ class DiskWatch:
         every: float = 10.0,
         *,
         files: int = 250_000,
-        bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
+        bounds: Callable[[Run], Mapping[str, float | None]] = _limits_of,
         written: Callable[[str, int], DiskUse] = _no_disk_use,
     ) -> None:
-        """``reserve``: bytes kept free of containers' data.
+        """Watch the runs of a workspace.
 
-        ``every``: seconds; ``files``: limit of a run.
+        - ``reserve``: bytes of the storage's disk that runs must leave free
+        - ``every``: seconds between two measurements of a run, at least
+        - ``files``: most files and folders of a run
+        - ``bounds``: returns the limits of a run
+        - ``written``: returns the use inside a run's container, by the run's name; counts files up to its
+          second argument
         """
         self._workspace = workspace
         self._reserve = reserve
@@ -367,7 +400,10 @@ class DiskWatch:
         self._next: dict[str, float] = {}  # time of the next measurement, by run
 
     def check_room(self, run: Run) -> None:
-        """Raise `NoSpace` if the storage is nearly full, or has less free than the run was granted."""
+        """Check that the storage has the disk granted to a run, besides the reserve.
+
+        Raises `NoSpace`.
+        """
         reserve = max(self._reserve, 0)
         granted = int(run.limits.get("disk") or 0)
         if not reserve and not granted:
@@ -386,7 +422,7 @@ class DiskWatch:
     def over(self, run: Run) -> Failure | None:
         """Return the failure of a run that has written more bytes or files than allowed.
 
-        Returns None otherwise.
+        Returns None if it has not, or if it was measured a short time ago.
         """
         start = time.monotonic()
         if start < self._next.get(run.name, 0.0):
@@ -397,6 +433,10 @@ class DiskWatch:
             self._schedule_next(run, start)
 
     def _schedule_next(self, run: Run, start: float) -> None:
+        """Note when to measure a run again, after a measurement that began at ``start``.
+
+        The pause is `PAUSE_FACTOR` times as long as the measurement, or ``every``.
+        """
         now = time.monotonic()
         duration = now - start
         pause = max(self._every - duration, PAUSE_FACTOR * duration)
@@ -404,6 +444,7 @@ class DiskWatch:
         self._next = {**upcoming, run.name: now + pause}
 
     def _excess(self, run: Run) -> Failure | None:
+        """Measure a run; return the failure if it has written too much."""
         limit = self.bounds(run).get("disk")
         who = f"{run.party.label} in task {run.task_name}"
         may = _allowance(run, limit)
@@ -422,6 +463,7 @@ class DiskWatch:
         return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {may}")
 
     def _written_in_container(self, run: Run) -> DiskUse:
+        """Return the use inside a run's container; none if its engine does not tell."""
         try:
             return self._written(run.name, self._files)
         except EngineError as error:
@@ -434,6 +476,7 @@ class DiskWatch:
 
 
 def _allowance(run: Run, limit: float | None) -> str:
+    """Return how much disk a run may take, for a message; a ``limit`` of None is none."""
     if limit is None:
         return "it may take any"
     setting = "it asked for none: resources.disk of the job"
@@ -443,6 +486,7 @@ def _allowance(run: Run, limit: float | None) -> str:
 
 
 def _gib(size: float) -> str:
+    """Return a number of bytes in GiB."""
     return f"{size / GIB:.3f} GiB"
 
 
@@ -464,7 +508,10 @@ def make_folder(
     except OSError as error:
         existing = nearest_existing(folder)
         if existing.is_dir():
-            rule = f"user {os.getuid()} cannot make it in {existing}: {error.strerror}; grant that, or choose"
+            rule = (
+                f"user {os.getuid()} cannot make it in {existing}: {error.strerror}; "
+                "grant that, or choose"
+            )
         else:
             rule = f"cannot be a folder: {existing} is a file; choose"
         problem = Problem(setting, f"{rule} another {setting}", str(folder))
@@ -472,7 +519,7 @@ def make_folder(
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Return whether an error came from lack of space, in contrast to a lack of permission."""
+    """Return whether an error means a full disk, in contrast to, say, a lack of permission."""
     return error.errno in _NO_SPACE
 
 
@@ -488,7 +535,11 @@ def check_storage(
     root: Path,
     reserve: int,
 ) -> None:
-    """Check that a task could begin here and write its outputs. Raises `OSError`, `NoSpace`."""
+    """Check that a task could begin here and write its outputs.
+
+    ``staging`` begins a write, ``root`` is the storage's folder, ``reserve`` in bytes. Raises
+    `OSError`, `NoSpace`.
+    """
     with staging():
         try_to_write(root)
     if reserve > 0 and shutil.disk_usage(nearest_existing(root)).free < reserve:

@@ -1,4 +1,4 @@
-"""Checks everything that one node needs, step by step, without starting it or changing anything."""
+"""Checks everything that one node needs, step by step, without starting or changing it."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -54,27 +54,33 @@ def _remove_networks(engine: Engine) -> None:
 
 
 def _storage_folder(node: Installation) -> Step:
+    """Check the folder of the storage."""
     return machine.writable(node.settings.storage.path)
 
 
 def _storages(node: Installation) -> Step:
+    """Check the storages elsewhere, and the way of containers to them if the engine responds."""
     engine = main_of(node.engine) if node.engine_up else None
     return machine.storages_of(node.settings, engine)
 
 
 def _state_folder(node: Installation) -> Step:
+    """Check the folder of the node's state."""
     return machine.writable(node.settings.state_dir)
 
 
 def _file_modes(node: Installation) -> Step:
+    """Check the modes of files with secrets."""
     return machine.modes_of(node.settings, node.config)
 
 
 def _certificates(node: Installation) -> Step:
+    """Check the certificates of the listener and of routes."""
     return network.certificates_of(node.settings)
 
 
 def _signing(node: Installation) -> Step:
+    """Check the keys for signing."""
     return network.signing_of(node.settings)
 
 

@@ -30,7 +30,7 @@ _PULL_TIMEOUT = 10.0  # seconds for a registry's answer about an image
 
 
 def engine(node: Installation) -> Step:
-    """Check that every engine responds, and has cpu and memory for runs."""
+    """Check that every engine responds, and has CPU and memory for runs."""
     kind = node.engine.kind
     try:
         node.engine.check()
@@ -55,7 +55,7 @@ def engine(node: Installation) -> Step:
 
 
 def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Risk]]:
-    """Return the capacities of further engines in a text, and why nothing can run at some of them."""
+    """Return a text with the capacities of further engines, and the risks of unusable ones."""
     texts = []
     risks = []
     for name, further_engine in engines.items():
@@ -75,10 +75,12 @@ def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Ris
 
 
 def _has_capacity(capacity: Capacity) -> bool:
+    """Return whether an engine has CPU and memory for any run."""
     return min(capacity.cpu, capacity.memory) > 0
 
 
 def _no_capacity(engine_name: str) -> Risk:
+    """Return the risk of an engine that can run nothing."""
     return Risk(
         f"{engine_name}: it has no cpu or no memory for runs",
         "raise the ResourceQuota of its namespace, or have a machine take runs",
@@ -95,6 +97,7 @@ def _engine_remedy(node: Installation) -> str:
 
 
 def _amounts(capacity: Capacity) -> str:
+    """Return a capacity in words."""
     return Amounts.of(capacity.cpu, capacity.memory, gpu=capacity.gpu).text()
 
 
@@ -109,14 +112,15 @@ def isolation(node: Installation) -> Step:
     if not gaps:
         return trials.ok("tasks are isolated from each other, from the host and from outside")
     remedy = "close the gaps, or accept them"
-    before_first_start = serving(node.settings.state_dir) is None
-    if before_first_start and all(gap.endswith(MADE_AT_START) for gap in gaps):
+    is_before_first_start = serving(node.settings.state_dir) is None
+    close_by_themselves = all(gap.endswith(MADE_AT_START) for gap in gaps)
+    if is_before_first_start and close_by_themselves:
         remedy = "nothing before the first start; afterwards close the gaps, or accept them"
     return trials.warning("; ".join(gaps), remedy)
 
 
 def images(node: Installation) -> Step:
-    """Look for every registered image at the engine that its provider names, else at its registry."""
+    """Look for every registered image at its provider's engine, or else at its registry."""
     if not (node.engine_up and node.database_ready):
         return trials.skipped()
     providers_by_image = _registered_images(node)
@@ -128,12 +132,15 @@ def images(node: Installation) -> Step:
 
     with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
         checks = list(pool.map(check_image, sorted(providers_by_image)))
+    return _images_step(checks)
+
+
+def _images_step(checks: Sequence["_ImageCheck"]) -> Step:
+    """Return the result of all images: a warning about moved ones, or about missing ones."""
     total = f"{counted(len(checks), 'image')} registered"
-    moved: list[str] = []
-    for check in checks:
-        moved += check.moved
+    moved = ", ".join(provider for check in checks for provider in check.moved)
     if moved:
-        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
+        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {moved}"
         remedy = (
             "bfia-gateway provider approve, if it is the right one; else restore the approved one"
         )
@@ -143,9 +150,9 @@ def images(node: Installation) -> Step:
         causes = "; ".join(check.cause for check in missing)
         remedies = "; ".join(dict.fromkeys(check.remedy for check in missing))
         return trials.warning(f"registered, but not here: {causes}", remedies, total)
-    remote = sum(check.in_registry for check in checks)
-    if remote:
-        return trials.ok(f"{total}, {remote} of them with its registry, pulled when needed")
+    in_registries = sum(check.in_registry for check in checks)
+    if in_registries:
+        return trials.ok(f"{total}, {in_registries} of them with its registry, pulled when needed")
     return trials.ok(f"{total}, all here")
 
 
@@ -153,10 +160,11 @@ class _RegisteredImage(NamedTuple):
     """An image, and the engine that its provider names."""
 
     name: str
-    engine: str
+    engine: str  # "" for the main one
 
     @property
     def label(self) -> str:
+        """The image for a message."""
         if self.engine:
             return f"{self.name} at {self.engine}"
         return self.name
@@ -166,18 +174,17 @@ class _RegisteredImage(NamedTuple):
 class _ImageCheck:
     """The state of an image at its engine or its registry."""
 
-    moved: Sequence[str] = ()  # the providers for which another one was approved
-    in_registry: bool = False
-    cause: str = ""
-    remedy: str = ""
+    moved: Sequence[str] = ()  # keys of the providers whose approved digest is another one
+    in_registry: bool = False  # not at the engine, which will pull it
+    cause: str = ""  # why it is missing; "" if it is not
+    remedy: str = ""  # "" if it is not missing
 
 
 def _registered_images(node: Installation) -> dict[_RegisteredImage, list[Provider]]:
     """Return the images of all providers in use, each with its providers."""
+    in_use = [provider for provider in SqlProviders(node.store).list() if not provider.retired]
     images: dict[_RegisteredImage, list[Provider]] = {}
-    for provider in SqlProviders(node.store).list():
-        if provider.retired:
-            continue
+    for provider in in_use:
         for name in provider.every_image():
             images.setdefault(_RegisteredImage(name, provider.place), []).append(provider)
     return images
@@ -188,7 +195,7 @@ def _check_image(
     image: _RegisteredImage,
     providers: Sequence[Provider],
 ) -> _ImageCheck:
-    """Look for an image at its engine, else at its registry if the engine pulls images."""
+    """Look for an image at its engine and, if the node pulls images, at its registry."""
     providers_text = f"for {', '.join(provider.key for provider in providers)}"
     image_engine = _engine_at(node, image.engine)
     if image_engine is None:
@@ -224,7 +231,10 @@ def _missing(
     *,
     in_full: bool = False,
 ) -> _ImageCheck:
-    """Return the check of an image that is not there; ``in_full``: with the error's message."""
+    """Return the check of a missing image.
+
+    ``in_full``: with the error's message, not only its reason.
+    """
     cause = error.reason
     if in_full or isinstance(error, CommandNotFound):
         cause = f"{error.reason}: {error}"

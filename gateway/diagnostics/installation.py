@@ -1,4 +1,4 @@
-"""The node that ``doctor`` examines, and what its checks have in common."""
+"""The node that ``doctor`` examines, and the parts that its checks share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,14 +66,14 @@ class Risk:
 
 
 def warning_of(risks: Sequence[Risk], text: str = "") -> Step:
-    """Return one warning of several risks."""
+    """Return one warning of several risks; ``text`` is the result that it goes with."""
     causes = "; ".join(risk.cause for risk in risks)
     remedies = "; ".join(dict.fromkeys(risk.remedy for risk in risks))
     return trials.warning(causes, remedies, text)
 
 
 def explained_step(reason: str) -> str:
-    """Return the next step of a reason without the full stop; empty for an unknown reason."""
+    """Return the next step of a reason without its full stop; "" for an unknown reason."""
     explanation = reason_of(reason)
     if explanation is None:
         return ""
@@ -81,7 +81,7 @@ def explained_step(reason: str) -> str:
 
 
 def routes_in_file(settings: Settings) -> LiveRoutes:
-    """Return the routes of the file without a check of their certificates."""
+    """Return the routes of the settings' file; the PEM files that they name are not checked."""
 
     def no_problems(*_: object) -> tuple[Problem, ...]:
         return ()

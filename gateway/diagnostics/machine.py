@@ -69,7 +69,7 @@ def migrations(node: Installation) -> Step:
 
 
 def writable(folder: Path) -> Step:
-    """Write a file into a folder, or into the nearest one that exists."""
+    """Check that files can be written to a folder, or to the nearest existing folder above it."""
     existing = nearest_existing(folder)
     try:
         try_to_write(existing)
@@ -86,19 +86,22 @@ def writable(folder: Path) -> Step:
 
 
 def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
-    """Write, read and delete a small object at each remote storage, and check that containers reach it."""
+    """Write, read and delete a small object at each storage elsewhere.
+
+    With an ``engine``, also check that its containers reach the storages.
+    """
     try:
         remote_storages = list(storages(settings).remotes.values())
     except Invalid as error:
         remedy = "give the gateway's user the right to read the file, or correct its path"
         return trials.failed(error.message, remedy)
-    problems: list[Risk] = []
-    for storage in remote_storages:
-        problems += _storage_problems(storage, engine)
+    problems = [
+        problem for storage in remote_storages for problem in _storage_problems(storage, engine)
+    ]
     if problems:
         causes = "; ".join(problem.cause for problem in problems)
-        remedies = dict.fromkeys(problem.remedy for problem in problems if problem.remedy)
-        return trials.failed(causes, "; ".join(remedies))
+        remedies = dict.fromkeys(problem.remedy for problem in problems)
+        return trials.failed(causes, "; ".join(filter(None, remedies)))
     remotes = [storage.remote for storage in remote_storages]
     text = ", ".join(f"{remote.name} ({remote.kind}://{remote.host})" for remote in remotes)
     risks = list(_storage_risks(remotes))
@@ -108,7 +111,10 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
 
 
 def _storage_problems(storage: RemoteStorage, engine: Engine | None) -> Iterator[Risk]:
-    """Yield the problems of one storage; a further text about the same problem has no remedy."""
+    """Yield the problems of one storage.
+
+    A remedy of "" belongs to a second text about the problem before it.
+    """
     try:
         storage.check()
     except StorageFailed as error:
@@ -124,10 +130,11 @@ def _storage_problems(storage: RemoteStorage, engine: Engine | None) -> Iterator
 
 def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
     """Yield the weaknesses of storages that work."""
-    shared = ", ".join(remote.name for remote in remotes if remote.kind == S3 and not remote.role)
-    if shared:
+    shared_keys = [remote.name for remote in remotes if remote.kind == S3 and not remote.role]
+    if shared_keys:
         yield Risk(
-            f"containers get the node's own key of {shared}, which opens every dataset there",
+            f"containers get the node's own key of {', '.join(shared_keys)}, "
+            "which opens every dataset there",
             "where the server has STS, set role in storages: each run gets a key of its own",
         )
     lasting = "; ".join(_lasting_credentials(remotes))
@@ -140,13 +147,13 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
     if open_to_all:
         yield Risk(
             f"containers can change all of {open_to_all}: HDFS believes the name that a client "
-            f"gives",
+            "gives",
             "keep there only what every image that runs here may read; for more, use S3 with role",
         )
 
 
 def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
-    """Yield why the credentials of runs at a storage cannot be ended with the run."""
+    """Yield why the credentials of ended runs stay valid at a storage."""
     for remote in remotes:
         if remote.role:
             try:
@@ -167,25 +174,32 @@ def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> st
 
 
 def disk(node: Installation) -> Step:
-    """Compare the free space for the storage with its reserve."""
+    """Compare the free space of the storage's disk with the reserve."""
     folder = node.settings.storage.path
     reserve = node.settings.limits.storage_reserve_bytes
     free = shutil.disk_usage(nearest_existing(folder)).free
     text = f"{_size(free)} free at {folder}"
     if free < reserve:
-        cause = f"{text}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
+        cause = (
+            f"{text}, {_size(reserve)} wanted (limits.storage_reserve_bytes): "
+            "no task will be started"
+        )
         return trials.failed(cause, "make room, or lower the reserve")
     return trials.ok(text)
 
 
 def _size(count: int) -> str:
+    """Return a number of bytes in GiB, or in MiB below one GiB."""
     if count >= 1024**3:
         return f"{count / 1024**3:.1f} GiB"
     return f"{count / 1024**2:.0f} MiB"
 
 
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
-    """Warn of files and folders with data, secrets or keys that are open to other users."""
+    """Warn of files and folders with data, secrets or keys that other users can read.
+
+    ``config`` is the configuration file; None if there is none.
+    """
     files = _secret_files(settings)
     if config is not None:
         files.insert(0, config)
@@ -205,22 +219,28 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
 
 def _secret_files(settings: Settings) -> list[Path]:
     """Return the files with keys, passwords or data that the settings and routes name."""
-    files = [*_tls_keys(settings), *_kubeconfigs(settings)]
-    files += Keyring(settings.state_dir).files.values()
-    for storage in settings.storages.values():
-        if storage.password_file:
-            files.append(storage.password_file)
-    for route in routes_in_file(settings).table.routes.values():
-        if route.identity.key:
-            files.append(Path(route.identity.key))
-    if settings.database.url.startswith(_SQLITE):
-        database = settings.database.url.removeprefix(_SQLITE).partition("?")[0]
-        files += [Path(database + suffix) for suffix in ("", "-wal", "-shm")]
-    return files
+    password_files = [storage.password_file for storage in settings.storages.values()]
+    identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
+    return [
+        *_tls_keys(settings),
+        *_kubeconfigs(settings),
+        *Keyring(settings.state_dir).files.values(),
+        *(file for file in password_files if file),
+        *(Path(identity.key) for identity in identities if identity.key),
+        *_database_files(settings.database.url),
+    ]
+
+
+def _database_files(url: str) -> list[Path]:
+    """Return the files of SQLite for an address; empty for a database server."""
+    if not url.startswith(_SQLITE):
+        return []
+    database = url.removeprefix(_SQLITE).partition("?")[0]
+    return [Path(database + suffix) for suffix in ("", "-wal", "-shm")]
 
 
 def _tls_keys(settings: Settings) -> list[Path]:
-    """Return the keys of the clients of engines, and of the listener for peers."""
+    """Return the files of our keys for engines and for the listener of peers."""
     main_engine = settings.engine
     tls_settings = [main_engine.docker.tls, main_engine.swarm.tls]
     tls_settings += [engine.tls for engine in settings.engines.values()]
@@ -231,6 +251,7 @@ def _tls_keys(settings: Settings) -> list[Path]:
 
 
 def _kubeconfigs(settings: Settings) -> list[Path]:
+    """Return the files with the credentials of Kubernetes clusters."""
     further_clusters = [engine.kubernetes for engine in settings.engines.values()]
     clusters = [settings.engine.kubernetes, *further_clusters]
     files = [cluster.kubeconfig for cluster in clusters if cluster]
@@ -238,9 +259,13 @@ def _kubeconfigs(settings: Settings) -> list[Path]:
 
 
 def _open_to_others(path: Path) -> bool:
+    """Return whether users other than the owner have any right to a file; False if it is missing.
+
+    Other steps report missing files.
+    """
     try:
         return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
-    except OSError:  # other steps report what is missing
+    except OSError:
         return False
 
 
@@ -257,7 +282,10 @@ def clock_of(
     store: Store | None,
     now: Callable[[], float] = time.time,
 ) -> Step:
-    """Compare this machine's clock with the storage's, and with a database server's."""
+    """Compare this machine's clock with the clocks of the storage and of a database server.
+
+    ``store`` is None without a database server; ``now`` returns this machine's time.
+    """
     skews = {}
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest_existing(folder)) as file:
         file.write(b"x")

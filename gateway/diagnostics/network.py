@@ -27,7 +27,7 @@ from gateway.version import VERSION
 from route_table import certificates
 from route_table.certificates import Expiry
 from route_table.live import LiveRoutes, other_routes, rival
-from route_table.model import Identity, InvalidRoutes
+from route_table.model import Identity, InvalidRoutes, Route
 
 EXPIRES_SOON = 14  # days before the end of a certificate
 _MAX_CONNECTIONS = 16  # addresses connected at the same time
@@ -36,23 +36,12 @@ _LISTED_ROUTES = 5  # unreachable addresses that are named
 
 
 def ports(node: Installation) -> Step:
-    """Check that every listener has an address of its own that is free, or that of the running node."""
+    """Check the addresses of the listeners.
+
+    Each must be no other listener's, and free or in use by this very node.
+    """
     listeners = _listeners(node.settings)
-    twins = _listeners_with_equal_address(listeners)
-    problems = []
-    in_use = {}
-    for name, address in listeners.items():
-        if name in twins:
-            problems.append(f"{name}: {address} is that of listen.{twins[name]} too")
-            continue
-        try:
-            bound(address).close()
-        except OSError as error:
-            text = f"{name}: {error.strerror or error}"
-            if error.errno == errno.EADDRINUSE:
-                in_use[address] = text
-            else:
-                problems.append(text)
+    problems, in_use = _binding_problems(listeners)
     running = serving(node.settings.state_dir) if in_use else None
     for address, text in in_use.items():
         if running is None or not running.has(address):
@@ -68,6 +57,29 @@ def ports(node: Installation) -> Step:
     return trials.warning(text, "restart it with this version, or use its own doctor")
 
 
+def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Try to bind each listener's address.
+
+    Returns the problems, and the addresses in use: each with its problem unless this node uses it.
+    """
+    twins = _listeners_with_equal_address(listeners)
+    problems = []
+    in_use = {}
+    for name, address in listeners.items():
+        if name in twins:
+            problems.append(f"{name}: {address} is that of listen.{twins[name]} too")
+            continue
+        try:
+            bound(address).close()
+        except OSError as error:
+            text = f"{name}: {error.strerror or error}"
+            if error.errno == errno.EADDRINUSE:
+                in_use[address] = text
+            else:
+                problems.append(text)
+    return problems, in_use
+
+
 def _listeners(settings: Settings) -> dict[str, str]:
     """Return the address of each listener by its name."""
     listen = settings.listen
@@ -78,7 +90,7 @@ def _listeners(settings: Settings) -> dict[str, str]:
 
 
 def _listeners_with_equal_address(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Return the listeners with the address of an earlier one, and the name of that one."""
+    """Return the listeners whose address an earlier one has, each with the earlier one's name."""
     twins: dict[str, str] = {}
     for (earlier, earlier_address), (name, address) in combinations(listeners.items(), 2):
         if same(earlier_address, address):
@@ -93,8 +105,7 @@ def certificates_of(settings: Settings) -> Step:
     signer_key_count, problems = _signer_keys(settings)
     problems = _certificate_problems(settings, identities, now) + problems
     if problems:
-        remedy = "replace the files; those of routes are reloaded by themselves, the listener's at the next start"
-        return trials.failed("; ".join(problems), remedy)
+        return trials.failed("; ".join(problems), _certificate_remedy("replace the files"))
     expiries: list[Expiry] = []
     for path, identity in identities.items():
         expiries += certificates.expiries(identity, path)
@@ -112,8 +123,13 @@ def certificates_of(settings: Settings) -> Step:
     return trials.ok("; ".join(texts) or "none are named")
 
 
+def _certificate_remedy(step: str) -> str:
+    """Return a step about files of certificates, and when the new files are used."""
+    return f"{step}; those of routes are reloaded by themselves, the listener's at the next start"
+
+
 def _route_identities(settings: Settings) -> dict[str, Identity]:
-    """Return the certificates and keys of enabled routes, by their path in the settings."""
+    """Return the TLS files of enabled routes, by the routes' paths."""
     routes = routes_in_file(settings).table.routes.values()
     return {f"routes.{route.node}": route.identity for route in routes if route.enabled}
 
@@ -134,7 +150,7 @@ def _certificate_problems(
 
 
 def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
-    """Return the number of keys of image signers, and why they cannot be read."""
+    """Return the number of keys of image signers, or 0 and the reasons why they cannot be read."""
     try:
         signers = load_signers(settings.engine.docker.signatures)
     except Invalid as error:
@@ -143,7 +159,7 @@ def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
 
 
 def _listener_expiries(settings: Settings) -> tuple[list[Expiry], list[str]]:
-    """Return the expiries of the listener's files, and the files newer than the ones it has loaded."""
+    """Return the expiries of the listener's files, and the files that changed after its start."""
     tls = settings.listen.peer.tls
     if tls is None:
         return [], []
@@ -165,20 +181,17 @@ def _certificate_risks(
     outdated: Sequence[str],
     now: datetime,
 ) -> Iterator[Risk]:
-    """Yield the risks of usable certificates.
+    """Yield the risks of certificates that can be used.
 
-    ``outdated``: newer files than the running listener's.
+    ``outdated`` are the files that are newer than the running listener's.
     """
     if outdated:
         yield Risk(
             f"newer than what the listener serves: {', '.join(outdated)}",
             "restart the node: until then partners see the old one",
         )
-    own_files = dict.fromkeys(identity.certificate for identity in identities)
-    without_id = []
-    for file in own_files:
-        if file and not certificates.has_name(file, settings.node.id):
-            without_id.append(file)
+    files = dict.fromkeys(identity.certificate for identity in identities if identity.certificate)
+    without_id = [file for file in files if not certificates.has_name(file, settings.node.id)]
     if without_id:
         yield Risk(
             f"the certificate for partners lacks this node's id: {', '.join(without_id)}",
@@ -187,18 +200,14 @@ def _certificate_risks(
     days_left = {f"{expiry.path} ({expiry.file})": (expiry.ends - now).days for expiry in expiries}
     soon = [f"{file} in {days} days" for file, days in days_left.items() if days < EXPIRES_SOON]
     if soon:
-        yield Risk(
-            f"these expire soon: {', '.join(soon)}",
-            "renew them; those of routes are reloaded by themselves, the listener's at the next "
-            "start",
-        )
+        yield Risk(f"these expire soon: {', '.join(soon)}", _certificate_remedy("renew them"))
 
 
 def tokens(node: Installation) -> Step:
-    """Report the number of valid tokens; warn if there are some and none is needed."""
+    """Report the number of valid tokens; warn if there are some although none is needed."""
     mode = node.settings.auth.mode
     now = datetime.now(UTC)
-    if not (node.database_ready):
+    if not node.database_ready:
         return trials.ok(f"mode {mode}")
     valid = sum(_is_valid(token, now) for token in SqlTokens(node.store).list())
     if mode == "on" or not valid:
@@ -210,8 +219,9 @@ def tokens(node: Installation) -> Step:
 
 
 def _is_valid(token: Token, now: datetime) -> bool:
-    expired = token.expires_at is not None and token.expires_at < now
-    return not token.revoked_at and not expired
+    """Return whether a token is neither revoked nor expired."""
+    is_expired = token.expires_at is not None and token.expires_at < now
+    return not token.revoked_at and not is_expired
 
 
 def peers(node: Installation) -> Step:
@@ -233,33 +243,49 @@ def peers(node: Installation) -> Step:
 
 
 def signing_of(settings: Settings) -> Step:
-    """Report this node's key, the nodes that must sign their requests, and the ones that never do."""
+    """Report this node's key, and which nodes must sign their requests or never do."""
     routes = [route for route in routes_in_file(settings).table.routes.values() if route.enabled]
     try:
         pair = Keyring(settings.state_dir).signing
     except Invalid as error:
-        remedy = "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
-        return trials.failed(error.message, f"{remedy}: bfia-gateway identity rotate")
+        remedy = (
+            "make the user that runs the gateway its owner (chown), restore it, "
+            "or remove it and make a new key: bfia-gateway identity rotate"
+        )
+        return trials.failed(error.message, remedy)
     required = [route for route in routes if route.signing_mode == "required"]
     key = "this node has no key pair and signs nothing"
     if pair:
         key = f"this node signs with {pair.id}"
     text = f"{key}; {len(required)} of {counted(len(routes), 'node')} must sign"
-    without_keys = [route.node for route in required if not route.keys]
+    return _signing_warning(routes, text) or trials.ok(text)
+
+
+def _signing_warning(routes: Sequence[Route], text: str) -> Step | None:
+    """Return the warning about routes with unusable or without signing; None without such."""
+    without_keys = [
+        route.node for route in routes if route.signing_mode == "required" and not route.keys
+    ]
     if without_keys:
-        remedy = "accept their invitations (bfia-gateway partner accept), or give each route keys"
+        remedy = (
+            "accept their invitations (bfia-gateway partner accept), or give each route keys: "
+            "see docs/signing.md"
+        )
         cause = f"signing: required and no key, so nothing is taken from {', '.join(without_keys)}"
-        return trials.warning(cause, f"{remedy}: see docs/signing.md", text)
+        return trials.warning(cause, remedy, text)
     unsigned = [route.node for route in routes if route.signing_mode == "off"]
     if unsigned:
-        remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
+        remedy = (
+            "exchange keys (bfia-gateway identity export) and set signing: required: "
+            "see docs/signing.md"
+        )
         cause = f"signing: off, so nothing is signed either way: {', '.join(unsigned)}"
         return trials.warning(cause, remedy, text)
-    return trials.ok(text)
+    return None
 
 
 def approval(node: Installation) -> Step:
-    """Report the rules of approval; warn of rules without effect."""
+    """Report the rules of approval; warn of rules that never decide anything."""
     policy = approval_policy(node.settings)
     text = f"mode {policy.mode}"
     if policy.rules:
@@ -275,7 +301,7 @@ def approval(node: Installation) -> Step:
 
 
 def routes(node: Installation) -> Step:
-    """Check the routes, and that their file does not contradict the stored table."""
+    """Check the routes of the file, and that the file does not contradict the stored table."""
     conflict = _table_conflict(node)
     if conflict:
         cause, _, remedy = conflict.partition(": ")
@@ -284,9 +310,12 @@ def routes(node: Installation) -> Step:
 
 
 def _table_conflict(node: Installation) -> str:
-    """Return how the file of routes contradicts the newest stored table, and what to do; empty if it does not."""
+    """Return how the file of routes contradicts the newest stored table, and what to do.
+
+    "" if it does not, also for a node without such a file.
+    """
     file = node.settings.route_table.file
-    if not (file and node.database_ready):
+    if file is None or not node.database_ready:
         return ""
     owner = ""
     instance = node.settings.state_dir / "instance"
@@ -294,16 +323,19 @@ def _table_conflict(node: Installation) -> str:
         owner = f"{instance.read_text()}/{node.settings.engine.kind}"
     try:
         versions = SqlRouteVersions(node.store, owner)
-        other = rival(file.read_text("utf-8-sig"), versions)
+        gateway = rival(file.read_text("utf-8-sig"), versions)
     except (OSError, UnicodeDecodeError, InvalidRoutes):  # `routes_of` reports an unusable file
         return ""
-    if not other:
+    if not gateway:
         return ""
-    return f"{file} {other_routes(other)}"
+    return f"{file} {other_routes(gateway)}"
 
 
 def routes_of(settings: Settings) -> Step:
-    """Read the file, and connect once to each address of an enabled entry; no request is sent."""
+    """Read the file of routes, and connect to each address of an enabled entry.
+
+    The connections are closed without a request.
+    """
     live_routes = routes_in_file(settings)
     if live_routes.problems:
         cause = "; ".join(map(str, live_routes.problems))
@@ -325,28 +357,29 @@ def routes_of(settings: Settings) -> Step:
 
 def _direct_addresses(live_routes: LiveRoutes) -> list[tuple[str, SplitResult]]:
     """Return each address of an enabled route, with the route's node."""
-    addresses = []
-    for route in live_routes.table.routes.values():
-        if route.enabled:
-            urls = [url for url in (route.url, route.transport) if url]
-            addresses += [(route.node, urlsplit(url)) for url in urls]
-    return addresses
+    enabled = [route for route in live_routes.table.routes.values() if route.enabled]
+    return [
+        (route.node, urlsplit(url))
+        for route in enabled
+        for url in (route.url, route.transport)
+        if url
+    ]
 
 
 def _connection_problems(addresses: Sequence[tuple[str, SplitResult]]) -> list[tuple[str, str]]:
-    """Connect to all addresses; return each node that is not reached, and why."""
+    """Connect to all addresses; return each node that was not reached, with the cause."""
     urls = [url for _, url in addresses]
     with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
         causes = list(pool.map(_connection_problem, urls))
-    problems = []
-    for (node, _), cause in zip(addresses, causes, strict=True):
-        if cause:
-            problems.append((node, cause))
-    return problems
+    nodes = [node for node, _ in addresses]
+    return [(node, cause) for node, cause in zip(nodes, causes, strict=True) if cause]
 
 
 def _silent_routes(problems: Sequence[tuple[str, str]], total: str) -> Step:
-    """Return the warning about nodes that are not reached."""
+    """Return the warning about nodes that were not reached.
+
+    ``total`` is the number of all nodes.
+    """
     causes = [f"{node}: {cause}" for node, cause in problems[:_LISTED_ROUTES]]
     cause = "; ".join(causes)
     hidden = len(problems) - len(causes)
@@ -358,7 +391,7 @@ def _silent_routes(problems: Sequence[tuple[str, str]], total: str) -> Step:
 
 
 def _connection_problem(url: SplitResult) -> str:
-    """Connect to the host of an address; return why that fails, else an empty text."""
+    """Connect to the host of an address; return why that failed, or ""."""
     host, port = _host_and_port(url)
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT):
@@ -372,5 +405,6 @@ def _connection_problem(url: SplitResult) -> str:
 
 
 def _host_and_port(url: SplitResult) -> tuple[str, int]:
+    """Return the host and port of an address; without a port, its scheme's default."""
     default_port = 443 if url.scheme == "https" else 80
     return url.hostname or "", url.port or default_port

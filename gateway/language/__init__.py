@@ -1,1 +1,4 @@
-"""What people read, in their language: English is the text in the code, Simplified Chinese stands in `zh.yml`."""
+"""The texts that people read, in their language.
+
+The English text is in the code, the Simplified Chinese one in this package.
+"""

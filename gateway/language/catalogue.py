@@ -1,11 +1,9 @@
-"""Texts for people in English and in Simplified Chinese.
+"""Texts for people in English and in Simplified Chinese; names, reasons and states stay.
 
-Reasons, states and names are not translated.
-
-The code contains the English. `zh.yml` maps it to Chinese: a text as a whole, or a template such as
-``{file} exists already``, which stands for all texts of that form. A template's value is
-translated, too, if it has several words or is "none"; a value of one word only if its name in the
-template is capitalised. Names of values:
+The code contains the English. `zh.yml` maps it to Chinese, text by text, or by a template such as
+``{file} exists already`` for all texts of that form. A template's value is translated, too, if it
+has several words or is "none"; a value of one word only if its name in the template is capitalised.
+The name of a value limits its content:
 
 - ``n`` is a number;
 - ``party`` is one or more parties, such as guest.0;
@@ -15,10 +13,11 @@ template is capitalised. Names of values:
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 from string import Formatter
@@ -45,14 +44,14 @@ _TEXT_FIELDS = frozenset(
     }
 )
 _LONGEST = 20_000  # characters of a text; longer ones are not translated
-_SURROGATE = re.compile("[\ud800-\udfff]")  # RE2 does not accept them
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which RE2 does not accept
 _GOT = " (got "  # between a problem's rule and its value
 _NEXT_PROBLEM = "); "  # between a problem with a value and the next one
 _WORD_NAMES = frozenset({"node", "job", "task", "dataset", "number", "hop"})
 _WORD = r"[^\s：；，。（）]+?"  # Chinese text is not translated again
 _PROSE_NAMES = frozenset({"why", "cause", "what", "words", "text", "command"})
-_SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")
-_PATH_LENGTH = 8  # words of the path before a problem's rule
+_SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")  # three English words
+_PATH_LENGTH = 8  # words, at most, of the path before a problem's rule
 
 
 @dataclass(frozen=True)
@@ -84,16 +83,20 @@ class _Template:
 
 
 def of_environment() -> str:
-    """Return the language of LC_ALL, LC_MESSAGES or LANG, whichever is set first."""
+    """Return the language of a command: of LC_ALL, LC_MESSAGES or LANG, whichever is set first."""
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         value = os.environ.get(name)
         if value:
-            return CHINESE if value.lower().startswith("zh") else ENGLISH
+            is_chinese = value.lower().startswith("zh")
+            return CHINESE if is_chinese else ENGLISH
     return ENGLISH
 
 
 def of_header(accepted: str) -> str:
-    """Return the preferred language of an ``Accept-Language`` header."""
+    """Return the preferred language of an ``Accept-Language`` header.
+
+    English if it names neither.
+    """
     preferred = ENGLISH
     highest_weight = 0.0
     for entry in accepted.split(","):
@@ -110,23 +113,18 @@ def of_header(accepted: str) -> str:
 
 
 def translate(text: str, language: str) -> str:
-    """Return a text in a language; unchanged without a translation."""
+    """Return a text in a language; unchanged if there is no translation."""
     if language == ENGLISH or not _may_be_translated(text):
         return text
-    return (
-        _translated_whole(text)
-        or _translated_parts(text, "\n", "\n")
-        or _translated_problem_list(text)
-        or _translated_problem(text, whole_rule=True)
-        or _translated_parts(text, "; ", "；", every=True)
-        or _translated_whole(text, joined=True)
-        or _translated_parts(text, "; ", "；")
-        or _translated_problem(text)
-        or text
-    )
+    for attempt in _ATTEMPTS:
+        translation = attempt(text)
+        if translation:
+            return translation
+    return text
 
 
 def _may_be_translated(text: str) -> bool:
+    """Return whether a text has words, and the catalogue's expressions accept it."""
     if not text.strip() or len(text) > _LONGEST:
         return False
     return not _SURROGATE.search(text)
@@ -137,9 +135,9 @@ def next_step(
     language: str,
     node: str = "",
 ) -> str:
-    """Return the next step of a reason, empty for an unknown one.
+    """Return the next step of a reason; "" for an unknown one.
 
-    ``node``: the other node in question.
+    ``node`` is the node that the step is about, if it is known: it replaces NODE in a command.
     """
     explanation = reason_of(reason)
     if explanation is None:
@@ -156,9 +154,11 @@ def in_language(
     language: str,
     node: str = "",
 ) -> dict[str, Any]:
-    """Return an error's body whose message begins with the reason's meaning and ends with the next step.
+    """Return an error's body in a language.
 
-    The text of this case stays English without a translation; so do problems, one by one.
+    Its message then begins with the meaning of the reason, and the next step follows. A text about
+    this case, and problems one by one, stay English if they have no translation. For ``node`` see
+    `next_step`.
     """
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
     text = translate(case, language)
@@ -180,19 +180,20 @@ def of_texts(
     language: str,
     field: str = "",
 ) -> Any:
-    """Return plain data with its texts for people in a language.
+    """Return JSON data with its texts for people in a language.
 
-    Names, states and users' texts stay.
-
-    ``field``: the name of the value, if it has one.
+    These are the texts in `_TEXT_FIELDS`: names, states and users' own texts stay. ``field`` is the
+    name of the field with the value; "" without one.
     """
-    if isinstance(value, dict):
-        return {key: of_texts(inner, language, key) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [of_texts(inner, language, field) for inner in value]
-    if isinstance(value, str) and field in _TEXT_FIELDS:
-        return translate(value, language)
-    return value
+    match value:
+        case dict():
+            return {key: of_texts(inner, language, key) for key, inner in value.items()}
+        case list():
+            return [of_texts(inner, language, field) for inner in value]
+        case str() if field in _TEXT_FIELDS:
+            return translate(value, language)
+        case _:
+            return value
 
 
 # ---------------------------------------------------------------- one text
@@ -200,7 +201,10 @@ def of_texts(
 
 @lru_cache(4096)
 def _translated_whole(text: str, *, joined: bool = False) -> str:
-    """Return the translation of a text; ``joined``: also if a value looks like several texts."""
+    """Return the Chinese text for a text or for its template; "" without one.
+
+    ``joined``: a value of a template may consist of several texts.
+    """
     texts, templates = _catalogue()
     bare = text.strip()
     translation = texts.get(bare)
@@ -212,7 +216,7 @@ def _translated_whole(text: str, *, joined: bool = False) -> str:
 
 
 def _from_template(templates: Sequence[_Template], text: str, joined: bool) -> str:
-    """Return the translation by the first template of the text's form; empty if there is none."""
+    """Return the translation by the first template whose form a text has; "" if there is none."""
     for template in templates:
         translation = _filled(template, text, joined)
         if translation:
@@ -221,27 +225,36 @@ def _from_template(templates: Sequence[_Template], text: str, joined: bool) -> s
 
 
 def _filled(template: _Template, text: str, joined: bool) -> str:
-    """Return a template's translation with the values of a text; empty if the text has another form."""
-    if template.longest_part not in text:
+    """Return a template's translation with the values of a text.
+
+    "" if the text has another form, or if a value shows that the template is the wrong one.
+    """
+    if template.longest_part not in text:  # much faster than the expression
         return ""
     match = template.pattern.fullmatch(text)
     if not match:
         return ""
-    pairs = list(zip(template.names, match.groups(), strict=True))
-    if any(_spans_texts(name, value, joined) for name, value in pairs):
+    values = dict(zip(template.names, match.groups(), strict=True))
+    if any(_spans_texts(name, value, joined) for name, value in values.items()):
         return ""
-    values = {}
-    for name, value in pairs:
-        if _needs_translation(name, value):
-            value = translate(value, CHINESE)
-        if _is_untranslated_sentence(name, value):
-            return ""
-        values[name] = value
-    return template.translation.format_map(values)
+    translated = {name: _translated_value(name, value) for name, value in values.items()}
+    if any(_is_untranslated_sentence(name, value) for name, value in translated.items()):
+        return ""
+    return template.translation.format_map(translated)
+
+
+def _translated_value(name: str, value: str) -> str:
+    """Return the value of a template, translated if it is a text."""
+    if not _needs_translation(name, value):
+        return value
+    return translate(value, CHINESE)
 
 
 def _spans_texts(name: str, value: str, joined: bool) -> bool:
-    """True if a value seems to reach over the end of its text, into a problem's value or the next text."""
+    """Return whether a value seems to go on after the end of its text.
+
+    It then contains a problem's value, or the beginning of the next text.
+    """
     if name[0].isupper():
         return False
     if value.endswith(":") or _GOT in value:
@@ -250,13 +263,13 @@ def _spans_texts(name: str, value: str, joined: bool) -> bool:
 
 
 def _is_untranslated_sentence(name: str, value: str) -> bool:
-    """True for an English sentence in the place of a value that cannot be one."""
+    """Return whether a value is an English sentence, although its name does not allow one."""
     may_be_sentence = name[0].isupper() or name in _PROSE_NAMES
     return not may_be_sentence and bool(_SENTENCE.search(value))
 
 
 def _needs_translation(name: str, value: str) -> bool:
-    """True for a value that is a text, and not a name or number."""
+    """Return whether a value is a text rather than a name or number."""
     if name[0].isupper() or " " in value:
         return True
     return value == "none" and name not in _WORD_NAMES
@@ -266,7 +279,7 @@ def _needs_translation(name: str, value: str) -> bool:
 
 
 def _translated_problem_list(text: str) -> str:
-    """Return problems with values, translated one by one; empty if the text is no such list."""
+    """Return a list of problems with values in Chinese, one by one; "" for any other text."""
     if _GOT not in text:
         return ""
     return _translated_parts(text, _NEXT_PROBLEM, "；", ends=")")
@@ -280,9 +293,12 @@ def _translated_parts(
     every: bool = False,
     ends: str = "",
 ) -> str:
-    """Return a text whose parts are translated, one by one; empty if none is, or with ``every`` not all are.
+    """Return a text whose parts are translated one by one, joined by a new separator.
 
-    ``ends``: the beginning of the separator that belongs to the part before it.
+    - ``every``: all parts must have a translation; otherwise one is enough
+    - ``ends``: the beginning of the separator, if it belongs to the part before it
+
+    "" for a text of one part, or without these translations.
     """
     *first_parts, last_part = text.split(separator)
     if not first_parts:
@@ -290,15 +306,16 @@ def _translated_parts(
     parts = [*(part + ends for part in first_parts), last_part]
     translations = [translate(part, CHINESE) for part in parts]
     unchanged = sum(part == new for part, new in zip(parts, translations, strict=True))
-    if unchanged == len(parts) or (every and unchanged):
+    is_incomplete = every and unchanged > 0
+    if unchanged == len(parts) or is_incomplete:
         return ""
     return new_separator.join(translations).replace("？；", "？")
 
 
 def _translated_problem(text: str, *, whole_rule: bool = False) -> str:
-    """Return ``path: rule (got value)`` with its rule translated; empty without a translation.
+    """Return ``path: rule (got value)`` with its rule in Chinese; "" without a translation.
 
-    ``whole_rule``: a translation of the value's frame alone is none.
+    ``whole_rule``: it is not enough to translate only the words around the value.
     """
     rule, got, value = text, "", ""
     if text.endswith(")"):
@@ -315,21 +332,68 @@ def _translated_problem(text: str, *, whole_rule: bool = False) -> str:
 
 
 def _translated_rule(text: str) -> tuple[str, str]:
-    """Return the path before a rule, and the rule's translation; both empty without one."""
+    """Return the path before a rule, and the rule in Chinese; both "" without a translation.
+
+    Any colon may end the path, so each is tried.
+    """
     translation = _translated_whole(text)
     if translation:
         return "", translation
-    end = text.find(": ") + 2
-    while end > 1 and len(text[:end].split()) <= _PATH_LENGTH:
+    for end in _ends_of_paths(text):
         path, rule = text[:end], text[end:]
-        # A single word behind several words is theirs, not a rule.
+        # A single word behind several words belongs to them, and is no rule.
         is_path = " " not in path[:-2] or " " in rule
         if is_path and "; " not in path:
             translation = _translated_whole(rule)
             if translation:
                 return path, translation
-        end = text.find(": ", end) + 2
     return "", ""
+
+
+def _ends_of_paths(text: str) -> Iterator[int]:
+    """Yield the positions after each ``: `` that is preceded by few enough words for a path."""
+    end = text.find(": ") + 2
+    while end > 1 and len(text[:end].split()) <= _PATH_LENGTH:
+        yield end
+        end = text.find(": ", end) + 2
+
+
+def _as_lines(text: str) -> str:
+    """Translate a text of several lines, line by line."""
+    return _translated_parts(text, "\n", "\n")
+
+
+def _as_problem_with_rule(text: str) -> str:
+    """Translate a problem whose rule has a translation."""
+    return _translated_problem(text, whole_rule=True)
+
+
+def _as_known_texts(text: str) -> str:
+    """Translate several texts that all have a translation."""
+    return _translated_parts(text, "; ", "；", every=True)
+
+
+def _as_whole_with_joined_values(text: str) -> str:
+    """Translate a text by a template whose values may be several texts."""
+    return _translated_whole(text, joined=True)
+
+
+def _as_texts(text: str) -> str:
+    """Translate several texts, of which some may stay English."""
+    return _translated_parts(text, "; ", "；")
+
+
+# The ways to read a text, from the strictest to the most lenient. Each returns "" if it fails.
+_ATTEMPTS: Sequence[Callable[[str], str]] = (
+    _translated_whole,
+    _as_lines,
+    _translated_problem_list,
+    _as_problem_with_rule,
+    _as_known_texts,
+    _as_whole_with_joined_values,
+    _as_texts,
+    _translated_problem,
+)
 
 
 # ---------------------------------------------------------------- the catalogue's files
@@ -337,7 +401,10 @@ def _translated_rule(text: str) -> tuple[str, str]:
 
 @cache
 def _catalogue() -> tuple[dict[str, str], list[_Template]]:
-    """Return the texts, and the templates in the order of their fixed text, longest first."""
+    """Return the translations of whole texts, and the templates: the most specific one first.
+
+    A template is more specific the more fixed text it has.
+    """
     entries = {**_next_steps(), **entries_of("zh.yml")}
     texts = {}
     templates = []
@@ -347,12 +414,15 @@ def _catalogue() -> tuple[dict[str, str], list[_Template]]:
         template = _build_template(english, translation)
         if template is not None:
             templates.append(template)
-    templates.sort(key=lambda template: -template.weight)
+    templates.sort(key=attrgetter("weight"), reverse=True)
     return texts, templates
 
 
 def _next_steps() -> dict[str, str]:
-    """Return the next steps of reasons without full stops: messages contain them, too."""
+    """Return the translations of the reasons' next steps, without the full stops.
+
+    Messages contain them in this form.
+    """
     steps = {}
     for reason in reasons().values():
         english = reason.next_step[ENGLISH]
@@ -362,7 +432,7 @@ def _next_steps() -> dict[str, str]:
 
 
 def _build_template(english: str, translation: str) -> _Template | None:
-    """Return the template of an entry; None if it has no values."""
+    """Return the template of an entry of the catalogue; None if it has no values."""
     import re2
 
     pattern = ""
@@ -387,7 +457,7 @@ def _build_template(english: str, translation: str) -> _Template | None:
 
 
 def _value_pattern(name: str) -> str:
-    """Return the regular expression of a value, by its name."""
+    """Return the regular expression of a value, which depends on its name."""
     if name == "n":
         return "([0-9]+)"
     if name == "party":
@@ -398,7 +468,10 @@ def _value_pattern(name: str) -> str:
 
 
 def entries_of(file: str) -> Any:
-    """Return the content of a YAML file in this package."""
+    """Return the content of a YAML file in this package.
+
+    It is a mapping, in ``reasons.yml`` a list.
+    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -407,7 +480,7 @@ def entries_of(file: str) -> Any:
 
 @cache
 def of_settings() -> Mapping[str, str]:
-    """Return the Chinese descriptions of the settings, by the English text."""
+    """Return the Chinese descriptions of settings and events, by their English text."""
     return dict(entries_of("settings.yml"))
 
 
@@ -418,7 +491,10 @@ def reasons() -> Mapping[str, Reason]:
 
 
 def reason_of(name: str) -> Reason | None:
-    """Return a reason by its name; ``EXIT_n`` stands for every exit code."""
+    """Return a reason by its name; None for an unknown one.
+
+    ``EXIT_n`` is the entry for all exit codes: its meaning gets the number.
+    """
     exit_code = re.fullmatch(r"EXIT_(-?\d+)", name, flags=re.ASCII)
     if not exit_code:
         return reasons().get(name)
