@@ -1,4 +1,4 @@
-"""The tables of this node: storing uploads, registering tables in place, finding them by their ids."""
+"""The tables of this node: storing uploads, registering tables in place, finding datasets."""
 
 import re
 import secrets
@@ -311,7 +311,10 @@ class Datasets:
         place = self._place(address, record)
         if record is not None and self.change(record):
             # Partners read this message; `data show` tells the details.
-            text = f"dataset {record.dataset_id} was registered where it lies, and its files changed or are gone"
+            text = (
+                f"dataset {record.dataset_id} was registered where it lies, "
+                "and its files changed or are gone"
+            )
             raise Conflict(text, reason="DATASET_CHANGED")
         if not self._storage.exists(place):
             raise _unknown(address, "is not in this node's storage")
@@ -517,7 +520,10 @@ class Datasets:
                     return before, after
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
-        """Raise `Invalid` unless every row has an id in a column, a unique one in a table without sids."""
+        """Raise `Invalid` unless every row has an id in a column.
+
+        Ids must be unique in a table without sids.
+        """
         findings = Findings()
         ids = self._column(dataset, column)
         check_ids(self._storage, ids, findings, repeats=bool(dataset.sid))

@@ -96,7 +96,7 @@ class Workspace:
         """Take the storage's folder, and the folder for the runs' logs.
 
         - ``log_bytes``: most bytes kept of a log file of an ended run
-        - ``remote_of``: returns a run's storage elsewhere with credentials for the run, or None; its
+        - ``remote_of``: returns a run's storage elsewhere with credentials for it, or None; the
           second argument is True if the run begins
         - ``copy``: copies data in a storage elsewhere unless the target exists
         """
@@ -370,7 +370,7 @@ def _limits_of(run: Run) -> Mapping[str, float | None]:
 
 
 class DiskWatch:
-    """Measures at intervals the disk that each run takes, in its mounts and inside its container."""
+    """Measures at intervals the disk that each run takes: its mounts, and inside its container."""
 
     def __init__(
         self,
@@ -388,8 +388,8 @@ class DiskWatch:
         - ``every``: seconds between two measurements of a run, at least
         - ``files``: most files and folders of a run
         - ``bounds``: returns the limits of a run
-        - ``written``: returns the use inside a run's container, by the run's name; counts files up to its
-          second argument
+        - ``written``: returns the use inside a run's container, by the run's name; it counts
+          no more files than its second argument
         """
         self._workspace = workspace
         self._reserve = reserve
