@@ -163,7 +163,7 @@ def _storage_warnings(document: Mapping[str, Any], path: str) -> Iterator[Proble
 def image_name_problems(name: str, path: str) -> Iterator[Problem]:
     """Yield a problem for a name that no image can have in a registry or container engine.
 
-    An empty name is no problem here: others say whether an image is required.
+    An empty name is fine here: other checks say whether an image is required.
     """
     if not name or _IMAGE_NAME.fullmatch(name):
         return
@@ -176,7 +176,7 @@ def image_name_problems(name: str, path: str) -> Iterator[Problem]:
 def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
     """Yield a problem for each misspelled type in ``inputParam``, which may break its schema.
 
-    A type that is unlike all of ours may be the vendor's own and is no problem.
+    A type that is unlike all of ours may be the vendor's own, and is not reported.
     """
     if not isinstance(parameters, list):
         return

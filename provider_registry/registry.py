@@ -105,7 +105,7 @@ def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ..
     """Return the differences between two states of a provider, at most `MAX_CHANGES`.
 
     A state of None means no provider. Values are shortened. Entries of lists are compared by their
-    names, so that a different order is no change. Warnings are not compared.
+    names, so that a different order does not matter. Warnings are not compared.
     """
     differences = _differences("", _comparable(before), _comparable(after))
     return tuple(islice(differences, MAX_CHANGES))

@@ -297,7 +297,7 @@ class _ParameterCheck:
             self._warnings.append(problem)
 
     def _warn_of_unknown(self, name: str, value: Any) -> None:
-        """Warn of a value whose name is no parameter; suggest a similar one that has no value."""
+        """Warn of an unknown parameter; suggest a similar one that has no value."""
         rule = f"is not a parameter of {self._component.name}; passed on as it is"
         suggestion = ""
         if len(self._warnings) < MAX_SUGGESTIONS:

@@ -119,7 +119,7 @@ def _is_complete(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return bool(parts.hostname and parts.path.strip("/") and parts.port != 0)
-    except ValueError:  # a port that is no number or too large, or an invalid host
+    except ValueError:  # a port that is not a number or too large, or an invalid host
         return False
 
 

@@ -419,7 +419,8 @@ def _stdout_log(evidence: Evidence) -> Finding:
 
     Print the log line by line and flush it.
     """
-    problems, texts = [], []
+    problems: list[str] = []
+    texts: list[str] = []
     for trace in _ended(evidence):
         texts.append(f"{trace.party}: {len(trace.stdout.splitlines())} lines")
         problems += _log_problems(trace)

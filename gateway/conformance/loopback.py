@@ -192,5 +192,6 @@ class Loopback:
         )
 
     def _close(self) -> None:
+        """Close the ports."""
         for sock in self._sockets.values():
             sock.close()

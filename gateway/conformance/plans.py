@@ -1,4 +1,4 @@
-"""How a trial is made: its parties, parameters, inputs and time limits."""
+"""The plan of a trial: its parties, parameters, inputs and time limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Timeouts:
 class Plan:
     """One way to run a component."""
 
-    # The parties to start. The others have a mailbox that accepts everything and sends nothing.
+    # The parties to start. Any other party only has a mailbox that accepts all messages.
     parties: tuple[str, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
     # Parameters of a role, which replace the common ones, by role.

@@ -22,13 +22,15 @@ from provider_registry.model import Component
 
 NODE = "CONFORMANCE"  # owner of the sandbox's containers
 TASK = "checked"  # name of the only task of a trial
-# Seconds between two looks at the parties, so that a signal that arrives just before the wait is
-# noticed, too.
+# Seconds of one wait for the parties. Python handles a signal only between two waits.
 WAIT_SECONDS = 5.0
 
 
 class Sandbox:
-    """Runs one image's components. Closing it removes its containers."""
+    """Runs the components of one image, as a context for several trials.
+
+    `close` removes its containers.
+    """
 
     owner = NODE
 
@@ -41,7 +43,12 @@ class Sandbox:
         timeouts: Timeouts = Timeouts(),
         memory: float = 2.0,
     ) -> None:
-        """``memory``: limit of each party in GiB, if the engine reports runs that exceed it."""
+        """Take an engine and the image.
+
+        - ``installation``: the label of the sandbox's containers
+        - ``folder``: for the files of all trials
+        - ``memory``: limit of each party in GiB, used if the engine reports runs that exceed it
+        """
         self.engine = engine
         self.limits = Limits()
         if "oom_flag" in engine.capabilities:
@@ -56,18 +63,18 @@ class Sandbox:
 
     @property
     def confined(self) -> bool:
-        """True if runs see only their inputs and outputs of the storage."""
+        """Whether runs see only their own inputs and outputs of the storage."""
         return "mounts" in self.engine.capabilities
 
     def labels(self) -> Mapping[str, str]:
-        """Return the image's labels; none for a missing image, which a trial reports."""
+        """Return the image's labels; empty for a missing image, which a trial reports."""
         try:
             return self.engine.image_facts(self.image).labels
         except EngineError:
             return {}
 
     def give_up(self) -> None:
-        """Stop every run soon."""
+        """Have every run stopped within a short time."""
         self.given_up.set()
 
     def close(self) -> None:
@@ -79,7 +86,7 @@ class Sandbox:
                 self.engine.remove_network()
 
     def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
-        """Run one trial and return the observations of each party.
+        """Run one trial; return the trace of each party.
 
         Raises `OSError` or `EngineError` if the sandbox itself cannot be made, `Invalid` for an
         invalid table.
@@ -114,7 +121,7 @@ class Sandbox:
         parties: Sequence[Party],
         stations: Mapping[str, Station],
     ) -> tuple[Trace, ...]:
-        """Run the parties at the same time. An error of one ends all."""
+        """Run the parties at the same time. The first error ends all, and is raised."""
         with ThreadPoolExecutor(len(parties)) as pool:
             try:
                 futures = []
@@ -127,14 +134,18 @@ class Sandbox:
                 raise
 
     def _host(self) -> str:
-        """Return the address of a trial's gateways: a new one, which no earlier trial used."""
+        """Return the address for a trial's gateways.
+
+        For containers, it is the address of their network's gateway. Processes get a new loopback
+        address in each trial, so that a late request of an earlier one reaches nothing.
+        """
         if isinstance(self.engine, ContainerdEngine):
             return self.engine.gateway_address()
         numbers = [str(randbelow(200) + 20) for _ in range(3)]
         return ".".join(["127", *numbers])
 
     def _open_ports(self, ports: Sequence[int]) -> None:
-        """Let containers reach these ports of this machine, and no others but earlier ones."""
+        """Let containers reach these ports of this machine, besides the ones of earlier trials."""
         if isinstance(self.engine, ContainerdEngine):
             with self._lock:
                 self._ports += ports

@@ -18,16 +18,14 @@ CALLBACK = "/v1/platform/schedule/task/callback"
 CHANNEL = "/v1/interconn/chan/"
 FORWARDED = CHANNEL + "invoke"  # requests of the other parties' gateways
 OPERATIONS = ("push", "pop", "peek", "release")
-MAX_READ = (
-    4 << 20
-)  # bytes of a request or response on the channel that are kept to read topic and code
-CODE = re.compile(rb"E\d{10}")
+MAX_READ = 4 << 20  # bytes kept of a request or response, in order to read its topic or code
+CODE = re.compile(rb"E\d{10}")  # the code of a response, in any of its forms
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Station:
-    """One party's gateway, and the requests to it. Used by the event loop and by threads."""
+    """One party's gateway, and the requests to it. The event loop and other threads use it."""
 
     def __init__(
         self,
@@ -36,7 +34,10 @@ class Station:
         run: str,
         token: str,
     ) -> None:
-        """``run`` is the query of the callback's address."""
+        """Take the party, its node, and the session token of its run.
+
+        ``run`` is the id of the run, which the query of the callback's address contains.
+        """
         self.party = party
         self.node = node
         self.run = run
@@ -46,7 +47,7 @@ class Station:
         self.pending = 0  # callbacks that have arrived and are not recorded yet; for the event loop
 
     def callback(self, report: Callback) -> None:
-        """Record a callback. Raises `NotFound` for the callback of another run."""
+        """Record a callback. Raises `NotFound` if it belongs to another run."""
         if report.run_id not in ("", self.run):
             raise NotFound("unknown run", reason="RUN_UNKNOWN")
         used_full_address = report.run_id == self.run
@@ -57,9 +58,9 @@ class Station:
         self.first.set()
 
     def recorder(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that passes requests on and records them.
+        """Return an application that passes all requests on and records them.
 
-        Of callbacks only the refused ones.
+        Callbacks are recorded by `callback`, so of these it records only the refused ones.
         """
 
         async def record(
@@ -87,6 +88,7 @@ class Station:
         receive: Receive,
         send: Send,
     ) -> None:
+        """Pass a callback on; record the message if it is refused."""
         response = bytearray()
 
         async def copy_response(message: Message) -> None:
@@ -145,7 +147,7 @@ def topic_of(
     headers: Headers,
     content_type: str,
 ) -> str | None:
-    """Return the topic of a request to the channel; None for an unreadable one."""
+    """Return the topic of a request to the channel; None if it cannot be read."""
     topic = read_topic(headers)
     if topic is not None:
         return topic
@@ -167,12 +169,13 @@ def _readable_headers(headers: Headers) -> dict[str, str]:
 
 
 def _copy_body(message: Message, body: bytearray) -> None:
+    """Append the body of a message, until about `MAX_READ` bytes are copied."""
     if len(body) < MAX_READ:
         body.extend(message.get("body", b""))
 
 
 def _read_response(call: ChannelCall, response: bytes) -> None:
-    """Note the code, the content and the message of a response."""
+    """Note the code, the message, and whether there was content, of a response to a call."""
     code = CODE.search(response)
     if code is None:
         return

@@ -100,7 +100,8 @@ class Staging:
         self.table = self.folder / "new"
         self.table.mkdir()
         self.parts: Parts | None = None  # see `Storage.parts`
-        self.stays = False  # True: the note of the target stays for `gc`, as deleting there failed
+        # True if deleting an unfinished write elsewhere failed: `gc` needs the note of its target.
+        self.stays = False
 
     def put(
         self,
@@ -292,7 +293,10 @@ class FileStorage(Storage):
         return {path.name for path in self.root.glob("[!.]*")}
 
     def find_tables(self, search: TableSearch) -> TableListing:
-        """Search for tables; folders that this process may not read count as empty."""
+        """Search for tables within the search's bounds.
+
+        Folders that this process may not read count as empty.
+        """
         deadline = search.deadline()
         tables: list[Address] = []
         for address in self._candidates(search):

@@ -147,7 +147,7 @@ class Sharing:
 
         - ``by``: the user who grants it
         - ``expires_at``: None: never
-        - ``unknown``: returns the rule that a node breaks which is no partner; None for a partner
+        - ``unknown``: returns why a node cannot get a grant; None for a partner
 
         Raises `NotFound`, `Invalid`.
         """

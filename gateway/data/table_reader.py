@@ -462,8 +462,8 @@ class PlainBlocks:
     def _expression(self, kinds: list[str]) -> Any:
         """Return the compiled expression of one or more rows with columns of these types.
 
-        A cell may be empty, except in a table of one column, where an empty line is no row, and in
-        the column of the match ids.
+        A cell may be empty, with two exceptions: in the column of the match ids, and in a table of
+        one column, where an empty line does not count as a row.
         """
         character = rf'[^",\n\r\x00{self._form.delimiter}]'
         optional = "?" if len(kinds) > 1 else ""

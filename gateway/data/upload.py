@@ -436,7 +436,7 @@ def _check_names(columns: Sequence[str], findings: Findings) -> set[str]:
 def _check_named_columns(
     columns: Sequence[str], meta: Mapping[str, Any], findings: Findings
 ) -> None:
-    """Report a label or match id in ``meta`` that is no column, or the same column for both."""
+    """Report a label or match id in ``meta`` that is not a column, or the same column for both."""
     for key in NAMED:
         column = meta.get(key)
         if column and column not in columns:
@@ -695,7 +695,7 @@ class Reception:
     """
 
     def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
-        """Begin to receive into a folder; ``max_bytes`` of None is no limit."""
+        """Begin to receive into a folder; ``max_bytes`` of None sets no limit."""
         self.staging = staging
         self._path = staging.folder / "upload"
         self._file = FileIO(self._path, "wb")

@@ -341,7 +341,7 @@ def _translated_rule(text: str) -> tuple[str, str]:
         return "", translation
     for end in _ends_of_paths(text):
         path, rule = text[:end], text[end:]
-        # A single word behind several words belongs to them, and is no rule.
+        # A single word behind several words belongs to them; it is not a rule.
         is_path = " " not in path[:-2] or " " in rule
         if is_path and "; " not in path:
             translation = _translated_whole(rule)

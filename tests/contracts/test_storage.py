@@ -18,7 +18,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gateway.data import remote_storage
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover, leftovers

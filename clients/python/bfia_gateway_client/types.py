@@ -671,7 +671,7 @@ class Rerun(Response):
 
 
 class Route(Response):
-    """How one node is reached, and how it proves who it is."""
+    """The address of one node, and the means by which it and this node prove who they are."""
 
     node: str = ""
     url: str = ""
