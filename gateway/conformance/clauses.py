@@ -174,7 +174,7 @@ def _hint_about_the_end(evidence: Evidence) -> str:
     return f"find what {', '.join(hung)} waits for, or give more time by --timeout"
 
 
-# In the order of their weight: the first hint explains most of what follows it.
+# In the order of their weight: the cause of one hint often causes the ones after it.
 _HINTS = (
     _hint_about_inputs,
     _hint_about_requests,
@@ -694,7 +694,7 @@ def _ok_unless_lacking(
     """Return the finding that a clause is kept, with a text for each party.
 
     It is not shown if no party ended, or if some parties lack the observation: ``lacking`` names
-    them, ``lack`` says what they did.
+    them, ``lack`` describes them.
     """
     if not _ended(evidence):
         return not_shown(_NO_SUCCESS)

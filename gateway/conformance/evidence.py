@@ -347,7 +347,7 @@ def _likely_mistake(
     """Return why a party's topic got no message, to be appended; "" without an idea.
 
     It was sent to another party, or an unread topic of the party has a similar name. ``senders``
-    and ``read`` are the mailboxes that got messages, and those that were read.
+    and ``read`` are the mailboxes that got messages, and the ones that were read.
     """
     for mailbox, sender in senders.items():
         if mailbox.topic == topic:
