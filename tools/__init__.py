@@ -1,1 +1,3 @@
-"""For developers: docs (pages made from the code), bench (measurements), chaos (faults in a job's every phase)."""
+"""For developers: docs (pages made from the code), bench (measurements), chaos (faults in a job's
+every phase).
+"""

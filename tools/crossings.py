@@ -1,8 +1,8 @@
 """Counts what a request crosses: our files, and round trips to the database.
 
-`python -m tools.crossings` builds one node in this process (memory engine, SQLite), submits a job that it
-schedules itself, has its container report, and prints for each how many of our files had a function called and how
-many statements were sent.
+`python -m tools.crossings` builds one node in this process (memory engine, SQLite), submits a job
+that it schedules itself, has its container report, and prints for each how many of our files had a
+function called and how many statements were sent.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ class Crossing:
 class Recorder:
     """Records calls of our functions, and statements, in the threads that a request waits for.
 
-    What it causes in lanes and loops is not counted. Recording begins when the router's function is called: what
-    the listeners do with every request before that is the same for all of them.
+    What it causes in lanes and loops is not counted. Recording begins when the router's function is
+    called: what the listeners do with every request before that is the same for all of them.
     """
 
     def __init__(self) -> None:

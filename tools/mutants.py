@@ -1,11 +1,12 @@
 """Breaks one function after another and counts how many of the breaks the tests notice.
 
-    python tools/mutants.py cover                   # once: which test runs which line (needs the package coverage)
+    python tools/mutants.py cover                   # once: which test runs which line (needs the
+    package coverage)
     python tools/mutants.py run --count 300 > results.jsonl
 
-Functions are chosen by a hash of their names, so that two versions of the code are compared by the same ones.
-Only tests that need neither Docker nor MariaDB and are not marked slow take part. It edits files: run it in a
-checkout of its own.
+Functions are chosen by a hash of their names, so that two versions of the code are compared by the
+same ones. Only tests that need neither Docker nor MariaDB and are not marked slow take part. It
+edits files: run it in a checkout of its own.
 """
 
 import argparse

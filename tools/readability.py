@@ -1,12 +1,15 @@
 """Measures how the code reads, package by package, and fails where it reads worse than was agreed.
 
-    python -m tools.readability                   # the table, and what is above an aim: part of `make check`
+    python -m tools.readability                   # the table, and what is above an aim: part of
+    `make check`
     python -m tools.readability --places PATH...  # each place that counts, as file:line
     python -m tools.readability --worst 10        # the modules to look at first
-    python -m tools.readability --ratchet         # lower the limits of packages that read better now
+    python -m tools.readability --ratchet         # lower the limits of packages that read better
+    now
 
-The figures are a thermometer: a package that meets them may still be hard to read, one that misses them is.
-Packages that do not meet an aim yet are listed with their figure in ``readability_limits.json``; it may only fall.
+The figures are a thermometer: a package that meets them may still be hard to read, one that misses
+them is. Packages that do not meet an aim yet are listed with their figure in
+``readability_limits.json``; it may only fall.
 """
 
 import argparse
@@ -351,7 +354,9 @@ def above_aims(figures: Mapping[str, float]) -> dict[str, float]:
 def violations(
     packages: Mapping[str, Counts], limits: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    """Return a line for each figure above its aim, or above the limit of a package that is not there yet."""
+    """Return a line for each figure above its aim, or above the limit of a package that is not
+    there yet.
+    """
     lines = []
     for package, counts in packages.items():
         allowed = {**AIMS, **limits.get(package, {})}

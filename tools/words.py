@@ -1,4 +1,5 @@
-"""Finds words that this project does not use: in identifiers, comments, docstrings, messages and Chinese texts.
+"""Finds words that this project does not use: in identifiers, comments, docstrings, messages and
+Chinese texts.
 
     python tools/words.py [FILE...]      # everything that git tracks, without arguments
 

@@ -1,4 +1,6 @@
-"""``/api/v1`` about the node itself: reasons in the reader's language, storages, certificates, its invitation."""
+"""``/api/v1`` about the node itself: reasons in the reader's language, storages, certificates, its
+invitation.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -242,7 +244,9 @@ def _expiries_of_routes(routes: LiveRoutes) -> Iterator[tuple[certificates.Expir
 
 
 def _expiries_of_listener(settings: Settings) -> Iterator[tuple[certificates.Expiry, str]]:
-    """Yield the ends of the certificates that the listener for peers serves, each with the cause of a difference."""
+    """Yield the ends of the certificates that the listener for peers serves, each with the cause of
+    a difference.
+    """
     tls = settings.listen.peer.tls
     if tls is None:
         return
@@ -251,7 +255,10 @@ def _expiries_of_listener(settings: Settings) -> Iterator[tuple[certificates.Exp
 
 
 def _own_invitation(settings: Settings, address: str) -> dict[str, Any]:
-    """Return this node's invitation. Raises `Invalid` without a usable address, `NotFound` without a key pair."""
+    """Return this node's invitation.
+
+    Raises `Invalid` without a usable address, `NotFound` without a key pair.
+    """
     address = address or str(settings.listen.peer.advertise or "")
     if not address.lower().startswith(("http://", "https://")):
         rule = "must be where the partner reaches this node, with https:// or http://"

@@ -90,7 +90,9 @@ class Applying(Input):
     signing: str | None = Field(
         default=None,
         pattern="^(required|accepted|off)$",
-        description="Of a contract: whether the partner signs; default: as its route says, or required.",
+        description=(
+            "Of a contract: whether the partner signs; default: as its route says, or required."
+        ),
     )
     expires_at: Until
     jobs: Jobs
@@ -107,7 +109,9 @@ class Deciding(Why):
     signing: str | None = Field(
         default=None,
         pattern="^(required|accepted|off)$",
-        description="Of a contract: whether the partner signs as this gateway does; default: required.",
+        description=(
+            "Of a contract: whether the partner signs as this gateway does; default: required."
+        ),
     )
 
 
@@ -250,7 +254,9 @@ def terminate(
     application: OneNumber,
     body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
 ) -> Response:
-    """A contract disables the partner's route, a dataset's grant is revoked; the partner is notified."""
+    """A contract disables the partner's route, a dataset's grant is revoked; the partner is
+    notified.
+    """
     before, after = services.applications.terminate(
         application, named(request, OPERATOR), body.reason
     )

@@ -48,7 +48,10 @@ _DATASET = "/datasets/{namespace}/{name}"
 
 
 class Granting(Why):
-    """Until when a node may use a dataset: `expires_at`, or `days` from now, or neither: until revoked."""
+    """Until when a node may use a dataset:
+
+    `expires_at`, or `days` from now, or neither: until revoked.
+    """
 
     expires_at: AwareDatetime | None = Field(
         default=None,
@@ -351,7 +354,9 @@ def router(
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
-        """The first page also has the tables in the storages that were neither uploaded nor registered."""
+        """The first page also has the tables in the storages that were neither uploaded nor
+        registered.
+        """
         records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
         page = page_of("datasets", records, _key, after, limit, _brief)
         unrecorded = UnregisteredTables([], [])
@@ -369,9 +374,11 @@ def router(
     def register(
         request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]
     ) -> Response:
-        """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a folder of files.
+        """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a
+        folder of files.
 
-        Deleting it deletes the entry alone. Jobs are refused once its files are others (DATASET_CHANGED).
+        Deleting it deletes the entry alone. Jobs are refused once its files are others
+        (DATASET_CHANGED).
         """
         dataset = datasets.register(body)
         noted(
@@ -392,7 +399,9 @@ def router(
         at: Table,
         body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing(),
     ) -> Response:
-        """The file `metadata` beside the data changes with it; the data stays, and a new match id is checked."""
+        """The file `metadata` beside the data changes with it; the data stays, and a new match id
+        is checked.
+        """
         before, after = datasets.edit(at, body)
         noted(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
@@ -434,13 +443,17 @@ def router(
         if_range: IfRange = "",
         want: WantDigest = "",
     ) -> Response:
-        """One table with one header, or one file of Parquet. The whole has its sha256, a range (206) has none.
+        """One table with one header, or one file of Parquet. The whole has its sha256, a range
+        (206) has none.
 
         That of several partitions, or of what was registered where it lies, has to be asked for.
         """
         dataset = datasets.get(at)
         if dataset.format == PARQUET and dataset.partitions > 1:
-            text = f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not make one"
+            text = (
+                f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not "
+                "make one"
+            )
             raise Conflict(
                 f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
             )
@@ -464,7 +477,9 @@ def router(
         at: Table,
         body: Reason = Why(),
     ) -> Response:
-        """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
+        """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those
+        here starts.
+        """
         return switch(request, at, body, disabled=True)
 
     @paths("POST", f"{_DATASET}/enable", "Take a disabled dataset into use again", _brief.model)
@@ -491,7 +506,10 @@ def router(
         at: Table,
         body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing(),
     ) -> Response:
-        """Partners with a contract see it, all or those that are named, and may apply for its use. Never rows."""
+        """Partners with a contract see it, all or those that are named, and may apply for its use.
+
+        Never rows.
+        """
         return set_published(request, at, body.nodes or ["*"], body.reason)
 
     @paths("DELETE", f"{_DATASET}/published", "Show a dataset to no partner any more", full_model)
@@ -548,7 +566,8 @@ def router(
     ) -> Response:
         """From its first grant on, a dataset serves only jobs with the nodes that it is granted.
 
-        A node without a route here is refused, as its id may be a slip; with ``force`` it is a warning.
+        A node without a route here is refused, as its id may be a slip; with ``force`` it is a
+        warning.
         """
         warnings = _route_warnings(node, nodes())
 
@@ -603,5 +622,6 @@ def _route_warnings(node: str, nodes_with_route: Iterable[str]) -> list[str]:
         f"did you mean {similar}?" if similar else "bfia-gateway route list shows the known ones;"
     )
     return [
-        f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or force it"
+        f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or "
+        "force it"
     ]

@@ -1,6 +1,8 @@
-"""Shared by the routers of ``/api/v1``: services, models of responses, common parameters, and the audit.
+"""Shared by the routers of ``/api/v1``: services, models of responses, common parameters, and the
+audit.
 
-Handlers return records and plain data as they are; the ``response_model`` of each path describes them.
+Handlers return records and plain data as they are; the ``response_model`` of each path describes
+them.
 """
 
 import json
@@ -83,7 +85,9 @@ def provide(app: FastAPI, *services: object) -> None:
 
 
 def service(kind: type[S]) -> Callable[[Request], Awaitable[S]]:
-    """Return the dependency of a handler on the service of a class that `provide` gave the application."""
+    """Return the dependency of a handler on the service of a class that `provide` gave the
+    application.
+    """
 
     async def find(request: Request) -> S:
         services: Mapping[type, Any] = request.app.state.services
@@ -112,7 +116,9 @@ class Reply(JSONResponse):
 
 
 def shape(name: str, /, **fields: Any) -> type[BaseModel]:
-    """Return the model of a response: a type per field, ``[type]`` for a list; further fields may come with it."""
+    """Return the model of a response: a type per field, ``[type]`` for a list; further fields may
+    come with it.
+    """
     types: dict[str, Any] = {}
     for field, kind in fields.items():
         types[field] = GenericAlias(list, tuple(kind)) if isinstance(kind, list) else kind
@@ -156,7 +162,9 @@ def paged(
     line: Any,
     **more: Any,
 ) -> type[BaseModel]:
-    """Return the model of a page of a list: its name, the model of an entry, and further fields of the page."""
+    """Return the model of a page of a list: its name, the model of an entry, and further fields of
+    the page.
+    """
     following = Annotated[str | None, Field(description=_FOLLOWING)]
     return shape(
         f"{name.title()}Page",
@@ -254,7 +262,8 @@ class Paths:
         """Return the decorator of a path's handler.
 
         - ``model``: of its response, if that is JSON
-        - ``options``: of `APIRouter.api_route`; ``name`` is the first part of the operation's id in the API's
+        - ``options``: of `APIRouter.api_route`; ``name`` is the first part of the operation's id in
+          the API's
           description, by default the handler's name
         """
         return self.router.api_route(
@@ -267,13 +276,17 @@ class Paths:
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
-    """Return the declaration of a response other than JSON: text, or bytes with ``format="binary"``."""
+    """Return the declaration of a response other than JSON: text, or bytes with
+    ``format="binary"``.
+    """
     body = {"schema": {"type": "string", **schema}}
     return {200: {"content": dict.fromkeys(kinds, body)}}
 
 
 def among(words: Iterable[str]) -> AfterValidator:
-    """Return the check of a query parameter that lists some of these words, with commas and in any case."""
+    """Return the check of a query parameter that lists some of these words, with commas and in any
+    case.
+    """
     by_upper_case = {word.upper(): word for word in words}
 
     def check(texts: Sequence[str]) -> list[str]:
@@ -304,7 +317,10 @@ _LATEST = datetime(9998, 1, 1, tzinfo=UTC)
 
 
 def _parse_moment(text: str) -> datetime | None:
-    """Read a date, or date and time, in UTC if it names no zone; None for an empty text. Raises `ValueError`."""
+    """Read a date, or date and time, in UTC if it names no zone; None for an empty text.
+
+    Raises `ValueError`.
+    """
     if not text:
         return None
     refused = "must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z"
@@ -372,7 +388,8 @@ def noted(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Set what the audit log records of a change: the values before and after, None for a value that did not exist.
+    """Set what the audit log records of a change: the values before and after, None for a value
+    that did not exist.
 
     Of a dry run, only that it was one.
     """

@@ -46,7 +46,10 @@ def job_in_full(
     *,
     logs: bool = True,
 ) -> dict[str, Any]:
-    """Return everything about a job; with ``logs``, also the last lines of failed runs. Raises `NotFound`."""
+    """Return everything about a job; with ``logs``, also the last lines of failed runs.
+
+    Raises `NotFound`.
+    """
     view = services.coordinator.status(job_id)
     local = services.store.local_jobs.find(job_id)
     job = services.store.jobs.find(job_id)
@@ -135,7 +138,9 @@ def _local_part(
 
 
 def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
-    """Return a job's times of creation, start and end, as far as this node has them, and its user."""
+    """Return a job's times of creation, start and end, as far as this node has them, and its
+    user.
+    """
     record = job or local
     started_at = None
     if job is not None:
@@ -178,7 +183,9 @@ def _amendments(
     job_id: str,
     local: LocalJob | None,
 ) -> list[Amendment]:
-    """Return the effective changes of a job's parameters; a party learns them from the start of a task."""
+    """Return the effective changes of a job's parameters; a party learns them from the start of a
+    task.
+    """
     job = services.store.jobs.find(job_id)
     if job is not None:
         return list(job.amendments)
@@ -198,7 +205,9 @@ _DATASET = ("dataset_id", "namespace", "name")
 
 
 def pieces_here(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
-    """Return the runs of a job at this node before they start: image, parameters and dataset of each."""
+    """Return the runs of a job at this node before they start: image, parameters and dataset of
+    each.
+    """
     pieces = []
     for task in local.spec.dag.nodes:
         ref = task.component
@@ -261,7 +270,9 @@ def _of_task(
     task: DagNode,
     created_at: datetime | None,
 ) -> dict[str, Any]:
-    """Return a task's parameters at a party with their origins, including the component's defaults."""
+    """Return a task's parameters at a party with their origins, including the component's
+    defaults.
+    """
     parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
     ref = task.component
     try:
@@ -411,7 +422,9 @@ def _log(
     folder: str,
     secrets: list[str],
 ) -> Iterable[Entry]:
-    """Return the log files of a run, or an entry with the error if another gateway of this node has them."""
+    """Return the log files of a run, or an entry with the error if another gateway of this node has
+    them.
+    """
     try:
         services.run_logs.check_here(run)
     except NotFound as error:

@@ -1,4 +1,6 @@
-"""``/api/v1/jobs``: listing, a job in full, its timeline and archive, and all that is done with a whole job."""
+"""``/api/v1/jobs``: listing, a job in full, its timeline and archive, and all that is done with a
+whole job.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -230,7 +232,9 @@ class RerunOrder(Input):
     )
     parameters: dict[str, Any] = Field(
         default_factory=dict,
-        description="changes of tasks that run again, as in task_params: common, then role, index, task",
+        description=(
+            "changes of tasks that run again, as in task_params: common, then role, index, task"
+        ),
     )
 
 
@@ -367,7 +371,10 @@ def router(
 
     @paths("GET", "/approvals", "Jobs here that wait for a person", _APPROVALS)
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
-        """The oldest first. ``tasks``: what would run here, of which image, and which dataset it would read."""
+        """The oldest first.
+
+        ``tasks``: what would run here, of which image, and which dataset it would read.
+        """
 
         def asked(local: LocalJob) -> dict[str, Any]:
             return {**_asked(local), "tasks": pieces_here(services, local)}
@@ -453,7 +460,10 @@ def router(
         _BUNDLE,
     )
     def bundle(job_id: str) -> Response:
-        """For `bfia-gateway job verify`, which compares the two. Only at a node that takes part in the job."""
+        """For `bfia-gateway job verify`, which compares the two.
+
+        Only at a node that takes part in the job.
+        """
         return Reply(document(store.local_jobs.get(job_id)))
 
     @paths(
@@ -464,8 +474,9 @@ def router(
         responses=content("application/zip", format="binary"),
     )
     def download(job_id: str) -> Response:
-        """The job as it was submitted (as far as this node knows it), its state and effective parameters, the
-        masked environment and the logs of every attempt, the timeline, reports, and ``SHA256SUMS`` of all of them.
+        """The job as it was submitted (as far as this node knows it), its state and effective
+        parameters, the masked environment and the logs of every attempt, the timeline, reports, and
+        ``SHA256SUMS`` of all of them.
 
         A file that could not be read is named in ``INCOMPLETE``.
         """
@@ -486,10 +497,12 @@ def router(
         ] = "",
         dry_run: _DryRun = False,
     ) -> Response:
-        """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at the others.
+        """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at
+        the others.
 
-        Refused while the job goes on at any node (JOB_NOT_ENDED) or others need an output (OUTPUTS_IN_USE). Where
-        a node does not respond (503), the job is kept here: the same request goes on where this one stopped.
+        Refused while the job goes on at any node (JOB_NOT_ENDED) or others need an output
+        (OUTPUTS_IN_USE). Where a node does not respond (503), the job is kept here: the same
+        request goes on where this one stopped.
         """
         by = named(request, OPERATOR)
 
@@ -567,7 +580,10 @@ def dry_run_router(
     limiters: Limiters,
     route: type[APIRoute] = APIRoute,
 ) -> APIRouter:
-    """Return the path of the dry run. ``plan`` takes the body that would submit the job, which ``route`` reads."""
+    """Return the path of the dry run.
+
+    ``plan`` takes the body that would submit the job, which ``route`` reads.
+    """
     paths = Paths(route_class=route)
 
     @paths("POST", "/jobs/plan", "What would happen to a job at every node; creates nothing", _PLAN)

@@ -149,7 +149,10 @@ class Prediction(Input):
 
     datasets: dict[str, str] = Field(
         default_factory=dict,
-        description="party, such as guest.0 -> id of the table that takes the place of the one it trained with",
+        description=(
+            "party, such as guest.0 -> id of the table that takes the place of the one it "
+            "trained with"
+        ),
     )
     dry_run: bool = Field(default=False, description="only tell the differences; create no job")
 
@@ -210,7 +213,9 @@ def router(
         version: str,
         verify: bool = False,
     ) -> Response:
-        """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or changed."""
+        """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or
+        changed.
+        """
         content = _in_full(models.get(model_id, version))
         if verify:
             content["damage"] = models.damages(model_id, version)
@@ -282,7 +287,9 @@ def router(
         version: str,
         body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
     ) -> Response:
-        """``differences``: what the job has that its training had not; ``job_id`` is empty for a dry run."""
+        """``differences``: what the job has that its training had not; ``job_id`` is empty for a
+        dry run.
+        """
         submit = partial(_predict, models, services, model_id, version, body)
         return Reply(await anyio.to_thread.run_sync(submit, limiter=limiter))
 
@@ -294,7 +301,9 @@ def import_router(
     storage: Storages,
     largest: int,
 ) -> APIRouter:
-    """Return the path for importing an archive of at most ``largest`` bytes, which it checks itself."""
+    """Return the path for importing an archive of at most ``largest`` bytes, which it checks
+    itself.
+    """
     paths = Paths()
 
     @paths(

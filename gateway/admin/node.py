@@ -1,4 +1,6 @@
-"""The node itself: health, metrics, engine, resources, cleaning, draining, audit log and settings."""
+"""The node itself: health, metrics, engine, resources, cleaning, draining, audit log and
+settings.
+"""
 
 import os
 import re
@@ -230,7 +232,10 @@ def clean(
     services: _NodeServices,
     body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean(),
 ) -> Response:
-    """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
+    """``removed`` says of each whether it is gone; ``cause`` why not.
+
+    ``dry_run``: none is removed.
+    """
     if body.dry_run:
         items = services.cleaner.plan(orphans=body.orphans)
     else:
@@ -252,7 +257,10 @@ def begin(
     services: _NodeServices,
     body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder(),
 ) -> Response:
-    """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
+    """New jobs are refused with reason DRAINING, here and towards other nodes.
+
+    Forgotten by a restart.
+    """
     before = services.drain.state()
     after = services.drain.begin(stop=body.running == "stop", leave=body.exit)
     _note_drain(request, before, after)
@@ -294,7 +302,9 @@ def audit(
         bool | None, Query(description="only changes that were not made, or that were")
     ] = None,
 ) -> Response:
-    """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
+    """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked``
+    for.
+    """
     endpoints = services.endpoints
 
     def show(entry: AuditEntry) -> dict[str, Any]:
@@ -363,7 +373,9 @@ def _storage_check(admission: Admission) -> dict[str, Any]:
 
 
 def _routes_check(routes: LiveRoutes) -> dict[str, Any]:
-    """Return the state of the route table; with an unusable file, the table before it stays in force."""
+    """Return the state of the route table; with an unusable file, the table before it stays in
+    force.
+    """
     problems = [str(problem) for problem in routes.problems]
     return {
         "ok": True,
@@ -408,7 +420,8 @@ def _describe(engine: Engine) -> dict[str, Any]:
 def _orphans(store: Store, engine: Engine, owner: str) -> dict[str, list[dict[str, Any]]]:
     """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
 
-    Only runs of this node and installation; ``lost`` only those of this gateway. Raises `EngineFailed`.
+    Only runs of this node and installation; ``lost`` only those of this gateway. Raises
+    `EngineFailed`.
     """
     expected = store.launched(
         owner
@@ -490,7 +503,9 @@ def _note_drain(
 
 
 def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
-    """Return the purpose of a request by the summary of its endpoint; of another action its name."""
+    """Return the purpose of a request by the summary of its endpoint; of another action its
+    name.
+    """
     method, _, path = action.partition(" ")
     for endpoint in endpoints:
         takes_method = method in (endpoint.methods or ())

@@ -38,7 +38,10 @@ WantDigest = Annotated[
     str,
     Header(
         alias="want-repr-digest",
-        description="`sha-256=1`: the response names its sha256 even where all has to be read for it before.",
+        description=(
+            "`sha-256=1`: the response names its sha256 even where all has to be read for it "
+            "before."
+        ),
     ),
 ]
 # Options of a path whose response is a file.
@@ -55,10 +58,11 @@ def preview(
     *,
     table: bool,
 ) -> dict[str, Any]:
-    """Return the beginning of an output. ``table``: the flow declares it as data, so CSV is likelier than JSON.
+    """Return the beginning of an output. ``table``: the flow declares it as data, so CSV is
+    likelier than JSON.
 
-    ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``) or bytes (neither of them).
-    ``left_out`` describes the missing part, "" if there is none. Raises `NotFound`.
+    ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``) or bytes (neither of
+    them). ``left_out`` describes the missing part, "" if there is none. Raises `NotFound`.
     """
     files = storage.partitions(address)
     size = sum(file.size for file in files)
@@ -187,9 +191,11 @@ def download(
     digest: str = "",
     want: str = "",
 ) -> Response:
-    """Return the bytes of all partitions in a row, or the requested range of them. Raises `NotFound`.
+    """Return the bytes of all partitions in a row, or the requested range of them. Raises
+    `NotFound`.
 
-    The complete bytes have their sha256 in the headers if it is stored (``digest``) or requested (``want``).
+    The complete bytes have their sha256 in the headers if it is stored (``digest``) or requested
+    (``want``).
     """
     size, stamp = storage.stamp(address)
     etag = f'"{stamp}"'
@@ -223,7 +229,8 @@ def download(
 
 
 def one_range(text: str, size: int) -> tuple[int, int] | None:
-    """Parse a ``Range`` header: (start, length); (0, 0) for a range after the end, None for everything.
+    """Parse a ``Range`` header: (start, length); (0, 0) for a range after the end, None for
+    everything.
 
     Several ranges, and anything but a range of bytes, request everything (RFC 9110, 14.2).
     """
@@ -308,7 +315,8 @@ def _query(
     return OutputQuery(job_id, task, party, key)
 
 
-# Only the name of an output; each path looks it up itself, so that errors of other parameters come first.
+# Only the name of an output; each path looks it up itself, so that errors of other parameters come
+# first.
 _Query = Annotated[OutputQuery, Depends(_query)]
 
 
@@ -318,7 +326,9 @@ def router(
     catalog: OutputCatalog,
     limiters: Limiters,
 ) -> APIRouter:
-    """Return the paths of the outputs and reports at this node, and of metadata, also of other nodes' outputs."""
+    """Return the paths of the outputs and reports at this node, and of metadata, also of other
+    nodes' outputs.
+    """
     paths = Paths()
 
     def find_report(query: OutputQuery) -> Output:
@@ -360,7 +370,9 @@ def router(
             ),
         ] = 20,
     ) -> Response:
-        """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what is not here."""
+        """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what
+        is not here.
+        """
         output = _find(store, storage, query)
         beginning = preview(storage, output.address, rows, table=output.group == "data")
         return Reply({**output.as_dict(), "type": output.type, **beginning})
@@ -374,7 +386,8 @@ def router(
         if_range: IfRange = "",
         want: WantDigest = "",
     ) -> Response:
-        """The bytes of all parts, one after the other; a table whose metadata says that it is one has one header.
+        """The bytes of all parts, one after the other; a table whose metadata says that it is one
+        has one header.
 
         The whole comes with its sha256 where the request asks for it.
         """
@@ -385,7 +398,9 @@ def router(
 
     @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)
     def reports(job_id: str) -> Response:
-        """``warnings``: outputs that were not written, are malformed, or that nobody declared, per run."""
+        """``warnings``: outputs that were not written, are malformed, or that nobody declared, per
+        run.
+        """
         local = store.local_jobs.get(job_id)
         latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
         warnings = []
@@ -407,7 +422,8 @@ def router(
 
     @paths("GET", f"{_JOB}/reports/{_ONE}", "A report as numbers, and as tables for plots", _REPORT)
     def report(query: _Query) -> Response:
-        """``values``: single values by their path; ``series``: tables, each with columns and points.
+        """``values``: single values by their path; ``series``: tables, each with columns and
+        points.
 
         ``problem`` says why a report cannot be read; then both are empty.
         """

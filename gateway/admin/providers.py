@@ -1,4 +1,6 @@
-"""``/api/v1/providers``: registered images, their history and owners; the schemas of descriptions."""
+"""``/api/v1/providers``: registered images, their history and owners; the schemas of
+descriptions.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -287,7 +289,10 @@ def parameters(
         provider = providers.registry.named(provider_name)
     described = provider.components.get(component)
     if described is None:
-        text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
+        text = (
+            f"{provider.key} has no component {component[:80]}; it has "
+            f"{', '.join(provider.components)}"
+        )
         raise NotFound(text, reason="COMPONENT_UNKNOWN")
     return SchemaReply(form(described))
 

@@ -1,4 +1,6 @@
-"""``/api/v1/routes``: the route table as administrators see and change it; every change is a version."""
+"""``/api/v1/routes``: the route table as administrators see and change it; every change is a
+version.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +65,10 @@ _FIELDS: dict[str, Any] = {
     key: (_TYPES.get(key, str) | None, Field(None, description=about))
     for key, about in KEYS.items()
 }
-_ABOUT = "The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, or ``via``."
+_ABOUT = (
+    "The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, "
+    "or ``via``."
+)
 RouteEntry = create_model(
     "RouteEntry",
     __config__=ConfigDict(extra="allow"),
@@ -335,14 +340,20 @@ def _with_proof(
     node: NodeId,
     entry: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return a new entry that takes no unproven request, unless it says so itself. Raises `Invalid`."""
+    """Return a new entry that takes no unproven request, unless it says so itself.
+
+    Raises `Invalid`.
+    """
     if node in (services.node, DEFAULT_ENTRY) or entry.get("signing"):
         return entry
     if entry.get("profile") != FATE_PARTNER:
         return {**entry, "signing": "required"}
     if services.signs_as_fate(node):
         return entry
-    rule = "is missing: fate.sites expects no signature of this node; say off if its requests need no proof"
+    rule = (
+        "is missing: fate.sites expects no signature of this node; say off if its requests need "
+        "no proof"
+    )
     raise Invalid([Problem(join(join("", node), "signing"), rule)], reason="ROUTE_INVALID")
 
 
@@ -353,13 +364,16 @@ def _check_entry(
 ) -> None:
     """Raise `Invalid` for an entry that a node must not get.
 
-    That is a route of this node to itself, or one without the list of components that its route has.
+    That is a route of this node to itself, or one without the list of components that its route
+    has.
     """
     has_files = any(entry.get(key) for key in _FILES)
     if node == services.node and not has_files:
         rule = (
-            "is this node's own id, and a node needs no route to itself: name the partner's id; only several"
-            f" gateways of one node on one database have such an entry, for their {', '.join(_FILES)}"
+            "is this node's own id, and a node needs no route to itself: name the partner's id; "
+            "only several"
+            " gateways of one node on one database have such an entry, for their "
+            f"{', '.join(_FILES)}"
         )
         raise Invalid([Problem(node, rule)], reason="ROUTE_INVALID")
     before = services.routes.table.routes.get(node)

@@ -1,4 +1,5 @@
-"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, as one response or as a stream.
+"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: events of jobs and logs of runs, as one response
+or as a stream.
 
 Streams are server-sent events; a client that was cut off continues by ``Last-Event-ID``.
 """
@@ -85,7 +86,9 @@ class Poll(NamedTuple):
 
 
 class Streams:
-    """The open streams: a limited number per token, each until the token is revoked or the node stops."""
+    """The open streams: a limited number per token, each until the token is revoked or the node
+    stops.
+    """
 
     def __init__(self, leaving: Event) -> None:
         """``leaving`` is set when the node stops."""
@@ -143,8 +146,8 @@ class Streams:
 class _Stream(EventSourceResponse):
     """The response of one stream.
 
-    It is counted in `__call__`, which runs on the event loop for as long as the connection is open. The handlers
-    run in threads and return before that.
+    It is counted in `__call__`, which runs on the event loop for as long as the connection is open.
+    The handlers run in threads and return before that.
     """
 
     def __init__(self, streams: Streams, polls: Iterator[Poll]) -> None:
@@ -189,10 +192,12 @@ def events(
     job_id: Annotated[str, Query(description="only of one job")] = "",
     last_event_id: _LastEventId = "",
 ) -> Response:
-    """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least once, in order.
+    """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least
+    once, in order.
 
-    A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the node.
-    Without them a stream begins with what happens from now on, and says so in a first event ``connected``.
+    A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the
+    node. Without them a stream begins with what happens from now on, and says so in a first event
+    ``connected``.
     """
     start = after
     if last_event_id:
@@ -251,7 +256,8 @@ def log(
 ) -> Response:
     """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
 
-    The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow or an id.
+    The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow
+    or an id.
     """
     party = index_of(index)
     if party is None:

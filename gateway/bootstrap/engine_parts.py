@@ -41,7 +41,9 @@ def engine_of(
     installation: str,
     instance: str = "",
 ) -> Engine:
-    """Return the engine of the settings; ``instance`` is this gateway's id, by default the stored one."""
+    """Return the engine of the settings; ``instance`` is this gateway's id, by default the stored
+    one.
+    """
     main_settings = settings.engine.main
     if main_settings is None:
         return _process_engine(settings, installation)
@@ -64,8 +66,8 @@ def main_of(engine: Engine) -> Engine:
 def engines_by_place(settings: Settings) -> dict[str, str]:
     """Return the engine's name by each name that a provider may use for it (`Provider.place`).
 
-    A provider may use the engine's name, its address, or the device of its kind (then the first such engine).
-    The main engine's name is "".
+    A provider may use the engine's name, its address, or the device of its kind (then the first
+    such engine). The main engine's name is "".
     """
     main = settings.engine.main
     if main is None:
@@ -93,7 +95,9 @@ def _engines_without(
     engines: Mapping[str, MainEngine | NamedEngine],
     source: str,
 ) -> frozenset[str]:
-    """Return the names of the engines on several machines that have no shared folder of a setting's name."""
+    """Return the names of the engines on several machines that have no shared folder of a setting's
+    name.
+    """
     return frozenset(
         name
         for name, engine in engines.items()
@@ -118,7 +122,10 @@ def _container_engine(
     installation: str,
     instance: str,
 ) -> Engine:
-    """Return the engine of a section of the settings. Raises `Invalid` if its library is not installed."""
+    """Return the engine of a section of the settings.
+
+    Raises `Invalid` if its library is not installed.
+    """
     match engine:
         case KubernetesEngineSettings():
             return _kubernetes(settings, engine, installation)
@@ -139,7 +146,8 @@ def _kubernetes(
     installation: str,
 ) -> Engine:
     try:
-        from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
+        # The Kubernetes client is an extra, which other engines do without.
+        from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415
     except ImportError as error:
         rule = (
             f"needs a library that is not installed, {error.name}: pip install 'bfia-gateway[k8s]'"
@@ -236,7 +244,9 @@ def _daemon_options(
 
 
 def _sandboxes_at(base_url: str) -> int:
-    """Return the limit for prepared network namespaces of a daemon; the lowest for one on another machine."""
+    """Return the limit for prepared network namespaces of a daemon; the lowest for one on another
+    machine.
+    """
     address = base_url or os.environ.get("DOCKER_HOST", "")
     if address.startswith(("tcp:", "ssh:")):
         return FEWEST_SANDBOXES  # its memory is unknown

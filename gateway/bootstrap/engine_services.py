@@ -1,4 +1,6 @@
-"""The stage of a node that runs containers: engines, their images, resources and the plans on them."""
+"""The stage of a node that runs containers: engines, their images, resources and the plans on
+them.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -135,7 +137,9 @@ def _remote_of(
     run: Run,
     begins: bool,
 ) -> Remote | None:
-    """Return a run's remote storage, with credentials for the run if it begins; None for local storage."""
+    """Return a run's remote storage, with credentials for the run if it begins; None for local
+    storage.
+    """
     storage = storages.remote_of(run)
     if storage is None:
         return None
@@ -156,7 +160,9 @@ def _report_free_resources(
     late: LateServices,
     job_ids: list[str],
 ) -> None:
-    """Tell the scheduling nodes of waiting jobs, each in its lane, that this node has resources for them."""
+    """Tell the scheduling nodes of waiting jobs, each in its lane, that this node has resources for
+    them.
+    """
     for job_id in job_ids:
         local = foundation.store.local_jobs.find(job_id)
         if local is not None:

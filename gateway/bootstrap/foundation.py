@@ -93,7 +93,10 @@ class Registries:
 
 
 def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
-    """Create the folders, lock and open the database. Raises `Invalid` for an unusable folder or database."""
+    """Create the folders, lock and open the database.
+
+    Raises `Invalid` for an unusable folder or database.
+    """
     state = settings.state_dir
     runs_folder = state / "runs"
     make_folder(state, "state_dir")
@@ -174,7 +177,9 @@ def build_registries(foundation: Foundation) -> Registries:
 
 
 def unfinished_specs(store: Store) -> Iterator[JobSpec]:
-    """Yield every unfinished job here as it is in force, and as each amendment on offer would make it."""
+    """Yield every unfinished job here as it is in force, and as each amendment on offer would make
+    it.
+    """
     for job_id in store.local_jobs.unfinished():
         local = store.local_jobs.find(job_id)
         if local is None or local.closed:

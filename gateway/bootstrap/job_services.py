@@ -184,7 +184,9 @@ def _check_quota(
     quota_of: Literal["initiator", "scheduler"],
     node: NodeId,
 ) -> None:
-    """Raise `QuotaReached` for a node at its limit of unfinished jobs as their initiator or scheduler."""
+    """Raise `QuotaReached` for a node at its limit of unfinished jobs as their initiator or
+    scheduler.
+    """
     if jobs.under_way_for(quota_of, node, limit):
         raise QuotaReached(
             f"{node} has {limit} jobs here that have not ended (limits.partner_jobs)"

@@ -1,4 +1,6 @@
-"""The middleware of each listener: identity, quotas, the relay, guards, and the audit of refusals."""
+"""The middleware of each listener: identity, quotas, the relay, guards, and the audit of
+refusals.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -60,7 +62,9 @@ class LayerServices:
 
 
 def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
-    """Return the middleware of each listener, the innermost first; a request meets the last one first."""
+    """Return the middleware of each listener, the innermost first; a request meets the last one
+    first.
+    """
     refusals = services.refusals()
     audit_threads = CapacityLimiter(AUDIT_THREADS)
     # Any layer further in may use the lookup of an unknown sender without waiting for the database.
@@ -102,7 +106,9 @@ def _inner_peer_layers(
     refusals: Refusals,
     note_refusals: Callable[..., ASGIApp],
 ) -> list[Layer]:
-    """Return the layers of peers that need the sender's identity: quotas, relay, refusals, signatures."""
+    """Return the layers of peers that need the sender's identity: quotas, relay, refusals,
+    signatures.
+    """
     settings = services.settings
     routes = services.registries.routes
     peers = services.peers
@@ -122,7 +128,8 @@ def _inner_peer_layers(
         ),
         # Records refusals by the paths; the relay and the check of identity record their own.
         partial(note_refusals, partners=partners),
-        # Relays requests for other nodes, which need an identity and count, but reach no path of this node.
+        # Relays requests for other nodes, which need an identity and count, but reach no path of
+        # this node.
         partial(
             relay.Relay,
             node=settings.node.id,
@@ -141,7 +148,10 @@ def _inner_peer_layers(
 
 
 def _quota_name(accepts: Callable[[str], bool], scope: Scope) -> str | None:
-    """Return the name for a request's quota. Without a certificate, a partner's id proves nothing."""
+    """Return the name for a request's quota.
+
+    Without a certificate, a partner's id proves nothing.
+    """
     if _is_of_container(scope):
         return None
     sender = _claimed(scope)
@@ -206,7 +216,9 @@ def _identity(services: LayerServices) -> PeerIdentity:
 
 
 def _guard(services: LayerServices) -> Layer:
-    """Return the layer that asks operators for a token, unless ``auth.mode`` is off, and records changes."""
+    """Return the layer that asks operators for a token, unless ``auth.mode`` is off, and records
+    changes.
+    """
     auth = services.settings.auth
     clock = services.foundation.clock
     access = None
@@ -237,5 +249,7 @@ def _claimed_nodes(scope: Scope) -> frozenset[str]:
 
 
 def _is_of_container(scope: Scope) -> bool:
-    """Return whether a request is for containers' paths, which run tokens guard, also in one-port mode."""
+    """Return whether a request is for containers' paths, which run tokens guard, also in one-port
+    mode.
+    """
     return scope["path"] in _CONTAINER_PATHS

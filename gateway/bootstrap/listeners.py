@@ -1,4 +1,7 @@
-"""The application of each listener: peers, containers, operators. None serves the paths of another one."""
+"""The application of each listener: peers, containers, operators.
+
+None serves the paths of another one.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +88,9 @@ def build_listeners(
 
 
 def grpc_servers(listeners: Listeners, message_bytes: int) -> dict[str, Grpc]:
-    """Return the gRPC server of each listener for programs; ``message_bytes``: of a message of the channel."""
+    """Return the gRPC server of each listener for programs; ``message_bytes``: of a message of the
+    channel.
+    """
     max_message = message_bytes + GRPC_OVERHEAD
     return {
         name: Grpc(app, max_message) for name, app in listeners.apps.items() if name != "operator"

@@ -20,7 +20,8 @@ from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
-# Seconds within which another gateway follows an edit of a file that both have; later it counts as stopped.
+# Seconds within which another gateway follows an edit of a file that both have; later it counts as
+# stopped.
 FOLLOW_TIMEOUT = 10.0
 
 
@@ -57,7 +58,10 @@ class Gateway:
         return self.services.registries.routes
 
     def start(self) -> None:
-        """Resume the work of an earlier process, then begin. Raises `Invalid` for another gateway's route file."""
+        """Resume the work of an earlier process, then begin.
+
+        Raises `Invalid` for another gateway's route file.
+        """
         services = self.services
         check_route_file(self.routes)
         self._warn_of_unproven_peers()
@@ -74,7 +78,10 @@ class Gateway:
         services.peers.audit_head.start()
 
     def stop(self) -> None:
-        """Let the work in progress end. Containers run on; the next process resumes watching them."""
+        """Let the work in progress end.
+
+        Containers run on; the next process resumes watching them.
+        """
         services = self.services
         services.runs.heartbeat.stop()
         services.scheduling.drain.close()

@@ -1,4 +1,6 @@
-"""The routers of the listener for operators: the standard's paths for platforms, and ``/api/v1``."""
+"""The routers of the listener for operators: the standard's paths for platforms, and
+``/api/v1``.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -211,7 +213,9 @@ def _login_mounts(services: Services) -> list[Mounted]:
 
 
 def _session_services(services: Services) -> list[object]:
-    """Return the services of the console's sessions and, if it is set up, of logins with OpenID Connect."""
+    """Return the services of the console's sessions and, if it is set up, of logins with OpenID
+    Connect.
+    """
     settings = services.foundation.settings
     clock = services.foundation.clock
     tokens = services.registries.tokens
@@ -276,7 +280,9 @@ def _compose_application(services: Services, body: applications.Applying) -> App
 
 
 def _signing(services: Services, partner: NodeId) -> str:
-    """Return the requirement for a partner to sign its response to a contract application, as its route says."""
+    """Return the requirement for a partner to sign its response to a contract application, as its
+    route says.
+    """
     route = services.registries.routes.table.routes.get(partner)
     if route is None:
         return "required"

@@ -93,7 +93,9 @@ def _ask_output_metadata(
 
 
 def _advertised_address(foundation: Foundation, late: LateServices) -> str:
-    """Return the address of this node for partners, by default that of the listener on this machine."""
+    """Return the address of this node for partners, by default that of the listener on this
+    machine.
+    """
     advertised = foundation.settings.listen.peer.advertise
     return advertised or late.sockets().addresses()["peer"]
 
@@ -105,7 +107,10 @@ def _audit_partner(
     action: str,
     detail: Mapping[str, Any],
 ) -> None:
-    """Add what a partner (of this gateway: "") changed to the audit log, with the origin of its request."""
+    """Add what a partner (of this gateway:
+
+    "") changed to the audit log, with the origin of its request.
+    """
     who = f"node {partner}" if partner else "gateway"
     registries.audit.add(
         foundation.clock(), who, action, 200, None, {**detail, **origin().detail()}

@@ -1,4 +1,6 @@
-"""Parts of a node made of its settings alone: timings, policies, storages, the lock, ids and keys."""
+"""Parts of a node made of its settings alone: timings, policies, storages, the lock, ids and
+keys.
+"""
 
 import fcntl
 import os
@@ -83,7 +85,9 @@ def run_timing(settings: Settings) -> RunTiming:
 
 
 def queue_rules(settings: Settings) -> QueueRules:
-    """Return the time for which waiting jobs keep their place, and after which they precede all others."""
+    """Return the time for which waiting jobs keep their place, and after which they precede all
+    others.
+    """
     pause = call_timing(settings).hold_most
     return QueueRules(ageing=settings.limits.ageing_seconds, fresh=max(QueueRules.fresh, 3 * pause))
 
@@ -106,7 +110,10 @@ def approval_policy(settings: Settings) -> Policy:
 
 
 def storages(settings: Settings) -> Storages:
-    """Return the storages of a node. Raises `Invalid` for each file with a password that cannot be read."""
+    """Return the storages of a node.
+
+    Raises `Invalid` for each file with a password that cannot be read.
+    """
     problems: list[Problem] = []
     remotes = []
     for name, remote_settings in settings.storages.items():
@@ -142,7 +149,10 @@ def _remote(name: str, settings: RemoteSettings) -> Remote:
 
 
 def _password(name: str, settings: RemoteSettings) -> str:
-    """Return the password of a storage, from its setting or its file. Raises `Invalid` for an unreadable file."""
+    """Return the password of a storage, from its setting or its file.
+
+    Raises `Invalid` for an unreadable file.
+    """
     file = settings.password_file
     if settings.password or file is None:
         return settings.password
@@ -154,7 +164,9 @@ def _password(name: str, settings: RemoteSettings) -> str:
 
 
 def when_there(connect: Callable[[], X], sleep: Callable[[float], None] = time.sleep) -> X:
-    """Connect to the database; wait for one that does not answer yet, as after the machine's start."""
+    """Connect to the database; wait for one that does not answer yet, as after the machine's
+    start.
+    """
     tries = 0
     while True:
         try:
@@ -196,7 +208,8 @@ def only_process(settings: Settings) -> TextIO | None:
 
 
 def for_gateways(settings: Settings, url: str) -> str:
-    """Return the URL of the listener for peers, ``url`` on this machine, for other gateways of the node.
+    """Return the URL of the listener for peers, ``url`` on this machine, for other gateways of the
+    node.
 
     A listener on all addresses has the one from which this machine reaches the shared database.
     """
@@ -231,7 +244,9 @@ def key_of(state_dir: Path) -> bytes:
 
 
 def _read_or_create(file: Path, create: Callable[[], bytes]) -> bytes:
-    """Return a file's content, which is created on the first start; only the gateway's user may read it."""
+    """Return a file's content, which is created on the first start; only the gateway's user may
+    read it.
+    """
     if not file.exists():
         part = file.with_suffix(".part")
         part.unlink(missing_ok=True)

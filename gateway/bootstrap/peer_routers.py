@@ -77,7 +77,9 @@ def bounded(
     *routers: APIRouter,
     size: int | None = None,
 ) -> list[Mounted]:
-    """Mount routers of the standard; ``size``: bytes of a body, never more than limits.body_bytes."""
+    """Mount routers of the standard; ``size``: bytes of a body, never more than
+    limits.body_bytes.
+    """
     max_body = settings.limits.body_bytes
     if size is not None:
         max_body = min(size, max_body)

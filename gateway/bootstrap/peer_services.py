@@ -1,4 +1,6 @@
-"""The part of the bootstrap that builds what talks to other nodes: protocols, signatures, channel, sessions."""
+"""The part of the bootstrap that builds what talks to other nodes: protocols, signatures, channel,
+sessions.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +53,10 @@ def build_peer_services(
     engines: EngineServices,
     late: LateServices,
 ) -> PeerServices:
-    """Return the services for other nodes. Raises `Invalid` for a signing key that cannot be read."""
+    """Return the services for other nodes.
+
+    Raises `Invalid` for a signing key that cannot be read.
+    """
     settings = foundation.settings
     store = foundation.store
     clock = foundation.clock
@@ -125,7 +130,9 @@ def _vouched_keys(
     bundles: Bundles,
     node: NodeId,
 ) -> dict[str, tuple[str, ...]]:
-    """Return a node's public keys according to signed jobs under way here that name it, by job id."""
+    """Return a node's public keys according to signed jobs under way here that name it, by job
+    id.
+    """
     keys = {}
     for job_id in store.local_jobs.under_way_with(node):
         local = store.local_jobs.find(job_id)
@@ -154,7 +161,9 @@ def _vouched_keys(
 
 
 def _jobs_of_task(store: Store, task_id: str) -> list[str]:
-    """Return the job that this node schedules for a task and the one it runs for it, if there are any."""
+    """Return the job that this node schedules for a task and the one it runs for it, if there are
+    any.
+    """
     job_ids = (store.job_of_task(task_id), store.local_job_of_task(task_id))
     return [job_id for job_id in job_ids if job_id]
 
@@ -165,7 +174,9 @@ def _permit_header(
     node: NodeId,
     job: JobSpec | str,
 ) -> str:
-    """Return the header with the permits of a job, given itself or by its id, for a node; "" for none."""
+    """Return the header with the permits of a job, given itself or by its id, for a node; "" for
+    none.
+    """
     if isinstance(job, JobSpec):
         return trust.header(node, job)
     record = store.jobs.cached(job) or store.record(job)

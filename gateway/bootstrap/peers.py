@@ -83,7 +83,10 @@ class FateSide:
         return self._profile_of(node) == PROFILE
 
     def protocol_for(self, node: NodeId, protocol: str) -> str:
-        """Return the protocol for calls to a node. Raises `Refused` for FATE's while it is switched off."""
+        """Return the protocol for calls to a node.
+
+        Raises `Refused` for FATE's while it is switched off.
+        """
         if not self.speaks(node):
             return "bfia"
         if not self._settings.fate.enabled:
@@ -94,7 +97,9 @@ class FateSide:
         return PROTOCOL
 
     def sign(self, node: NodeId) -> Mapping[str, str]:
-        """Return the headers that sign a request of the standard to a node; none if it requires no signature."""
+        """Return the headers that sign a request of the standard to a node; none if it requires no
+        signature.
+        """
         return self._signatures.sign(node, "")
 
     def has_to_sign(self, node: NodeId) -> bool:
@@ -110,8 +115,8 @@ class FateSide:
     ) -> bool:
         """Return whether a node may send a channel message: only for its own jobs.
 
-        A message may arrive before its job (``takes_part`` is None). That is accepted only from nodes with a
-        route of their own that need not sign control requests.
+        A message may arrive before its job (``takes_part`` is None). That is accepted only from
+        nodes with a route of their own that need not sign control requests.
         """
         if takes_part is None:
             return has_route and not self._signatures.must_sign(node)
@@ -120,9 +125,11 @@ class FateSide:
     def signed(
         self, source_of: Callable[[Request], NodeId], limiters: Limiters
     ) -> Callable[[Request], Awaitable[None]]:
-        """Return the check that refuses requests of the standard without the signature required of their node.
+        """Return the check that refuses requests of the standard without the signature required of
+        their node.
 
-        FATE's paths check that themselves; a node's transport sends channel messages, and signs nothing.
+        FATE's paths check that themselves; a node's transport sends channel messages, and signs
+        nothing.
         """
 
         async def check(request: Request) -> None:
@@ -150,7 +157,10 @@ class FateSide:
         table: "PeerTable",
         agree: Callable[[str, str, str], object],
     ) -> list[Mounted]:
-        """Return the routers for peers. ``agree`` approves a job: takes its id, the user and the reason."""
+        """Return the routers for peers.
+
+        ``agree`` approves a job: takes its id, the user and the reason.
+        """
         if not self._settings.fate.enabled:
             return []
         local_jobs = self._store.local_jobs
@@ -211,7 +221,8 @@ class PeerTable:
     ) -> None:
         """Take the routes and the functions that look up jobs.
 
-        - ``vouched`` returns a node's public keys by the id of the signed job under way that names it
+        - ``vouched`` returns a node's public keys by the id of the signed job under way that names
+          it
         - ``jobs_of_task`` returns the job here, if any, of a task
         - ``open_``: every node is known
         """
@@ -231,7 +242,9 @@ class PeerTable:
         return bool(self._open and node) or self._routes.table.knows(node)
 
     def takes_part(self, node: str) -> bool:
-        """Return whether a node without an enabled route of its own takes part in a job under way."""
+        """Return whether a node without an enabled route of its own takes part in a job under
+        way.
+        """
         if self.knows(node) or node == self._this_node.id:
             return False
         peer = unknown_peer(node) or self.look(node)
@@ -240,11 +253,15 @@ class PeerTable:
         return peer.admitted
 
     def accepts(self, node: str) -> bool:
-        """Return whether a node may send requests, if only the ones that its part of a job needs."""
+        """Return whether a node may send requests, if only the ones that its part of a job
+        needs.
+        """
         return self.knows(node) or self.takes_part(node)
 
     def had_route(self, node: str) -> bool:
-        """Return whether a node that takes part in a job under way has a disabled route, or had one."""
+        """Return whether a node that takes part in a job under way has a disabled route, or had
+        one.
+        """
         peer = unknown_peer(node) or self.look(node)
         return node in self._routes.table.routes or peer.former is not None
 
@@ -269,7 +286,8 @@ class PeerTable:
             raise NotAllowed(requests.NO_ROUTE.format(node))
 
     def may_begin(self, node: str, *, asks: bool) -> bool:
-        """Return whether a new job may include a node: only with an enabled entry, if it submits the job.
+        """Return whether a new job may include a node: only with an enabled entry, if it submits
+        the job.
 
         A node that does not submit the job needs no entry.
         """
@@ -300,7 +318,9 @@ class PeerTable:
         return peer.route
 
     def entry(self, node: str) -> Route | None:
-        """Return a node's own entry, even a disabled one, or its former one until its jobs have ended."""
+        """Return a node's own entry, even a disabled one, or its former one until its jobs have
+        ended.
+        """
         entry = self._routes.table.routes.get(node)
         if entry is not None:
             return entry
@@ -310,9 +330,11 @@ class PeerTable:
         return peer.former
 
     def proof(self, node: str) -> Route | None:
-        """Return the entry with the keys of a node's requests; None if it needs no proof, or may send nothing.
+        """Return the entry with the keys of a node's requests; None if it needs no proof, or may
+        send nothing.
 
-        A node that only takes part in a job signs with the keys in the signed job. Without any, it proves nothing.
+        A node that only takes part in a job signs with the keys in the signed job. Without any, it
+        proves nothing.
         """
         entry = self.entry(node)
         if entry is not None or self.knows(node):
@@ -331,7 +353,9 @@ class PeerTable:
         return route.keys
 
     def direct(self, node: str) -> Route | None:
-        """Return the route for calls to a node, even a disabled entry of its own; None without any."""
+        """Return the route for calls to a node, even a disabled entry of its own; None without
+        any.
+        """
         entry = self._routes.table.routes.get(node)
         if entry is not None and entry.via is None:
             return entry
@@ -382,7 +406,9 @@ class PeerTable:
         return route.channel
 
     def route_here(self, url: str | None) -> Route | None:
-        """Return the route to another gateway of this node, with the TLS files of an entry for this node's id."""
+        """Return the route to another gateway of this node, with the TLS files of an entry for this
+        node's id.
+        """
         if url is None:
             return None
         node = self._this_node.id
@@ -437,7 +463,10 @@ class Sessions:
                 end(session)
 
     def run_of(self, claim: Claim) -> Member:
-        """Return the run that sent a request. Raises `NotAllowed`, also for the session of another run."""
+        """Return the run that sent a request.
+
+        Raises `NotAllowed`, also for the session of another run.
+        """
         sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
         if sender is None:
             invalid = "x-ptp-token is not a valid token of a run here"
@@ -452,7 +481,9 @@ class Sessions:
         return Member(run.name, frozenset(local.spec.nodes))
 
     def own_session(self, claim: Claim) -> str:
-        """Return the session of the run that sent a request, whichever it claims; "" for no run here."""
+        """Return the session of the run that sent a request, whichever it claims; "" for no run
+        here.
+        """
         if claim.token:
             sender = self._by_token(claim.token)
         else:
@@ -512,21 +543,27 @@ class Sessions:
         return not local.closed
 
     def home_of(self, session: str) -> str | None:
-        """Return the gateway of this node that holds the session; None for a session of no job here."""
+        """Return the gateway of this node that holds the session; None for a session of no job
+        here.
+        """
         local = self._job_of(session)
         if local is None:
             return None
         return local.home
 
     def has_party(self, session: str, node: NodeId) -> bool | None:
-        """Return whether a node takes part in the job of a session; None for a session of no job here."""
+        """Return whether a node takes part in the job of a session; None for a session of no job
+        here.
+        """
         local = self._job_of(session)
         if local is None:
             return None
         return node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
-        """Return the job of a session, which is named after a job or, for some jobs, after a task."""
+        """Return the job of a session, which is named after a job or, for some jobs, after a
+        task.
+        """
         prefix = session_id("")
         if not session.startswith(prefix):
             return None

@@ -107,7 +107,10 @@ def _container_site(
     peers: PeerServices,
     late: LateServices,
 ) -> ContainerSite:
-    """Return the address of this gateway for containers. Raises `EngineFailed` if they cannot reach it."""
+    """Return the address of this gateway for containers.
+
+    Raises `EngineFailed` if they cannot reach it.
+    """
     url = late.sockets().door.address()
     _, _, address = url.partition("://")
     return ContainerSite(
@@ -134,7 +137,9 @@ def _channel_report(
     broker: Broker,
     run: Run,
 ) -> str:
-    """Report the topics that a run waits for, its unread topics, and the last refused request; "" without any."""
+    """Report the topics that a run waits for, its unread topics, and the last refused request; ""
+    without any.
+    """
     job_id = store.local_job_of_task(run.task_id) or ""
     sessions = (session_id(job_id), session_id(run.task_id))
     topics = [topic for session in sessions for topic in broker.backlog(session)]

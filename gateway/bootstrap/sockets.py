@@ -45,7 +45,10 @@ class Sockets:
 
 
 def open_sockets(settings: Settings, engine: Engine) -> Sockets:
-    """Bind the listeners. Raises `OSError` for an address in use, `Invalid` for unusable TLS files."""
+    """Bind the listeners.
+
+    Raises `OSError` for an address in use, `Invalid` for unusable TLS files.
+    """
     listen = settings.listen
     tls = peer_tls.served(listen.peer.tls)
     binds = {"peer": listen.peer.bind, "operator": listen.operator.bind}

@@ -1,6 +1,7 @@
 """The transport channel of a node: mailboxes in sessions, stored on disk until they are read.
 
-Imports only ``gateway.errors``, the standard library and ``anyio``; transport and wire format are elsewhere.
+Imports only ``gateway.errors``, the standard library and ``anyio``; transport and wire format are
+elsewhere.
 """
 
 from gateway.broker.broker import Broker

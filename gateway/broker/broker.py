@@ -1,6 +1,7 @@
 """The broker: push, pop and release on sessions that outlive the process.
 
-It runs on one event loop. Only readers, for a message, and writers, for capacity, wait; nothing polls.
+It runs on one event loop. Only readers, for a message, and writers, for capacity, wait; nothing
+polls.
 """
 
 import asyncio
@@ -48,7 +49,8 @@ class _Reader(asyncio.Event):
 
 
 class Broker:
-    """The mailboxes of one node, stored under one folder that no other process may use at the same time.
+    """The mailboxes of one node, stored under one folder that no other process may use at the same
+    time.
 
     Call ``recover`` once before anything else and ``close`` at the end.
     """
@@ -128,7 +130,8 @@ class Broker:
         return Usage(len(self._sessions), messages, self._pool.bytes)
 
     def backlog(self, session_id: str) -> list[TopicBacklog]:
-        """Return the topics of a session with unread messages or waiting readers; the longest waiting first.
+        """Return the topics of a session with unread messages or waiting readers; the longest
+        waiting first.
 
         May be called from another thread.
         """
@@ -184,7 +187,9 @@ class Broker:
         self._refusals[operation, reason] += 1
 
     def refusals(self) -> dict[tuple[str, str], int]:
-        """Return the number of refused requests since the start of this process, by operation and reason."""
+        """Return the number of refused requests since the start of this process, by operation and
+        reason.
+        """
         return dict(self._refusals)
 
     # -------------------------------------------------------- sessions
@@ -208,7 +213,9 @@ class Broker:
         return ended_at + self._limits.remember_ended > self._clock()
 
     async def end_session(self, session_id: str) -> None:
-        """Delete a session whose job has ended, fail all that wait for it, and refuse it from now on."""
+        """Delete a session whose job has ended, fail all that wait for it, and refuse it from now
+        on.
+        """
         self._ended = {name: at for name, at in self._ended.items() if self.has_ended(name)}
         self._ended[session_id] = self._clock()
         session = self._sessions.pop(session_id, None)
@@ -233,7 +240,10 @@ class Broker:
         await anyio.to_thread.run_sync(remove_tree, retired)
 
     def _open(self, session_id: str) -> Session:
-        """Return a session, a new one if there is none. Raises `BufferFull` at the limit of sessions."""
+        """Return a session, a new one if there is none.
+
+        Raises `BufferFull` at the limit of sessions.
+        """
         session = self._sessions.get(session_id)
         if session is None:
             if len(self._sessions) >= self._limits.sessions:
@@ -269,11 +279,12 @@ class Broker:
         sequence: str | None = None,
         wait: float = 5.0,
     ) -> None:
-        """Append a message; it is on disk when this returns. A repeat of a sequence is accepted and not stored.
+        """Append a message; it is on disk when this returns. A repeat of a sequence is accepted and
+        not stored.
 
-        A payload in pieces has ``size`` bytes; if it is large, a thread reads it. Waits up to ``wait`` seconds for
-        capacity. Raises `BufferFull` if there is none then (or the disk refuses), `TooLarge` if there never will be,
-        and `SessionReleased` if the session has ended.
+        A payload in pieces has ``size`` bytes; if it is large, a thread reads it. Waits up to
+        ``wait`` seconds for capacity. Raises `BufferFull` if there is none then (or the disk
+        refuses), `TooLarge` if there never will be, and `SessionReleased` if the session has ended.
         """
         self._refuse_ended(session_id)
         if isinstance(payload, bytes):
@@ -312,11 +323,13 @@ class Broker:
         sequence: str,
         wait: float = 5.0,
     ) -> None:
-        """Store a part of a message of ``size`` bytes, in pieces; the last part makes the message readable.
+        """Store a part of a message of ``size`` bytes, in pieces; the last part makes the message
+        readable.
 
-        The first part waits for capacity for the entire message, which is given back unless the others follow. A part
-        may be repeated. Raises the errors of ``push`` (`BufferFull` also while another part of the message is
-        written), and `PartsMissing` without the preceding parts.
+        The first part waits for capacity for the entire message, which is given back unless the
+        others follow. A part may be repeated. Raises the errors of ``push`` (`BufferFull` also
+        while another part of the message is written), and `PartsMissing` without the preceding
+        parts.
         """
         self._refuse_ended(session_id)
         self._refuse_oversize(size)
@@ -364,7 +377,8 @@ class Broker:
         if size > limit:
             settings = "limits.message_bytes, limits.session_bytes"
             raise TooLarge(
-                f"a message of {size} bytes is over the limit of {limit} ({settings}): send it in parts"
+                f"a message of {size} bytes is over the limit of {limit} ({settings}): send it in "
+                "parts"
             )
 
     # -------------------------------------------------------- pop
@@ -380,11 +394,13 @@ class Broker:
         pop_id: str | None = None,
         timeout: float = 120.0,
     ) -> Message | None:
-        """Take the next message of these sources (None: all, by arrival); None after ``timeout`` seconds.
+        """Take the next message of these sources (None: all, by arrival); None after ``timeout``
+        seconds.
 
-        A run never gets its own messages. The caller must call ``confirm_delivery`` or ``put_back`` with the
-        message afterwards; if this call is cancelled, the message stays. With a ``pop_id`` the message is kept
-        after its delivery, and the same reader, topic and pop id get it again. Raises `SessionReleased`.
+        A run never gets its own messages. The caller must call ``confirm_delivery`` or ``put_back``
+        with the message afterwards; if this call is cancelled, the message stays. With a ``pop_id``
+        the message is kept after its delivery, and the same reader, topic and pop id get it again.
+        Raises `SessionReleased`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
@@ -413,7 +429,9 @@ class Broker:
         reader: _Reader,
         deadline: float,
     ) -> None:
-        """Wait until a message arrives on a topic, at most until a time of the event loop's clock."""
+        """Wait until a message arrives on a topic, at most until a time of the event loop's
+        clock.
+        """
         reader.clear()
         readers = self._readers.setdefault((session_id, topic), [])
         if reader not in readers:
@@ -436,7 +454,9 @@ class Broker:
             self._capacity.wake_writers()
 
     def put_back(self, message: Message) -> None:
-        """Record that the response with this message was not sent: it is unread again, in its old place."""
+        """Record that the response with this message was not sent: it is unread again, in its old
+        place.
+        """
         session = self._sessions.get(message.session)
         if session is not None and session.put_back(message.number):
             self._wake_readers(message.session, message.topic)
@@ -449,10 +469,11 @@ class Broker:
         reader: str,
         run: str | None = None,
     ) -> None:
-        """Drop a topic's unread messages that this reader could get, and the messages kept for its repeats.
+        """Drop a topic's unread messages that this reader could get, and the messages kept for its
+        repeats.
 
-        Without a topic only the latter: a container releases its session when it ends, and others on this node may
-        not have read their messages yet. ``end_session`` deletes those.
+        Without a topic only the latter: a container releases its session when it ends, and others
+        on this node may not have read their messages yet. ``end_session`` deletes those.
         """
         session = self._sessions.get(session_id)
         if session is not None and session.release(topic, reader=reader, run=run):

@@ -55,8 +55,8 @@ class Capacity:
     async def _wait_for_share(self, session: Session, stored: StoredMessage, wait: float) -> None:
         """Wait while the message would raise its run's share of the session above half.
 
-        A run without undelivered messages may always push one. Such a writer does not queue for capacity, so that
-        others may push to the session in the meantime. Raises `BufferFull`.
+        A run without undelivered messages may always push one. Such a writer does not queue for
+        capacity, so that others may push to the session in the meantime. Raises `BufferFull`.
         """
         run = stored.run
         if run is None or self._is_within_share(session, stored):

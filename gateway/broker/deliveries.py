@@ -1,4 +1,6 @@
-"""Messages that were taken from their mailboxes and are still needed: in progress, or kept for a repeated pop."""
+"""Messages that were taken from their mailboxes and are still needed: in progress, or kept for a
+repeated pop.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ class Delivery:
 class Deliveries:
     """The deliveries of a session.
 
-    A delivery with a pop id is kept after its response was sent, because the reader may repeat the pop.
+    A delivery with a pop id is kept after its response was sent, because the reader may repeat the
+    pop.
     """
 
     def __init__(self, limits: BrokerLimits) -> None:

@@ -1,9 +1,9 @@
 """One session on disk: an append-only journal of records, and a file for each large payload.
 
-A record is ``kind, head length, body length, crc`` followed by the head (JSON) and the body (bytes). The
-threat is a crash of the process, not of the machine: nothing is synced, and the only damage is an
-incomplete last record, which is dropped when the journal is read. The names of files never contain
-foreign text; the session's name is in the journal.
+A record is ``kind, head length, body length, crc`` followed by the head (JSON) and the body
+(bytes). The threat is a crash of the process, not of the machine: nothing is synced, and the only
+damage is an incomplete last record, which is dropped when the journal is read. The names of files
+never contain foreign text; the session's name is in the journal.
 """
 
 import contextlib
@@ -54,7 +54,9 @@ def folder_name(session: str) -> str:
 
 
 def read_journal(path: Path) -> tuple[list[Record], int]:
-    """Read every complete record; return them with the length in bytes of the undamaged part of the file."""
+    """Read every complete record; return them with the length in bytes of the undamaged part of the
+    file.
+    """
     records: list[Record] = []
     sound = 0
     with path.open("rb") as file:
@@ -69,7 +71,9 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
 
 
 def _read_record(file: BinaryIO, start: int, length: int) -> Record | None:
-    """Read the record at byte ``start`` of a journal; None at the end and for a damaged or incomplete one."""
+    """Read the record at byte ``start`` of a journal; None at the end and for a damaged or
+    incomplete one.
+    """
     lead = file.read(LEAD.size)
     if len(lead) < LEAD.size:
         return None
@@ -99,7 +103,9 @@ class Spool:
         self.append(Kind.OPEN, {"session": session, "next": 0})
 
     def load(self) -> tuple[list[Record], int]:
-        """Read the journal; return its records and the number of bytes dropped at its damaged end."""
+        """Read the journal; return its records and the number of bytes dropped at its damaged
+        end.
+        """
         if not self.path.exists():
             return [], 0
         records, self.size = read_journal(self.path)
@@ -114,7 +120,10 @@ class Spool:
         head: dict[str, Any],
         body: bytes = b"",
     ) -> int:
-        """Append a record and return the offset of its body. On `OSError` the journal is unchanged."""
+        """Append a record and return the offset of its body.
+
+        On `OSError` the journal is unchanged.
+        """
         record = encode(kind, head, body)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -185,8 +194,8 @@ class Spool:
     ) -> None:
         """Write a part of a payload of ``size`` bytes; ``upload`` is the name of the upload's file.
 
-        The number of bytes ``received`` so far follows the payload, because the file has its final size from the
-        beginning: a growing file would take several times as long.
+        The number of bytes ``received`` so far follows the payload, because the file has its final
+        size from the beginning: a growing file would take several times as long.
         """
         descriptor = os.open(self._part_path(upload), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -200,7 +209,9 @@ class Spool:
             os.close(descriptor)
 
     def part_size(self, upload: str, size: int) -> int:
-        """Return the number of bytes received of a payload; 0 if the process died before it wrote that number."""
+        """Return the number of bytes received of a payload; 0 if the process died before it wrote
+        that number.
+        """
         try:
             content = self._part_path(upload).open("rb")
         except FileNotFoundError:
@@ -237,7 +248,10 @@ class Spool:
             self.payload_path(number).unlink()
 
     def payloads(self) -> tuple[set[int], set[str]]:
-        """Return the number of every payload file and the name of every upload. Removes other files."""
+        """Return the number of every payload file and the name of every upload.
+
+        Removes other files.
+        """
         numbers: set[int] = set()
         uploads: set[str] = set()
         for path in self._folder.iterdir():

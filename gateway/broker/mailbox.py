@@ -30,7 +30,9 @@ LaneKey = tuple[str, str | None]
 
 
 class Mailbox:
-    """The unread messages of one topic, in lanes by (source, pushing run) so that a run can skip its own."""
+    """The unread messages of one topic, in lanes by (source, pushing run) so that a run can skip
+    its own.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[LaneKey, deque[StoredMessage]] = {}
@@ -52,7 +54,9 @@ class Mailbox:
         lane.append(stored)
 
     def take(self, sources: Collection[str] | None, run: str | None) -> StoredMessage | None:
-        """Remove and return the oldest message of these sources (None: all) that the reading run did not push itself."""
+        """Remove and return the oldest message of these sources (None: all) that the reading run
+        did not push itself.
+        """
         lanes = self._readable_lanes(sources, run)
         if not lanes:
             return None

@@ -14,7 +14,10 @@ GIB = 1024 * MIB
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Limits of one node's broker. Sizes count the bytes of undelivered payloads; times are in seconds."""
+    """Limits of one node's broker.
+
+    Sizes count the bytes of undelivered payloads; times are in seconds.
+    """
 
     message_bytes: int = 256 * MIB
     session_bytes: int = 1 * GIB
@@ -23,14 +26,15 @@ class BrokerLimits:
     sessions: int = 4096
     # Memory for cached small payloads.
     cache_bytes: int = 64 * MIB
-    # The largest payload that is stored in its session's journal and may be cached. A larger one has a file of its
-    # own, is written and read in a thread and is never cached.
+    # The largest payload that is stored in its session's journal and may be cached. A larger one
+    # has a file of its own, is written and read in a thread and is never cached.
     inline_bytes: int = 256 * KIB
-    # A longer journal is rewritten once half of it is obsolete; if it still holds more than ``rewrite_bytes`` of
-    # needed records, once fifteen sixteenths are.
+    # A longer journal is rewritten once half of it is obsolete; if it still holds more than
+    # ``rewrite_bytes`` of needed records, once fifteen sixteenths are.
     compact_bytes: int = 16 * MIB
     rewrite_bytes: int = 4 * MIB
-    # Per reader, the delivered messages kept for a repeated pop. They do not count against the capacity.
+    # Per reader, the delivered messages kept for a repeated pop. They do not count against the
+    # capacity.
     kept_messages: int = 16
     kept_bytes: int = 64 * MIB
     # Pushes per session whose sequence is remembered to recognise a repeat.
@@ -43,7 +47,9 @@ class BrokerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for a reader; ``session`` and ``number`` identify it for `Broker.confirm_delivery` and `put_back`."""
+    """A message for a reader; ``session`` and ``number`` identify it for `Broker.confirm_delivery`
+    and `put_back`.
+    """
 
     content: bytes | Path  # the payload, or the file of a large one
     size: int  # bytes
@@ -58,7 +64,10 @@ class Message:
         return b"".join(self.pieces(max(self.size, 1)))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield the payload in pieces of ``size`` bytes. Blocks while a large one is read; raises `OSError`."""
+        """Yield the payload in pieces of ``size`` bytes.
+
+        Blocks while a large one is read; raises `OSError`.
+        """
         if isinstance(self.content, bytes):
             for offset in range(0, self.size, size):
                 yield self.content[offset : offset + size]
@@ -73,7 +82,9 @@ class Message:
 
 
 class Usage(NamedTuple):
-    """The present content of a broker: sessions, undelivered messages and the bytes of their payloads."""
+    """The present content of a broker: sessions, undelivered messages and the bytes of their
+    payloads.
+    """
 
     sessions: int
     messages: int
@@ -86,7 +97,9 @@ class TopicBacklog(NamedTuple):
     topic: str
     messages: int
     bytes: int
-    oldest: float  # seconds that the oldest message has waited, at most since the start; 0 without messages
+    # Age of the oldest message in seconds, counted from the node's start for those from before it;
+    # 0 without messages.
+    oldest: float
     bytes_per_second: int  # received over the last ten seconds, read or not
     readers: tuple[str, ...]  # the waiting runs; "" for an unknown one
 

@@ -1,7 +1,7 @@
 """One session's messages and their states, in memory and on disk alike.
 
-Nothing here waits. Every change of state is one call that appends its record and changes memory without
-giving up the event loop in between, so there is nothing to lock. A message moves
+Nothing here waits. Every change of state is one call that appends its record and changes memory
+without giving up the event loop in between, so there is nothing to lock. A message moves
 
     unread ──take──▶ in delivery ──confirm_delivery──▶ deleted, or kept for a repeat of its pop
        ▲                  │                                              │
@@ -40,7 +40,9 @@ class Upload:
 
 
 class Pool:
-    """Shared by all sessions: the count of payload bytes on disk, and the cache for small payloads."""
+    """Shared by all sessions: the count of payload bytes on disk, and the cache for small
+    payloads.
+    """
 
     def __init__(self, limits: BrokerLimits) -> None:
         self.bytes = 0
@@ -71,7 +73,8 @@ class Session:
     ) -> None:
         self.name = name
         self.spool = spool
-        # Undelivered messages and their bytes, in total and by the run of this node that pushed them.
+        # Undelivered messages and their bytes, in total and by the run of this node that pushed
+        # them.
         self.messages = 0
         self.bytes = 0
         self.messages_of: Counter[str | None] = Counter()
@@ -201,7 +204,10 @@ class Session:
         return self.spool.payload_path(stored.number)
 
     def confirm_delivery(self, number: int) -> bool:
-        """Record that a response with this message was sent. Returns True if that freed capacity."""
+        """Record that a response with this message was sent.
+
+        Returns True if that freed capacity.
+        """
         delivery = self._deliveries[number]
         delivery.responses -= 1
         is_first = not delivery.sent
@@ -239,7 +245,8 @@ class Session:
         reader: str,
         run: str | None,
     ) -> bool:
-        """Drop the deliveries kept for this reader; with a topic, only there, and with its readable messages.
+        """Drop the deliveries kept for this reader; with a topic, only there, and with its readable
+        messages.
 
         Returns True if that freed capacity.
         """
@@ -373,7 +380,10 @@ class Session:
             self._push_digests[digests[start : start + DIGEST_SIZE]] = None
 
     def _record(self, kind: Kind, head: dict[str, Any]) -> None:
-        """Append a message's new state to the journal. A full disk must not stop reading, which empties it."""
+        """Append a message's new state to the journal.
+
+        A full disk must not stop reading, which empties it.
+        """
         try:
             self.spool.append(kind, head)
         except OSError as error:
@@ -402,7 +412,9 @@ class Session:
                 stored.offset = offset
 
     def _is_compaction_due(self) -> bool:
-        """True if enough of the journal is obsolete; a large rest is rewritten rarely, as everything waits for it."""
+        """True if enough of the journal is obsolete; a large rest is rewritten rarely, as
+        everything waits for it.
+        """
         if self.spool.size <= self._limits.compact_bytes:
             return False
         needed = self._needed + DIGEST_SIZE * len(self._push_digests)
@@ -459,7 +471,9 @@ def _number(stored: StoredMessage) -> int:
 
 @contextlib.contextmanager
 def refuse_on_disk_error(session: Session) -> Iterator[None]:
-    """Turn an `OSError` of a session's spool into `BufferFull`, or `SessionReleased` if its folder was removed."""
+    """Turn an `OSError` of a session's spool into `BufferFull`, or `SessionReleased` if its folder
+    was removed.
+    """
     try:
         yield
     except OSError as error:

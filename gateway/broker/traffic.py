@@ -9,7 +9,10 @@ RECENT_SECONDS = 10  # period of the present rate
 
 
 class TrafficMeter:
-    """Counts received messages since the start of this process. Its figures may be read from another thread."""
+    """Counts received messages since the start of this process.
+
+    Its figures may be read from another thread.
+    """
 
     def __init__(self) -> None:
         self._messages = 0

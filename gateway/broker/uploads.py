@@ -10,7 +10,8 @@ from gateway.broker.mailbox import StoredMessage
 from gateway.broker.messages import BufferFull, PartsMissing, SessionReleased
 from gateway.broker.session import Session, Upload, digest, refuse_on_disk_error
 
-# Seconds without a further part after which an upload is dropped: its sender may wait long for the container.
+# Seconds without a further part after which an upload is dropped: its sender may wait long for the
+# container.
 MAX_PAUSE = 120.0
 
 
@@ -26,7 +27,9 @@ class Uploads:
         self._restored.append(session)
 
     def start_expiry(self) -> None:
-        """Give the uploads of an earlier process `MAX_PAUSE` to continue; the first call starts that time."""
+        """Give the uploads of an earlier process `MAX_PAUSE` to continue; the first call starts
+        that time.
+        """
         sessions = self._restored
         self._restored = []
         if not sessions:
@@ -49,7 +52,8 @@ class Uploads:
     ) -> bool:
         """Write a part of a message; True if that completed it.
 
-        Raises `BufferFull`, also while another part of the message is written, `PartsMissing` and `SessionReleased`.
+        Raises `BufferFull`, also while another part of the message is written, `PartsMissing` and
+        `SessionReleased`.
         """
         name = _upload_name(stored)
         upload = session.uploads.setdefault(name, Upload(stored))
@@ -75,7 +79,9 @@ class Uploads:
         offset: int,
         wait: float,
     ) -> None:
-        """Check that a part follows its predecessors; before the first one, reserve capacity for the message."""
+        """Check that a part follows its predecessors; before the first one, reserve capacity for
+        the message.
+        """
         received = upload.received
         if received is None:
             received = _size_on_disk(session, name, upload.stored.size)
@@ -96,7 +102,9 @@ class Uploads:
         pieces: Sequence[bytes],
         offset: int,
     ) -> None:
-        """Write a part behind or over earlier ones, and count the bytes that are there without a gap."""
+        """Write a part behind or over earlier ones, and count the bytes that are there without a
+        gap.
+        """
         received = upload.received or 0
         part_size = sum(len(piece) for piece in pieces)
         end = max(received, offset + part_size)
@@ -130,7 +138,9 @@ class Uploads:
         self._capacity.unreserve(session, upload.stored)
 
     def _complete(self, session: Session, name: str) -> bool:
-        """Make a complete message readable; False if the same message was stored in the meantime."""
+        """Make a complete message readable; False if the same message was stored in the
+        meantime.
+        """
         upload = session.uploads[name]
         stored = upload.stored
         if upload.expiry is not None:
@@ -151,7 +161,9 @@ class Uploads:
 
 
 def _upload_name(stored: StoredMessage) -> str:
-    """Return the name of an upload's file: the same for each part, and independent of foreign characters."""
+    """Return the name of an upload's file: the same for each part, and independent of foreign
+    characters.
+    """
     sequence = stored.sequence or ""
     return digest(stored.topic, stored.source, sequence, str(stored.size)).hex()
 

@@ -1,11 +1,14 @@
-"""The command line: thin calls of the gateway's own interfaces; heavy libraries are imported where used."""
+"""The command line: thin calls of the gateway's own interfaces; heavy libraries are imported where
+used.
+"""
 
 import sys
 
 
 def begin() -> None:
     """Run a command: the entry point, which loads the commands."""
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # its command, with pygments and click
+    # httpx's own command line, which would load pygments and click at every start.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from gateway.cli.main import main
 
     main()

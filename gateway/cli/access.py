@@ -1,4 +1,5 @@
-"""Who may use a node, with which keys it signs, and who changed what: tokens, key pairs, the audit log.
+"""Who may use a node, with which keys it signs, and who changed what: tokens, key pairs, the audit
+log.
 
 What a command yields is its `--json` output.
 """
@@ -155,7 +156,7 @@ def revoke_token(
     say(f"{count} revoked")
 
 
-# ------------------------------------------------------------- the node's key pairs, in files of its state folder
+# ------------------------------------- the node's key pairs, in files of its state folder
 
 
 @command(identity, "show", example="--config node.yml")
@@ -180,7 +181,9 @@ def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
 
 @command(identity, "export", example="> our-keys.pem")
 def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
-    """Print the public keys, for partners' routes. During a rotation that is two of them, and both are valid."""
+    """Print the public keys, for partners' routes. During a rotation that is two of them, and both
+    are valid.
+    """
     keys = _keys_of(config)
     yield {"keys": keys}
     for key in keys:
@@ -204,7 +207,8 @@ def rotate_identity(
 ) -> Output:
     """Make the next key pair, or with --finish sign with it.
 
-    In between, partners add what `identity export` prints to their routes; afterwards they remove the old key.
+    In between, partners add what `identity export` prints to their routes; afterwards they remove
+    the old key.
     """
     from gateway.identity.keys import Keyring
 
@@ -369,7 +373,9 @@ def verify(
     ] = None,
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Find lines of the audit log that were changed, removed, added or moved. Exit code 1: there are some."""
+    """Find lines of the audit log that were changed, removed, added or moved. Exit code 1: there
+    are some.
+    """
     try:
         trusted_keys = _trusted_keys(keys, config)
         verification = _verify(file, trusted_keys, config)
@@ -389,7 +395,9 @@ def verify(
 
 
 def _trusted_keys(file: Path | None, config: Path) -> list[str]:
-    """Return the public keys in a file, else those of the node. Raises `OSError` and `ValueError`."""
+    """Return the public keys in a file, else those of the node. Raises `OSError` and
+    `ValueError`.
+    """
     from gateway.identity.keys import Keyring
     from route_table.entries import public_keys
 
@@ -400,7 +408,9 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
 
 
 def _verify(file: Path | None, trusted_keys: list[str], config: Path) -> "Verification":
-    """Verify an exported log, else that in the node's database. Raises `OSError` and `ValueError`."""
+    """Verify an exported log, else that in the node's database. Raises `OSError` and
+    `ValueError`.
+    """
     from gateway.identity.audit_chain import verify_log
     from gateway.identity.audit_head import HeadFile
     from gateway.store.audit import SqlAudit

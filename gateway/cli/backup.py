@@ -1,4 +1,6 @@
-"""``backup`` and ``restore``: a node's database, key pairs, configuration and routes in one file."""
+"""``backup`` and ``restore``: a node's database, key pairs, configuration and routes in one
+file.
+"""
 
 import json
 import os
@@ -65,10 +67,11 @@ def backup(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Write the node's database, key pairs, configuration and routes into one file. The node may be running.
+    """Write the node's database, key pairs, configuration and routes into one file. The node may be
+    running.
 
-    The database is copied as it is at one moment. What lies in the storage is listed, not copied: back up
-    the storage by its own means, afterwards.
+    The database is copied as it is at one moment. What lies in the storage is listed, not copied:
+    back up the storage by its own means, afterwards.
     """
     settings = settings_of(config)
     new_file(file, force)
@@ -139,7 +142,9 @@ def _write_archive(
 
 
 def _write_tables(archive: ZipFile, store: "Store") -> dict[str, int]:
-    """Write each table of the database as JSON lines, all as of one moment; return the number of rows by table."""
+    """Write each table of the database as JSON lines, all as of one moment; return the number of
+    rows by table.
+    """
     from gateway.store.snapshot import snapshot
 
     row_counts = {}
@@ -159,7 +164,9 @@ def _table_entry(table_name: str) -> str:
 
 
 def _left_out(settings: "Settings") -> list[str]:
-    """Return the files that the configuration names and a backup does not hold: certificates, passwords."""
+    """Return the files that the configuration names and a backup does not hold: certificates,
+    passwords.
+    """
     left_out = []
     for path in _paths_in(settings):
         if path.is_file() and path != settings.route_table.file:
@@ -197,8 +204,9 @@ def restore(
 ) -> Output:
     """Make a node from a backup: its database has to be empty, and no gateway may run on it.
 
-    Where there is no configuration yet, that of the backup is written; one that is there is used as it is, so a
-    node can move to another database. Exit code 1: something that the database names is not in the storage.
+    Where there is no configuration yet, that of the backup is written; one that is there is used as
+    it is, so a node can move to another database. Exit code 1: something that the database names is
+    not in the storage.
     """
     is_new = not config.exists()
     try:
@@ -236,8 +244,8 @@ def _restore(
 ) -> _Restored:
     """Fill the node's database and write its files; ``is_new``: the configuration, too.
 
-    Until the end a new configuration has another name, so that a failure leaves none. Raises `CallFailed`,
-    and `KeyError` or `ValueError` for a file that is not a backup.
+    Until the end a new configuration has another name, so that a failure leaves none. Raises
+    `CallFailed`, and `KeyError` or `ValueError` for a file that is not a backup.
     """
     from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill
@@ -279,7 +287,9 @@ def _print_missing(missing: Sequence[str]) -> None:
 
 
 def _warn_of_outside_storage(settings: "Settings", home: Path) -> None:
-    """Warn if the storage of a restored configuration is outside its folder: another node may use it."""
+    """Warn if the storage of a restored configuration is outside its folder: another node may use
+    it.
+    """
     path = settings.storage.path
     if _is_below(path, home):
         return
@@ -301,8 +311,10 @@ def _read_manifest(archive: ZipFile) -> dict[str, Any]:
     newest = newest_revision()
     if manifest["schema"] != newest:
         text = (
-            f"the backup's schema is {manifest['schema']} of version {manifest['version']}, and this program's is "
-            f"{newest} of version {VERSION}: restore with the program that made it, then install this one, "
+            f"the backup's schema is {manifest['schema']} of version {manifest['version']}, and "
+            "this program's is "
+            f"{newest} of version {VERSION}: restore with the program that made it, then install "
+            "this one, "
             "which migrates"
         )
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_VERSION")
@@ -312,7 +324,8 @@ def _read_manifest(archive: ZipFile) -> dict[str, Any]:
 def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Storages]":
     """Return the settings of a configuration and its storages.
 
-    ``backup_file``: the backup that holds the configuration, if that is new. Raises `CallFailed` with a hint.
+    ``backup_file``: the backup that holds the configuration, if that is new. Raises `CallFailed`
+    with a hint.
     """
     try:
         settings = settings_of(config)
@@ -327,7 +340,9 @@ def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Sto
 
 
 def _open_storages(settings: "Settings", config: Path) -> "Storages":
-    """Open the storages of the settings. Raises `CallFailed` with every problem of the configuration."""
+    """Open the storages of the settings. Raises `CallFailed` with every problem of the
+    configuration.
+    """
     from gateway.bootstrap.parts import storages
 
     try:
@@ -370,7 +385,8 @@ def _files_to_write(
     manifest: Mapping[str, Any],
     settings: "Settings",
 ) -> dict[str, Path]:
-    """Return the files of a backup that the node does not have yet, by name; without the configuration.
+    """Return the files of a backup that the node does not have yet, by name; without the
+    configuration.
 
     Raises `CallFailed` if the node is another one, or has another key.
     """
@@ -390,7 +406,7 @@ def _files_to_write(
     return files
 
 
-# ---------------------------------------------------------------- contents of a node and of a backup
+# ------------------------------------- contents of a node and of a backup
 
 
 def _node_files(settings: "Settings", config: Path) -> dict[str, Path]:

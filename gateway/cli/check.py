@@ -1,4 +1,6 @@
-"""``bfia-gateway provider check``: whether an image keeps its description and the contract of components."""
+"""``bfia-gateway provider check``: whether an image keeps its description and the contract of
+components.
+"""
 
 import os
 import shlex
@@ -57,8 +59,10 @@ def check(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A role's table, ROLE=FILE.csv, or one of its inputs, ROLE.INPUT=FILE, such as a model; may be "
-            "repeated. Default: made-up tables, no models."
+            help=(
+                "A role's table, ROLE=FILE.csv, or one of its inputs, ROLE.INPUT=FILE, such as a "
+                "model; may be repeated. Default: made-up tables, no models."
+            )
         ),
     ] = None,
     parameter: Annotated[
@@ -77,12 +81,15 @@ def check(
     ] = 300.0,
     memory: Annotated[float, typer.Option(min=0.01, help="GiB for each party, with Docker.")] = 2.0,
 ) -> Output:
-    """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
+    """Check a registration as a gateway does, and with --image its components clause by clause.
+    Needs no gateway.
 
-    Each component runs in a sandbox: all its parties against each other with small made-up data, then each one
-    alone. Nothing outside this machine is contacted. Exit code 1: a clause is broken, or the description refused.
+    Each component runs in a sandbox: all its parties against each other with small made-up data,
+    then each one alone. Nothing outside this machine is contacted. Exit code 1: a clause is broken,
+    or the description refused.
 
-    Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter max_iter=3
+    Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter
+    max_iter=3
     """
     from gateway.conformance.check import add_label_warnings, check_registration
     from gateway.conformance.check import check as check_component
@@ -245,5 +252,8 @@ def _check_argument(word: str) -> None:
     """Raise `CallFailed` for a relative path of a file, which the program would not find."""
     if os.path.isabs(word) or not os.path.isfile(word):
         return
-    text = f"--command: {word!r} is in {Path.cwd()}, and the program is started in a folder of its own; "
+    text = (
+        f"--command: {word!r} is in {Path.cwd()}, and the program is started in a folder of its "
+        "own; "
+    )
     raise CallFailed(f"{text}write {Path(word).absolute()}", EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")

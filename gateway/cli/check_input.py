@@ -1,4 +1,6 @@
-"""The user's data and parameters for ``provider check``, and the selection of components and clauses."""
+"""The user's data and parameters for ``provider check``, and the selection of components and
+clauses.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -19,7 +21,9 @@ def read_trial_input(
     parameters: Sequence[str],
     registration: "RegistrationCheck",
 ) -> "TrialInput":
-    """Read the user's tables of roles, content of single inputs, and parameters. Raises `CallFailed`."""
+    """Read the user's tables of roles, content of single inputs, and parameters. Raises
+    `CallFailed`.
+    """
     from gateway.conformance.check import TrialInput
 
     tables: dict[str, bytes] = {}
@@ -91,8 +95,8 @@ def validate(
 ) -> None:
     """Check the user's parameters and data against the components.
 
-    Raises `CallFailed` for a parameter or data of no component, and for a value that rejects a job. A value that
-    is only reported in a job is a warning here.
+    Raises `CallFailed` for a parameter or data of no component, and for a value that rejects a job.
+    A value that is only reported in a job is a warning here.
     """
     _check_parameter_names(trial_input, components)
     errors = []
@@ -140,7 +144,10 @@ def _check_parameter_names(
         names += parameters
     unknown = [name for name in names if name not in declared]
     if unknown:
-        text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(declared)}"
+        text = (
+            f"no component that is checked has a parameter {', '.join(unknown)}; there are: "
+            f"{', '.join(declared)}"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
 
 

@@ -41,7 +41,8 @@ _LOOPBACK = {
 }
 
 _NO_TOKEN = (
-    f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its auth.token; "
+    f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its "
+    "auth.token; "
     "an admin makes one by: bfia-gateway token create NAME --role ROLE"
 )
 T = TypeVar("T")
@@ -153,7 +154,9 @@ class Client:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn an error of the Python client into one with an exit code, and the command that helps."""
+        """Turn an error of the Python client into one with an exit code, and the command that
+        helps.
+        """
         try:
             yield
         except NoAnswer as error:
@@ -173,7 +176,10 @@ class Client:
             return other_scheme
         if error.next_step == MAYBE_DONE:
             return f"{error.message}; {MAYBE_DONE}"
-        return f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
+        return (
+            f"{error.message}; is the node up? bfia-gateway serve starts it (another node: "
+            "--config, --url)"
+        )
 
     def _refusal_text(self, error: GatewayError) -> str:
         """Return the node's refusal, and the next step if this machine knows it."""
@@ -185,7 +191,9 @@ class Client:
         return error.message
 
     def _other_scheme(self, cause: str) -> str:
-        """Return a hint if the node's address has http for https or the reverse, else an empty text."""
+        """Return a hint if the node's address has http for https or the reverse, else an empty
+        text.
+        """
         scheme, _, rest = self.url.partition("://")
         if "wrong version number" in cause:
             return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
@@ -195,7 +203,10 @@ class Client:
 
             parts = urlsplit(self.url)
             if speaks_tls(parts.hostname or "", parts.port or 80):
-                return f"https is spoken at {self.url}, not http: name the node by --url https://{rest}"
+                return (
+                    f"https is spoken at {self.url}, not http: name the node by --url "
+                    f"https://{rest}"
+                )
         return ""
 
 
@@ -205,7 +216,9 @@ def connect(
     *,
     timeout: float = 60.0,
 ) -> Client:
-    """Return a client for the node at ``url``, else at the address in its configuration. Raises `CallFailed`."""
+    """Return a client for the node at ``url``, else at the address in its configuration. Raises
+    `CallFailed`.
+    """
     if url:
         return Client(url, os.environ.get(TOKEN, ""), timeout=timeout, source=TOKEN)
     settings = settings_of(config)
@@ -237,7 +250,8 @@ def check_exists(config: Path) -> None:
     """Raise `CallFailed` if there is no such configuration."""
     if not config.exists():
         text = (
-            f"{config} is not there: go to the node's folder, or name its configuration by --config, or a running"
+            f"{config} is not there: go to the node's folder, or name its configuration by "
+            "--config, or a running"
             " node by --url; bfia-gateway init writes a new one"
         )
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
@@ -259,7 +273,9 @@ def invalid_in(config: Path, error: Invalid) -> CallFailed:
 
 
 def checked_token(text: str, source: str) -> str:
-    """Return a token without surrounding whitespace. Raises `NotFit`, which names the source and not the token."""
+    """Return a token without surrounding whitespace. Raises `NotFit`, which names the source and
+    not the token.
+    """
     bare = text.strip()
     if any(not "!" <= letter <= "~" for letter in bare):
         raise NotFit(f"{source} holds characters that no token has; copy the token again")
@@ -313,7 +329,9 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def new_file(target: Path, force: bool) -> None:
-    """Raise `NotFit` if the file may not be written: it exists (unless ``force``), or is a folder or device."""
+    """Raise `NotFit` if the file may not be written: it exists (unless ``force``), or is a folder
+    or device.
+    """
     try:
         exists = target.exists()
         is_file = target.is_file()

@@ -1,7 +1,8 @@
-"""What all commands share: how they are registered, run and reported, and groups that load them when needed.
+"""What all commands share: how they are registered, run and reported, and groups that load them
+when needed.
 
-Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no response from the
-node, 130 interrupted.
+Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no response
+from the node, 130 interrupted.
 """
 
 import functools
@@ -37,8 +38,8 @@ from gateway.errors import DatabaseAway, Invalid
 
 _LISTED_MATCHES = 5  # ids that a message about an ambiguous one names
 
-# The output of a command, a generator. It yields once: the value that ``--json`` prints, or a pair of it and
-# whether that is a success. Its further code prints the same for people.
+# The output of a command, a generator. It yields once: the value that ``--json`` prints, or a pair
+# of it and whether that is a success. Its further code prints the same for people.
 Output = Iterator[Any]
 # The type and the default of an option or argument of typer.
 OptionSpec = tuple[Any, Any]
@@ -64,8 +65,9 @@ def command(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as a command; its help is the docstring and an example of its arguments.
 
-    A first parameter of the type `Client` adds ``--config`` and ``--url``, a generator adds ``--json``.
-    ``options`` are passed as further keyword arguments. ``timeout``: seconds for each request to the node.
+    A first parameter of the type `Client` adds ``--config`` and ``--url``, a generator adds
+    ``--json``. ``options`` are passed as further keyword arguments. ``timeout``: seconds for each
+    request to the node.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +109,9 @@ def _takes_node(function: Callable[..., Any]) -> bool:
 
 
 def _declared_parameters(function: Callable[..., Any]) -> dict[str, OptionSpec]:
-    """Return a function's own options and arguments by name, without its client and ``**`` parameter."""
+    """Return a function's own options and arguments by name, without its client and ``**``
+    parameter.
+    """
     parameters = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.annotation is not Client and parameter.kind is not parameter.VAR_KEYWORD:
@@ -145,7 +149,8 @@ def loaded_from(
     *modules: str,
     default: str = "",
 ) -> type[TyperGroup]:
-    """Return a class of group that imports its commands from modules of this package when they are needed.
+    """Return a class of group that imports its commands from modules of this package when they are
+    needed.
 
     ``default``: the command for a line that names none.
     """
@@ -179,7 +184,8 @@ def loaded_from(
 
 @contextmanager
 def reporting(as_json: bool = False) -> Iterator[None]:
-    """Turn a failure into a message on standard error (with ``as_json`` JSON) and the command's exit code.
+    """Turn a failure into a message on standard error (with ``as_json`` JSON) and the command's
+    exit code.
 
     Raises `typer.Exit`.
     """
@@ -228,7 +234,8 @@ def _print_output(output: Any, as_json: bool) -> None:
 
 
 def whole_id(node: Client, text: str) -> str:
-    """Return the id of the job that the beginning of an id, or ``last``, stands for; else the text itself.
+    """Return the id of the job that the beginning of an id, or ``last``, stands for; else the text
+    itself.
 
     Raises `CallFailed` if several jobs begin so.
     """
@@ -250,7 +257,9 @@ def whole_id(node: Client, text: str) -> str:
 
 
 def _job_ids(node: Client, limit: int) -> list[str]:
-    """Return the newest jobs' ids; none if the node does not respond: the command itself reports that."""
+    """Return the newest jobs' ids; none if the node does not respond: the command itself reports
+    that.
+    """
     try:
         page = node.get("/api/v1/jobs", limit=limit)
     except CallFailed:

@@ -126,7 +126,9 @@ def import_dataset(
     ] = None,
     **table: Any,
 ) -> Output:
-    """Send the rows of a query to the node as a table. This machine reads the database, in a read-only session."""
+    """Send the rows of a query to the node as a table. This machine reads the database, in a
+    read-only session.
+    """
     from gateway.data.table_format import UTF8
     from gateway.store.source import Source
 
@@ -203,7 +205,8 @@ def register(
     reason: options.Reason = "",
     **table: Any,
 ) -> Output:
-    """Register a table where it lies in one of the node's storages: CSV or Parquet, a file or a folder.
+    """Register a table where it lies in one of the node's storages: CSV or Parquet, a file or a
+    folder.
 
     Nothing is copied, and `data delete` leaves the files.
     """
@@ -233,7 +236,9 @@ def list_datasets(
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
     **page: Any,
 ) -> Output:
-    """List the datasets that were uploaded here, and tables that other programs left in the storages."""
+    """List the datasets that were uploaded here, and tables that other programs left in the
+    storages.
+    """
     response = node.get("/api/v1/datasets", namespace=namespace, **page)
     yield response
     columns: Columns = {
@@ -463,7 +468,9 @@ def publish(
     ] = None,
     reason: options.Reason = "",
 ) -> Output:
-    """Let partners with a contract see name, columns and count, and apply for its use. Rows are never shown."""
+    """Let partners with a contract see name, columns and count, and apply for its use. Rows are
+    never shown.
+    """
     yield node.call("PUT", _path(dataset, "/published"), {"nodes": to or [], "reason": reason})
     partners = ", ".join(to) if to else "every partner with a contract"
     say(f"{dataset} is published for {partners}")
@@ -489,7 +496,8 @@ def grant(
         bool, typer.Option("--force", help="Also to a node that has no route here.")
     ] = False,
 ) -> Output:
-    """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
+    """Let jobs with a partner node use a dataset; from its first grant on it serves no job with
+    others.
 
     A node without a route here is refused: its id may be a typo.
     """
@@ -510,7 +518,8 @@ def revoke(
     dataset: DatasetId,
     node_id: options.NodeId,
 ) -> Output:
-    """End a grant immediately: nothing further starts of a job with that node that uses the dataset.
+    """End a grant immediately: nothing further starts of a job with that node that uses the
+    dataset.
 
     It stays on record and keeps the dataset from serving others.
     """
@@ -547,7 +556,10 @@ def grants(
 
 
 def _change_text(dataset: Mapping[str, Any]) -> str:
-    return f"{dataset['changed']}; jobs are refused until it is registered again (data register --overwrite)"
+    return (
+        f"{dataset['changed']}; jobs are refused until it is registered again (data register "
+        "--overwrite)"
+    )
 
 
 def _print_grants(response: Mapping[str, Any]) -> None:
@@ -577,6 +589,8 @@ def _end_of(grant: Mapping[str, Any]) -> str:
 
 
 def _default_grant_text(default: str) -> str:
-    """Return the partners of a dataset without any grant; ``default`` is the node's ``data.grants``."""
+    """Return the partners of a dataset without any grant; ``default`` is the node's
+    ``data.grants``.
+    """
     who = "jobs with every node" if default == "open" else "no job with another node"
     return f"a dataset that was never granted serves {who} (data.grants: {default})"

@@ -1,4 +1,6 @@
-"""``bfia-gateway job draft``: a job's file from the descriptions of its components, to be filled in."""
+"""``bfia-gateway job draft``: a job's file from the descriptions of its components, to be filled
+in.
+"""
 
 import json
 import re
@@ -31,7 +33,10 @@ from gateway.cli.providers import allowed, component_of
 _LONGEST = 200  # characters of a list of choices, or of a description
 _PLAIN_WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # as YAML reads them
-_INTRODUCTION = 'The parameters of each component are below task_params: remove the "# " before those that you set.'
+_INTRODUCTION = (
+    'The parameters of each component are below task_params: remove the "# " before those that '
+    "you set."
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ def draft(
 ) -> None:
     """Print a job of these components; every parameter is a comment with its meaning and default.
 
-    Fill it in, check it with `job plan`, then submit it with `job submit`. A file stands for a provider as well.
+    Fill it in, check it with `job plan`, then submit it with `job submit`. A file stands for a
+    provider as well.
     """
     components = [_component(task, config, url) for task in tasks]
     roles = roles_of(components)
@@ -116,7 +122,9 @@ def _values_by_role(
     roles: Sequence[str],
     form: str,
 ) -> dict[str, str]:
-    """Return the values of ROLE=VALUE options. Raises `CallFailed`, which shows the ``form`` of the option."""
+    """Return the values of ROLE=VALUE options. Raises `CallFailed`, which shows the ``form`` of the
+    option.
+    """
     values = {}
     for text in pairs:
         role, _, value = text.partition("=")
@@ -177,7 +185,9 @@ def _datasets(job: _Draft, role: str) -> Iterator[str]:
 
 
 def _dag_entry(task: Task) -> Iterator[str]:
-    """Yield a task of the DAG: its component, its input and outputs, and further possible inputs as comments."""
+    """Yield a task of the DAG: its component, its input and outputs, and further possible inputs as
+    comments.
+    """
     component = task.component
     yield f"    - name: {_yaml(task.name)}"
     yield f"      componentName: {_yaml(component.name)}"

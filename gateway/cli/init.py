@@ -38,10 +38,15 @@ _ROUTES = (
     ("JG0100001100000005:", ""),
     ("  via: JG0100001100000000", "that node passes on, where its own routes allow it"),
 )
-_IMAGES = 'images: {"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}'
+_IMAGES = (
+    "images: "
+    '{"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}'
+)
 # Certificate, key, and the authorities of the partners' certificates.
 TLS_FILES = ("node.pem", "node.key", "ca.pem")
-_SHARE = 0.75  # of the machine's memory and of the storage's disk for jobs; the gateway and the system have the rest
+# Part of the machine's memory, and of the storage's disk, that jobs may use; the rest is for the
+# gateway and the system.
+_SHARE = 0.75
 _DOCKER_TIMEOUT = 3  # seconds for a response of the daemon
 
 
@@ -71,7 +76,8 @@ def settings_from_options(
 ) -> dict[str, Any]:
     """Return the settings that the command's options stand for, by path.
 
-    ``tls``: the folder of `TLS_FILES`, written relative to ``folder``, which is the configuration's.
+    ``tls``: the folder of `TLS_FILES`, written relative to ``folder``, which is the
+    configuration's.
     """
     settings: dict[str, Any] = {
         "listen.peer.bind": f"0.0.0.0:{port}",
@@ -94,7 +100,8 @@ def example(
     folder: Path,
     settings: dict[str, Any],
 ) -> str:
-    """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine.
+    """Return a configuration for a file in the folder: every setting with its meaning, bounded by
+    this machine.
 
     ``settings`` replace the defaults, by path.
     """
@@ -133,7 +140,9 @@ def _section_lines(
     path: str,
     chosen: dict[str, Any],
 ) -> Iterator[str]:
-    """Yield the lines of each setting of a section; ``values``: its defaults, if they are not the model's."""
+    """Yield the lines of each setting of a section; ``values``: its defaults, if they are not the
+    model's.
+    """
     for name, field in model.model_fields.items():
         if values is None:
             value = field.get_default(call_default_factory=True)
@@ -172,7 +181,9 @@ def _setting_lines(
 
 
 def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
-    """Return the model of a section; None for a single setting, and for a section that is left out."""
+    """Return the model of a section; None for a single setting, and for a section that is left
+    out.
+    """
     if not isinstance(value, BaseModel) and value is not PydanticUndefined:
         return None
     for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):

@@ -1,4 +1,6 @@
-"""``bfia-gateway job stop|suspend|approve|plan …``: stop and suspend jobs, decide on them, and dry runs."""
+"""``bfia-gateway job stop|suspend|approve|plan …``: stop and suspend jobs, decide on them, and dry
+runs.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -39,7 +41,9 @@ def stop(
     job_id: options.JobId,
     task: Task = "",
 ) -> Output:
-    """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
+    """Stop a job at every node, or one task with all that needs its output. A second stop changes
+    nothing.
+    """
     final_state = _final_state(job_at(node, job_id), task)
     if task:
         subject = f"task {task} of {job_id}"
@@ -65,7 +69,9 @@ def stop(
 
 
 def _awaited_confirmation(job: Mapping[str, Any]) -> str:
-    """Return which nodes have not confirmed the stop of a job yet; an empty text if none is awaited."""
+    """Return which nodes have not confirmed the stop of a job yet; an empty text if none is
+    awaited.
+    """
     waiting = job.get("local_waiting") or {}
     if waiting.get("reason") == "CONFIRMING":
         return str(waiting["message"])
@@ -208,8 +214,9 @@ def _earlier_decision(approval: Mapping[str, Any]) -> str:
 def plan(node: Client, file: JobFile) -> Output:
     """Ask every party what would happen to a job (a dry run), and create nothing.
 
-    Checked are image and digest, data and grants, resources now, the route in both directions, the profile, and
-    whether somebody has to approve. Exit code 0: no obstacle is known; 1: there is one.
+    Checked are image and digest, data and grants, resources now, the route in both directions, the
+    profile, and whether somebody has to approve. Exit code 0: no obstacle is known; 1: there is
+    one.
     """
     response = node.post("/api/v1/jobs/plan", read_object(file))
     yield response, response["good"]

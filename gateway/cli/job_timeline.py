@@ -1,4 +1,6 @@
-"""``bfia-gateway job timeline`` and ``logs``: what happened to a job at this node, and what its runs wrote."""
+"""``bfia-gateway job timeline`` and ``logs``: what happened to a job at this node, and what its
+runs wrote.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -24,7 +26,9 @@ _CALL_KEYS = ("method", "path", "http", "seconds")  # fields of a call's detail 
 
 @command(commands, "timeline", "job-0123")
 def timeline(node: Client, job_id: options.JobId) -> Output:
-    """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
+    """Show all that happened to a job here, in its order: the first thing to read when a job
+    surprises.
+    """
     response = node.get(path_of("jobs", job_id, "timeline"))
     yield response
     days = {entry["at"][:10] for entry in response["timeline"]}
@@ -58,7 +62,9 @@ def _event_detail(entry: Mapping[str, Any]) -> str:
 
 
 def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event's detail for people, without ids, proofs and the messages of successful calls."""
+    """Return an event's detail for people, without ids, proofs and the messages of successful
+    calls.
+    """
     readable = {}
     for key, value in detail.items():
         is_first_attempt = key == "attempt" and value == 0

@@ -51,7 +51,8 @@ def submit(
 ) -> None:
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
 
-    Warnings go to standard error, such as of an unknown parameter; so does who still has to approve, until when.
+    Warnings go to standard error, such as of an unknown parameter; so does who still has to
+    approve, until when.
     """
     body = read_object(file)
     if strict:
@@ -80,7 +81,8 @@ def rerun(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Rerun an ended job from a task on, as a new job; what was finished before is taken over. Prints its id.
+    """Rerun an ended job from a task on, as a new job; what was finished before is taken over.
+    Prints its id.
 
     Warnings go to standard error, such as of a changed parameter that its component does not have.
     """
@@ -121,7 +123,9 @@ def _set_strict(body: dict[str, Any]) -> None:
 
 
 def _create_job(node: Client, path: str, body: Mapping[str, Any]) -> Any:
-    """Request a new job. Raises `CallFailed`, which names the job if the node keeps the refused one."""
+    """Request a new job. Raises `CallFailed`, which names the job if the node keeps the refused
+    one.
+    """
     try:
         return node.post(path, body)
     except CallFailed as error:
@@ -163,7 +167,9 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
 
 
 def _print_created(node: Client, created: Mapping[str, Any], as_json: bool) -> None:
-    """Print a new job's id on standard output; on standard error its warnings and open approvals."""
+    """Print a new job's id on standard output; on standard error its warnings and open
+    approvals.
+    """
     try:
         job = job_at(node, created["job_id"])
     except CallFailed:  # the job exists all the same
@@ -285,7 +291,9 @@ def watch(
     job_id: options.JobId,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not succeed."""
+    """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not
+    succeed.
+    """
     watch_until_over(node, job_id, as_json)
 
 
@@ -324,7 +332,9 @@ def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
 
 
 def _states_until_over(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the job and an empty text until it is over; while the node is silent, the last job and a notice."""
+    """Yield the job and an empty text until it is over; while the node is silent, the last job and
+    a notice.
+    """
 
     async def look() -> dict[str, Any]:
         return job_at(node, job_id)
@@ -359,8 +369,8 @@ def run_of(
 ) -> dict[str, Any]:
     """Return the newest attempt of the one run that matches; an empty task or party matches all.
 
-    ``option`` precedes a task's name on the command line. Raises `CallFailed`, which lists the choices, if no run
-    or several match.
+    ``option`` precedes a task's name on the command line. Raises `CallFailed`, which lists the
+    choices, if no run or several match.
     """
     attempts = [run for run in job["runs"] if _matches(run, task, party)]
     run_keys = {(run["task_name"], run["party"]) for run in attempts}

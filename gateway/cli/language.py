@@ -23,8 +23,8 @@ _PANELS = (
 _WIDE = "\u2e80-\u9fff\uff00-\uffef"
 _OPENING = "（《“"
 _CLOSING = "，。、；：！？）》”…"
-# The parts between which a line may be folded: a Chinese character, or a word of another script, with its
-# punctuation.
+# The parts between which a line may be folded: a Chinese character, or a word of another script,
+# with its punctuation.
 _WORD = re.compile(rf"\s*[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*\s*")
 
 # The language of this process, in a list of one.
@@ -125,7 +125,9 @@ def _folded_columns(texts: Sequence[Any]) -> Any:
 
 @cache
 def _translate_frame() -> None:
-    """Translate the texts around help, and the parser's refusals; fold Chinese between any two characters."""
+    """Translate the texts around help, and the parser's refusals; fold Chinese between any two
+    characters.
+    """
     from typer import Context, rich_utils
 
     with suppress(ImportError):

@@ -1,4 +1,6 @@
-"""``bfia-gateway``: all groups of commands, and the commands that need no node: init, serve, demo."""
+"""``bfia-gateway``: all groups of commands, and the commands that need no node: init, serve,
+demo.
+"""
 
 import errno
 import os
@@ -28,10 +30,16 @@ from gateway.version import VERSION
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     name="",
-    help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
+    help=(
+        "Gateway that lets a privacy-computing platform run joint jobs with any other that "
+        "speaks BFIA v1.2.0."
+    ),
     no_args_is_help=True,
-    epilog="Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no response from "
-    "the node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
+    epilog=(
+        "Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no "
+        "response from the node, 130 interrupted. "
+        "Completion of commands and names: bfia-gateway --install-completion."
+    ),
     pretty_exceptions_enable=False,
 )
 
@@ -100,12 +108,17 @@ def init(
     tls: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with node.pem, node.key and ca.pem: serve peers by https, and want certificates."
+            help=(
+                "Folder with node.pem, node.key and ca.pem: serve peers by https, and want "
+                "certificates."
+            )
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a commented configuration, an empty route table beside it, and the key pair that signs requests."""
+    """Write a commented configuration, an empty route table beside it, and the key pair that signs
+    requests.
+    """
     from gateway.cli.init import docker_responds, settings_from_options
     from gateway.config.values import NODE_RULE, is_node
 
@@ -128,7 +141,8 @@ def init(
     say(f"this node signs its requests with the key {key_id}")
     if kind is EngineKind.process:
         say(
-            "the process engine runs vendor code with the gateway's own rights: for trials, not for production"
+            "the process engine runs vendor code with the gateway's own rights: for trials, not "
+            "for production"
         )
     if node is None:
         _warn_of_example_id(node_id)
@@ -138,7 +152,8 @@ def init(
         say(f"tokens are required: bfia-gateway token create NAME --role admin --config {output}")
     else:
         say(
-            "every user of this machine may do everything at the operator listener: --auth requires tokens"
+            "every user of this machine may do everything at the operator listener: --auth "
+            "requires tokens"
         )
     say(f"next: bfia-gateway serve --config {output}")
 
@@ -147,7 +162,10 @@ def _refuse_overwriting(*files: Path) -> None:
     """Raise `CallFailed` if one of the files exists."""
     existing = [str(file) for file in files if file.exists()]
     if existing:
-        text = f"this would overwrite {', '.join(existing)}; give --force, or --output in another folder"
+        text = (
+            f"this would overwrite {', '.join(existing)}; give --force, or --output in another "
+            "folder"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT)
 
 
@@ -203,7 +221,9 @@ def serve(
         typer.Option(help="Write the listeners' addresses there (JSON) once they respond."),
     ] = None,
 ) -> None:
-    """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start."""
+    """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the
+    next start.
+    """
     from gateway.cli.serve import run
 
     check_exists(config)
@@ -238,12 +258,17 @@ def demo(
     ] = "",
     key_length: Annotated[int, typer.Option(help="Bits of the Paillier keys.")] = 2048,
 ) -> None:
-    """Two institutions train a model together on this machine, from upload to result. Needs a checkout."""
+    """Two institutions train a model together on this machine, from upload to result. Needs a
+    checkout.
+    """
     try:
         from examples.demo.nodes import DemoFailed
         from examples.demo.training import Options, run
     except ModuleNotFoundError:
-        text = "the demo is not part of the installed package: run it from a checkout of the project (make demo)"
+        text = (
+            "the demo is not part of the installed package: run it from a checkout of the "
+            "project (make demo)"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT) from None
 
     try:

@@ -1,4 +1,6 @@
-"""``bfia-gateway model …``: the models that trainings left here, and jobs that predict with them."""
+"""``bfia-gateway model …``: the models that trainings left here, and jobs that predict with
+them.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +58,9 @@ def show_model(
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or changed."""
+    """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or
+    changed.
+    """
     model = node.get(path_of("models", model_id, version), verify=verify)
     if as_json:
         print_json(model)
@@ -183,7 +187,9 @@ def delete_model(
     model_id: ModelId,
     version: Version,
 ) -> Output:
-    """Delete a version and its files. Refused while it is deployed, or used by a job that is not over."""
+    """Delete a version and its files. Refused while it is deployed, or used by a job that is not
+    over.
+    """
     yield node.delete(path_of("models", model_id, version))
     say(f"deleted version {version} of model {model_id}")
 
@@ -209,7 +215,9 @@ def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _print_model(model: Mapping[str, Any]) -> None:
-    """Print a version in a line: its parties at this node, whether it is deployed, and its grants."""
+    """Print a version in a line: its parties at this node, whether it is deployed, and its
+    grants.
+    """
     state = "deployed" if model["deployed"] else "not deployed"
     grants = f", also for {', '.join(model['granted'])}" if model["granted"] else ""
     parties = ", ".join(model["here"])

@@ -62,7 +62,8 @@ def gc(
         bool, typer.Option("--orphans", help="Also what the node's database does not know.")
     ] = False,
 ) -> Output:
-    """Remove what jobs left behind: leftovers of ended jobs, and what is past the settings' retention.
+    """Remove what jobs left behind: leftovers of ended jobs, and what is past the settings'
+    retention.
 
     The node does this every minute, except for orphans. Exit code 1: something could not be
     removed.
@@ -176,10 +177,12 @@ def undrain(node: Client) -> Output:
 
 @command(commands, "doctor", "--config node.yml")
 def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
-    """Check all that a node needs: database, storage, file modes, disk, clock, engine, images, ports, routes.
+    """Check all that a node needs: database, storage, file modes, disk, clock, engine, images,
+    ports, routes.
 
-    Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a route, only
-    whether something listens at its address is checked; `route test` tests the whole link.
+    Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a
+    route, only whether something listens at its address is checked; `route test` tests the whole
+    link.
     """
     from gateway.bootstrap.engine_parts import engine_of
     from gateway.diagnostics.doctor import look
@@ -228,7 +231,9 @@ def migrate(
 
 @command(commands, "resources")
 def resources(node: Client) -> Output:
-    """Show what jobs have reserved at this node, since when, what is left, and which jobs wait for what."""
+    """Show what jobs have reserved at this node, since when, what is left, and which jobs wait for
+    what.
+    """
     response = node.get("/api/v1/resources")
     yield response
     kinds = _kinds_at(response)
@@ -259,7 +264,9 @@ def _kinds_at(resources: Mapping[str, Any]) -> list[str]:
 
 
 def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
-    """Print a table for each engine. The disk belongs to the node and is shown with its first engine."""
+    """Print a table for each engine. The disk belongs to the node and is shown with its first
+    engine.
+    """
     title = f"node {resources['node']}"
     main_engine, *further_engines = resources.get("engines") or [None]
     if not further_engines:
@@ -274,7 +281,9 @@ def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
 
 
 def _print_amounts(title: str, amounts: Mapping[str, Any], kinds: Sequence[str]) -> None:
-    """Print the total, reserved and remaining amounts of a node or engine, and what others use of it."""
+    """Print the total, reserved and remaining amounts of a node or engine, and what others use of
+    it.
+    """
     keys = ["total", "held"]
     if any(amounts["others"].values()):
         keys.append("others")
@@ -374,7 +383,7 @@ def _value_text(entry: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# ---------------------------------------------------------------- the node's database, with or without a running node
+# ------------------------------------- the node's database, with or without a running node
 
 
 def store_of(config: Path) -> "Store":

@@ -1,4 +1,6 @@
-"""Texts and JSON on standard output and standard error, without control characters that could steer the terminal."""
+"""Texts and JSON on standard output and standard error, without control characters that could steer
+the terminal.
+"""
 
 import json
 import re

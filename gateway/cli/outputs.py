@@ -1,4 +1,6 @@
-"""``bfia-gateway job outputs|download|report|archive|delete …``: what a job's runs reported and left."""
+"""``bfia-gateway job outputs|download|report|archive|delete …``: what a job's runs reported and
+left.
+"""
 
 import json
 import zipfile
@@ -92,7 +94,8 @@ def archive(
     ] = None,
     force: options.Force = False,
 ) -> Output:
-    """Write a zip of all that this node knows of a job: configuration, environment, logs, timeline, reports.
+    """Write a zip of all that this node knows of a job: configuration, environment, logs, timeline,
+    reports.
 
     Secrets are masked; SHA256SUMS lists every file.
     """
@@ -111,9 +114,11 @@ def verify(
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
 ) -> Output:
-    """Compare what a job's initiator signed with what this node ran. Exit code 1: something differs.
+    """Compare what a job's initiator signed with what this node ran. Exit code 1: something
+    differs.
 
-    Its id tells whose the key is that signed: compare it with the partner's (`identity show`, `route history`).
+    Its id tells whose the key is that signed: compare it with the partner's (`identity show`,
+    `route history`).
     """
     from gateway.jobs.bundle_document import FILE, verify
 
@@ -149,7 +154,9 @@ def _finding_text(finding: Mapping[str, Any]) -> str:
 
 
 def _load_bundle(job: str, config: Path, url: str) -> Any:
-    """Return the signed documents of a job; ``job``: an archive of it, or its id at a node. Raises `CallFailed`."""
+    """Return the signed documents of a job; ``job``: an archive of it, or its id at a node. Raises
+    `CallFailed`.
+    """
     if Path(job).is_file():
         return _archived_bundle(job)
     with connect(config, url) as node:
@@ -230,7 +237,9 @@ def _select_report(
     key: str,
     party: str,
 ) -> Mapping[str, Any]:
-    """Return the list's entry of the report; without a party, of the only one. Raises `CallFailed`."""
+    """Return the list's entry of the report; without a party, of the only one. Raises
+    `CallFailed`.
+    """
     entries: list[Mapping[str, Any]] = node.get(path_of("jobs", job_id, "reports"))["reports"]
     matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
     if party:
@@ -244,7 +253,9 @@ def _select_report(
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
-    """Print the values of a report and the first rows of its tables. Raises `CallFailed` if it is unreadable."""
+    """Print the values of a report and the first rows of its tables. Raises `CallFailed` if it is
+    unreadable.
+    """
     if report["problem"]:
         raise CallFailed(f"the report {report['problem']}")
     if report["values"]:
@@ -278,9 +289,11 @@ def metadata(
         str, typer.Argument(help="Key of one output in the flow; default: all of the task.")
     ] = "",
 ) -> Output:
-    """Show the metadata of a task's outputs: columns, rows, size; at a partner if granted to this node.
+    """Show the metadata of a task's outputs: columns, rows, size; at a partner if granted to this
+    node.
 
-    Never their content. There its admin grants an output as a dataset: data grant NAMESPACE#NAME THIS-NODE.
+    Never their content. There its admin grants an output as a dataset: data grant NAMESPACE#NAME
+    THIS-NODE.
     """
     parts = [task, party]
     if key:
@@ -337,11 +350,12 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: options.AsJson = False,
 ) -> Output:
-    """Delete an ended job with its logs and outputs here, and its outputs at every other node of it.
+    """Delete an ended job with its logs and outputs here, and its outputs at every other node of
+    it.
 
-    Exit code 1: refused, or a node does not respond (then nothing was deleted here: try again), or one that
-    refuses keeps its part while the others delete theirs; the table shows it. A node without this request (it is
-    not part of the standard) keeps its part, too, and does not fail.
+    Exit code 1: refused, or a node does not respond (then nothing was deleted here: try again), or
+    one that refuses keeps its part while the others delete theirs; the table shows it. A node
+    without this request (it is not part of the standard) keeps its part, too, and does not fail.
     """
     if not (yes or dry_run or as_json):
         where = "" if only_here else ", at every node of it"

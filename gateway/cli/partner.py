@@ -1,4 +1,6 @@
-"""``bfia-gateway partner …``: invitations confirmed by six words, contracts, applications and their approval."""
+"""``bfia-gateway partner …``: invitations confirmed by six words, contracts, applications and their
+approval.
+"""
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="partner")
 
 
-_AUTHORITY = "PEM file: the authority of the partner's certificate, where no public one issued it; default: the route's."
+_AUTHORITY = (
+    "PEM file: the authority of the partner's certificate, where no public one issued it; "
+    "default: the route's."
+)
 _CERTIFICATE = (
     "PEM file: this node's certificate, which it shows the partner; default: the route's."
 )
@@ -52,7 +57,10 @@ def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Ou
     invitation = _invitation(settings_of(config), address)
     _warn_of_plain_http(invitation["address"])
     if invitation["node"] == EXAMPLE_NODE:
-        text = f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; change node.id first"
+        text = (
+            f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; "
+            "change node.id first"
+        )
         warn([text])
     yield invitation
     print_json(invitation)
@@ -81,10 +89,11 @@ def accept(
     key: Annotated[Path | None, typer.Option(help=_KEY)] = None,
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Accept a partner's invitation: once both see the same six words, write its route; it must sign its requests.
+    """Accept a partner's invitation: once both see the same six words, write its route; it must
+    sign its requests.
 
-    The words stand for both invitations: ids, addresses and keys. Compare them by telephone, with somebody whose
-    voice or number you know. Needs the running node.
+    The words stand for both invitations: ids, addresses and keys. Compare them by telephone, with
+    somebody whose voice or number you know. Needs the running node.
     """
     from gateway.identity.keys import six_words
 
@@ -132,7 +141,10 @@ def _read_invitation(file: Path, this_node: str) -> dict[str, Any]:
 
     body = read_object(file)
     if body.get("node") == this_node:
-        text = f"{file} is this node's own invitation: send it to the partner, and accept the partner's"
+        text = (
+            f"{file} is this node's own invitation: send it to the partner, and accept the "
+            "partner's"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT)
     try:
         return parse_invitation(body, this_node)
@@ -158,7 +170,9 @@ def _confirm_words(
 
 
 def _route_values(partner: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
-    """Return the values of a partner's route: by its invitation, with absolute paths of the TLS files."""
+    """Return the values of a partner's route: by its invitation, with absolute paths of the TLS
+    files.
+    """
     values = {
         "url": partner["address"],
         "keys": ", ".join(partner["keys"]),
@@ -207,13 +221,18 @@ def apply(
     key: Annotated[
         str,
         typer.Option(
-            help="Of a contract: the partner's public key or its id, compared by telephone; not needed with https."
+            help=(
+                "Of a contract: the partner's public key or its id, compared by telephone; not "
+                "needed with https."
+            )
         ),
     ] = "",
     signing: Annotated[
         str,
         typer.Option(
-            help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+            help=(
+                "Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+            )
         ),
     ] = "",
     days: Days = None,
@@ -223,7 +242,9 @@ def apply(
         typer.Option(help="File with further fields of the standard's body, such as name or dag."),
     ] = None,
 ) -> Output:
-    """Apply for a contract with a node, or for the use of what it offers. A person there decides."""
+    """Apply for a contract with a node, or for the use of what it offers. A person there
+    decides.
+    """
     further_fields = read_object(fields) if fields else {}
     body: dict[str, Any] = {
         "kind": kind,
@@ -241,7 +262,8 @@ def apply(
     yield application
     number = application["number"]
     say(
-        f"application {number}: {partner} has it; its answer is in: bfia-gateway partner applications"
+        f"application {number}: {partner} has it; its answer is in: bfia-gateway partner "
+        "applications"
     )
 
 
@@ -256,7 +278,9 @@ def applications(
     ] = "",
     **page: Any,
 ) -> Output:
-    """List contracts and audits, of partners and of this node: what waits, what holds, until when."""
+    """List contracts and audits, of partners and of this node: what waits, what holds, until
+    when.
+    """
     filters = {}
     if waiting:
         filters = {"side": "theirs", "status": "APPLIED"}
@@ -297,7 +321,9 @@ def approve(
     signing: Annotated[
         str,
         typer.Option(
-            help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+            help=(
+                "Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+            )
         ),
     ] = "",
     reason: options.Reason = "",
@@ -407,7 +433,9 @@ def _expiry(days: float | None) -> str | None:
 
 
 def _invitation(settings: "Settings", address: str) -> dict[str, Any]:
-    """Return this node's invitation; ``address``: the one that partners reach. Raises `CallFailed`."""
+    """Return this node's invitation; ``address``: the one that partners reach. Raises
+    `CallFailed`.
+    """
     from gateway.identity.keys import Keyring
 
     address = address or str(settings.listen.peer.advertise or "")

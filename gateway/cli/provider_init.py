@@ -30,16 +30,23 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> Output:
-    """Write a component that works, to be changed: program, Dockerfile, description and a test. Needs no gateway.
+    """Write a component that works, to be changed: program, Dockerfile, description and a test.
+    Needs no gateway.
 
     Two parties learn which ids they have in common; docs/vendor.md explains each line.
     """
     if not _NAME.fullmatch(name):
-        text = f"{name!r} cannot name an image: expected lower-case letters, digits, . _ - (such as overlap)"
+        text = (
+            f"{name!r} cannot name an image: expected lower-case letters, digits, . _ - (such as "
+            "overlap)"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
     component = component or _component_name(name)
     if not _COMPONENT.fullmatch(component):
-        text = f"{component!r} cannot name a component: expected letters, digits, _ - (such as Overlap)"
+        text = (
+            f"{component!r} cannot name a component: expected letters, digits, _ - (such as "
+            "Overlap)"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
     folder = output or Path(name)
     contents = _filled_template(folder, name, component)
@@ -57,12 +64,15 @@ def init(
         say(f"wrote {file}")
     place = shlex.quote(str(folder.absolute()))  # the check runs the command in folders of its own
     say(
-        f'next: bfia-gateway provider check {place}/register.json --command "$(which python3) {place}/main.py"'
+        f'next: bfia-gateway provider check {place}/register.json --command "$(which python3) '
+        f'{place}/main.py"'
     )
 
 
 def _component_name(image_name: str) -> str:
-    """Return the name of a component from its image's: ``private-overlap`` becomes ``PrivateOverlap``."""
+    """Return the name of a component from its image's: ``private-overlap`` becomes
+    ``PrivateOverlap``.
+    """
     words = re.split("[._-]", image_name)
     return "".join(word[:1].upper() + word[1:] for word in words)
 

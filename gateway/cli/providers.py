@@ -1,4 +1,6 @@
-"""``bfia-gateway provider …``: algorithm images, the components in them, and who may change them."""
+"""``bfia-gateway provider …``: algorithm images, the components in them, and who may change
+them.
+"""
 
 import json
 import os
@@ -56,9 +58,9 @@ def register(
 ) -> Output:
     """Register an image with the descriptions of its components, or replace its registration.
 
-    Every problem of a description is reported with its path, and nothing is stored then (exit code 2). Warnings
-    are kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
-    started until `provider approve`.
+    Every problem of a description is reported with its path, and nothing is stored then (exit code
+    2). Warnings are kept, and shown by `provider show`. The image's digest is pinned: another image
+    under the same name is not started until `provider approve`.
     """
     provider = node.post(
         "/api/v1/providers",
@@ -125,7 +127,9 @@ def _state(provider: Mapping[str, Any]) -> str:
 
 @command(commands, "show", "unionpay:2.0.0@docker")
 def show_provider(node: Client, name: Name) -> Output:
-    """Show a provider: its images and their digests, its components, the jobs that use it, and every warning."""
+    """Show a provider: its images and their digests, its components, the jobs that use it, and
+    every warning.
+    """
     provider = node.get(_path(node, name))
     yield provider
     rows: list[list[Any]] = [
@@ -201,7 +205,9 @@ def retire(
     name: Name,
     reason: options.Reason = "",
 ) -> Output:
-    """Retire a provider: new jobs cannot use it, those under way continue. `provider unretire` undoes it."""
+    """Retire a provider: new jobs cannot use it, those under way continue. `provider unretire`
+    undoes it.
+    """
     yield from _change(node, name, "retire", {"reason": reason})
 
 
@@ -222,7 +228,9 @@ def approve(
     image: Annotated[str, typer.Option(help="Only this image; default: all of the provider.")] = "",
     reason: options.Reason = "",
 ) -> Output:
-    """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration."""
+    """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the
+    registration.
+    """
     yield from _change(node, name, "approve", {"reason": reason, "image": image})
 
 
@@ -234,7 +242,9 @@ def give(
         str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")
     ],
 ) -> Output:
-    """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins."""
+    """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For
+    admins.
+    """
     response = node.call("PUT", path_of("provider-owners", name), {"owner": to})
     yield response
     before = response["before"] or "the admins"
@@ -288,7 +298,9 @@ def _path(
     name: str,
     *action: str,
 ) -> str:
-    """Return the path of the provider with a name, which may lack version and device. Raises `CallFailed`."""
+    """Return the path of the provider with a name, which may lack version and device. Raises
+    `CallFailed`.
+    """
     is_retired = action == ("unretire",)
     full_name = node.done(provider_named(node.wire, name, retired=is_retired))
     return path_of("providers", full_name, *action)
@@ -321,7 +333,9 @@ def component_of(
 
 
 def _from_file(file: Path) -> Mapping[str, "Component"]:
-    """Return the components in the file of a registration. Raises `CallFailed` with every problem."""
+    """Return the components in the file of a registration. Raises `CallFailed` with every
+    problem.
+    """
     from provider_registry.model import InvalidDescription
     from provider_registry.registration import provider_from_component, provider_from_request
 

@@ -48,7 +48,8 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
     "key": _key("PEM file on the node's machine: the key of that certificate."),
     "server_name": _key("Name that its certificate must have, where that is not the host."),
     "peer_certificate": _key(
-        "What the certificate that it connects with must have: a subject alternative name, or sha256:DIGEST of "
+        "What the certificate that it connects with must have: a subject alternative name, or "
+        "sha256:DIGEST of "
         "its public key; default: its node id."
     ),
     "keys": _key('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
@@ -105,7 +106,8 @@ def _signing(route: Mapping[str, Any]) -> str:
 @command(
     commands,
     "add",
-    'JG0100002200000020 --to https://gw.partner.example:7380 --keys "$(cat their-keys.pem)" -m "new partner"',
+    'JG0100002200000020 --to https://gw.partner.example:7380 --keys "$(cat their-keys.pem)" -m '
+    '"new partner"',
     options=_ENTRY,
 )
 def add(
@@ -114,10 +116,11 @@ def add(
     reason: options.Reason = "",
     **entry: Any,
 ) -> Output:
-    """Add a route, or replace its entry. In force immediately; also in the file within a second or two.
+    """Add a route, or replace its entry. In force immediately; also in the file within a second or
+    two.
 
-    The id `default` stands for all nodes without an entry. Requests of the node need a signature by one of
-    `--keys`; with `--signing off` whoever names the node is taken for it.
+    The id `default` stands for all nodes without an entry. Requests of the node need a signature by
+    one of `--keys`; with `--signing off` whoever names the node is taken for it.
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
@@ -135,9 +138,11 @@ def edit(
     reason: options.Reason = "",
     **entry: Any,
 ) -> Output:
-    """Change some values of a route; the others stay. `--to` removes `via`, and the other way round.
+    """Change some values of a route; the others stay. `--to` removes `via`, and the other way
+    round.
 
-    With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca /etc/bfia/partner.pem
+    With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca
+    /etc/bfia/partner.pem
     """
     removed = dict.fromkeys(unset or ())
     yield from _edit(node, "PATCH", node_id, removed | _values_of(entry), reason)
@@ -228,7 +233,8 @@ def rollback(
     ] = 0,
     reason: options.Reason = "",
 ) -> Output:
-    """Make the routes what they were at a version. That is a version of its own, and can be rolled back too.
+    """Make the routes what they were at a version. That is a version of its own, and can be rolled
+    back too.
 
     To an earlier one: bfia-gateway route rollback 11 -m "the new address was wrong"
     """
@@ -242,7 +248,9 @@ def rollback(
 
 
 def _newest_version(node: Client) -> int:
-    """Return the newest version, which a rollback undoes. Raises `CallFailed` if it is the first one."""
+    """Return the newest version, which a rollback undoes. Raises `CallFailed` if it is the first
+    one.
+    """
     newest = int(node.get("/api/v1/routes")["version"])
     if newest < 2:
         raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")

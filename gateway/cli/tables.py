@@ -36,9 +36,15 @@ NEXT_STEPS = {
     "datasets": "none is here, or none that fits; to add one: bfia-gateway data upload --help",
     "grants": "to let a partner use a dataset: bfia-gateway data grant NAMESPACE#NAME NODE",
     "jobs": "none is here, or none that fits; to begin one: bfia-gateway job draft --help",
-    "models": "a training leaves its model here when it succeeds; bfia-gateway job list shows the jobs",
-    "outputs": "runs here leave outputs when they succeed; bfia-gateway job show names their states",
-    "providers": "none is registered, or none that fits; to add one: bfia-gateway provider register FILE",
+    "models": (
+        "a training leaves its model here when it succeeds; bfia-gateway job list shows the jobs"
+    ),
+    "outputs": (
+        "runs here leave outputs when they succeed; bfia-gateway job show names their states"
+    ),
+    "providers": (
+        "none is registered, or none that fits; to add one: bfia-gateway provider register FILE"
+    ),
     "reports": "runs here write reports while they run; bfia-gateway job show names their states",
     "routes": "to add a partner: bfia-gateway partner invite",
     "tokens": "to make one: bfia-gateway token create NAME --role ROLE",
@@ -91,7 +97,9 @@ def listing(
     title: str = "",
     dispensable: Sequence[str] = (),
 ) -> None:
-    """Print one page of a list as a `table`, and how to get the next page; for an empty list the next step."""
+    """Print one page of a list as a `table`, and how to get the next page; for an empty list the
+    next step.
+    """
     entries = page[key]
     if not title:
         total = int(page.get("total", len(entries)))
@@ -155,9 +163,10 @@ def table(
 ) -> None:
     """Print a table as wide as the terminal, in a pipe as wide as COLUMNS, without empty columns.
 
-    Long cells are folded between words. If the terminal is too narrow for that, each row becomes a table of its
-    own, without empty cells. Remedies that do not fit are printed below the table, so that commands can be copied whole.
-    ``dispensable``: columns to leave out, in this order, until the rest fits.
+    Long cells are folded between words. If the terminal is too narrow for that, each row becomes a
+    table of its own, without empty cells. Remedies that do not fit are printed below the table, so
+    that commands can be copied whole. ``dispensable``: columns to leave out, in this order, until
+    the rest fits.
     """
     if title:
         say(title)
@@ -172,8 +181,8 @@ def table(
 def _filled_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[_ColumnTexts]:
     """Return the columns with text; all columns of a table without rows.
 
-    In the table of a single row, which has no headings, each line is a name and a value; lines without a value are
-    left out.
+    In the table of a single row, which has no headings, each line is a name and a value; lines
+    without a value are left out.
     """
     texts = [[cell(value) for value in row] for row in rows]
     if not any(names):
@@ -226,8 +235,8 @@ def _console() -> Any:
 def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
     """Print columns in one of three layouts.
 
-    One table, with folded cells if need be; the same with the remedies below it; or a table for each row, if
-    the columns are too many.
+    One table, with folded cells if need be; the same with the remedies below it; or a table for
+    each row, if the columns are too many.
     """
     room = _room(columns)
     is_too_wide = _total_width(columns) > room
@@ -249,14 +258,18 @@ def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
 
 
 def _belongs_below(remedies: _ColumnTexts, is_too_wide: bool) -> bool:
-    """Return whether remedies are printed below the table: for lack of room, or since they repeat themselves."""
+    """Return whether remedies are printed below the table: for lack of room, or since they repeat
+    themselves.
+    """
     texts = [text for text in remedies.texts if text]
     has_repetition = len(set(texts)) < len(texts)
     return bool(texts) and (is_too_wide or has_repetition)
 
 
 def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> None:
-    """Print each row's remedy behind the row's name: the text of its first column, and its subject if any."""
+    """Print each row's remedy behind the row's name: the text of its first column, and its subject
+    if any.
+    """
     name_columns = [columns[0]]
     name_columns += [column for column in columns[1:2] if column.name == "about"]
     colon = "：" if spoken() == CHINESE else ": "

@@ -59,7 +59,9 @@ def translate_own(text: str) -> str:
 
 
 def when(key: str, length: int = 19) -> Callable[[Mapping[str, Any]], str]:
-    """Return a column for a time: without its zone, to the second or (``length=16``) to the minute."""
+    """Return a column for a time: without its zone, to the second or (``length=16``) to the
+    minute.
+    """
 
     def time_of(entry: Mapping[str, Any]) -> str:
         return str(entry[key] or "")[:length].replace("T", " ")
@@ -68,7 +70,9 @@ def when(key: str, length: int = 19) -> Callable[[Mapping[str, Any]], str]:
 
 
 def lasted(since: str | None, until: str | None) -> str:
-    """Return the time between two moments, or until now, in its two largest units: ``3 min 5 s``."""
+    """Return the time between two moments, or until now, in its two largest units: ``3 min 5
+    s``.
+    """
     if not since:
         return ""
     end = datetime.fromisoformat(until) if until else datetime.now(UTC)

@@ -1,7 +1,8 @@
 """Login at the institution's own OpenID provider: authorization code with PKCE.
 
-The browser's cookie holds one random secret while its user is at the provider. State, nonce and the code's
-verifier are derived from it: nothing of a login under way is stored, and a response is valid for that browser only.
+The browser's cookie holds one random secret while its user is at the provider. State, nonce and the
+code's verifier are derived from it: nothing of a login under way is stored, and a response is valid
+for that browser only.
 """
 
 import hmac
@@ -29,7 +30,8 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
 BACK = "/api/v1/session/oidc/callback"
-# Algorithms of signatures that only the provider can make: neither `none` nor one with the client's secret.
+# Algorithms of signatures that only the provider can make: neither `none` nor one with the client's
+# secret.
 _ALGORITHMS = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)] + [
     "EdDSA"
 ]
@@ -98,7 +100,10 @@ class Provider:
         return self._person_of(self._claims(tokens, secret, metadata))
 
     def _metadata(self) -> Metadata:
-        """Return the provider's metadata, cached for a minute. Raises `LoginRefused` for unusable ones."""
+        """Return the provider's metadata, cached for a minute.
+
+        Raises `LoginRefused` for unusable ones.
+        """
         now = self._clock()
         if self._cache is not None:
             read_at, metadata = self._cache
@@ -185,7 +190,10 @@ class Provider:
         return KeySet(keys)
 
     def _person_of(self, claims: Mapping[str, Any]) -> Person:
-        """Return the person with the role of their first group in the settings. Raises `LoginRefused` without one."""
+        """Return the person with the role of their first group in the settings.
+
+        Raises `LoginRefused` without one.
+        """
         settings = self._settings
         subject = str(claims["sub"])
         name = _printable(_claim_at(claims, settings.name_claim)) or subject
@@ -193,7 +201,10 @@ class Provider:
         for group, role in settings.roles.items():
             if group in groups:
                 return Person(subject, name[:200], role)
-        text = f"{name[:200]!r} has none of the groups in auth.oidc.roles, by the claim {settings.role_claim}"
+        text = (
+            f"{name[:200]!r} has none of the groups in auth.oidc.roles, by the claim "
+            f"{settings.role_claim}"
+        )
         raise LoginRefused(text, reason="OIDC_NO_ROLE")
 
     def _get(self, url: str) -> dict[str, Any]:
@@ -235,13 +246,17 @@ def _unreachable(url: str, why: str) -> LoginRefused:
 
 
 def _derive(secret: str, purpose: str) -> str:
-    """Return the value for a purpose, such as the nonce, which nobody can tell without the secret."""
+    """Return the value for a purpose, such as the nonce, which nobody can tell without the
+    secret.
+    """
     value = hmac.digest(secret.encode(), purpose.encode(), "sha256")
     return urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def _claim_at(claims: Any, path: str) -> Any:
-    """Return a claim by its name, or by a path such as ``realm_access.roles``; None if it is missing."""
+    """Return a claim by its name, or by a path such as ``realm_access.roles``; None if it is
+    missing.
+    """
     if isinstance(claims, Mapping) and path in claims:
         return claims[path]
     value = claims

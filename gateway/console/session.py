@@ -1,7 +1,8 @@
 """The console's files, and the login of a browser: by a token, or at an OpenID provider.
 
-Either way it gets a cookie with a token that scripts cannot read; `gateway.http.guard` describes the other
-conditions of a request with that cookie. A login at the provider makes a token, which logging out revokes.
+Either way it gets a cookie with a token that scripts cannot read; `gateway.http.guard` describes
+the other conditions of a request with that cookie. A login at the provider makes a token, which
+logging out revokes.
 """
 
 import secrets
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 PATH = "/console"
 _FILES = Path(__file__).with_name("static")
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; "
     "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 )
 _COOKIE_SECONDS = 12 * 3600  # a browser keeps the cookie; the token in it may end earlier
@@ -88,7 +90,9 @@ class Sessions:
         )
 
     def begin(self, person: "Person") -> str:
-        """Return a new token for a person who logged in at the provider; it ends with the cookie."""
+        """Return a new token for a person who logged in at the provider; it ends with the
+        cookie.
+        """
         now = self._clock()
         until = now + timedelta(seconds=_COOKIE_SECONDS)
         name = openid_token_name(person.name, person.subject)
@@ -143,7 +147,9 @@ async def login(
 
 @paths("DELETE", "/session", "Forget the token in the browser's cookie", _ENDED)
 def logout(request: Request, sessions: _Sessions) -> Response:
-    """A login at an OpenID provider is revoked; ``provider``: where the browser is still logged in."""
+    """A login at an OpenID provider is revoked; ``provider``: where the browser is still logged
+    in.
+    """
     is_by_provider = sessions.end(request.cookies.get(sessions.cookie, ""))
     issuer = ""
     if sessions.oidc is not None and is_by_provider:
@@ -184,7 +190,9 @@ class Logins:
         self._under_way = 0
 
     async def run(self, request: Request, step: Callable[[], Response]) -> Response:
-        """Return the response of a step of a login; for a refusal, the way back to the console with the reason."""
+        """Return the response of a step of a login; for a refusal, the way back to the console with
+        the reason.
+        """
         self._under_way += 1
         try:
             if self._under_way > _MOST_LOGINS:
@@ -216,7 +224,9 @@ class Logins:
         return response
 
     def finish(self, request: Request) -> Response:
-        """Send a browser that comes back from the provider to the console, with a token in a cookie."""
+        """Send a browser that comes back from the provider to the console, with a token in a
+        cookie.
+        """
         secret = request.cookies.get(self.cookie, "")
         person = self.provider.person(secret, request.query_params)
         response = RedirectResponse("/console/", 303, _AWAY)
@@ -247,7 +257,9 @@ async def back(request: Request, logins: _Logins) -> Response:
 
 
 class Files(StaticFiles):
-    """The console's files, with headers that restrict the pages; these ask ``/api/v1`` for everything else."""
+    """The console's files, with headers that restrict the pages; these ask ``/api/v1`` for
+    everything else.
+    """
 
     def __init__(self) -> None:
         """Serve the folder of the console."""

@@ -27,8 +27,10 @@ _PAGE = Path(__file__).with_name("docs_page.html")
 # Headers that browsers send and pages cannot remove.
 _BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site"})
 _PAGE_HEADERS = {
-    "content-security-policy": "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "content-security-policy": (
+        "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
@@ -40,7 +42,9 @@ Check = Callable[[Request], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Mounted:
-    """A router with its limit for bodies (bytes), the model of its refusals, and checks of its requests."""
+    """A router with its limit for bodies (bytes), the model of its refusals, and checks of its
+    requests.
+    """
 
     router: APIRouter
     max_body: int | None
@@ -59,7 +63,8 @@ def create_app(
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,
-        docs_url=None,  # FastAPI's page loads scripts from other hosts, unreachable in a closed network
+        # FastAPI's own page loads scripts from the internet, which a closed network cannot reach.
+        docs_url=None,
         redoc_url=None,
         openapi_url=None,  # FastAPI would build the description on the event loop
         redirect_slashes=False,
@@ -128,7 +133,9 @@ def refusal(
     scope: Scope,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Return the response for an error of a layer in front of an application, in the request's language."""
+    """Return the response for an error of a layer in front of an application, in the request's
+    language.
+    """
     language = of_header(Headers(scope=scope).get("accept-language", ""))
     body = envelope(error)
     step = next_step(error.reason, language, error.node)
@@ -204,7 +211,8 @@ def from_browser(scope: Scope) -> str:
 def from_elsewhere(scope: Scope) -> str:
     """Refuse requests from other machines, for a listener without tokens.
 
-    A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that resolves to this machine.
+    A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that resolves to this
+    machine.
     """
     hosts = _header_values(scope, b"host")
     if not hosts and scope["http_version"] == "1.0":

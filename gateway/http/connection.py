@@ -1,4 +1,6 @@
-"""A client's connection to a listener: uvicorn's HTTP/1.1, with limits for a request's head and without upgrades."""
+"""A client's connection to a listener: uvicorn's HTTP/1.1, with limits for a request's head and
+without upgrades.
+"""
 
 import asyncio
 import logging
@@ -33,7 +35,10 @@ class Http2(Protocol):
     def connected(
         self, scope: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to it; its requests have the entries of ``scope`` in their scope. Raises GatewayError."""
+        """Connect to it; its requests have the entries of ``scope`` in their scope.
+
+        Raises GatewayError.
+        """
         ...
 
     async def close(self) -> None:
@@ -52,7 +57,8 @@ class _Tunnel(Exception):
 class Connection(HttpToolsProtocol):
     """One connection of a listener.
 
-    Requests over TLS have the client's certificate as ``client_cert_chain`` of the ASGI extension ``tls``.
+    Requests over TLS have the client's certificate as ``client_cert_chain`` of the ASGI extension
+    ``tls``.
     """
 
     def __init__(
@@ -76,7 +82,8 @@ class Connection(HttpToolsProtocol):
         # Bytes since the parser last called back.
         self._unparsed = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+    # The narrower type of the parameter is uvicorn's.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Read the client's certificate, once for all requests of the connection."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
@@ -97,7 +104,9 @@ class Connection(HttpToolsProtocol):
         self.lost.set()
 
     def shutdown(self) -> None:
-        """Close an idle connection; over TLS without a farewell, which clients do not read when idle."""
+        """Close an idle connection; over TLS without a farewell, which clients do not read when
+        idle.
+        """
         super().shutdown()
         if "tls" in self._extensions and self.transport.is_closing():
             self.transport.abort()
@@ -123,10 +132,11 @@ class Connection(HttpToolsProtocol):
             self._start_deadline()
 
     def _parse(self, data: bytes) -> None:
-        """Parse data, ignoring requests for an upgrade (RFC 9110, 7.8). Raises `httptools.HttpParserError`.
+        """Parse data, ignoring requests for an upgrade (RFC 9110, 7.8). Raises
+        `httptools.HttpParserError`.
 
-        The parser ends such a request at its head, so that its body would be the next request. Therefore a new
-        parser gets the head without the upgrade, and then the rest.
+        The parser ends such a request at its head, so that its body would be the next request.
+        Therefore a new parser gets the head without the upgrade, and then the rest.
         """
         while True:
             try:
@@ -186,7 +196,9 @@ class Connection(HttpToolsProtocol):
             self.lost.set()
 
     async def _write_rest(self, pieces: Iterator[bytes]) -> None:
-        """Write the rest of a response from a thread; abort the connection if it was not complete."""
+        """Write the rest of a response from a thread; abort the connection if it was not
+        complete.
+        """
         cycle = self.cycle
         assert cycle is not None and cycle.response_started
         pause = 0.0
@@ -199,7 +211,9 @@ class Connection(HttpToolsProtocol):
         cycle.expected_content_length = 0
 
     def _rest_of_body(self) -> Rest | None:
-        """Return the rest of a body of known length for the caller to read; the connection ends after it."""
+        """Return the rest of a body of known length for the caller to read; the connection ends
+        after it.
+        """
         cycle = self.cycle
         if not self._missing_bytes or cycle is None or cycle.disconnected:
             return None
@@ -240,7 +254,9 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; ignore a trailer, which comes after all checks of headers, except for its size."""
+        """Take a header; ignore a trailer, which comes after all checks of headers, except for its
+        size.
+        """
         self._unparsed = 0
         self._head += len(name) + len(value)
         if self._head > _MOST_HEAD:

@@ -121,7 +121,8 @@ class _DecodedBody:
 
 
 def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response]) -> ASGIApp:
-    """Decode gzip and deflate for an application; refuse other codings and bodies that cannot be decoded.
+    """Decode gzip and deflate for an application; refuse other codings and bodies that cannot be
+    decoded.
 
     ``refused`` builds the response to a refused request.
     """

@@ -1,9 +1,11 @@
-"""In front of the listeners: authentication and roles on operators' paths; the audit of changes and refusals.
+"""In front of the listeners: authentication and roles on operators' paths; the audit of changes and
+refusals.
 
-The audit holds every change with its result. It also holds refusals: of a known partner for any reason but a temporary
-one; of anyone else only for a missing or invalid token, role or route (401 and 403). The sender of a refused request
-is unproven, so a flood has to be cheap: a repeated refusal is written once a minute with the number of its
-repetitions, and only `MOST` different ones a minute.
+The audit holds every change with its result. It also holds refusals: of a known partner for any
+reason but a temporary one; of anyone else only for a missing or invalid token, role or route (401
+and 403). The sender of a refused request is unproven, so a flood has to be cheap: a repeated
+refusal is written once a minute with the number of its repetitions, and only `MOST` different ones
+a minute.
 """
 
 import hashlib
@@ -224,8 +226,8 @@ def _check_path_and_role(identity: Identity, method: str, path: str) -> None:
 def _change_detail(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the audit detail of a change.
 
-    It has the ids in the request (``asked``) and in the response (``answered``), the handler's notes,
-    and the refusal.
+    It has the ids in the request (``asked``) and in the response (``answered``), the handler's
+    notes, and the refusal.
     """
     detail = {key: state[key] for key in ("asked", "answered") if state.get(key)}
     detail |= state.get("audit") or {}
@@ -434,7 +436,9 @@ class _RefusalRecorder(NamedTuple):
             await anyio.to_thread.run_sync(work, limiter=self.limiter)
 
     def _partner(self, scope: Scope, refused: GatewayError) -> str:
-        """Return the refused partner; "" for other nodes, and for refusals that are only temporary."""
+        """Return the refused partner; "" for other nodes, and for refusals that are only
+        temporary.
+        """
         if self.partners is None or refused.code >= 500 or refused.reason == _BUSY:
             return ""
         node = origin().node or self.claimed(scope)

@@ -1,4 +1,6 @@
-"""Pages of a list in memory by keyset: entries added or removed between two requests shift no others."""
+"""Pages of a list in memory by keyset: entries added or removed between two requests shift no
+others.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -23,8 +25,9 @@ def page_of(
 ) -> dict[str, Any]:
     """Return a page of at most ``limit`` entries under a name, with ``total`` and ``next``.
 
-    Entries are ordered by ``key``, which is unique; descending if ``newest_first``. The page begins after the key
-    ``after``. ``next`` is the ``after`` of the next page, None on the last one. Raises `Invalid` for a bad ``after``.
+    Entries are ordered by ``key``, which is unique; descending if ``newest_first``. The page begins
+    after the key ``after``. ``next`` is the ``after`` of the next page, None on the last one.
+    Raises `Invalid` for a bad ``after``.
     """
     keyed = [(tuple(key(entry)), entry) for entry in entries]
     keyed.sort(key=itemgetter(0), reverse=newest_first)
@@ -64,7 +67,8 @@ def numbered_page(
     number: str,
     show: Callable[[T], Any] = lambda entry: entry,
 ) -> dict[str, Any]:
-    """Return the first ``limit`` of ``limit + 1`` entries under a name, and ``next``, the last one's number.
+    """Return the first ``limit`` of ``limit + 1`` entries under a name, and ``next``, the last
+    one's number.
 
     ``number`` is the entries' attribute with their number.
     """

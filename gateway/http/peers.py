@@ -1,8 +1,10 @@
-"""ASGI middleware of the peers' listener: lookup of unknown senders, proof of identity, request quotas.
+"""ASGI middleware of the peers' listener: lookup of unknown senders, proof of identity, request
+quotas.
 
-A peer cannot use this node's own id: requests in this node's name are served by the operators' listener only.
-If peers present certificates (``listen.peer.tls.client_ca``), the certificate must be bound to each node that
-the request claims as its sender, by the route of that node or of the next hop to it.
+A peer cannot use this node's own id: requests in this node's name are served by the operators'
+listener only. If peers present certificates (``listen.peer.tls.client_ca``), the certificate must
+be bound to each node that the request claims as its sender, by the route of that node or of the
+next hop to it.
 """
 
 import time
@@ -28,8 +30,8 @@ from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 _STATE = "speaks_for"
 # Returns only this node's id; a node that calls itself here detects a route to itself.
 _HELLO = "/v1/interconn/schedule/node/hello"
-# Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages, in hyphens
-# and underscores mixed.
+# Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages,
+# in hyphens and underscores mixed.
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
@@ -70,10 +72,12 @@ def with_lookup(
     look_up: Callable[[str], UnknownPeer],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
-    """Look up the unknown peers that a request names, for `unknown_peer`, before another application.
+    """Look up the unknown peers that a request names, for `unknown_peer`, before another
+    application.
 
-    The rights and the profile of such a node are needed on the event loop, which must not wait for the database.
-    ``is_unknown`` decides without the database whether ``look_up``, which uses it, has to be called.
+    The rights and the profile of such a node are needed on the event loop, which must not wait for
+    the database. ``is_unknown`` decides without the database whether ``look_up``, which uses it,
+    has to be called.
     """
 
     def look_up_all(nodes: list[str]) -> dict[str, UnknownPeer]:
@@ -94,7 +98,8 @@ def with_lookup(
         peers: dict[str, UnknownPeer] = {}
         if unknown_nodes:
             peers = await anyio.to_thread.run_sync(look_up_all, unknown_nodes, limiter=limiter)
-        # Set even without any: on a kept connection the next request may run in the context of the previous one.
+        # Set even without any: on a kept connection the next request may run in the context of the
+        # previous one.
         previous = _LOOKED_UP.set(peers)
         try:
             await app(scope, receive, send)
@@ -121,7 +126,9 @@ def _named_nodes(scope: Scope) -> set[str]:
 
 
 def _names_node(name: bytes, spelling: bytes) -> bool:
-    """Return whether a header has a node's id; ``name`` is its spelling with all underscores as hyphens."""
+    """Return whether a header has a node's id; ``name`` is its spelling with all underscores as
+    hyphens.
+    """
     if name in _CHANNEL:
         return True
     return name in _CONTROL and spelling in (name, name.replace(b"-", b"_"))
@@ -134,7 +141,8 @@ class PeerIdentity:
     - ``table`` returns the routes in force
     - ``former`` returns the earlier route of a node that still takes part in a job
     - ``revoked`` returns whether a certificate is revoked
-    - ``handed_on`` returns whether another gateway of this node passes the request on; its certificate may
+    - ``handed_on`` returns whether another gateway of this node passes the request on; its
+      certificate may
       then be this node's: its names include pins of public keys, one of which is in ``own``
     - ``open``: paths that serve unknown nodes, to which no certificate is bound yet
     """
@@ -148,7 +156,8 @@ class PeerIdentity:
     open: frozenset[str] = frozenset()
 
     def check(self, scope: Scope, claimed: Iterable[str]) -> None:
-        """Raise `NotAllowed` unless a request may speak for every node that it claims as its sender.
+        """Raise `NotAllowed` unless a request may speak for every node that it claims as its
+        sender.
 
         Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
         """
@@ -174,7 +183,9 @@ class PeerIdentity:
         return not certificate.names.isdisjoint(self.own | {self.node.lower()})
 
     def _unproven(self, claims: set[str], certificate: Bearer) -> list[str]:
-        """Return the claimed nodes that a certificate does not prove; without claims, it must belong to at least one node."""
+        """Return the claimed nodes that a certificate does not prove; without claims, it must
+        belong to at least one node.
+        """
         if claims:
             return [node for node in claims if not self._is_bound(node, certificate)]
         if any(self._is_bound(node, certificate) for node in self.table().routes):
@@ -190,7 +201,8 @@ class PeerIdentity:
             resolved = self.former(node)
         if resolved is not None and resolved.bound_to(certificate):
             return True
-        # `resolve` has no route to the entry `default` itself, whose certificate also belongs to a node: the next hop.
+        # `resolve` has no route to the entry `default` itself, whose certificate also belongs to a
+        # node: the next hop.
         entry = table.routes.get(node)
         if entry is None or not entry.enabled or entry.via is not None:
             return False
@@ -198,7 +210,10 @@ class PeerIdentity:
 
 
 def client_certificate(scope: Scope) -> Bearer | None:
-    """Return the client certificate of a request, if it has one. Raises `NotAllowed` for an unusable one."""
+    """Return the client certificate of a request, if it has one.
+
+    Raises `NotAllowed` for an unusable one.
+    """
     pem = _certificate_pem(scope)
     if not pem:
         return None
@@ -241,7 +256,8 @@ def with_identity(
     """Deny requests of senders without proof before their bodies are read.
 
     - ``claimed`` returns the nodes that headers name as the sender
-    - ``require_known_sender`` raises `NotAllowed` for a request that needs a known sender and names none
+    - ``require_known_sender`` raises `NotAllowed` for a request that needs a known sender and names
+      none
     - ``denied`` builds the response
     - ``noted`` records the claimed nodes and the refusal in the audit, in a thread of ``limiter``
     """
@@ -332,7 +348,8 @@ def with_quota(
 ) -> ASGIApp:
     """Refuse requests above a sender's quota before another application.
 
-    ``sender`` returns the name that a request counts against, or None if it counts against no quota.
+    ``sender`` returns the name that a request counts against, or None if it counts against no
+    quota.
     """
     bucket = TokenBucket(per_minute)
 

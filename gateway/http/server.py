@@ -1,6 +1,7 @@
 """Runs the listeners of one node in one process and one event loop until a signal.
 
-The number of clients' connections is limited; see `gateway.http.connection` for the limits of one connection.
+The number of clients' connections is limited; see `gateway.http.connection` for the limits of one
+connection.
 """
 
 import asyncio
@@ -38,7 +39,10 @@ _MOST_PER_ADDRESS = {"peer": 512, "container": 1024}
 
 
 def bound(address: str) -> socket.socket:
-    """Return a listening socket at ``host:port`` (port 0: any free one). Raises `OSError` with the address."""
+    """Return a listening socket at ``host:port`` (port 0: any free one).
+
+    Raises `OSError` with the address.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -124,7 +128,8 @@ class ConnectionCount:
 def connection_count(listener: str) -> ConnectionCount:
     """Return a listener's connection count, limited to a quarter of the process's descriptors.
 
-    There are up to three listeners; the last quarter is for engines, databases, files and calls to peers.
+    There are up to three listeners; the last quarter is for engines, databases, files and calls to
+    peers.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     total = min(_MOST_CONNECTIONS, descriptors // 4)
@@ -157,7 +162,8 @@ class _Server(uvicorn.Server):
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()
-        # Address -> time of the last warning about its TLS handshakes; "": about the limit of connections.
+        # Address -> time of the last warning about its TLS handshakes; "": about the limit of
+        # connections.
         self._warned: dict[str, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -175,7 +181,8 @@ class _Server(uvicorn.Server):
         for sock in self._listening:
             if sock.fileno() >= 0:
                 loop.remove_reader(sock)
-        # Let tasks of just accepted connections begin: a task cancelled before that would leave its socket open.
+        # Let tasks of just accepted connections begin: a task cancelled before that would leave its
+        # socket open.
         for _ in range(2):
             await asyncio.sleep(0)
         # Established connections are closed by uvicorn.
@@ -213,7 +220,9 @@ class _Server(uvicorn.Server):
             log.warning("connection limit reached, more are closed", extra={"address": address})
 
     def _may_warn(self, address: str) -> bool:
-        """Count a warning; return False if the last one is too recent, or too many addresses had one."""
+        """Count a warning; return False if the last one is too recent, or too many addresses had
+        one.
+        """
         now = asyncio.get_running_loop().time()
         self._warned = {key: at for key, at in self._warned.items() if now - at < _WARN_EVERY}
         if address in self._warned:
@@ -267,7 +276,8 @@ async def serve(
     http2: Mapping[str, Http2] | None = None,
     leaving: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve each named application on its sockets and on ``arrivals`` until a signal, or until ``stopping`` is set.
+    """Serve each named application on its sockets and on ``arrivals`` until a signal, or until
+    ``stopping`` is set.
 
     - ``ready`` is called once all listeners respond, ``leaving`` before they stop
     - ``stopping``: if given, signals are not handled
@@ -332,7 +342,7 @@ async def _have_started(servers: Collection[_Server], tasks: list[asyncio.Task[N
     return True
 
 
-# ---------------------------------------------------------------- the lock file of a node that serves
+# ------------------------------------- the lock file of a node that serves
 #
 # A locked file in the state folder lists the addresses of the node's listeners.
 

@@ -1,7 +1,8 @@
-"""Large bodies: a thread writes a response to the client's socket, or reads a request's body from it.
+"""Large bodies: a thread writes a response to the client's socket, or reads a request's body from
+it.
 
-The event loop would double the cost of each piece. A slow client occupies no thread: the loop waits until its
-socket is writable again. Over TLS, the framework sends and receives.
+The event loop would double the cost of each piece. A slow client occupies no thread: the loop waits
+until its socket is writable again. Over TLS, the framework sends and receives.
 """
 
 import asyncio
@@ -131,7 +132,10 @@ class _Writer:
 
 
 class Rest(io.RawIOBase):
-    """The rest of a request's body, readable in any thread: ``received`` bytes, then ``missing_bytes`` more."""
+    """The rest of a request's body, readable in any thread:
+
+    ``received`` bytes, then ``missing_bytes`` more.
+    """
 
     def __init__(
         self,
@@ -145,7 +149,10 @@ class Rest(io.RawIOBase):
         client.settimeout(_RECEIVE_TIMEOUT)
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read into a buffer; return 0 at the end. Raises `OSError` if the client is gone or silent."""
+        """Read into a buffer; return 0 at the end.
+
+        Raises `OSError` if the client is gone or silent.
+        """
         if self._received:
             data = self._received[: len(buffer)]
             self._received = self._received[len(data) :]

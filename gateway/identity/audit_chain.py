@@ -1,6 +1,8 @@
-"""The chain of the audit log: each line has a hash that covers the line before, and some lines are signed heads.
+"""The chain of the audit log: each line has a hash that covers the line before, and some lines are
+signed heads.
 
-A head is a signed statement (`gateway.identity.statements`) with the number and the hash of the line before it.
+A head is a signed statement (`gateway.identity.statements`) with the number and the hash of the
+line before it.
 """
 
 import hashlib
@@ -23,7 +25,8 @@ from gateway.identity.statements import (
 HEAD_KIND = "application/vnd.bfia-gateway.audit-head.v1+json"
 HEAD = "audit head"  # action of a line that signs the one before it
 
-# A line of the audit log: id, at (ISO 8601), who, action, status, code, detail; hash: None before the chain began.
+# A line of the audit log: id, at (ISO 8601), who, action, status, code, detail; hash: None before
+# the chain began.
 Line = Mapping[str, Any]
 
 
@@ -73,9 +76,9 @@ def verify_log(
 ) -> Verification:
     """Check that no lines of a log were changed, removed, added or moved.
 
-    ``keys``: the node's public keys. One of them must have signed the newest head. That head covers earlier ones,
-    whose keys may be unknown by now. Old lines may be missing, too, up to a head. ``stored_head``: the newest head
-    outside the log, which must be in it.
+    ``keys``: the node's public keys. One of them must have signed the newest head. That head covers
+    earlier ones, whose keys may be unknown by now. Old lines may be missing, too, up to a head.
+    ``stored_head``: the newest head outside the log, which must be in it.
     """
     check = _LogCheck(keys, stored_head)
     for line in lines:
@@ -149,7 +152,9 @@ class _LogCheck:
             self._report(f"lines {first_missing} to {number - 1} are missing")
 
     def _hash_before(self, number: int, head: _LineHead | None) -> str | None:
-        """Return the hash of the line before, which a head knows even if that is missing; None if unknown."""
+        """Return the hash of the line before, which a head knows even if that is missing; None if
+        unknown.
+        """
         if number == self._last + 1:
             return self._last_hash
         if head is None:
@@ -176,7 +181,8 @@ class _LogCheck:
         """Make a line the newest head, and check that it signs the line before."""
         if head.number != number - 1 or head.hash != previous_hash:
             self._report(
-                f"the head in line {number} signs another log: lines and hashes before it were changed"
+                f"the head in line {number} signs another log: lines and hashes before it were "
+                "changed"
             )
         self._result.head = number
         self._result.head_at = head.at
@@ -190,7 +196,8 @@ class _LogCheck:
         if stored is None:
             if self._result.lines == 0:
                 self._report(
-                    "there are no lines: nothing was ever changed at this node, or the log was emptied"
+                    "there are no lines: nothing was ever changed at this node, or the log was "
+                    "emptied"
                 )
             return
         if self._last < stored.line:
@@ -207,16 +214,20 @@ class _LogCheck:
         if result.head is None:
             if result.lines > result.before:
                 self._report(
-                    "no line is a signed head: anyone who can write the log could have rewritten all of it"
+                    "no line is a signed head: anyone who can write the log could have rewritten "
+                    "all of it"
                 )
         elif not self._is_trusted:
             self._report(
-                f"the newest head, line {result.head}, is signed with {result.key}, not a key of the node"
+                f"the newest head, line {result.head}, is signed with {result.key}, not a key of "
+                "the node"
             )
 
 
 def _head_in(line: Line, keys: Sequence[str]) -> _LineHead | None:
-    """Return the head in a line; None for other lines, and for heads with a wrong form or signature."""
+    """Return the head in a line; None for other lines, and for heads with a wrong form or
+    signature.
+    """
     if line["action"] != HEAD:
         return None
     envelope = line["detail"].get("head")

@@ -1,6 +1,8 @@
-"""The newest signed head of the audit log, stored next to the keys, out of reach of the database's administrators.
+"""The newest signed head of the audit log, stored next to the keys, out of reach of the database's
+administrators.
 
-Without it, a log whose end was cut off, or that was emptied, would verify like one that was never longer.
+Without it, a log whose end was cut off, or that was emptied, would verify like one that was never
+longer.
 """
 
 import json

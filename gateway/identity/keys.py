@@ -1,4 +1,7 @@
-"""Key pairs that sign requests: Ed25519, ECDSA on P-256, RSA, SM2; named by the digest of the public key."""
+"""Key pairs that sign requests:
+
+Ed25519, ECDSA on P-256, RSA, SM2; named by the digest of the public key.
+"""
 
 import hashlib
 import json
@@ -86,7 +89,9 @@ class KeyPair:
         return encode_key(self.private.public_key())
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature in the form of RFC 9421: for ECDSA and SM2 the two numbers, concatenated."""
+        """Return the signature in the form of RFC 9421: for ECDSA and SM2 the two numbers,
+        concatenated.
+        """
         match self.private:
             case ed25519.Ed25519PrivateKey() | sm2.PrivateKey():
                 return self.private.sign(content)
@@ -116,7 +121,10 @@ def is_valid_signature(
 
 
 def _p256_signature_der(signature: bytes) -> bytes:
-    """Return the DER form of two concatenated numbers. Raises `InvalidSignature` for another length."""
+    """Return the DER form of two concatenated numbers.
+
+    Raises `InvalidSignature` for another length.
+    """
     if len(signature) != 2 * _P256_SIZE:
         raise InvalidSignature
     r = int.from_bytes(signature[:_P256_SIZE], "big")
@@ -128,7 +136,10 @@ def _p256_signature_der(signature: bytes) -> bytes:
 
 
 def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
-    """Return node, address and keys of another node's invitation. Raises `Invalid` if it is none."""
+    """Return node, address and keys of another node's invitation.
+
+    Raises `Invalid` if it is none.
+    """
     invitation = {key: body.get(key) for key in ("node", "address", "keys")}
     node, address, keys = invitation.values()
     if node == me:
@@ -147,14 +158,18 @@ def _incomplete_invitation() -> Invalid:
 
 
 def _is_single_word(text: Any) -> bool:
-    """Return whether a value is text without blanks, which could imitate other words in a prompt."""
+    """Return whether a value is text without blanks, which could imitate other words in a
+    prompt.
+    """
     return isinstance(text, str) and text.split() == [text]
 
 
 def six_words(*invitations: Mapping[str, Any]) -> str:
-    """Return six words for invitations (node, address, keys), to be compared by people at each node.
+    """Return six words for invitations (node, address, keys), to be compared by people at each
+    node.
 
-    A word represents 16 bits. To find another invitation with the same words takes 2^48 tries of a slow hash.
+    A word represents 16 bits. To find another invitation with the same words takes 2^48 tries of a
+    slow hash.
     """
     contents = []
     for invitation in invitations:
@@ -188,8 +203,8 @@ def _word(number: int) -> str:
 class Keyring:
     """The node's own key pairs in PEM files: the signing one and, during a rotation, the next one.
 
-    A running gateway notices a change of the files at its next request; while a changed one cannot be used, the
-    previous pair signs. Safe to use from several threads.
+    A running gateway notices a change of the files at its next request; while a changed one cannot
+    be used, the previous pair signs. Safe to use from several threads.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -202,7 +217,10 @@ class Keyring:
 
     @property
     def signing(self) -> KeyPair | None:
-        """The pair that signs; None: this node has none yet. Raises `Invalid` if the first file is unusable."""
+        """The pair that signs; None: this node has none yet.
+
+        Raises `Invalid` if the first file is unusable.
+        """
         current = stamp(str(self.files["signing"]))
         with self._lock:
             if current != self._stamp:
@@ -216,7 +234,8 @@ class Keyring:
         except Invalid as error:
             if self._signing is None:
                 raise
-            # The stamp is not taken over: a change of the file's owner, which may be the remedy, does not change it.
+            # The stamp is not taken over: a change of the file's owner, which may be the remedy,
+            # does not change it.
             if current != self._logged:
                 self._logged = current
                 log.warning("changed key not usable, the one before signs", cause=error.message)
@@ -234,10 +253,11 @@ class Keyring:
         return pairs
 
     def make(self, algorithm: str) -> KeyPair:
-        """Generate and store a pair: the signing one if there is none, else the next one, replacing another next.
+        """Generate and store a pair: the signing one if there is none, else the next one, replacing
+        another next.
 
-        Files made by root are given to the owner of the state folder, for the gateway to read. Raises `Invalid` for
-        SM2 on a machine without it.
+        Files made by root are given to the owner of the state folder, for the gateway to read.
+        Raises `Invalid` for SM2 on a machine without it.
         """
         use = "next" if self.files["signing"].exists() else "signing"
         try:
@@ -268,7 +288,9 @@ class Keyring:
         return True
 
     def _give_to_owner(self, path: Path) -> None:
-        """As root, give a file to the owner of the state folder; not a link, which that owner may have put there."""
+        """As root, give a file to the owner of the state folder; not a link, which that owner may
+        have put there.
+        """
         if os.geteuid() != 0:
             return
         owner = self.folder.parent.stat()
@@ -288,7 +310,10 @@ class Keyring:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            rule = f"cannot be read ({error.strerror}): make the user that runs the gateway its owner (chown)"
+            rule = (
+                f"cannot be read ({error.strerror}): make the user that runs the gateway its "
+                "owner (chown)"
+            )
             raise _unusable(file, rule) from error
         except sm2.Sm2Unavailable as error:
             raise _unusable(file, str(error)) from error

@@ -1,8 +1,9 @@
-"""Signatures of requests between nodes and of the responses: RFC 9421, in ``x-auth-sign``. See docs/signing.md.
+"""Signatures of requests between nodes and of the responses: RFC 9421, in ``x-auth-sign``. See
+docs/signing.md.
 
-They cover method, path, query, body and both node ids. Scheme and host, which relays and proxies change, are not
-covered: the target's id says which node a request is for. There is one form, so that no sender chooses what a
-signature covers.
+They cover method, path, query, body and both node ids. Scheme and host, which relays and proxies
+change, are not covered: the target's id says which node a request is for. There is one form, so
+that no sender chooses what a signature covers.
 """
 
 import hashlib
@@ -21,7 +22,8 @@ from gateway.ports import Clock
 from route_table.certificates import PublicKey, key_pin, public_key, signature_algorithm
 
 VALID_SECONDS = 300  # largest difference between a signature's time and this machine's
-# Clocks of the node's gateways may differ, so signatures are remembered for longer than they are valid.
+# Clocks of the node's gateways may differ, so signatures are remembered for longer than they are
+# valid.
 REMEMBERED_SECONDS = 3 * VALID_SECONDS
 
 _CONTENT_DIGEST = '"content-digest"'
@@ -32,7 +34,8 @@ _HEADER = re.compile(
     r"signature=:([A-Za-z0-9+/]+={0,2}):"
 )
 
-# From a signature, a request's fingerprint and the seconds to remember it, return the request that used it first.
+# From a signature, a request's fingerprint and the seconds to remember it, return the request that
+# used it first.
 FirstUse = Callable[[str, str, float], str]
 
 
@@ -133,7 +136,9 @@ class SignableResponse:
 
 
 def signature_base(components: Sequence[tuple[str, str]], params: str) -> bytes:
-    """Return the signature base of RFC 9421, 2.5: a line for each component, and one for the parameters."""
+    """Return the signature base of RFC 9421, 2.5: a line for each component, and one for the
+    parameters.
+    """
     lines = [f"{name}: {value}" for name, value in components]
     lines.append(f'"@signature-params": {params}')
     return "\n".join(lines).encode("latin-1")
@@ -171,7 +176,10 @@ def sign(
 
 
 def headers(message: Signable | SignableResponse, value: str) -> dict[str, str]:
-    """Return the headers of a signed message: ``x-auth-sign``, and the RFC's own for proxies that know them."""
+    """Return the headers of a signed message:
+
+    ``x-auth-sign``, and the RFC's own for proxies that know them.
+    """
     params, _, signature = value.removeprefix("input=").partition(", signature=")
     return {
         "content-digest": message.digest,
@@ -207,7 +215,9 @@ def check_response(
     nonce: str,
     keys: Iterable[str],
 ) -> None:
-    """Raise `NotAllowed` unless a key of the request's target has signed a response to the request with the nonce."""
+    """Raise `NotAllowed` unless a key of the request's target has signed a response to the request
+    with the nonce.
+    """
     signature = _verify(response, value, keys, response.request.target)
     if signature.nonce != nonce:
         raise NotAllowed("it is the answer to another request", reason="SIGNATURE_WRONG")
@@ -235,15 +245,17 @@ class Verifier:
         keys: Iterable[str],
         sent_digest: str = "",
     ) -> str:
-        """Return the id of the key that has signed a request, in time and once, by the value of ``x-auth-sign``.
+        """Return the id of the key that has signed a request, in time and once, by the value of
+        ``x-auth-sign``.
 
-        ``keys`` are the sender's, from its route; ``sent_digest`` is that of a body that was sent encoded. Raises
-        `NotAllowed`; may wait for the database.
+        ``keys`` are the sender's, from its route; ``sent_digest`` is that of a body that was sent
+        encoded. Raises `NotAllowed`; may wait for the database.
         """
         signature = self.check_headers(request, value, keys)
         if request.digest != (sent_digest or digest(body)):
             raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
-        # The nonce is remembered, not the signature: from an ECDSA signature, anyone can derive another valid one.
+        # The nonce is remembered, not the signature: from an ECDSA signature, anyone can derive
+        # another valid one.
         use = f"{signature.key_id} {signature.nonce}"
         if not self._used.accept(hashlib.sha256(use.encode()).hexdigest(), uuid4().hex):
             text = f"the nonce {signature.nonce} was used before: a repeated request"
@@ -256,11 +268,17 @@ class Verifier:
         value: str,
         keys: Iterable[str],
     ) -> VerifiedSignature:
-        """Return the signature of a request whose body may not have arrived. Raises `NotAllowed`."""
+        """Return the signature of a request whose body may not have arrived.
+
+        Raises `NotAllowed`.
+        """
         signature = _verify(request, value, keys, request.source)
         age = self._clock().timestamp() - signature.created
         if abs(age) > VALID_SECONDS:
-            text = f"the request was signed {age:.0f} s ago: more than {VALID_SECONDS}; compare the clocks"
+            text = (
+                f"the request was signed {age:.0f} s ago: more than {VALID_SECONDS}; compare the "
+                "clocks"
+            )
             raise NotAllowed(text, reason="SIGNATURE_EXPIRED")
         if request.target != self._node:
             text = f"the request is signed for {request.target[:_MAX_TARGET]!r}"
@@ -274,7 +292,10 @@ def _verify(
     keys: Iterable[str],
     node: NodeId,
 ) -> VerifiedSignature:
-    """Return the signature in a value of ``x-auth-sign``, made by one of a node's keys. Raises `NotAllowed`."""
+    """Return the signature in a value of ``x-auth-sign``, made by one of a node's keys.
+
+    Raises `NotAllowed`.
+    """
     match = _HEADER.fullmatch(value)
     if match is None or not match[1].startswith(f"{_component_names(message)};"):
         text = "x-auth-sign holds no signature in the form of RFC 9421"

@@ -1,6 +1,8 @@
-"""Signed statements that are stored: JSON objects in DSSE envelopes (Dead Simple Signing Envelope, v1).
+"""Signed statements that are stored: JSON objects in DSSE envelopes (Dead Simple Signing Envelope,
+v1).
 
-The payload's type is signed with it, so that no statement passes for one of another kind, or for a request.
+The payload's type is signed with it, so that no statement passes for one of another kind, or for a
+request.
 """
 
 import json
@@ -47,7 +49,8 @@ def open_envelope(
 ) -> tuple[dict[str, Any], str]:
     """Return a statement and the public key that has signed it.
 
-    Raises `UnknownKey` for a key that is not among ``keys``, `ValueError` for other forms and wrong signatures.
+    Raises `UnknownKey` for a key that is not among ``keys``, `ValueError` for other forms and wrong
+    signatures.
     """
     statement = _read(envelope, kind)
     for key in keys:
@@ -62,7 +65,10 @@ def open_envelope(
 
 
 def read_unverified(envelope: Any, kind: str) -> tuple[dict[str, Any], str]:
-    """Return an envelope's content and the id of its key, without checking the signature. Raises `ValueError`."""
+    """Return an envelope's content and the id of its key, without checking the signature.
+
+    Raises `ValueError`.
+    """
     statement = _read(envelope, kind)
     return statement.content, statement.key_id
 

@@ -1,7 +1,7 @@
 """The images of providers: their signatures, and their inspection at registration.
 
-The admin names public keys per provider or registry. Signatures are cosign's: ECDSA, RSA or Ed25519 over a text that
-names the digest of the image's manifest.
+The admin names public keys per provider or registry. Signatures are cosign's: ECDSA, RSA or Ed25519
+over a text that names the digest of the image's manifest.
 """
 
 import json
@@ -73,8 +73,8 @@ class SignaturePolicy:
     ) -> str:
         """Return the digest of an image with a valid signature; empty if no signer applies to it.
 
-        The first signer that applies decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
-        SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
+        The first signer that applies decides. Raises `EngineError`: SIGNATURE_ABSENT,
+        SIGNATURE_INVALID, SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
         signer = self._signer_for(provider, image, engine)
         if signer is None:
@@ -107,7 +107,10 @@ class SignaturePolicy:
 
 
 def load_signers(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
-    """Read the keys that a configuration names. Raises `Invalid` with every file that holds no public key."""
+    """Read the keys that a configuration names.
+
+    Raises `Invalid` with every file that holds no public key.
+    """
     signers = []
     problems: list[Problem] = []
     for number, rule in enumerate(rules):
@@ -147,7 +150,8 @@ def _load_key(file: Path) -> PublicKey:
 def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
     """Return why a signature does not count; empty if it does.
 
-    The texts continue "no signature of … counts for provider …: " and speak of one of the signatures.
+    The texts continue "no signature of … counts for provider …: " and speak of one of the
+    signatures.
     """
     try:
         signature = b64decode(image_signature.signature, validate=True)
@@ -223,9 +227,11 @@ class Images:
         seconds: float,
         check_signature: SignatureCheck = accept_unsigned,
     ) -> None:
-        """``engine_at`` returns the engine for `Provider.place`, None for one that the admin has not allowed.
+        """``engine_at`` returns the engine for `Provider.place`, None for one that the admin has
+        not allowed.
 
-        ``seconds`` limits the pulling of all images of one registration, if the engine's settings allow pulling.
+        ``seconds`` limits the pulling of all images of one registration, if the engine's settings
+        allow pulling.
         """
         self._engine_at = engine_at
         self._check_signature = check_signature
@@ -237,7 +243,10 @@ class Images:
         place: str = "",
         provider: str = "",
     ) -> tuple[InspectedImage, ...]:
-        """Inspect each image of a provider, pulling it if the engine's settings allow that. Raises nothing."""
+        """Inspect each image of a provider, pulling it if the engine's settings allow that.
+
+        Raises nothing.
+        """
         deadline = time.monotonic() + self._seconds
         try:
             engine = self._engine_at(place)

@@ -1,4 +1,6 @@
-"""Registering, retiring and approving providers: permissions, images, and the jobs that use them."""
+"""Registering, retiring and approving providers: permissions, images, and the jobs that use
+them.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +25,10 @@ _MAX_NAME = 128  # characters of a provider's name that a message repeats
 
 @dataclass(frozen=True)
 class Requester:
-    """The person who requests a change. An admin may change every provider, a vendor only its own."""
+    """The person who requests a change.
+
+    An admin may change every provider, a vendor only its own.
+    """
 
     name: str = "operator"
     admin: bool = True
@@ -37,7 +42,9 @@ class Requester:
 
 
 def requester_of(name: str, role: str) -> Requester:
-    """Return the requester for a name and role of the operators' guard; without a role, an admin of this machine."""
+    """Return the requester for a name and role of the operators' guard; without a role, an admin of
+    this machine.
+    """
     return Requester(name or "operator", role in ("", "admin"))
 
 
@@ -95,8 +102,9 @@ class Providers:
     ) -> Written:
         """Register a provider, or one component with its image, from a body or its JSON text.
 
-        ``single``: a body that may be either is one component. With ``strict`` an image that cannot be inspected
-        refuses the registration. Raises `Invalid` with every problem, `NotAllowed` (NOT_OWNER).
+        ``single``: a body that may be either is one component. With ``strict`` an image that cannot
+        be inspected refuses the registration. Raises `Invalid` with every problem, `NotAllowed`
+        (NOT_OWNER).
         """
         provider, single = self._read(body, single)
         owner = self.registry.repository.owner(provider.name)
@@ -113,7 +121,10 @@ class Providers:
         return self.registry.register(provider, by.name, reason)
 
     def _read(self, body: bytes | Mapping[str, Any], single: bool) -> tuple[Provider, bool]:
-        """Return the provider, and whether the body is one component with its image. Raises `Invalid`."""
+        """Return the provider, and whether the body is one component with its image.
+
+        Raises `Invalid`.
+        """
         try:
             with self._reading:
                 if isinstance(body, bytes):
@@ -218,9 +229,11 @@ class Providers:
         return self.registry.repository.owner(name) or ""
 
     def give(self, name: str, owner: str) -> str | None:
-        """Make a vendor, by the name of its tokens, the owner of a provider's name; return the former owner.
+        """Make a vendor, by the name of its tokens, the owner of a provider's name; return the
+        former owner.
 
-        An empty owner means the node's admins. Raises `NotFound` for a name that was never registered.
+        An empty owner means the node's admins. Raises `NotFound` for a name that was never
+        registered.
         """
         former = self.registry.repository.owner(name)
         if former is None:
@@ -257,7 +270,10 @@ def _check_owner(
     if by.admin or owner == by.name:
         return
     holder = owner or "this node's admins"
-    text = f"the provider name {name} belongs to {holder}, not to {by.name}; an admin can give it: bfia-gateway provider give"
+    text = (
+        f"the provider name {name} belongs to {holder}, not to {by.name}; an admin can give it: "
+        "bfia-gateway provider give"
+    )
     raise NotAllowed(text, reason="NOT_OWNER")
 
 

@@ -1,7 +1,9 @@
-"""``make bench``: makespan against bare containers, create_all, the channel, memory. Prints tables in Markdown.
+"""``make bench``: makespan against bare containers, create_all, the channel, memory. Prints tables
+in Markdown.
 
-Every ratio compares figures of this one run on this machine; seconds alone say little elsewhere. ``--readme``
-measures what both READMEs and docs/performance.md show, on a quiet machine, and writes it there.
+Every ratio compares figures of this one run on this machine; seconds alone say little elsewhere.
+``--readme`` measures what both READMEs and docs/performance.md show, on a quiet machine, and writes
+it there.
 """
 
 import argparse
@@ -254,7 +256,8 @@ def makespan(asked: argparse.Namespace) -> Rows:
     ),
 )
 def together(asked: argparse.Namespace) -> Rows:
-    """Compare many jobs with their containers on the host's network, as many concurrently as is best.
+    """Compare many jobs with their containers on the host's network, as many concurrently as is
+    best.
 
     Those that come again within ten minutes find network namespaces prepared.
     """
@@ -365,7 +368,9 @@ def request_path(asked: argparse.Namespace) -> Rows:
 
 
 def channel(asked: argparse.Namespace) -> None:
-    """Between the nodes by HTTP, by gRPC and by mutual TLS, as in the floor; containers always speak HTTP."""
+    """Between the nodes by HTTP, by gRPC and by mutual TLS, as in the floor; containers always
+    speak HTTP.
+    """
     for way in ways.WAYS:
         with TemporaryDirectory() as name:
             folder = Path(name)
@@ -487,7 +492,9 @@ def upload(asked: argparse.Namespace) -> Rows:
     ("what", "size", "gateway", "bare library", "share of it", "growth of the node's memory"),
 )
 def at_s3(asked: argparse.Namespace) -> Rows:
-    """Compare a node whose data is at S3 with the bare library, in turn; needs the server of `.ci/services.sh`."""
+    """Compare a node whose data is at S3 with the bare library, in turn; needs the server of
+    `.ci/services.sh`.
+    """
     with real.bucket() as place, TemporaryDirectory() as folder:
         file, key = Path(folder) / "table.csv", {"username": os.environ["BFIA_TEST_S3_KEY"]}
         write_table(file, int(asked.upload_gib * 2**30))
@@ -560,7 +567,9 @@ def beside(asked: argparse.Namespace) -> Rows:
     ("jobs", "succeeded", "tasks started twice", "jobs", "status_all p50", "status_all p99"),
 )
 def thousand(asked: argparse.Namespace) -> Rows:
-    """A thousand concurrent jobs: each ends and none starts anything twice, while the node answers."""
+    """A thousand concurrent jobs: each ends and none starts anything twice, while the node
+    answers.
+    """
     with two_nodes(by_process()) as (node, other):
         yield load.many(node, other, chain(1), 1000)
 

@@ -1,4 +1,6 @@
-"""Measures the channel: push at one node, pop at the other, beside a bare relay of the same way (`relay`)."""
+"""Measures the channel: push at one node, pop at the other, beside a bare relay of the same way
+(`relay`).
+"""
 
 import os
 import shutil
@@ -152,7 +154,9 @@ def passes(
     size: int,
     times: int,
 ) -> list[float]:
-    """Return the seconds from the begin of each push until its message is read; the reader waits already."""
+    """Return the seconds from the begin of each push until its message is read; the reader waits
+    already.
+    """
     block = os.urandom(min(size, PIECE))
     push, pop = Wire(ends.push, "push", ends.writes), Wire(ends.pop, "pop", ends.reads)
     seconds = []

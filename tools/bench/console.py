@@ -1,4 +1,6 @@
-"""What the console asks of a node with many jobs: each request of a page in Chromium, sent again and timed."""
+"""What the console asks of a node with many jobs: each request of a page in Chromium, sent again
+and timed.
+"""
 
 import gzip
 import statistics
@@ -57,7 +59,9 @@ def asked(
     url: str,
     page: str,
 ) -> list[str]:
-    """Return the paths that a first visit of a page asks for, until nothing further is asked for."""
+    """Return the paths that a first visit of a page asks for, until nothing further is asked
+    for.
+    """
     found: list[str] = []
 
     def note(route: Route) -> None:

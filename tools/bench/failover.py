@@ -11,7 +11,9 @@ from tests.e2e.two_gateways import shared_node
 
 
 def failover() -> float:
-    """Return the seconds from a gateway's death until the next task of its job runs, less the 2 s of this one."""
+    """Return the seconds from a gateway's death until the next task of its job runs, less the 2 s
+    of this one.
+    """
     with (
         TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         shared_node(Path(folder), f"bench_{os.getpid()}") as (first, _, host),

@@ -70,7 +70,9 @@ class Floor:
         self._client.close()
 
     def chain(self, tasks: int, network: str = NETWORK) -> float:
-        """Return the seconds that a chain of tasks at two parties takes, in a network of the daemon's."""
+        """Return the seconds that a chain of tasks at two parties takes, in a network of the
+        daemon's.
+        """
         began = time.perf_counter()
         with ThreadPoolExecutor(2) as pool:
             for i in range(tasks):
@@ -78,7 +80,9 @@ class Floor:
         return time.perf_counter() - began
 
     def together(self, tasks: int, at_once: int) -> float:
-        """Return the seconds of tasks at two parties on the host's network, so many containers concurrently."""
+        """Return the seconds of tasks at two parties on the host's network, so many containers
+        concurrently.
+        """
         began = time.perf_counter()
         with ThreadPoolExecutor(at_once) as pool:
             list(
@@ -90,7 +94,9 @@ class Floor:
         return time.perf_counter() - began
 
     def until_prepared(self) -> None:
-        """Wait until nodes have prepared what containers to come need, which would slow what is measured."""
+        """Wait until nodes have prepared what containers to come need, which would slow what is
+        measured.
+        """
         count, since = -1, time.monotonic()
         while time.monotonic() - since < _QUIET:
             found = len(self._client.api.containers(filters={"label": LABEL}))

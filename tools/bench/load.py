@@ -1,4 +1,7 @@
-"""Many tasks, many jobs, many concurrent clients: what one costs the other. Ratios of one run on one machine."""
+"""Many tasks, many jobs, many concurrent clients: what one costs the other.
+
+Ratios of one run on one machine.
+"""
 
 import copy
 import re
@@ -86,7 +89,9 @@ def asked_meanwhile(
     job_id: str,
     work: Callable[[], Any],
 ) -> tuple[Any, list[float]]:
-    """Do the work; return what it returns, and how long each question for a job's state took meanwhile, sorted."""
+    """Do the work; return what it returns, and how long each question for a job's state took
+    meanwhile, sorted.
+    """
     over = threading.Event()
     times: list[float] = []
 
@@ -143,8 +148,8 @@ def many(
 ) -> list[Any]:
     """Submit so many jobs of one task with 32 clients; wait until all are over at both nodes.
 
-    Return how many there were, how many succeeded, and how many runs and launches there were beyond one; the rate;
-    and how long each question for a job's state took meanwhile.
+    Return how many there were, how many succeeded, and how many runs and launches there were beyond
+    one; the rate; and how long each question for a job's state took meanwhile.
     """
     first = node.submit(body)
     until_over(node, first)
@@ -194,7 +199,9 @@ def copy_ended(
     job_id: str,
     count: int,
 ) -> None:
-    """Write an ended job so many times into the database of a stopped node, with its tasks, runs and timeline."""
+    """Write an ended job so many times into the database of a stopped node, with its tasks, runs
+    and timeline.
+    """
     url = f"sqlite:///{node.home / 'gateway.db'}"
     engine = sa.create_engine(url)
     with engine.begin() as connection:

@@ -1,4 +1,5 @@
-"""A node whose containers cost nothing: put before the command that serves it, it serves with a memory engine.
+"""A node whose containers cost nothing: put before the command that serves it, it serves with a
+memory engine.
 
 Containers end immediately, or with ``--until FILE`` when the file is there.
 """

@@ -1,4 +1,7 @@
-"""The container of the measurements: writes its outputs, reports SUCCESS and exits. Imports would cost more."""
+"""The container of the measurements: writes its outputs, reports SUCCESS and exits.
+
+Imports would cost more.
+"""
 
 import os
 import socket

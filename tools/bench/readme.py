@@ -1,4 +1,6 @@
-"""Writes the figures of one whole run into both READMEs and performance pages, between their two marks."""
+"""Writes the figures of one whole run into both READMEs and performance pages, between their two
+marks.
+"""
 
 # ruff: noqa: E501 (the lines of the pages)
 from collections.abc import Mapping, Sequence
@@ -49,7 +51,10 @@ def between(
     text: str,
     name: str,
 ) -> str:
-    """Return the page with the text between its marks. Raises `Missing` where they are not there."""
+    """Return the page with the text between its marks.
+
+    Raises `Missing` where they are not there.
+    """
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -1,8 +1,8 @@
 """The channel's floor: two bare applications that pass a message on, and store nothing.
 
-``python -m tools.bench.relay PORT INNER WAY FOLDER``: the first sends a push on to the port INNER of the second,
-which hands it to who waits in pop. Between the two it goes as the nodes' messages do: by HTTP while it arrives, by
-gRPC as one message, or by mutual TLS with the files in FOLDER.
+``python -m tools.bench.relay PORT INNER WAY FOLDER``: the first sends a push on to the port INNER
+of the second, which hands it to who waits in pop. Between the two it goes as the nodes' messages
+do: by HTTP while it arrives, by gRPC as one message, or by mutual TLS with the files in FOLDER.
 """
 
 import argparse

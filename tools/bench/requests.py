@@ -1,4 +1,6 @@
-"""Requests as fast as some clients can send them, by plain sockets: a client that parses would take the cores."""
+"""Requests as fast as some clients can send them, by plain sockets: a client that parses would take
+the cores.
+"""
 
 import socket
 import statistics
@@ -21,7 +23,9 @@ SECONDS = 3.0
 
 
 class Sent:
-    """What some clients measured, each sending its next request once the one before was answered."""
+    """What some clients measured, each sending its next request once the one before was
+    answered.
+    """
 
     def __init__(
         self,
@@ -106,7 +110,9 @@ def reads(
     rounds: int,
     clients: int = 8,
 ) -> tuple[float, float, float]:
-    """Return the rates of the bare path, of `status_all` of a job, and of the list of jobs: medians of rounds."""
+    """Return the rates of the bare path, of `status_all` of a job, and of the list of jobs: medians
+    of rounds.
+    """
     with bare(folder) as floor:
         asked = [
             (floor, f"{PATH}?job_id=job-1"),
@@ -125,7 +131,9 @@ def creates(
     rounds: int,
     clients: int,
 ) -> tuple[float, float]:
-    """Return the rate of `create_all` and its median seconds; ``over`` waits until a round's jobs have ended."""
+    """Return the rate of `create_all` and its median seconds; ``over`` waits until a round's jobs
+    have ended.
+    """
     found = []
     for _ in range(rounds):
         sent = Sent(node.operator, CREATE, clients, body)
@@ -136,7 +144,9 @@ def creates(
 
 
 def starts(node: Node, rounds: int) -> list[tuple[str, float]]:
-    """Return how long commands take from start to end; the first, of an empty program, is the floor."""
+    """Return how long commands take from start to end; the first, of an empty program, is the
+    floor.
+    """
     main = [sys.executable, "-m", "gateway.cli.main"]
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],

@@ -1,4 +1,7 @@
-"""Measures a running node, its storage and its links to peers: ``python -m tools.bench.running_node``."""
+"""Measures a running node, its storage and its links to peers:
+
+``python -m tools.bench.running_node``.
+"""
 
 import argparse
 import os

@@ -1,4 +1,6 @@
-"""What a signature costs a control request: to make it, and to check it with its nonce kept in the database."""
+"""What a signature costs a control request: to make it, and to check it with its nonce kept in the
+database.
+"""
 
 import statistics
 import time

@@ -1,4 +1,6 @@
-"""Many jobs in progress together on three gateways of a node with one MariaDB: what each costs, and what grows."""
+"""Many jobs in progress together on three gateways of a node with one MariaDB: what each costs, and
+what grows.
+"""
 
 import sys
 import time
@@ -37,7 +39,8 @@ _WRITES = ("Com_insert", "Com_update", "Com_delete")
 def soak(job: dict[str, Any], counts: Sequence[int]) -> Iterator[list[str]]:
     """Yield a row for each number of jobs in progress, counted up; then all of them end, each once.
 
-    ``job``: one task at two roles of this node. Its containers are the memory engine's and stay until the end.
+    ``job``: one task at two roles of this node. Its containers are the memory engine's and stay
+    until the end.
     """
     with TemporaryDirectory() as folder:
         end = Path(folder) / "end"

@@ -1,4 +1,7 @@
-"""The reference vendor: ``timed_vendor.py FOLDER CODE`` writes when each of its calls of the channel was made."""
+"""The reference vendor:
+
+``timed_vendor.py FOLDER CODE`` writes when each of its calls of the channel was made.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Measures what the channel takes of a training: jobs of the reference vendor, each of its calls timed."""
+"""Measures what the channel takes of a training: jobs of the reference vendor, each of its calls
+timed.
+"""
 
 import json
 import random
@@ -18,7 +20,9 @@ def trainings(
     rows: int,
     columns: int,
 ) -> Iterator[Row]:
-    """Yield component, seconds, seconds within the channel and messages of each task at three nodes."""
+    """Yield component, seconds, seconds within the channel and messages of each task at three
+    nodes.
+    """
     home.joinpath("calls").mkdir()
     line = [
         VENDOR_COMMAND[0],
@@ -71,8 +75,9 @@ def made_up(
 def measured(folder: Path) -> Iterator[Row]:
     """Yield the figures of each task whose parties wrote their calls into a folder.
 
-    A message takes the channel's time while its sender waits for the push, and from then until its reader, who has
-    asked for it, has it. These are added up, so that of messages that pass at the same time both count.
+    A message takes the channel's time while its sender waits for the push, and from then until its
+    reader, who has asked for it, has it. These are added up, so that of messages that pass at the
+    same time both count.
     """
     tasks: defaultdict[str, list[Any]] = defaultdict(list)
     for file in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime):

@@ -29,7 +29,9 @@ def write_table(file: Path, size: int) -> int:
 
 
 def peak_growth(node: Node, work: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what the work gives, and by how many bytes the node's resident memory grew at most meanwhile."""
+    """Return what the work gives, and by how many bytes the node's resident memory grew at most
+    meanwhile.
+    """
     before = resident(node)
     peak = before
     over = threading.Event()

@@ -1,7 +1,8 @@
-"""``make chaos``: every fault in every phase of a job, on two real nodes, with processes and with Docker.
+"""``make chaos``: every fault in every phase of a job, on two real nodes, with processes and with
+Docker.
 
-Then those of a node that is two gateways. SEED= for the order, COUNT= how many with each engine. ENGINE=k8s and
-ENGINE=swarm are in the clusters that .ci/services.sh starts.
+Then those of a node that is two gateways. SEED= for the order, COUNT= how many with each engine.
+ENGINE=k8s and ENGINE=swarm are in the clusters that .ci/services.sh starts.
 """
 
 import argparse

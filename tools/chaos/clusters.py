@@ -1,7 +1,8 @@
-"""The containers of the trials in the suite's Kubernetes or Swarm, and what happens to such clusters.
+"""The containers of the trials in the suite's Kubernetes or Swarm, and what happens to such
+clusters.
 
-The nodes reach the cluster's managers through a cable that a trial cuts. The machine that tests may take away is
-the world's own as long as that lasts.
+The nodes reach the cluster's managers through a cable that a trial cuts. The machine that tests may
+take away is the world's own as long as that lasts.
 """
 
 import contextlib
@@ -237,7 +238,9 @@ class Pods(Cluster):
         }
 
     def left(self) -> list[str]:
-        """In a brief trial without pods that are about to go, for which old kubelets take half a minute."""
+        """In a brief trial without pods that are about to go, for which old kubelets take half a
+        minute.
+        """
         found = [
             (kind, self._client.list(kind, labels={RUN: exists()})) for kind in (Job, Pod, Secret)
         ]
@@ -352,7 +355,9 @@ class Tasks(Cluster):
         }
 
     def left(self) -> list[str]:
-        """Return services and networks, and containers of machines that know nothing of their service."""
+        """Return services and networks, and containers of machines that know nothing of their
+        service.
+        """
         manager = self._clients[0]
         ours = [f"{INSTALLATION}={one}" for one in self.installations]
         found: list[Any] = []

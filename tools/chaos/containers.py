@@ -1,4 +1,6 @@
-"""The containers of the trials: processes of this machine, or those of a Docker daemon that a trial may kill."""
+"""The containers of the trials: processes of this machine, or those of a Docker daemon that a trial
+may kill.
+"""
 
 import contextlib
 import os
@@ -60,7 +62,9 @@ class Containers(ABC):
         return ()
 
     def started(self) -> list[str]:
-        """Return one name per start: task, role, in an image also the attempt, and what tells it from others."""
+        """Return one name per start: task, role, in an image also the attempt, and what tells it
+        from others.
+        """
         return sorted(path.name for path in self._register.iterdir())
 
     def forget(self) -> None:

@@ -1,6 +1,8 @@
-"""One node that is two gateways on one database and one storage folder; faults that meet one of them, or both.
+"""One node that is two gateways on one database and one storage folder; faults that meet one of
+them, or both.
 
-A frozen gateway is the hard one: it wakes up in the middle of whatever it was at, and others may have given it up.
+A frozen gateway is the hard one: it wakes up in the middle of whatever it was at, and others may
+have given it up.
 """
 
 import itertools
@@ -108,7 +110,9 @@ def may_end(
     phase: str,
     pair: Pair,
 ) -> dict[str, tuple[str, ...]]:
-    """Return how a job may end because of such a fault, and for which reasons; none named: for any."""
+    """Return how a job may end because of such a fault, and for which reasons; none named: for
+    any.
+    """
     ends: dict[str, tuple[str, ...]] = {"STOPPED": ()} if phase == "stopping" else {"SUCCEEDED": ()}
     if phase == "creating":
         ends["REJECTED"] = ()

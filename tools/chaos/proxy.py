@@ -1,7 +1,7 @@
 """A proxy between two nodes on loopback that does to requests what networks do.
 
-It reads whole HTTP messages, so that a fault hits at a chosen place: before the request arrives, after it was
-answered, in the middle of the answer.
+It reads whole HTTP messages, so that a fault hits at a chosen place: before the request arrives,
+after it was answered, in the middle of the answer.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ class Weather:
 class Proxy:
     """Listens on a port of its own and passes requests on to another. Runs in a thread of its own.
 
-    With several it takes them in turn, as a load balancer does, and leaves out one that takes no connection.
+    With several it takes them in turn, as a load balancer does, and leaves out one that takes no
+    connection.
     """
 
     def __init__(self, host: str, *ports: int) -> None:
@@ -51,7 +52,9 @@ class Proxy:
         self._server: Any = None
         self._tasks: set[asyncio.Task[None] | None] = set()
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
-        """not the writers: one that still has to send outlives its writer, and the loop keeps it until then"""
+        """not the writers: one that still has to send outlives its writer, and the loop keeps it
+        until then
+        """
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Proxy":
@@ -106,7 +109,9 @@ class Proxy:
         return self._kept(reader, writer)
 
     async def _kept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve; the loop itself does not keep a task whose connections have ended from the garbage collector."""
+        """Serve; the loop itself does not keep a task whose connections have ended from the garbage
+        collector.
+        """
         self._tasks.add(task := asyncio.current_task())
         try:
             await self._serve(reader, writer)
@@ -208,7 +213,9 @@ class Proxy:
         return await self._well(request.replace(b"Signature=", b"Signature=0"), writer)
 
     async def _blackhole(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Take everything and answer nothing until the weather changes; then the connection is dead."""
+        """Take everything and answer nothing until the weather changes; then the connection is
+        dead.
+        """
         weather = self.weather
         while self.weather is weather:
             await asyncio.sleep(0.05)
@@ -219,7 +226,8 @@ class Proxy:
 async def _message(reader: asyncio.StreamReader, *, has_body: bool = True) -> bytes | None:
     """Read one request or answer whole; None at the end of the connection.
 
-    ``has_body``: False for the answer to HEAD, whose headers give the length of a body that does not come.
+    ``has_body``: False for the answer to HEAD, whose headers give the length of a body that does
+    not come.
     """
     try:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,6 @@
-"""One trial: a job, a phase of it, a fault in that phase; and what must hold afterwards, whatever happened."""
+"""One trial: a job, a phase of it, a fault in that phase; and what must hold afterwards, whatever
+happened.
+"""
 
 import contextlib
 import threading
@@ -85,7 +87,9 @@ def all_trials(
 
 
 def sample(seed: int, engine: str) -> list[Trial]:
-    """Return brief trials in a cluster, one of each fault that may meet it and one of a gateway that is killed."""
+    """Return brief trials in a cluster, one of each fault that may meet it and one of a gateway
+    that is killed.
+    """
     return [
         Trial(*one, seed * 1000 + i, brief=True) for i, one in enumerate(clusters.SAMPLE[engine])
     ]
@@ -116,7 +120,9 @@ def _through(
     trial: Trial,
     flow: str,
 ) -> str:
-    """Bring a job into the phase, let the fault act and pass; return the job's id, empty where there is none."""
+    """Bring a job into the phase, let the fault act and pass; return the job's id, empty where
+    there is none.
+    """
     random = Random(trial.seed)
     lasts = LASTS | ({"a": 600.0} if trial.phase == "stopping" else {})
     body = job_of(

@@ -1,9 +1,10 @@
-"""Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for their storage.
+"""Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for
+their storage.
 
 The guest's may be two gateways, which the host reaches in turn.
 
-With Docker the daemon is the world's own too, and everything is in its network namespace. A Kubernetes or a Swarm
-is that of the suite.
+With Docker the daemon is the world's own too, and everything is in its network namespace. A
+Kubernetes or a Swarm is that of the suite.
 """
 
 import contextlib
@@ -173,7 +174,9 @@ def within(
     work: Callable[[World], X],
     paired: bool = False,
 ) -> X:
-    """Build a world of that engine, do the work in it, and end it; ``paired``: the guest is two gateways."""
+    """Build a world of that engine, do the work in it, and end it; ``paired``: the guest is two
+    gateways.
+    """
     if engine == "process":
         with _built(home, Processes(home / "register"), None, paired) as world:
             return work(world)

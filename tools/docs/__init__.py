@@ -1,4 +1,7 @@
-"""Pages that follow from the code: settings, reasons, endpoints. ``python -m tools.docs`` writes them."""
+"""Pages that follow from the code: settings, reasons, endpoints.
+
+``python -m tools.docs`` writes them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -13,7 +16,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def translated(text: str, language: str) -> str:
-    """Return a text of the code in a language. Raises `LookupError` where `gateway/language` has none."""
+    """Return a text of the code in a language.
+
+    Raises `LookupError` where `gateway/language` has none.
+    """
     if language == "en" or not text:
         return text
     if text not in _chinese():

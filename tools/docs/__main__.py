@@ -1,4 +1,7 @@
-"""Writes what follows from the code, pages of ``docs`` and the Python client's types: ``make docs``."""
+"""Writes what follows from the code, pages of ``docs`` and the Python client's types:
+
+``make docs``.
+"""
 
 from collections.abc import Callable
 from functools import partial

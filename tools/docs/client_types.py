@@ -59,7 +59,9 @@ _EMPTY = {
 
 
 def module() -> str:
-    """Return the module: the schemas of the responses that the client reads, and those that these are made of."""
+    """Return the module: the schemas of the responses that the client reads, and those that these
+    are made of.
+    """
     schemas = described()["operator"]["components"]["schemas"]
     names = {_NAMES.get(schema, schema): schema for schema in schemas}
     wanted = sorted(used() & names.keys())
@@ -145,7 +147,9 @@ def _class(
 
 
 def _empty(kind: str) -> str:
-    """Return the default of a field that an older node may not know; objects and times have none."""
+    """Return the default of a field that an older node may not know; objects and times have
+    none.
+    """
     of = "None" if kind.endswith("None") else kind
     if of.startswith(("list[", "dict[")):
         return f" = Field(default_factory={of[:4]})"

@@ -72,7 +72,9 @@ def page(language: str) -> str:
 
 
 def paths(listener: str) -> list[tuple[str, str, str, str]]:
-    """Return (method, path, summary, parameters) of everything that a listener describes, by path."""
+    """Return (method, path, summary, parameters) of everything that a listener describes, by
+    path.
+    """
     found = [
         (method.upper(), path, str(operation.get("summary", "")), _query(path, method, operation))
         for path, methods in described()[listener]["paths"].items()
@@ -105,7 +107,9 @@ def _roles(
 
 @cache
 def described() -> dict[str, Any]:
-    """Return the OpenAPI documents of a node that serves everything, by listener; nothing of it is started."""
+    """Return the OpenAPI documents of a node that serves everything, by listener; nothing of it is
+    started.
+    """
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         home = Path(folder)
         any_port = {"bind": "127.0.0.1:0"}
