@@ -1,6 +1,4 @@
-"""``/api/v1`` about the node itself: reasons in the reader's language, storages, certificates, its
-invitation.
-"""
+"""``/api/v1`` about the node: error reasons, storages, certificates and its invitation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,13 +162,15 @@ def storages(services: _Services) -> Response:
     _CERTIFICATES,
 )
 def ends(services: _Services) -> Response:
-    """Of several in one file the one that ends first, of authorities the last. The soonest first.
+    """One entry per file, sorted by expiry. A file of several certificates has the earliest expiry,
+    a file of authorities the latest.
 
-    Of the listener's, what it serves; ``cause`` says so where the file is another one by now.
+    The listener's entry describes the certificate that is being served; ``cause`` says so if the
+    file has been replaced since then.
     """
     now = services.clock()
     expiries = [*_expiries_of_routes(services.routes), *_expiries_of_listener(services.settings)]
-    expiries.sort(key=lambda expiry_and_cause: expiry_and_cause[0].ends)
+    expiries.sort(key=_end)
     entries = [
         {
             "where": expiry.path,
@@ -205,18 +205,23 @@ def words(
     services: _Services,
     body: Annotated[Invited, Body(openapi_examples=_ACCEPTING)],
 ) -> Response:
-    """The words stand for both invitations; to accept one, add its route with the keys."""
-    own = _own_invitation(services.settings, body.address)
-    partner = parse_invitation(body.invitation, own["node"])
+    """The words are derived from both invitations. To accept one, add a route with its keys."""
+    invitation_here = _own_invitation(services.settings, body.address)
+    partner = parse_invitation(body.invitation, invitation_here["node"])
     table = services.routes.table
     return Reply(
         {
             **partner,
-            "words": six_words(own, partner),
+            "words": six_words(invitation_here, partner),
             "version": table.version,
             "has_route": partner["node"] in table.routes,
         }
     )
+
+
+def _end(expiry_and_cause: tuple[certificates.Expiry, str]) -> datetime:
+    expiry, _ = expiry_and_cause
+    return expiry.ends
 
 
 def _remote_entry(
@@ -224,6 +229,7 @@ def _remote_entry(
     remote: Remote,
     failure: StorageFailed | None,
 ) -> dict[str, Any]:
+    """Return what the API says of a storage; ``failure``: of the last access, None if it worked."""
     cause = ""
     if failure is not None:
         cause = f"{failure.reason}: {failure.message}"
@@ -237,6 +243,7 @@ def _remote_entry(
 
 
 def _expiries_of_routes(routes: LiveRoutes) -> Iterator[tuple[certificates.Expiry, str]]:
+    """Yield the expiries of the certificates in enabled routes, each with an empty cause."""
     for route in routes.table.routes.values():
         if route.enabled:
             for expiry in certificates.expiries(route.identity, f"routes.{route.node}"):
@@ -244,8 +251,9 @@ def _expiries_of_routes(routes: LiveRoutes) -> Iterator[tuple[certificates.Expir
 
 
 def _expiries_of_listener(settings: Settings) -> Iterator[tuple[certificates.Expiry, str]]:
-    """Yield the ends of the certificates that the listener for peers serves, each with the cause of
-    a difference.
+    """Yield the expiries of the certificates that the listener for peers serves.
+
+    The text with each is empty, or says that the file has been replaced since it was loaded.
     """
     tls = settings.listen.peer.tls
     if tls is None:

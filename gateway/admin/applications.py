@@ -23,8 +23,8 @@ from gateway.admin.deps import (
     Paths,
     Reply,
     Why,
-    named,
-    noted,
+    author_of,
+    record_change,
     service,
     shape,
 )
@@ -59,7 +59,7 @@ Jobs = Annotated[
 
 
 class Applying(Input):
-    """What this node applies for."""
+    """An application of this node to a partner."""
 
     kind: Kind = Field(description="contract, dataset, project, flow or model")
     partner: NodeId = Field(
@@ -102,7 +102,7 @@ class Applying(Input):
 
 
 class Deciding(Why):
-    """How a person decides; what is left out stays as it was applied for."""
+    """The terms of an approval; omitted fields stay as applied for."""
 
     expires_at: Until
     jobs: Jobs
@@ -210,7 +210,7 @@ async def apply(
         return services.applications.ask(services.compose(body), body.key)
 
     application = await anyio.to_thread.run_sync(work, limiter=services.limiter)
-    noted(request, None, _summary(application))
+    record_change(request, None, _summary(application))
     return Reply(_fields(services, application))
 
 
@@ -229,7 +229,7 @@ def approve(
     }
     changes = {name: value for name, value in fields.items() if value is not None}
     before, after = services.applications.decide(
-        application, True, named(request, OPERATOR), body.reason, **changes
+        application, True, author_of(request, OPERATOR), body.reason, **changes
     )
     return _changed(request, services, before, after, body.reason)
 
@@ -242,7 +242,7 @@ def reject(
     body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
 ) -> Response:
     before, after = services.applications.decide(
-        application, False, named(request, OPERATOR), body.reason
+        application, False, author_of(request, OPERATOR), body.reason
     )
     return _changed(request, services, before, after, body.reason)
 
@@ -254,11 +254,12 @@ def terminate(
     application: OneNumber,
     body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
 ) -> Response:
-    """A contract disables the partner's route, a dataset's grant is revoked; the partner is
-    notified.
+    """Ending a contract disables the partner's route, ending the use of a dataset revokes the grant.
+
+    The partner is notified.
     """
     before, after = services.applications.terminate(
-        application, named(request, OPERATOR), body.reason
+        application, author_of(request, OPERATOR), body.reason
     )
     return _changed(request, services, before, after, body.reason)
 
@@ -326,7 +327,7 @@ def _changed(
 ) -> Response:
     """Set the line of a change for the audit log, and return the application after it."""
     summary = _summary(after)
-    noted(
+    record_change(
         request,
         {**summary, "status": str(before.status)},
         {**summary, "status": str(after.status)},

@@ -20,9 +20,9 @@ from gateway.admin.deps import (
     Reply,
     View,
     Why,
-    named,
-    noted,
+    author_of,
     paged,
+    record_change,
     shape,
 )
 from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
@@ -48,9 +48,9 @@ _DATASET = "/datasets/{namespace}/{name}"
 
 
 class Granting(Why):
-    """Until when a node may use a dataset:
+    """How long a node may use a dataset.
 
-    `expires_at`, or `days` from now, or neither: until revoked.
+    Until `expires_at`, for `days` from now, or with neither of them until the grant is revoked.
     """
 
     expires_at: AwareDatetime | None = Field(
@@ -74,7 +74,7 @@ class Granting(Why):
         return self
 
     def until(self, now: datetime) -> datetime | None:
-        """Return when the grant expires; None: never."""
+        """Return the time at which the grant expires; None if it does not expire."""
         if self.expires_at is not None:
             return self.expires_at.astimezone(UTC)
         if self.days is not None:
@@ -93,11 +93,11 @@ class Publishing(Why):
 
 
 class Editing(Edit, Why):
-    """What to change; what is left out stays."""
+    """Changes of a dataset; omitted fields stay unchanged."""
 
 
 class Registering(Registration, Why):
-    """A table that is registered where it lies, and what it is to be called."""
+    """A table in one of the node's storages, and its name as a dataset."""
 
 
 def _editable(dataset: Dataset) -> dict[str, Any]:
@@ -354,9 +354,7 @@ def router(
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
-        """The first page also has the tables in the storages that were neither uploaded nor
-        registered.
-        """
+        """The first page also lists the tables in the storages that are no datasets yet."""
         records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
         page = page_of("datasets", records, _key, after, limit, _brief)
         unrecorded = UnregisteredTables([], [])
@@ -381,7 +379,7 @@ def router(
         (DATASET_CHANGED).
         """
         dataset = datasets.register(body)
-        noted(
+        record_change(
             request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason
         )
         warnings = [*dataset.warnings, *warnings_of(storage, dataset)]
@@ -399,11 +397,9 @@ def router(
         at: Table,
         body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing(),
     ) -> Response:
-        """The file `metadata` beside the data changes with it; the data stays, and a new match id
-        is checked.
-        """
+        """The dataset's file `metadata` is rewritten, its data is not. A new match id is checked."""
         before, after = datasets.edit(at, body)
-        noted(request, _editable(before), _editable(after), body.reason)
+        record_change(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
 
     @paths("GET", f"{_DATASET}/preview", "The first rows of a dataset", _PREVIEW)
@@ -443,10 +439,10 @@ def router(
         if_range: IfRange = "",
         want: WantDigest = "",
     ) -> Response:
-        """One table with one header, or one file of Parquet. The whole has its sha256, a range
-        (206) has none.
+        """One table with one header, or one file of Parquet.
 
-        That of several partitions, or of what was registered where it lies, has to be asked for.
+        A complete response (200) has the sha256 in its headers, a range (206) does not. For
+        datasets of several partitions, and for registered ones, the request has to ask for it.
         """
         dataset = datasets.get(at)
         if dataset.format == PARQUET and dataset.partitions > 1:
@@ -468,7 +464,9 @@ def router(
         disabled: bool,
     ) -> Response:
         before, after = datasets.switch(at, disabled=disabled)
-        noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
+        record_change(
+            request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason
+        )
         return Reply(_brief(after))
 
     @paths("POST", f"{_DATASET}/disable", "Take a dataset out of use for jobs", _brief.model)
@@ -477,8 +475,8 @@ def router(
         at: Table,
         body: Reason = Why(),
     ) -> Response:
-        """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those
-        here starts.
+        """New jobs that name it are refused with DATASET_DISABLED; jobs under way start no further
+        run with it.
         """
         return switch(request, at, body, disabled=True)
 
@@ -497,7 +495,9 @@ def router(
         reason: str,
     ) -> Response:
         before, after = datasets.publish(at, nodes)
-        noted(request, {"published": before.published}, {"published": after.published}, reason)
+        record_change(
+            request, {"published": before.published}, {"published": after.published}, reason
+        )
         return Reply(full(after))
 
     @paths("PUT", f"{_DATASET}/published", "Let partners see name, columns and count", full_model)
@@ -506,9 +506,9 @@ def router(
         at: Table,
         body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing(),
     ) -> Response:
-        """Partners with a contract see it, all or those that are named, and may apply for its use.
+        """All partners with a contract, or only the named ones, see it and may apply for its use.
 
-        Never rows.
+        They never see rows.
         """
         return set_published(request, at, body.nodes or ["*"], body.reason)
 
@@ -523,10 +523,10 @@ def router(
         shape("DeletedDataset", deleted=_brief.model),
     )
     def delete(request: Request, at: Table) -> Response:
-        """Of a table that was registered where it lies this deletes the entry; its files stay."""
+        """A registered table keeps its files: only its entry is deleted."""
         grants = [show_grant(grant) for grant in sharing.grants.of(at)]
         deleted = _brief(sharing.delete(at))
-        noted(request, {**deleted, "grants": grants}, None)
+        record_change(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
 
     @paths(
@@ -577,16 +577,14 @@ def router(
         before, after = sharing.grant(
             at,
             node,
-            named(request, OPERATOR),
+            author_of(request, OPERATOR),
             body.reason,
             body.until(clock()),
             refusal,
         )
         new = show_grant(after)
-        old = None
-        if before is not None:
-            old = show_grant(before)
-        noted(request, old, new, body.reason)
+        old = None if before is None else show_grant(before)
+        record_change(request, old, new, body.reason)
         return Reply({**new, "warnings": warnings})
 
     @paths(
@@ -601,8 +599,8 @@ def router(
         node: Partner,
     ) -> Response:
         """It stays on record: a dataset does not become open to all by its last revocation."""
-        before, after = sharing.revoke(at, node, named(request, OPERATOR))
-        noted(request, show_grant(before), show_grant(after))
+        before, after = sharing.revoke(at, node, author_of(request, OPERATOR))
+        record_change(request, show_grant(before), show_grant(after))
         return Reply(show_grant(after))
 
     return paths.router
@@ -613,14 +611,14 @@ def _grant_key(grant: Grant) -> tuple[str, str, str]:
 
 
 def _route_warnings(node: str, nodes_with_route: Iterable[str]) -> list[str]:
-    """Return a warning for a node without a route here."""
+    """Return a warning for a node without a route here; an empty list for one with a route."""
     nodes = list(nodes_with_route)
     if node in nodes:
         return []
     similar = near(node, nodes, _SIMILAR)
-    hint = (
-        f"did you mean {similar}?" if similar else "bfia-gateway route list shows the known ones;"
-    )
+    hint = "bfia-gateway route list shows the known ones;"
+    if similar:
+        hint = f"did you mean {similar}?"
     return [
         f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or "
         "force it"

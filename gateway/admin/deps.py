@@ -1,8 +1,7 @@
-"""Shared by the routers of ``/api/v1``: services, models of responses, common parameters, and the
-audit.
+"""Shared by the routers of ``/api/v1``: services, models of responses, parameters and the audit.
 
-Handlers return records and plain data as they are; the ``response_model`` of each path describes
-them.
+Handlers return records and plain data unchanged; the ``response_model`` of each path only
+describes them in the API's documentation.
 """
 
 import json
@@ -48,7 +47,7 @@ from gateway.store.serialization import dumps
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 
-OPERATOR = "operator"  # the author of changes where no token is needed
+OPERATOR = "operator"  # the author of changes at a node that requires no tokens
 API = "/api/v1"
 Object = dict[str, Any]
 S = TypeVar("S")
@@ -85,9 +84,7 @@ def provide(app: FastAPI, *services: object) -> None:
 
 
 def service(kind: type[S]) -> Callable[[Request], Awaitable[S]]:
-    """Return the dependency of a handler on the service of a class that `provide` gave the
-    application.
-    """
+    """Return a FastAPI dependency: the service of this class that was passed to `provide`."""
 
     async def find(request: Request) -> S:
         services: Mapping[type, Any] = request.app.state.services
@@ -116,13 +113,19 @@ class Reply(JSONResponse):
 
 
 def shape(name: str, /, **fields: Any) -> type[BaseModel]:
-    """Return the model of a response: a type per field, ``[type]`` for a list; further fields may
-    come with it.
+    """Return the model of a response; ``fields`` have a type each, ``[type]`` for a list.
+
+    A response may have further fields.
     """
-    types: dict[str, Any] = {}
-    for field, kind in fields.items():
-        types[field] = GenericAlias(list, tuple(kind)) if isinstance(kind, list) else kind
+    types = {field: _field_type(kind) for field, kind in fields.items()}
     return create_model(name, **types)
+
+
+def _field_type(kind: Any) -> Any:
+    """Return the type of a field; a list of one type stands for the type of such a list."""
+    if isinstance(kind, list):
+        return GenericAlias(list, tuple(kind))
+    return kind
 
 
 class View:
@@ -138,7 +141,7 @@ class View:
         /,
         **fields: Any,
     ) -> None:
-        """Take a type or a pair of type and function per field; those of ``base`` come first."""
+        """Take a type, or a pair of type and function, per field; fields of ``base`` come first."""
         self.types: dict[str, Any] = {}
         self._readers: dict[str, Callable[[Any], Any]] = {}
         if base is not None:
@@ -160,15 +163,17 @@ class View:
 def paged(
     name: str,
     line: Any,
-    **more: Any,
+    **page_fields: Any,
 ) -> type[BaseModel]:
-    """Return the model of a page of a list: its name, the model of an entry, and further fields of
-    the page.
+    """Return the model of a page of a list.
+
+    ``name``: the field with the entries; ``line``: the model of an entry; ``page_fields``: types
+    of the page's further fields.
     """
     following = Annotated[str | None, Field(description=_FOLLOWING)]
     return shape(
         f"{name.title()}Page",
-        **more,
+        **page_fields,
         **{name: [line]},
         total=int,
         next=following,
@@ -261,10 +266,9 @@ class Paths:
     ) -> Callable[[DecoratedCallable], DecoratedCallable]:
         """Return the decorator of a path's handler.
 
-        - ``model``: of its response, if that is JSON
-        - ``options``: of `APIRouter.api_route`; ``name`` is the first part of the operation's id in
-          the API's
-          description, by default the handler's name
+        - ``model``: the model of its response, if that is JSON
+        - ``options``: passed to `APIRouter.api_route`. The option ``name``, by default the
+          handler's name, becomes the first part of the operation's id in the OpenAPI document.
         """
         return self.router.api_route(
             path,
@@ -276,23 +280,26 @@ class Paths:
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
-    """Return the declaration of a response other than JSON: text, or bytes with
-    ``format="binary"``.
+    """Return the declaration of a response that is not JSON.
+
+    ``kinds`` are its media types; ``schema`` is empty for text, ``format="binary"`` for bytes.
     """
     body = {"schema": {"type": "string", **schema}}
     return {200: {"content": dict.fromkeys(kinds, body)}}
 
 
 def among(words: Iterable[str]) -> AfterValidator:
-    """Return the check of a query parameter that lists some of these words, with commas and in any
-    case.
+    """Return the validator of a query parameter that lists some of these words.
+
+    The parameter may be repeated, or separate words by commas; case does not matter.
     """
     by_upper_case = {word.upper(): word for word in words}
 
     def check(texts: Sequence[str]) -> list[str]:
         listed = [word.strip().upper() for text in texts for word in text.split(",")]
         chosen = [word for word in listed if word]
-        if not by_upper_case.keys() >= set(chosen):
+        has_unknown_word = not by_upper_case.keys() >= set(chosen)
+        if has_unknown_word:
             raise ValueError(f"must be among {', '.join(by_upper_case.values())}")
         return [by_upper_case[word] for word in chosen]
 
@@ -312,14 +319,15 @@ Number = Annotated[int, Field(ge=0, le=_LARGEST_NUMBER)]  # of a version, a revi
 AfterNumber = Annotated[Number | None, Query(description=_NEXT_PAGE)]
 AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
 
+# Moments outside of these limits cannot be converted to every time zone, or to a timestamp.
 _EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9998, 1, 1, tzinfo=UTC)
 
 
 def _parse_moment(text: str) -> datetime | None:
-    """Read a date, or date and time, in UTC if it names no zone; None for an empty text.
+    """Parse a date, or date and time, in UTC if it names no zone; return None for an empty text.
 
-    Raises `ValueError`.
+    Raises `ValueError`, also for moments outside of the limits.
     """
     if not text:
         return None
@@ -344,7 +352,10 @@ Until = Annotated[_Moment, Query(description="only before that")]
 
 
 async def only_known(request: Request) -> None:
-    """Refuse query parameters that a path of ours does not have. Raises `Invalid`."""
+    """Refuse query parameters that a path of ``/api/v1`` does not have. Raises `Invalid`.
+
+    Paths of the standard ignore unknown parameters.
+    """
     if not request.scope["path"].startswith(f"{API}/"):
         return
     parameters = set(_parameter_names(request.scope["route"].dependant))
@@ -358,6 +369,7 @@ def _unknown_parameter(
     name: str,
     parameters: Collection[str],
 ) -> Problem:
+    """Return the refusal of a parameter; ``parameters``: the names that the path has."""
     hint = "this path has none"
     if parameters:
         hint = f"this path knows {', '.join(sorted(parameters))}"
@@ -370,17 +382,18 @@ def _unknown_parameter(
 
 
 def _parameter_names(dependant: Dependant) -> Iterator[str]:
+    """Yield the query parameters of a path, including its dependencies' ones."""
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _parameter_names(inner)
 
 
-def named(request: Request, otherwise: str) -> str:
-    """Return the name of the request's token; without tokens, the name in the request."""
+def author_of(request: Request, otherwise: str) -> str:
+    """Return the person that the request's token names; ``otherwise`` if no token is required."""
     return str(getattr(request.state, "operator", "") or otherwise)
 
 
-def noted(
+def record_change(
     request: Request,
     before: Any,
     after: Any,
@@ -388,10 +401,10 @@ def noted(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Set what the audit log records of a change: the values before and after, None for a value
-    that did not exist.
+    """Set what the audit log will record of this request.
 
-    Of a dry run, only that it was one.
+    ``before`` and ``after``: the values around the change, None for one that did not exist. Of a
+    dry run the log records only that it was one.
     """
     if dry_run:
         request.state.audit = {"dry_run": True}

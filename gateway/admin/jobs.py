@@ -30,10 +30,10 @@ from gateway.admin.deps import (
     Until,
     View,
     among,
+    author_of,
     content,
-    named,
-    noted,
     paged,
+    record_change,
     shape,
 )
 from gateway.admin.job_view import SHOWN, VIEWED, approval_of, archived, job_in_full, pieces_here
@@ -252,7 +252,7 @@ class ParametersOrder(Input):
 
 
 class CancelWaiting(Input):
-    """Which jobs to cancel: all of which nothing runs yet."""
+    """The body of a request to cancel all jobs that have no run yet."""
 
     dry_run: bool = False
 
@@ -306,7 +306,7 @@ def router(
         after: Annotated[AfterText, AfterValidator(_is_place)] = "",
         limit: Limit = 100,
     ) -> Response:
-        """``sides``: what this node is to the job. ``since``, ``until``: when it was created."""
+        """``sides``: this node's parts in the job. ``since``, ``until``: time of its creation."""
         conditions = JobFilter(status, outcome, flow_id, partner, since, until)
         jobs = page(store, conditions, limit, _place(after))
         following = None
@@ -322,7 +322,7 @@ def router(
 
     @paths("GET", "/jobs/{job_id}/timeline", "All that happened to a job", _TIMELINE)
     def timeline(job_id: str) -> Response:
-        """Also of a job that was deleted here, of which only that is left."""
+        """A deleted job still has its timeline."""
         entries = store.timeline(job_id)
         if not entries and not is_known(store, job_id):
             raise NotFound(
@@ -366,14 +366,16 @@ def router(
         body: Annotated[ParametersOrder, Body(examples=[_OTHERS])],
     ) -> Response:
         version = services.coordinator.amend(job_id, body.parameters, body.reason)
-        noted(request, None, {"version": version, "parameters": body.parameters}, body.reason)
+        record_change(
+            request, None, {"version": version, "parameters": body.parameters}, body.reason
+        )
         return Reply({"job_id": job_id, "version": version})
 
     @paths("GET", "/approvals", "Jobs here that wait for a person", _APPROVALS)
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
         """The oldest first.
 
-        ``tasks``: what would run here, of which image, and which dataset it would read.
+        ``tasks``: the runs at this node that approval would allow, with their images and datasets.
         """
 
         def asked(local: LocalJob) -> dict[str, Any]:
@@ -390,15 +392,17 @@ def router(
         approve: bool,
     ) -> Response:
         before = store.local_jobs.find(job_id)
-        person = named(request, "")
+        person = author_of(request, "")
         submitters = map(person_of, services.coordinator.submitters(job_id))
         if approve and person and person_of(person) in submitters:
             text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
-        by = named(request, decision.by) or "an operator"
+        by = author_of(request, decision.by) or "an operator"
         local, is_new = services.participant.decide(job_id, approve, by, decision.reason)
         after = {"local_status": str(local.status)}
-        noted(request, {"local_status": before and str(before.status)}, after, decision.reason)
+        record_change(
+            request, {"local_status": before and str(before.status)}, after, decision.reason
+        )
         return Reply(
             {
                 "job_id": job_id,
@@ -434,7 +438,7 @@ def router(
         if job is not None:
             before = job.suspended is not None
         services.coordinator.suspend(job_id, on)
-        noted(request, {"suspended": before}, {"suspended": on})
+        record_change(request, {"suspended": before}, {"suspended": on})
         return Reply({"job_id": job_id, "suspended": on})
 
     @paths("POST", "/jobs/{job_id}/suspend", "Start no further task; what runs, ends", _SUSPENDED)
@@ -497,14 +501,14 @@ def router(
         ] = "",
         dry_run: _DryRun = False,
     ) -> Response:
-        """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at
-        the others.
+        """Deletes its records, logs and outputs; one line in its timeline stays. ``nodes``: the
+        result at each other node.
 
-        Refused while the job goes on at any node (JOB_NOT_ENDED) or others need an output
-        (OUTPUTS_IN_USE). Where a node does not respond (503), the job is kept here: the same
-        request goes on where this one stopped.
+        Refused while the job is under way at any node (JOB_NOT_ENDED), or while other jobs need one
+        of its outputs (OUTPUTS_IN_USE). If a node does not respond (503), this node keeps the job;
+        send the same request again to delete it at the remaining nodes.
         """
-        by = named(request, OPERATOR)
+        by = author_of(request, OPERATOR)
 
         def work() -> Response:
             return Reply(
@@ -524,7 +528,7 @@ def router(
             body = envelope(error)
             body["data"]["nodes"] = error.nodes
             return Reply(body, error.code)
-        noted(request, {"job_id": job_id}, None, reason, dry_run=dry_run)
+        record_change(request, {"job_id": job_id}, None, reason, dry_run=dry_run)
         return done
 
     @paths(
@@ -545,9 +549,11 @@ def router(
     ) -> Response:
         """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
         items = deleting.clean_task(
-            job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run
+            job_id, task, content, by=author_of(request, OPERATOR), dry_run=dry_run
         )
-        noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=dry_run)
+        record_change(
+            request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=dry_run
+        )
         return Reply(Deleted(job_id, dry_run, items).as_dict())
 
     @paths(
@@ -560,7 +566,7 @@ def router(
         request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
     ) -> Response:
         jobs = services.coordinator.cancel_waiting(services.node, body.dry_run)
-        noted(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
+        record_change(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 
     return paths.router
@@ -665,13 +671,13 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         if problem is not None:
             raise Invalid([Problem("job", problem.rule, problem.got)])
         before = templates.get(name)
-        templates.put(name, named(request, OPERATOR), clock(), body.job)
-        noted(request, before and before.job, body.job)
+        templates.put(name, author_of(request, OPERATOR), clock(), body.job)
+        record_change(request, before and before.job, body.job)
         return exactly(name)
 
     @paths("DELETE", "/templates/{name}", "Delete a template", _NAME)
     def delete(request: Request, name: _Name) -> Response:
-        noted(request, found(name)["job"], None)
+        record_change(request, found(name)["job"], None)
         templates.delete(name)
         return Reply({"name": name})
 

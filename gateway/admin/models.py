@@ -26,8 +26,8 @@ from gateway.admin.deps import (
     Paths,
     Reply,
     View,
-    noted,
     paged,
+    record_change,
     shape,
 )
 from gateway.admin.outputs import attachment
@@ -189,7 +189,7 @@ def router(
         """Apply a change of who may use a version, and note it for the audit log."""
         before = version_view(models.get(model_id, version))
         after = version_view(apply())
-        noted(request, _usage(before), _usage(after))
+        record_change(request, _usage(before), _usage(after))
         return Reply(after)
 
     @paths(
@@ -213,8 +213,8 @@ def router(
         version: str,
         verify: bool = False,
     ) -> Response:
-        """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or
-        changed.
+        """``verify``: compare the files with their checksums; ``damage`` then lists missing and
+        changed files.
         """
         content = _in_full(models.get(model_id, version))
         if verify:
@@ -230,7 +230,7 @@ def router(
             Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])
         ] = Deployment(),
     ) -> Response:
-        """The body is optional: ``nodes`` may use it beside the parties of its training."""
+        """The body is optional; its ``nodes`` may use the version like the parties of its training."""
         apply = partial(models.deploy, model_id, version, body.nodes)
         return change(request, model_id, version, apply)
 
@@ -261,7 +261,7 @@ def router(
         version: str,
     ) -> Response:
         deleted = version_view(models.delete(model_id, version))
-        noted(request, deleted, None)
+        record_change(request, deleted, None)
         return Reply({"deleted": deleted})
 
     @paths(

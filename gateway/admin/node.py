@@ -1,6 +1,4 @@
-"""The node itself: health, metrics, engine, resources, cleaning, draining, audit log and
-settings.
-"""
+"""``/api/v1`` about running a node: health, engine, resources, draining, audit and settings."""
 
 import os
 import re
@@ -29,8 +27,8 @@ from gateway.admin.deps import (
     Since,
     Until,
     content,
-    noted,
     numbered,
+    record_change,
     service,
     shape,
 )
@@ -241,7 +239,7 @@ def clean(
     else:
         items = services.cleaner.clean(orphans=body.orphans)
     names = [f"{item.kind} {item.name}" for item in items[:100]]
-    noted(request, names, None, dry_run=body.dry_run)
+    record_change(request, names, None, dry_run=body.dry_run)
     return _items(items)
 
 
@@ -302,8 +300,8 @@ def audit(
         bool | None, Query(description="only changes that were not made, or that were")
     ] = None,
 ) -> Response:
-    """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked``
-    for.
+    """``detail`` has the values ``before`` and ``after`` the change, and ``asked``, the ids in the
+    request.
     """
     endpoints = services.endpoints
 
@@ -373,8 +371,9 @@ def _storage_check(admission: Admission) -> dict[str, Any]:
 
 
 def _routes_check(routes: LiveRoutes) -> dict[str, Any]:
-    """Return the state of the route table; with an unusable file, the table before it stays in
-    force.
+    """Return the state of the route table.
+
+    It is "ok" even with an unusable file, as the last valid table then stays in force.
     """
     problems = [str(problem) for problem in routes.problems]
     return {
@@ -420,12 +419,11 @@ def _describe(engine: Engine) -> dict[str, Any]:
 def _orphans(store: Store, engine: Engine, owner: str) -> dict[str, list[dict[str, Any]]]:
     """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
 
-    Only runs of this node and installation; ``lost`` only those of this gateway. Raises
-    `EngineFailed`.
+    Runs of other nodes and installations on the same engine do not count, nor do lost runs of
+    this node's other gateways. Raises `EngineFailed`.
     """
-    expected = store.launched(
-        owner
-    )  # before the engine's list, or runs that start then count as lost
+    # The store is read before the engine: a run that starts in between would count as lost.
+    expected = store.launched(owner)
     try:
         containers = {container.name: container for container in engine.list()}
     except EngineError as error:
@@ -445,7 +443,7 @@ def _lost(
     owner: str,
     missing: Sequence[KnownRun],
 ) -> list[dict[str, Any]]:
-    """Return those of the missing runs that no engine has, except those that have ended by now."""
+    """Return the missing runs that no engine has and that have not ended in the meantime."""
     lost = [run for run in missing if _is_lost(engine, run.name)]
     if not lost:
         return []
@@ -462,7 +460,7 @@ def _lost(
 
 
 def _is_lost(engine: Engine, name: str) -> bool:
-    """Return whether no engine has a run; one that is away or fails may have it."""
+    """Return whether no engine has a run; False if one does not answer, as it may have the run."""
     try:
         return isinstance(engine.probe(name), Missing)
     except EngineError:
@@ -495,7 +493,7 @@ def _note_drain(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
 ) -> None:
-    noted(
+    record_change(
         request,
         {field: before[field] for field in _DRAIN_FIELDS},
         {field: after[field] for field in _DRAIN_FIELDS},
@@ -503,9 +501,7 @@ def _note_drain(
 
 
 def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
-    """Return the purpose of a request by the summary of its endpoint; of another action its
-    name.
-    """
+    """Return the summary of the endpoint of a request; any other action is returned unchanged."""
     method, _, path = action.partition(" ")
     for endpoint in endpoints:
         takes_method = method in (endpoint.methods or ())
@@ -515,7 +511,7 @@ def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
 
 
 def _matching_actions(endpoints: Sequence[APIRoute], text: str) -> list[str]:
-    """Return the actions whose meaning, in the reader's language, holds a text.
+    """Return the actions whose meaning, in the reader's language, contains a text.
 
     Parameters in the path of a request are replaced by %, the wildcard of SQL.
     """

@@ -370,8 +370,8 @@ def router(
             ),
         ] = 20,
     ) -> Response:
-        """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what
-        is not here.
+        """``task``: its name in the flow or its id; ``party``: such as ``guest.0``; ``left_out``:
+        a description of the missing part.
         """
         output = _find(store, storage, query)
         beginning = preview(storage, output.address, rows, table=output.group == "data")
@@ -398,9 +398,7 @@ def router(
 
     @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)
     def reports(job_id: str) -> Response:
-        """``warnings``: outputs that were not written, are malformed, or that nobody declared, per
-        run.
-        """
+        """``warnings``: the missing, malformed and undeclared outputs of each run."""
         local = store.local_jobs.get(job_id)
         latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
         warnings = []
@@ -454,9 +452,8 @@ def router(
         task: str,
         party: _Party,
     ) -> Response:
-        """Columns, count and size, never a row, of what a partner has granted: `data grant` there.
-
-        Where it has granted nothing it refuses (NOT_AUTHORISED).
+        """Columns, count and size, never a row. A partner answers only for datasets that it has
+        granted to this node (with `data grant`), and refuses otherwise (NOT_AUTHORISED).
         """
         return await metadata(OutputQuery(job_id, task, party))
 

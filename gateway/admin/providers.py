@@ -23,7 +23,7 @@ from gateway.admin.deps import (
     Object,
     Paths,
     Reply,
-    named,
+    author_of,
     numbered,
     paged,
     service,
@@ -72,7 +72,7 @@ Reasoned = Annotated[Authored, Body(examples=[{"reason": "has a known flaw", "au
 
 
 class Approval(Authored):
-    """An approval of what an image is now."""
+    """An approval of the present content of a provider's images."""
 
     image: str = Field(
         default="",
@@ -82,7 +82,7 @@ class Approval(Authored):
 
 
 class Owner(BaseModel):
-    """Whose a provider's name is to be."""
+    """The new owner of a provider's name."""
 
     owner: str = Field(
         max_length=255, description="name of a vendor's tokens; empty: this node's admins"
@@ -284,7 +284,7 @@ def parameters(
     provider_name: Name,
     component: Annotated[str, Path(examples=["HeteroLR"])],
 ) -> Response:
-    """``x-bfia`` of a property holds what a form shows beside it."""
+    """``x-bfia`` of a property: what a form shows with its field."""
     with _unknown_is_not_found():
         provider = providers.registry.named(provider_name)
     described = provider.components.get(component)
@@ -384,7 +384,7 @@ async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]
 
 def _author(request: Request, author: str) -> Requester:
     """Return the author of a change: the owner of the token, or the name in the request."""
-    return requester_of(named(request, author), getattr(request.state, "role", ""))
+    return requester_of(author_of(request, author), getattr(request.state, "role", ""))
 
 
 async def _change(

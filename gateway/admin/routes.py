@@ -26,7 +26,7 @@ from gateway.admin.deps import (
     Number,
     Paths,
     Reply,
-    named,
+    author_of,
     numbered,
     paged,
     service,
@@ -288,7 +288,7 @@ def rollback(
     undo: Annotated[Authored, Body(examples=[_UNDO])],
     expected: Expected = None,
 ) -> Response:
-    author = named(request, undo.author)
+    author = author_of(request, undo.author)
     routes = services.routes
     change = partial(routes.rollback, number, author, undo.reason, expected)
     return _changed(request, routes, change)
@@ -390,7 +390,7 @@ def _edit(
     expected: int | None,
 ) -> Response:
     """Change one entry; ``expected``: the version in force, if the request names one."""
-    author = named(request, edit.author)
+    author = author_of(request, edit.author)
     return _changed(request, routes, partial(routes.edit, change, author, edit.reason, expected))
 
 

@@ -192,12 +192,11 @@ def events(
     job_id: Annotated[str, Query(description="only of one job")] = "",
     last_event_id: _LastEventId = "",
 ) -> Response:
-    """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least
-    once, in order.
+    """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Events are delivered at
+    least once, in order.
 
-    A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the
-    node. Without them a stream begins with what happens from now on, and says so in a first event
-    ``connected``.
+    A client resumes with ``after`` or ``Last-Event-ID``, even after a restart of the node. Without
+    them the stream contains only events from now on; its first event is then ``connected``.
     """
     start = after
     if last_event_id:
