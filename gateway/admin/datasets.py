@@ -616,9 +616,9 @@ def _route_warnings(node: str, nodes_with_route: Iterable[str]) -> list[str]:
     if node in nodes:
         return []
     similar = near(node, nodes, _SIMILAR)
-    hint = "bfia-gateway route list shows the known ones;"
-    if similar:
-        hint = f"did you mean {similar}?"
+    hint = (
+        f"did you mean {similar}?" if similar else "bfia-gateway route list shows the known ones;"
+    )
     return [
         f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or "
         "force it"

@@ -1,5 +1,6 @@
-"""The command line: thin calls of the gateway's own interfaces; heavy libraries are imported where
-used.
+"""The command line: thin calls of the gateway's interfaces.
+
+Heavy libraries are imported only in the functions that use them, so that a command starts fast.
 """
 
 import sys

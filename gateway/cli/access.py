@@ -270,7 +270,7 @@ def list_entries(
     ] = False,
     **page: Any,
 ) -> Output:
-    """Show who requested which change, with what was there before and after."""
+    """Show who requested which change, and the values before and after it."""
     filters = {
         "who": who,
         "action": action,
@@ -395,8 +395,9 @@ def verify(
 
 
 def _trusted_keys(file: Path | None, config: Path) -> list[str]:
-    """Return the public keys in a file, else those of the node. Raises `OSError` and
-    `ValueError`.
+    """Return the public keys in a file, or the node's public keys without a file.
+
+    Raises `OSError` and `ValueError`.
     """
     from gateway.identity.keys import Keyring
     from route_table.entries import public_keys
@@ -408,8 +409,9 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
 
 
 def _verify(file: Path | None, trusted_keys: list[str], config: Path) -> "Verification":
-    """Verify an exported log, else that in the node's database. Raises `OSError` and
-    `ValueError`.
+    """Verify an exported log, or the log in the node's database without a file.
+
+    Raises `OSError` and `ValueError`.
     """
     from gateway.identity.audit_chain import verify_log
     from gateway.identity.audit_head import HeadFile

@@ -1,6 +1,4 @@
-"""``backup`` and ``restore``: a node's database, key pairs, configuration and routes in one
-file.
-"""
+"""``backup`` and ``restore``: the database, keys, configuration and routes of a node."""
 
 import json
 import os
@@ -70,8 +68,8 @@ def backup(
     """Write the node's database, key pairs, configuration and routes into one file. The node may be
     running.
 
-    The database is copied as it is at one moment. What lies in the storage is listed, not copied:
-    back up the storage by its own means, afterwards.
+    The database is copied as it is at one moment. The files in the storage are only listed: back up
+    the storage by its own means, afterwards.
     """
     settings = settings_of(config)
     new_file(file, force)
@@ -142,9 +140,7 @@ def _write_archive(
 
 
 def _write_tables(archive: ZipFile, store: "Store") -> dict[str, int]:
-    """Write each table of the database as JSON lines, all as of one moment; return the number of
-    rows by table.
-    """
+    """Write each table as JSON lines, all as of one moment; return the number of rows by table."""
     from gateway.store.snapshot import snapshot
 
     row_counts = {}
@@ -164,9 +160,7 @@ def _table_entry(table_name: str) -> str:
 
 
 def _left_out(settings: "Settings") -> list[str]:
-    """Return the files that the configuration names and a backup does not hold: certificates,
-    passwords.
-    """
+    """Return the files that the configuration names and a backup leaves out, such as passwords."""
     left_out = []
     for path in _paths_in(settings):
         if path.is_file() and path != settings.route_table.file:
@@ -287,9 +281,7 @@ def _print_missing(missing: Sequence[str]) -> None:
 
 
 def _warn_of_outside_storage(settings: "Settings", home: Path) -> None:
-    """Warn if the storage of a restored configuration is outside its folder: another node may use
-    it.
-    """
+    """Warn if a restored node's storage is outside its folder, where another node may use it."""
     path = settings.storage.path
     if _is_below(path, home):
         return
@@ -340,8 +332,9 @@ def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Sto
 
 
 def _open_storages(settings: "Settings", config: Path) -> "Storages":
-    """Open the storages of the settings. Raises `CallFailed` with every problem of the
-    configuration.
+    """Open the storages of the settings.
+
+    Raises `CallFailed` with every problem of the configuration.
     """
     from gateway.bootstrap.parts import storages
 

@@ -1,6 +1,4 @@
-"""``bfia-gateway provider check``: whether an image keeps its description and the contract of
-components.
-"""
+"""``bfia-gateway provider check``: tests an image against its description and the contract."""
 
 import os
 import shlex

@@ -1,6 +1,4 @@
-"""The user's data and parameters for ``provider check``, and the selection of components and
-clauses.
-"""
+"""Input of ``provider check``: data, parameters, selected components and clauses."""
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -21,8 +19,9 @@ def read_trial_input(
     parameters: Sequence[str],
     registration: "RegistrationCheck",
 ) -> "TrialInput":
-    """Read the user's tables of roles, content of single inputs, and parameters. Raises
-    `CallFailed`.
+    """Read the user's tables of roles, content of single inputs, and parameters.
+
+    Raises `CallFailed`.
     """
     from gateway.conformance.check import TrialInput
 

@@ -33,6 +33,7 @@ EXAMPLE_NODE = "JG0100001100000010"  # the id that `init` gives a node, for tria
 LARGEST = 32 * MIB  # bytes of a file that is read whole: jobs, registrations, small tables
 
 _STANDARD_INPUT = "-"
+_NAMELESS_USER = "somebody"
 # Addresses that mean every interface, and the one by which this machine reaches them.
 _LOOPBACK = {
     "0.0.0.0": "127.0.0.1",
@@ -42,8 +43,7 @@ _LOOPBACK = {
 
 _NO_TOKEN = (
     f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its "
-    "auth.token; "
-    "an admin makes one by: bfia-gateway token create NAME --role ROLE"
+    "auth.token; an admin makes one by: bfia-gateway token create NAME --role ROLE"
 )
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class Client:
         body: Any = None,
         **options: Any,
     ) -> Any:
-        """Send one request; return the response's JSON. ``options`` are those of `Wire.call`."""
+        """Send one request; return the response's JSON. ``options``: see `Wire.call`."""
         options = {"timeout": self._timeout, **options}
         return self.done(self.wire.call(method, path, body, **options))
 
@@ -154,9 +154,7 @@ class Client:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn an error of the Python client into one with an exit code, and the command that
-        helps.
-        """
+        """Turn an error of the Python client into `CallFailed` with exit code and next step."""
         try:
             yield
         except NoAnswer as error:
@@ -191,9 +189,7 @@ class Client:
         return error.message
 
     def _other_scheme(self, cause: str) -> str:
-        """Return a hint if the node's address has http for https or the reverse, else an empty
-        text.
-        """
+        """Return a hint if the address has http for https or the reverse; else an empty text."""
         scheme, _, rest = self.url.partition("://")
         if "wrong version number" in cause:
             return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
@@ -216,8 +212,9 @@ def connect(
     *,
     timeout: float = 60.0,
 ) -> Client:
-    """Return a client for the node at ``url``, else at the address in its configuration. Raises
-    `CallFailed`.
+    """Return a client for the node at ``url``, else at the address in its configuration.
+
+    Raises `CallFailed`.
     """
     if url:
         return Client(url, os.environ.get(TOKEN, ""), timeout=timeout, source=TOKEN)
@@ -251,8 +248,7 @@ def check_exists(config: Path) -> None:
     if not config.exists():
         text = (
             f"{config} is not there: go to the node's folder, or name its configuration by "
-            "--config, or a running"
-            " node by --url; bfia-gateway init writes a new one"
+            "--config, or a running node by --url; bfia-gateway init writes a new one"
         )
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
 
@@ -273,8 +269,9 @@ def invalid_in(config: Path, error: Invalid) -> CallFailed:
 
 
 def checked_token(text: str, source: str) -> str:
-    """Return a token without surrounding whitespace. Raises `NotFit`, which names the source and
-    not the token.
+    """Return a token without surrounding whitespace.
+
+    Raises `NotFit`, which names the source and not the token.
     """
     bare = text.strip()
     if any(not "!" <= letter <= "~" for letter in bare):
@@ -283,11 +280,11 @@ def checked_token(text: str, source: str) -> str:
 
 
 def who() -> str:
-    """Return the user's name for histories; ``somebody`` without a name, as in a container."""
+    """Return the user's name for histories, or a fixed word for a nameless user of a container."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "somebody"
+        return _NAMELESS_USER
 
 
 # ---------------------------------------------------------------- files
@@ -329,9 +326,7 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def new_file(target: Path, force: bool) -> None:
-    """Raise `NotFit` if the file may not be written: it exists (unless ``force``), or is a folder
-    or device.
-    """
+    """Raise `NotFit` for a file that exists (unless ``force``), and for a folder or device."""
     try:
         exists = target.exists()
         is_file = target.is_file()

@@ -109,9 +109,7 @@ def _takes_node(function: Callable[..., Any]) -> bool:
 
 
 def _declared_parameters(function: Callable[..., Any]) -> dict[str, OptionSpec]:
-    """Return a function's own options and arguments by name, without its client and ``**``
-    parameter.
-    """
+    """Return a function's options and arguments by name, except its client and ``**``."""
     parameters = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.annotation is not Client and parameter.kind is not parameter.VAR_KEYWORD:
@@ -234,10 +232,10 @@ def _print_output(output: Any, as_json: bool) -> None:
 
 
 def whole_id(node: Client, text: str) -> str:
-    """Return the id of the job that the beginning of an id, or ``last``, stands for; else the text
-    itself.
+    """Return the id of the job with this beginning, or of the newest job for ``last``.
 
-    Raises `CallFailed` if several jobs begin so.
+    An unknown beginning is returned unchanged: the node refuses it. Raises `CallFailed` if several
+    jobs have it.
     """
     if text == "last":
         newest_ids = _job_ids(node, limit=1)
@@ -257,9 +255,7 @@ def whole_id(node: Client, text: str) -> str:
 
 
 def _job_ids(node: Client, limit: int) -> list[str]:
-    """Return the newest jobs' ids; none if the node does not respond: the command itself reports
-    that.
-    """
+    """Return the newest jobs' ids; [] without a response, which the command itself reports."""
     try:
         page = node.get("/api/v1/jobs", limit=limit)
     except CallFailed:

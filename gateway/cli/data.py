@@ -205,7 +205,7 @@ def register(
     reason: options.Reason = "",
     **table: Any,
 ) -> Output:
-    """Register a table where it lies in one of the node's storages: CSV or Parquet, a file or a
+    """Register a table that is already in one of the node's storages: CSV or Parquet, a file or a
     folder.
 
     Nothing is copied, and `data delete` leaves the files.
@@ -264,7 +264,7 @@ def _print_unregistered(tables: Sequence[Mapping[str, Any]]) -> None:
 
 @command(commands, "show", "experiment#breast_hetero_guest")
 def show_dataset(node: Client, dataset: DatasetId) -> Output:
-    """Show a dataset: its columns, where it came from, who may use it, which jobs do."""
+    """Show a dataset: its columns, its origin, who may use it, which jobs do."""
     response = node.get(_path(dataset))
     yield response
     table(dataset, ["", ""], _dataset_rows(response))
@@ -338,7 +338,8 @@ def edit(
     ] = None,
     reason: options.Reason = "",
 ) -> Output:
-    """Change the metadata of an uploaded dataset, without a new upload. What is left out stays.
+    """Change the metadata of an uploaded dataset, without a new upload. Omitted options change
+    nothing.
 
     A table of several partitions is divided by its match id, and keeps it.
     """
@@ -424,7 +425,7 @@ def delete(
 ) -> None:
     """Delete a dataset and its grants. Refused while a job that is not over uses it.
 
-    The files of a table that was registered where it lies stay.
+    The files of a registered table stay.
     """
     path = _path(dataset)
     if not yes and not as_json:
@@ -543,7 +544,7 @@ def grants(
     ] = "",
     **page: Any,
 ) -> Output:
-    """List what was granted to whom, until when; ended grants too."""
+    """List which dataset was granted to whom and until when, including ended grants."""
     response = node.get(
         "/api/v1/dataset-grants",
         node=node_id,
@@ -589,8 +590,6 @@ def _end_of(grant: Mapping[str, Any]) -> str:
 
 
 def _default_grant_text(default: str) -> str:
-    """Return the partners of a dataset without any grant; ``default`` is the node's
-    ``data.grants``.
-    """
+    """Return who may use a dataset without any grant, by the setting ``data.grants``."""
     who = "jobs with every node" if default == "open" else "no job with another node"
     return f"a dataset that was never granted serves {who} (data.grants: {default})"

@@ -1,6 +1,4 @@
-"""``bfia-gateway job draft``: a job's file from the descriptions of its components, to be filled
-in.
-"""
+"""``bfia-gateway job draft``: writes a job's file from the descriptions of its components."""
 
 import json
 import re
@@ -74,8 +72,8 @@ def draft(
 ) -> None:
     """Print a job of these components; every parameter is a comment with its meaning and default.
 
-    Fill it in, check it with `job plan`, then submit it with `job submit`. A file stands for a
-    provider as well.
+    Fill it in, check it with `job plan`, then submit it with `job submit`. PROVIDER may also be the
+    file of a registration.
     """
     components = [_component(task, config, url) for task in tasks]
     roles = roles_of(components)
@@ -122,8 +120,9 @@ def _values_by_role(
     roles: Sequence[str],
     form: str,
 ) -> dict[str, str]:
-    """Return the values of ROLE=VALUE options. Raises `CallFailed`, which shows the ``form`` of the
-    option.
+    """Return the values of ROLE=VALUE options.
+
+    Raises `CallFailed`, which shows the ``form`` of the option.
     """
     values = {}
     for text in pairs:
@@ -185,9 +184,7 @@ def _datasets(job: _Draft, role: str) -> Iterator[str]:
 
 
 def _dag_entry(task: Task) -> Iterator[str]:
-    """Yield a task of the DAG: its component, its input and outputs, and further possible inputs as
-    comments.
-    """
+    """Yield a task of the DAG: component, input, outputs; further possible inputs as comments."""
     component = task.component
     yield f"    - name: {_yaml(task.name)}"
     yield f"      componentName: {_yaml(component.name)}"

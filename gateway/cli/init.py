@@ -74,7 +74,7 @@ def settings_from_options(
     tls: Path | None,
     folder: Path,
 ) -> dict[str, Any]:
-    """Return the settings that the command's options stand for, by path.
+    """Return the settings that correspond to the command's options, by path.
 
     ``tls``: the folder of `TLS_FILES`, written relative to ``folder``, which is the
     configuration's.
@@ -140,9 +140,7 @@ def _section_lines(
     path: str,
     chosen: dict[str, Any],
 ) -> Iterator[str]:
-    """Yield the lines of each setting of a section; ``values``: its defaults, if they are not the
-    model's.
-    """
+    """Yield the lines of each setting of a section. ``values``: its defaults; None: the model's."""
     for name, field in model.model_fields.items():
         if values is None:
             value = field.get_default(call_default_factory=True)
@@ -181,9 +179,7 @@ def _setting_lines(
 
 
 def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
-    """Return the model of a section; None for a single setting, and for a section that is left
-    out.
-    """
+    """Return the model of a section; None for a single setting, and for an omitted section."""
     if not isinstance(value, BaseModel) and value is not PydanticUndefined:
         return None
     for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):

@@ -1,6 +1,4 @@
-"""``bfia-gateway job stop|suspend|approve|plan …``: stop and suspend jobs, decide on them, and dry
-runs.
-"""
+"""``bfia-gateway job stop|suspend|approve|plan …``: control of jobs, and dry runs."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -69,9 +67,7 @@ def stop(
 
 
 def _awaited_confirmation(job: Mapping[str, Any]) -> str:
-    """Return which nodes have not confirmed the stop of a job yet; an empty text if none is
-    awaited.
-    """
+    """Return the nodes that have not confirmed a job's stop yet; "" if there are none."""
     waiting = job.get("local_waiting") or {}
     if waiting.get("reason") == "CONFIRMING":
         return str(waiting["message"])
@@ -90,7 +86,7 @@ def _final_state(job: Mapping[str, Any], task_name: str) -> str:
 
 @command(commands, "cancel-waiting", "--dry-run")
 def cancel_waiting(node: Client, dry_run: options.DryRun = False) -> Output:
-    """Stop all jobs that this node schedules and of which nothing runs yet."""
+    """Stop all jobs that this node schedules and that have no run yet."""
     response = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
     yield response
     verb = "would be cancelled" if dry_run else "cancelled"
@@ -215,7 +211,7 @@ def plan(node: Client, file: JobFile) -> Output:
     """Ask every party what would happen to a job (a dry run), and create nothing.
 
     Checked are image and digest, data and grants, resources now, the route in both directions, the
-    profile, and whether somebody has to approve. Exit code 0: no obstacle is known; 1: there is
+    profile, and whether a person has to approve. Exit code 0: no obstacle is known; 1: there is
     one.
     """
     response = node.post("/api/v1/jobs/plan", read_object(file))

@@ -29,9 +29,7 @@ class _Attempt:
 
 
 def lineage(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the job that this one reruns or continues, and the tasks whose results it takes
-    over.
-    """
+    """Yield the job that this one reruns or continues, and the tasks whose results it reuses."""
     inherited = ""
     tasks = dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", []))
     if tasks:
@@ -80,9 +78,7 @@ def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of each failed run's log at this node, and the command that prints the whole
-    log.
-    """
+    """Yield the end of each failed run's log at this node, and the command that prints it all."""
     attempts = [attempt for attempt in _relevant_attempts(job) if attempt.run.get("last_lines")]
     for attempt in attempts[-_FAILED_RUN_LIMIT:]:
         yield t(f"last lines of {attempt.label}{_log_source(attempt, job['job_id'])}:")

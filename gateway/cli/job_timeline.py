@@ -1,6 +1,4 @@
-"""``bfia-gateway job timeline`` and ``logs``: what happened to a job at this node, and what its
-runs wrote.
-"""
+"""``bfia-gateway job timeline`` and ``logs``: a job's events and its runs' logs at this node."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -62,9 +60,7 @@ def _event_detail(entry: Mapping[str, Any]) -> str:
 
 
 def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event's detail for people, without ids, proofs and the messages of successful
-    calls.
-    """
+    """Return an event's detail for people: no ids, no messages of successful calls."""
     readable = {}
     for key, value in detail.items():
         is_first_attempt = key == "attempt" and value == 0
@@ -121,7 +117,7 @@ def logs(
 ) -> None:
     """Print what a run here wrote.
 
-    A line's level is what it states itself; one without is info on stdout, and error on stderr.
+    A line has the level that it states; without one, info on stdout and error on stderr.
     """
     run = run_of(job_at(node, job_id), task, party)
     query = {"tail": tail or None, "level": level}

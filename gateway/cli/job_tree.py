@@ -93,7 +93,9 @@ def _duration(job: Mapping[str, Any]) -> str:
 
 
 def _task_table(job: Mapping[str, Any]) -> "Table":
-    """Return a row per task: its state at each node, and why it failed or what it waits for."""
+    """Return a row per task: its state at each node, and the cause of its failure or its
+    waiting.
+    """
     from rich.table import Table
 
     roles_by_node: dict[str, list[str]] = {}

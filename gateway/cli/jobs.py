@@ -81,7 +81,7 @@ def rerun(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Rerun an ended job from a task on, as a new job; what was finished before is taken over.
+    """Rerun an ended job from a task on, as a new job that reuses the results of finished tasks.
     Prints its id.
 
     Warnings go to standard error, such as of a changed parameter that its component does not have.
@@ -123,8 +123,9 @@ def _set_strict(body: dict[str, Any]) -> None:
 
 
 def _create_job(node: Client, path: str, body: Mapping[str, Any]) -> Any:
-    """Request a new job. Raises `CallFailed`, which names the job if the node keeps the refused
-    one.
+    """Request a new job.
+
+    Raises `CallFailed`, which names the job if the node keeps the refused one.
     """
     try:
         return node.post(path, body)
@@ -167,9 +168,7 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
 
 
 def _print_created(node: Client, created: Mapping[str, Any], as_json: bool) -> None:
-    """Print a new job's id on standard output; on standard error its warnings and open
-    approvals.
-    """
+    """Print a new job's id on standard output, its warnings and approvals on standard error."""
     try:
         job = job_at(node, created["job_id"])
     except CallFailed:  # the job exists all the same
@@ -250,7 +249,7 @@ def _sides(job: Mapping[str, Any]) -> str:
 
 @command(commands, "show", "job-0123")
 def show_job(node: Client, job_id: options.JobId) -> Output:
-    """Show a job: its state, each task at each party, and why it failed or what it waits for."""
+    """Show a job: its state, each task at each party, and why it failed or waits."""
     from rich.console import Console
 
     job = job_at(node, job_id)
@@ -332,9 +331,7 @@ def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
 
 
 def _states_until_over(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the job and an empty text until it is over; while the node is silent, the last job and
-    a notice.
-    """
+    """Yield the job and "" until it ends; the last job and a notice while the node is silent."""
 
     async def look() -> dict[str, Any]:
         return job_at(node, job_id)

@@ -125,9 +125,7 @@ def _folded_columns(texts: Sequence[Any]) -> Any:
 
 @cache
 def _translate_frame() -> None:
-    """Translate the texts around help, and the parser's refusals; fold Chinese between any two
-    characters.
-    """
+    """Translate the frame of help and the parser's refusals; let Chinese lines fold anywhere."""
     from typer import Context, rich_utils
 
     with suppress(ImportError):

@@ -1,6 +1,4 @@
-"""``bfia-gateway``: all groups of commands, and the commands that need no node: init, serve,
-demo.
-"""
+"""``bfia-gateway``: its groups of commands, and the commands without a node."""
 
 import errno
 import os
@@ -116,8 +114,8 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a commented configuration, an empty route table beside it, and the key pair that signs
-    requests.
+    """Write a commented configuration, an empty route table in the same folder, and the key pair
+    that signs requests.
     """
     from gateway.cli.init import docker_responds, settings_from_options
     from gateway.config.values import NODE_RULE, is_node

@@ -1,6 +1,4 @@
-"""``bfia-gateway model …``: the models that trainings left here, and jobs that predict with
-them.
-"""
+"""``bfia-gateway model …``: models of trainings, and jobs that predict with them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -215,9 +213,7 @@ def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _print_model(model: Mapping[str, Any]) -> None:
-    """Print a version in a line: its parties at this node, whether it is deployed, and its
-    grants.
-    """
+    """Print a version in a line: its parties at this node, its deployment and its grants."""
     state = "deployed" if model["deployed"] else "not deployed"
     grants = f", also for {', '.join(model['granted'])}" if model["granted"] else ""
     parties = ", ".join(model["here"])

@@ -62,8 +62,7 @@ def gc(
         bool, typer.Option("--orphans", help="Also what the node's database does not know.")
     ] = False,
 ) -> Output:
-    """Remove what jobs left behind: leftovers of ended jobs, and what is past the settings'
-    retention.
+    """Remove leftovers of ended jobs, and data older than the settings' retention.
 
     The node does this every minute, except for orphans. Exit code 1: something could not be
     removed.
@@ -180,7 +179,7 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Check all that a node needs: database, storage, file modes, disk, clock, engine, images,
     ports, routes.
 
-    Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a
+    Changes nothing. Works with a running node and without one. Exit code 1: a step failed. Of a
     route, only whether something listens at its address is checked; `route test` tests the whole
     link.
     """
@@ -231,8 +230,8 @@ def migrate(
 
 @command(commands, "resources")
 def resources(node: Client) -> Output:
-    """Show what jobs have reserved at this node, since when, what is left, and which jobs wait for
-    what.
+    """Show the resources that jobs have reserved at this node and since when, the rest, and which
+    jobs wait for resources.
     """
     response = node.get("/api/v1/resources")
     yield response
@@ -264,8 +263,9 @@ def _kinds_at(resources: Mapping[str, Any]) -> list[str]:
 
 
 def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
-    """Print a table for each engine. The disk belongs to the node and is shown with its first
-    engine.
+    """Print a table for each engine.
+
+    The disk belongs to the node and is shown with its first engine.
     """
     title = f"node {resources['node']}"
     main_engine, *further_engines = resources.get("engines") or [None]
@@ -281,9 +281,7 @@ def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
 
 
 def _print_amounts(title: str, amounts: Mapping[str, Any], kinds: Sequence[str]) -> None:
-    """Print the total, reserved and remaining amounts of a node or engine, and what others use of
-    it.
-    """
+    """Print the total, reserved and remaining amounts of a node or engine, and others' use."""
     keys = ["total", "held"]
     if any(amounts["others"].values()):
         keys.append("others")
@@ -322,7 +320,7 @@ def _by_engine(
 
 
 def _texts_of(amounts: Mapping[str, Any] | None, kinds: Sequence[str]) -> list[str]:
-    """Return amounts as text; those of an engine that does not answer are unknown."""
+    """Return amounts as text; question marks for an engine that does not answer."""
     if amounts is None:
         return ["?"] * len(kinds)
     return [f"{amounts.get(kind, 0):g}" for kind in kinds]
@@ -344,7 +342,7 @@ def settings(
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
 ) -> Output:
-    """Show what the running node works with: every setting, its value and where that comes from.
+    """Show every setting of the running node, its value and the origin of the value.
 
     Secrets are masked. What each setting means: docs/settings.md.
     """

@@ -1,6 +1,4 @@
-"""Texts and JSON on standard output and standard error, without control characters that could steer
-the terminal.
-"""
+"""Texts and JSON for the terminal, without control characters that could steer it."""
 
 import json
 import re

@@ -1,6 +1,4 @@
-"""``bfia-gateway job outputs|download|report|archive|delete …``: what a job's runs reported and
-left.
-"""
+"""``bfia-gateway job outputs|download|report|archive|delete …``: results of a job's runs."""
 
 import json
 import zipfile
@@ -43,7 +41,7 @@ TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 
 @command(commands, "outputs", "job-0123")
 def outputs(node: Client, job_id: options.JobId) -> Output:
-    """List what a job's runs left here: tables, models, reports."""
+    """List the outputs of a job's runs at this node: tables, models, reports."""
     response = node.get(path_of("jobs", job_id, "outputs"))
     yield response
     columns: Columns = {
@@ -114,11 +112,10 @@ def verify(
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
 ) -> Output:
-    """Compare what a job's initiator signed with what this node ran. Exit code 1: something
+    """Compare the job that its initiator signed with the runs of this node. Exit code 1: something
     differs.
 
-    Its id tells whose the key is that signed: compare it with the partner's (`identity show`,
-    `route history`).
+    Compare the id of the key that signed with the partner's (`identity show`, `route history`).
     """
     from gateway.jobs.bundle_document import FILE, verify
 
@@ -154,8 +151,9 @@ def _finding_text(finding: Mapping[str, Any]) -> str:
 
 
 def _load_bundle(job: str, config: Path, url: str) -> Any:
-    """Return the signed documents of a job; ``job``: an archive of it, or its id at a node. Raises
-    `CallFailed`.
+    """Return the signed documents of a job; ``job``: an archive of it, or its id at a node.
+
+    Raises `CallFailed`.
     """
     if Path(job).is_file():
         return _archived_bundle(job)
@@ -177,7 +175,7 @@ def _archived_bundle(archive_path: str) -> Any:
 
 @command(commands, "reports", "job-0123")
 def reports(node: Client, job_id: options.JobId) -> Output:
-    """List what a job's runs here reported, and warnings about what they left."""
+    """List the reports of a job's runs at this node, and warnings about their outputs."""
     response = node.get(path_of("jobs", job_id, "reports"))
     yield response
 
@@ -237,8 +235,9 @@ def _select_report(
     key: str,
     party: str,
 ) -> Mapping[str, Any]:
-    """Return the list's entry of the report; without a party, of the only one. Raises
-    `CallFailed`.
+    """Return the list's entry of the report; without a party, of the only one.
+
+    Raises `CallFailed`.
     """
     entries: list[Mapping[str, Any]] = node.get(path_of("jobs", job_id, "reports"))["reports"]
     matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
@@ -253,8 +252,9 @@ def _select_report(
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
-    """Print the values of a report and the first rows of its tables. Raises `CallFailed` if it is
-    unreadable.
+    """Print the values of a report and the first rows of its tables.
+
+    Raises `CallFailed` if it is unreadable.
     """
     if report["problem"]:
         raise CallFailed(f"the report {report['problem']}")
@@ -402,7 +402,7 @@ def clean(
 
 
 def _print_deleted(response: Mapping[str, Any], dry_run: bool) -> None:
-    """Print what was deleted of a job, or would be."""
+    """Print the deleted items of a job, or for a dry run the items that would be deleted."""
     items = response["items"]
     if not items:
         say("nothing to delete")

@@ -1,6 +1,4 @@
-"""``bfia-gateway partner …``: invitations confirmed by six words, contracts, applications and their
-approval.
-"""
+"""``bfia-gateway partner …``: invitations, contracts, applications and their approval."""
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -92,8 +90,8 @@ def accept(
     """Accept a partner's invitation: once both see the same six words, write its route; it must
     sign its requests.
 
-    The words stand for both invitations: ids, addresses and keys. Compare them by telephone, with
-    somebody whose voice or number you know. Needs the running node.
+    The words are derived from both invitations: ids, addresses and keys. Compare them by telephone
+    with a person whose voice or number you know. Needs the running node.
     """
     from gateway.identity.keys import six_words
 
@@ -170,9 +168,7 @@ def _confirm_words(
 
 
 def _route_values(partner: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
-    """Return the values of a partner's route: by its invitation, with absolute paths of the TLS
-    files.
-    """
+    """Return a partner's route by its invitation, with absolute paths of the TLS files."""
     values = {
         "url": partner["address"],
         "keys": ", ".join(partner["keys"]),
@@ -242,8 +238,8 @@ def apply(
         typer.Option(help="File with further fields of the standard's body, such as name or dag."),
     ] = None,
 ) -> Output:
-    """Apply for a contract with a node, or for the use of what it offers. A person there
-    decides.
+    """Apply to a node for a contract, or for the use of its datasets, projects, flows or models. A
+    person there decides.
     """
     further_fields = read_object(fields) if fields else {}
     body: dict[str, Any] = {
@@ -357,7 +353,7 @@ def terminate(
     number: Number,
     reason: options.Reason = "",
 ) -> Output:
-    """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
+    """End a contract or an audit of either side: its route is disabled, its grant is revoked."""
     application = yield from _change(node, number, "terminate", {"reason": reason})
     if application["kind"] != "contract":
         return
@@ -433,8 +429,9 @@ def _expiry(days: float | None) -> str | None:
 
 
 def _invitation(settings: "Settings", address: str) -> dict[str, Any]:
-    """Return this node's invitation; ``address``: the one that partners reach. Raises
-    `CallFailed`.
+    """Return this node's invitation; ``address``: the one that partners reach.
+
+    Raises `CallFailed`.
     """
     from gateway.identity.keys import Keyring
 

@@ -70,9 +70,7 @@ def init(
 
 
 def _component_name(image_name: str) -> str:
-    """Return the name of a component from its image's: ``private-overlap`` becomes
-    ``PrivateOverlap``.
-    """
+    """Return a component's name from its image's: ``private-overlap`` → ``PrivateOverlap``."""
     words = re.split("[._-]", image_name)
     return "".join(word[:1].upper() + word[1:] for word in words)
 

@@ -1,6 +1,4 @@
-"""``bfia-gateway provider …``: algorithm images, the components in them, and who may change
-them.
-"""
+"""``bfia-gateway provider …``: algorithm images, their components and their owners."""
 
 import json
 import os
@@ -83,7 +81,7 @@ def list_providers(
     in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
     **page: Any,
 ) -> Output:
-    """List what is registered."""
+    """List the registered providers."""
     response = node.get(
         "/api/v1/providers",
         name=name,
@@ -298,8 +296,9 @@ def _path(
     name: str,
     *action: str,
 ) -> str:
-    """Return the path of the provider with a name, which may lack version and device. Raises
-    `CallFailed`.
+    """Return the path of the provider with a name, which may lack version and device.
+
+    Raises `CallFailed`.
     """
     is_retired = action == ("unretire",)
     full_name = node.done(provider_named(node.wire, name, retired=is_retired))
@@ -333,8 +332,9 @@ def component_of(
 
 
 def _from_file(file: Path) -> Mapping[str, "Component"]:
-    """Return the components in the file of a registration. Raises `CallFailed` with every
-    problem.
+    """Return the components in the file of a registration.
+
+    Raises `CallFailed` with every problem.
     """
     from provider_registry.model import InvalidDescription
     from provider_registry.registration import provider_from_component, provider_from_request

@@ -49,8 +49,7 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
     "server_name": _key("Name that its certificate must have, where that is not the host."),
     "peer_certificate": _key(
         "What the certificate that it connects with must have: a subject alternative name, or "
-        "sha256:DIGEST of "
-        "its public key; default: its node id."
+        "sha256:DIGEST of its public key; default: its node id."
     ),
     "keys": _key('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
     "signing": _key(
@@ -119,8 +118,8 @@ def add(
     """Add a route, or replace its entry. In force immediately; also in the file within a second or
     two.
 
-    The id `default` stands for all nodes without an entry. Requests of the node need a signature by
-    one of `--keys`; with `--signing off` whoever names the node is taken for it.
+    The entry `default` applies to all nodes without one. Requests of the node need a signature by
+    one of `--keys`; with `--signing off` any request with its id is accepted.
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
@@ -233,8 +232,7 @@ def rollback(
     ] = 0,
     reason: options.Reason = "",
 ) -> Output:
-    """Make the routes what they were at a version. That is a version of its own, and can be rolled
-    back too.
+    """Restore the routes of a version. This makes a new version, which can be rolled back, too.
 
     To an earlier one: bfia-gateway route rollback 11 -m "the new address was wrong"
     """
@@ -248,8 +246,9 @@ def rollback(
 
 
 def _newest_version(node: Client) -> int:
-    """Return the newest version, which a rollback undoes. Raises `CallFailed` if it is the first
-    one.
+    """Return the newest version, which a rollback undoes.
+
+    Raises `CallFailed` if it is the first one.
     """
     newest = int(node.get("/api/v1/routes")["version"])
     if newest < 2:

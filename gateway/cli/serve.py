@@ -128,8 +128,9 @@ def _announce(gateway: Gateway, ready_file: Path | None) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let each arena of glibc keep 16 MiB: requesting it again took a quarter of a long message's
-    time.
+    """Let each arena of glibc keep 16 MiB of freed memory.
+
+    Requesting it again from the kernel took a quarter of the time of a long message.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
@@ -138,9 +139,7 @@ def keep_freed_memory() -> None:
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
-    """Reload the route table every so many seconds: its file, or another gateway, may have changed
-    it.
-    """
+    """Reload the route table periodically: its file or another gateway may have changed it."""
     log = structlog.get_logger("gateway")
     last_error = ""
     while True:
@@ -159,9 +158,7 @@ async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
 
 
 def configure_logs(log_format: str) -> None:
-    """Log to standard error as text or JSON, with the trace id; structlog and the standard library
-    alike.
-    """
+    """Log to standard error, as text or JSON, from structlog and from the standard library."""
     renderer = _renderer(log_format)
     common: list[Any] = [
         _add_trace_id,
@@ -194,9 +191,7 @@ def configure_logs(log_format: str) -> None:
 
 
 def _renderer(log_format: str) -> Any:
-    """Return the last processor of a log line: as JSON, or as text, which is coloured in a
-    terminal.
-    """
+    """Return the renderer of log lines: JSON, or text, which is coloured in a terminal."""
     if log_format == "json":
         return structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
     if sys.stderr.isatty():

@@ -97,8 +97,9 @@ def listing(
     title: str = "",
     dispensable: Sequence[str] = (),
 ) -> None:
-    """Print one page of a list as a `table`, and how to get the next page; for an empty list the
-    next step.
+    """Print one page of a list as a `table`, and the option for the next page.
+
+    Print the next step for an empty list.
     """
     entries = page[key]
     if not title:
@@ -258,18 +259,14 @@ def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
 
 
 def _belongs_below(remedies: _ColumnTexts, is_too_wide: bool) -> bool:
-    """Return whether remedies are printed below the table: for lack of room, or since they repeat
-    themselves.
-    """
+    """Return whether remedies are printed below the table: if they are too wide, or repeated."""
     texts = [text for text in remedies.texts if text]
     has_repetition = len(set(texts)) < len(texts)
     return bool(texts) and (is_too_wide or has_repetition)
 
 
 def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> None:
-    """Print each row's remedy behind the row's name: the text of its first column, and its subject
-    if any.
-    """
+    """Print each row's remedy after the row's name, the text of its first column and subject."""
     name_columns = [columns[0]]
     name_columns += [column for column in columns[1:2] if column.name == "about"]
     colon = "：" if spoken() == CHINESE else ": "
@@ -301,7 +298,7 @@ def _narrowed_widths(columns: Sequence[_ColumnTexts], room: int) -> list[int]:
 
 
 def _print_row_tables(columns: Sequence[_ColumnTexts]) -> None:
-    """Print each row as a table of its own: the headings beside the values."""
+    """Print each row as a table of two columns, the headings and the values."""
     headings = [column.heading for column in columns]
     for number, row in enumerate(_rows(columns)):
         title = " " if number else ""  # an empty line between rows

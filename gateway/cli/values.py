@@ -49,7 +49,7 @@ def _fields(value: Mapping[str, Any]) -> str:
 
 
 def translate_own(text: str) -> str:
-    """Translate a name or reason that this program entered; those of users stay."""
+    """Translate a name or reason that this program entered; leave users' texts unchanged."""
     if text in _PRODUCT_WORDS or text.endswith(" (command line)"):
         return t(text)
     return text
@@ -59,9 +59,7 @@ def translate_own(text: str) -> str:
 
 
 def when(key: str, length: int = 19) -> Callable[[Mapping[str, Any]], str]:
-    """Return a column for a time: without its zone, to the second or (``length=16``) to the
-    minute.
-    """
+    """Return a column for a time in UTC, to the second, or to the minute with ``length=16``."""
 
     def time_of(entry: Mapping[str, Any]) -> str:
         return str(entry[key] or "")[:length].replace("T", " ")
@@ -70,8 +68,9 @@ def when(key: str, length: int = 19) -> Callable[[Mapping[str, Any]], str]:
 
 
 def lasted(since: str | None, until: str | None) -> str:
-    """Return the time between two moments, or until now, in its two largest units: ``3 min 5
-    s``.
+    """Return the time between two moments in its two largest units, such as ``3 min 5 s``.
+
+    "" without a beginning; without an end, the time until now.
     """
     if not since:
         return ""
