@@ -1,4 +1,4 @@
-"""Pages that follow from the code: settings, reasons, endpoints.
+"""Pages that are made from the code: settings, reasons and endpoints.
 
 ``python -m tools.docs`` writes them.
 """
@@ -10,15 +10,21 @@ from gateway.language.catalogue import entries_of, of_settings
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; what would end a cell is written so that it does not."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    """Return a table in Markdown."""
+    separator = ["---"] * len(columns)
+    return "\n".join(_table_line(cells) for cells in (columns, separator, *rows))
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    """Return a line of a table; a cell is written without line breaks, with its pipes escaped."""
+    texts = [" ".join(cell.replace("|", "\\|").split()) for cell in cells]
+    return f"| {' | '.join(texts)} |"
 
 
 def translated(text: str, language: str) -> str:
     """Return a text of the code in a language.
 
-    Raises `LookupError` where `gateway/language` has none.
+    Raises `LookupError` for a text without a translation in `gateway/language`.
     """
     if language == "en" or not text:
         return text
@@ -29,13 +35,12 @@ def translated(text: str, language: str) -> str:
 
 @cache
 def _chinese() -> Mapping[str, str]:
+    """Return the Chinese of each text; descriptions of settings have a catalogue of their own."""
     return {**entries_of("zh.yml"), **of_settings()}
 
 
 def code(text: str) -> str:
-    """Return text as code; empty stays empty."""
-    return f"`{text}`" if text else ""
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    """Return text as code in Markdown; an empty text stays empty."""
+    if not text:
+        return ""
+    return f"`{text}`"

@@ -1,30 +1,38 @@
-"""Writes what follows from the code, pages of ``docs`` and the Python client's types:
+"""Writes the files that are made from the code: pages of ``docs`` and the Python client's types.
 
-``make docs``.
+``make docs`` runs it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from tools.docs import client_types, endpoints, reasons, settings
 
-PAGES: dict[str, Callable[[], str]] = {
-    f"docs/{name}{ending}.md": partial(make, language)
-    for name, make in (
-        ("settings", settings.page),
-        ("reasons", reasons.page),
-        ("endpoints", endpoints.page),
-    )
-    for language, ending in (("en", ""), ("zh", ".zh-CN"))
-} | {f"{client_types.CLIENT}/types.py": client_types.module}
-"""file -> what it holds"""
+_PAGES_BY_NAME: Mapping[str, Callable[[str], str]] = {
+    "settings": settings.page,
+    "reasons": reasons.page,
+    "endpoints": endpoints.page,
+}
+
+
+def _contents_by_file() -> dict[str, Callable[[], str]]:
+    """Return for each file, relative to the checkout, the function that makes its content."""
+    contents: dict[str, Callable[[], str]] = {}
+    for name, page in _PAGES_BY_NAME.items():
+        contents[f"docs/{name}.md"] = partial(page, "en")
+        contents[f"docs/{name}.zh-CN.md"] = partial(page, "zh")
+    contents[f"{client_types.CLIENT}/types.py"] = client_types.module
+    return contents
+
+
+PAGES = _contents_by_file()
 
 
 def main(root: Path = Path()) -> None:
     """Write every file."""
-    for name, make in PAGES.items():
-        (root / name).write_text(make(), encoding="utf-8")
+    for file, make in PAGES.items():
+        (root / file).write_text(make(), encoding="utf-8")
 
 
 if __name__ == "__main__":

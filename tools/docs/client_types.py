@@ -1,18 +1,18 @@
-"""The types of the Python client's responses, from what the operators' listener says of its own."""
+"""The types of the Python client's responses, from the OpenAPI document of the operators' listener."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tools.docs.endpoints import described
 
 CLIENT = "clients/python/bfia_gateway_client"
 _ROOT = Path(__file__).resolve().parents[2]
-_INTRO = '''"""What a node responds, as it describes itself: written by ``make docs``, never by hand.
+_INTRO = '''"""Responses of a node by its OpenAPI document: written by ``make docs``, never by hand.
 
-A response may have further fields, of a node that is newer than this client: they are kept as attributes.
-What a node that is older does not say is empty.
+Further fields of a response, as of a node newer than this client, are kept as attributes.
+Fields that an older node does not send are empty.
 """
 
 from datetime import datetime
@@ -22,10 +22,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Response(BaseModel):
-    """What all of them are."""
+    """The base of all responses."""
 
-    model_config = ConfigDict(extra="allow", defer_build=True, protected_namespaces=(), populate_by_name=True)
+    model_config = ConfigDict(
+        extra="allow",
+        defer_build=True,
+        protected_namespaces=(),
+        populate_by_name=True,
+    )
 '''
+# Classes whose names say more than their schemas' names.
 _NAMES = {
     "Attempt": "TaskAttempt",
     "Listed": "ListedJob",
@@ -37,9 +43,10 @@ _NAMES = {
     "gateway__domain__spec__Party": "TrainingParty",
     "gateway__jobs__retention__Item": "RemovedItem",
 }
-"""schema -> class, where another name says more"""
-_LEAST = 6
-"""fields of a class that another one extends: fewer are alike by chance"""
+# Fields that a class must have to be the base of another one: fewer are equal by chance.
+_MIN_BASE_FIELDS = 6
+_LONGEST_DOCSTRING = 100  # characters
+_RESERVED = ("from", "for")  # fields that are keywords of Python, and so get an underscore
 _PLAIN = {
     "string": "str",
     "integer": "int",
@@ -47,6 +54,7 @@ _PLAIN = {
     "boolean": "bool",
     "null": "None",
 }
+# Defaults of fields that an older node does not send.
 _EMPTY = {
     "str": '""',
     "int": "0",
@@ -55,145 +63,198 @@ _EMPTY = {
     "Any": "None",
     "None": "None",
 }
-"""what a field is of which a node says nothing"""
+
+_Schema = Mapping[str, Any]
 
 
 def module() -> str:
-    """Return the module: the schemas of the responses that the client reads, and those that these
-    are made of.
-    """
+    """Return the module: the responses that the client reads, and the classes of their fields."""
+    schemas = _schemas_by_class()
+    classes = _Classes(schemas, _names_in_client() & schemas.keys())
+    return "\n\n".join([_INTRO, *classes.sources()])
+
+
+def _schemas_by_class() -> dict[str, _Schema]:
+    """Return the schemas of the operators' listener by the names of their classes."""
     schemas = described()["operator"]["components"]["schemas"]
-    names = {_NAMES.get(schema, schema): schema for schema in schemas}
-    wanted = sorted(used() & names.keys())
-    classes: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        """Add a class after those that it is made of."""
-        if name not in classes:
-            schema = schemas[names[name]]
-            for other in map(name_of, _references(schema)):
-                add(other)
-            brief = (one for one in wanted if _extends(schema, schemas[names[one]]))
-            if base := max(
-                brief, key=lambda one: len(schemas[names[one]]["properties"]), default=""
-            ):
-                add(base)
-            own = _without(schema, schemas[names[base]]) if base else schema
-            classes[name] = "\n".join(_class(name, own, base or "Response"))
-
-    for name in wanted:
-        add(name)
-    return "\n\n".join([_INTRO, *classes.values()])
+    return {_NAMES.get(name, name): schema for name, schema in schemas.items()}
 
 
-def used() -> set[str]:
-    """Return the names that the client's modules take from their types."""
-    found = set()
+def _names_in_client() -> set[str]:
+    """Return the names that the client's modules read from their types, as in ``types.Job``."""
+    names = set()
     for file in sorted((_ROOT / CLIENT).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and node.value.id == "types"
-            ):
-                found.add(node.attr)
-    return found
+            if _is_attribute_of_types(node):
+                names.add(node.attr)
+    return names
 
 
-def _extends(schema: Mapping[str, Any], brief: Mapping[str, Any]) -> bool:
-    """Tell whether a schema has all that another one, not a small one, has, and more."""
-    found, fields = schema.get("properties", {}), brief.get("properties", {})
-    alike = all(found.get(name) == of for name, of in fields.items())
-    required = {*brief.get("required", ())} == {*schema.get("required", ())} & {*fields}
-    return alike and required and _LEAST <= len(fields) < len(found)
+def _is_attribute_of_types(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return False
+    return node.value.id == "types"
 
 
-def _without(schema: Mapping[str, Any], brief: Mapping[str, Any]) -> dict[str, Any]:
-    left = {
-        name: of for name, of in schema["properties"].items() if name not in brief["properties"]
-    }
-    return {**schema, "properties": left}
+class _Classes:
+    """The sources of classes, each after its base and the classes of its fields."""
+
+    def __init__(self, schemas: Mapping[str, _Schema], names: Set[str]) -> None:
+        """``schemas``: by class; ``names``: the classes that the client reads."""
+        self._schemas = schemas
+        self._names = sorted(names)
+        self._sources: dict[str, str] = {}  # by class, in the order of the module
+
+    def sources(self) -> list[str]:
+        """Return the sources of all classes that the client needs."""
+        for name in self._names:
+            self._add(name)
+        return list(self._sources.values())
+
+    def _add(self, name: str) -> None:
+        if name in self._sources:
+            return
+        schema = self._schemas[name]
+        for reference in _references(schema):
+            self._add(name_of(reference))
+        base = self._base_of(schema)
+        if base:
+            self._add(base)
+            schema = _without_fields(schema, self._schemas[base])
+        self._sources[name] = "\n".join(_class_lines(name, schema, base or "Response"))
+
+    def _base_of(self, schema: _Schema) -> str:
+        """Return the class with the most fields that a schema extends; empty if there is none."""
+        bases = [name for name in self._names if _extends(schema, self._schemas[name])]
+        return max(bases, key=self._field_count, default="")
+
+    def _field_count(self, name: str) -> int:
+        return len(self._schemas[name]["properties"])
 
 
-def _class(
+def _extends(schema: _Schema, base: _Schema) -> bool:
+    """True if a schema has all fields of another one, which is not small, and more."""
+    fields = schema.get("properties", {})
+    base_fields = base.get("properties", {})
+    if not _MIN_BASE_FIELDS <= len(base_fields) < len(fields):
+        return False
+    has_equal_fields = all(fields.get(name) == field for name, field in base_fields.items())
+    required = set(schema.get("required", ())) & set(base_fields)
+    return has_equal_fields and required == set(base.get("required", ()))
+
+
+def _without_fields(schema: _Schema, base: _Schema) -> _Schema:
+    """Return a schema without the fields of its base."""
+    fields = dict(schema["properties"])
+    for name in base["properties"]:
+        del fields[name]
+    return {**schema, "properties": fields}
+
+
+# ---------------------------------------------------------------- the source of a class
+
+
+def _class_lines(
     name: str,
-    schema: Mapping[str, Any],
+    schema: _Schema,
     base: str,
 ) -> Iterator[str]:
-    about = " ".join(str(schema.get("description", "")).replace("\\", "").split())
+    """Yield the lines of a class; an enumeration becomes another name of ``str``."""
+    description = " ".join(str(schema.get("description", "")).replace("\\", "").split())
     if "enum" in schema:
-        words = ", ".join(schema["enum"])
-        yield from (f"{name} = str", f'"""{f"{about} " if about else ""}One of {words}."""', "")
+        values = f"One of {', '.join(schema['enum'])}."
+        docstring = f"{description} {values}".strip()
+        yield from (f"{name} = str", f'"""{docstring}"""', "")
         return
     yield f"class {name}({base}):"
-    if about := about.partition(". ")[0].rstrip("."):
-        yield from (f'    """{about[:100]}."""', "")
+    summary = description.partition(". ")[0].rstrip(".")
+    if summary:
+        yield from (f'    """{summary[:_LONGEST_DOCSTRING]}."""', "")
     required = schema.get("required", ())
-    for field, of in schema["properties"].items():
-        kind = _type(of)
-        own = f"{field}_" if field in ("from", "for") else field
-        alias = f'alias="{field}"' if own != field else ""
-        if field in required:
-            default = f" = Field({alias})" if alias else _empty(kind)
-        else:
-            kind = (
-                kind if kind.endswith("None") or of.get("default") is not None else f"{kind} | None"
-            )
-            default = f" = {_default(of.get('default'))}"
-        yield f"    {own}: {kind}{default}"
-        if text := of.get("description"):
-            yield f'    """{text}"""'
+    for field, field_schema in schema["properties"].items():
+        yield from _field_lines(field, field_schema, field in required)
     yield ""
 
 
-def _empty(kind: str) -> str:
-    """Return the default of a field that an older node may not know; objects and times have
-    none.
+def _field_lines(
+    field: str,
+    schema: _Schema,
+    is_required: bool,
+) -> Iterator[str]:
+    """Yield the declaration of a field, and its description if there is one."""
+    name = field
+    annotation = _annotation(schema)
+    default = schema.get("default")
+    if is_required:
+        value = _empty_value(annotation)
+    else:
+        value = f" = {_literal(default)}"
+        if default is None and not annotation.endswith("None"):
+            annotation += " | None"
+    if field in _RESERVED:
+        name = f"{field}_"
+        if is_required:
+            value = f' = Field(alias="{field}")'
+    yield f"    {name}: {annotation}{value}"
+    if schema.get("description"):
+        yield f'    """{schema["description"]}"""'
+
+
+def _empty_value(annotation: str) -> str:
+    """Return the default of a field that an older node may not send, such as `` = 0``.
+
+    Fields with objects and times have none: the text is empty.
     """
-    of = "None" if kind.endswith("None") else kind
-    if of.startswith(("list[", "dict[")):
-        return f" = Field(default_factory={of[:4]})"
-    return f" = {_EMPTY[of]}" if of in _EMPTY else ""
+    if annotation.endswith("None"):
+        return " = None"
+    if annotation.startswith(("list[", "dict[")):
+        factory, _, _ = annotation.partition("[")
+        return f" = Field(default_factory={factory})"
+    if annotation in _EMPTY:
+        return f" = {_EMPTY[annotation]}"
+    return ""
 
 
-def _default(value: Any) -> str:
-    return (
-        f'"{value}"'
-        if isinstance(value, str)
-        else "Field(default_factory=list)"
-        if value == []
-        else repr(value)
-    )
+def _literal(value: Any) -> str:
+    """Return the source of a default."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if value == []:
+        return "Field(default_factory=list)"
+    return repr(value)
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _annotation(schema: _Schema) -> str:
+    """Return the type of a field."""
     if "$ref" in schema:
         return name_of(schema["$ref"])
     if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
-    match schema.get("type"):
-        case "array":
-            return f"list[{_type(schema.get('items', {}))}]"
-        case "object":
-            inner = schema.get("additionalProperties")
-            return f"dict[str, {_type(inner) if isinstance(inner, Mapping) else 'Any'}]"
-        case "string" if schema.get("format") == "date-time":
+        return " | ".join(dict.fromkeys(map(_annotation, schema["anyOf"])))
+    match schema:
+        case {"type": "array"}:
+            return f"list[{_annotation(schema.get('items', {}))}]"
+        case {"type": "object", "additionalProperties": Mapping() as values}:
+            return f"dict[str, {_annotation(values)}]"
+        case {"type": "object"}:
+            return "dict[str, Any]"
+        case {"type": "string", "format": "date-time"}:
             return "datetime"
     return _PLAIN.get(schema.get("type", ""), "Any")
 
 
 def _references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, Mapping):
+    """Yield the references to other schemas in a schema, at any depth."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _references(inner)
+    elif isinstance(schema, Mapping):
         if "$ref" in schema:
             yield schema["$ref"]
         for inner in schema.values():
             yield from _references(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
-            yield from _references(inner)
 
 
 def name_of(reference: str) -> str:
-    """Return the class of a schema."""
+    """Return the class of a referenced schema, such as ``#/components/schemas/Job``."""
     schema = reference.rpartition("/")[2]
     return _NAMES.get(schema, schema)

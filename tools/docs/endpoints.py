@@ -1,8 +1,9 @@
-"""``docs/endpoints.md``: every path of every listener, from the applications' own descriptions."""
+"""``docs/endpoints.md``: every path of every listener, from their OpenAPI documents."""
 
 import asyncio
 import contextlib
 import io
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,19 +15,19 @@ from adapter.bfia.platform import SCHEDULE
 from gateway.auth import Role, roles_for
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
+from gateway.config.schema import Settings
 from tools.docs import code, table, translated
 
 _INTRO = {
     "en": """# Endpoints
 
-A node has three listeners; each serves its own paths and answers 404 to those of another. `/openapi.json`
-on each shows bodies, answers and examples, `/docs` on the operators' one does so in a browser.
-With `auth.mode: on` the operators' listener wants a
-token (`/docs` asks for it in the page); the last column names the roles that may. Lists have pages: send `next` of
-an answer as `after`; `limit` is 100 unless given
-(`/api/v1/events` has pages of 1000 and no `limit`). Paths below `/v2/partner` and `/v2/scheduler` are
-served with `fate.enabled` only. Paths of jobs and logs below `/v1/platform/schedule` are
-served below `/v2/schedule`, too; `job/status_all`, `task/get_log_line` and `task/get_log` take GET and POST.
+A node has three listeners; each serves its own paths and responds to others with 404. On each,
+`/openapi.json` describes bodies, responses and examples; `/docs` on the operators' listener shows them in a
+browser. With `auth.mode: on` the operators' listener requires a token (`/docs` asks for it in the page); the
+last column names the roles with access. Lists have pages: send `next` of a response as `after`; the default
+of `limit` is 100 (`/api/v1/events` has pages of 1000 and no `limit`). Paths below `/v2/partner` and
+`/v2/scheduler` are served with `fate.enabled` only. Paths of jobs and logs below `/v1/platform/schedule` are
+also served below `/v2/schedule`; `job/status_all`, `task/get_log_line` and `task/get_log` take GET and POST.
 中文版: [endpoints.zh-CN.md](endpoints.zh-CN.md).""",
     "zh": """# 接口
 
@@ -50,93 +51,112 @@ _LISTENERS = {
 _COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要", "角色")}
 _OPEN = {"en": "no token needed", "zh": "无需令牌"}
 _EVERY = {"en": "every role", "zh": "所有角色"}
+# Paths of the operators' listener that need no token.
 _UNGUARDED = ("/health/live", "/health/ready", "/api/v1/session/ways")
+_METHODS = ("get", "put", "post", "patch", "delete")
+_ANY_PORT = {"bind": "127.0.0.1:0"}
+
+
+@dataclass(frozen=True, order=True)
+class _Endpoint:
+    """A method of a path."""
+
+    path: str
+    method: str  # in upper case
+    summary: str
+    parameters: str  # names of query parameters as the page shows them; empty for most paths
 
 
 def page(language: str) -> str:
     """Return the page in English (en) or Chinese (zh)."""
-    parts = [_INTRO[language]]
+    sections = [_INTRO[language]]
     for listener, title in _LISTENERS.items():
-        rows = [
-            (
-                method,
-                code(path),
-                translated(summary, language) + query,
-                _roles(method, path, language),
-            )[: 4 if listener == "operator" else 3]
-            for method, path, summary, query in paths(listener)
-        ]
-        columns = _COLUMNS[language][: 4 if listener == "operator" else 3]
-        parts.append(f"## {title[language]} (`listen.{listener}`)\n\n{table(columns, rows)}")
-    return "\n\n".join(parts) + "\n"
+        endpoints = _endpoint_table(listener, language)
+        sections.append(f"## {title[language]} (`listen.{listener}`)\n\n{endpoints}")
+    return "\n\n".join(sections) + "\n"
 
 
-def paths(listener: str) -> list[tuple[str, str, str, str]]:
-    """Return (method, path, summary, parameters) of everything that a listener describes, by
-    path.
-    """
-    found = [
-        (method.upper(), path, str(operation.get("summary", "")), _query(path, method, operation))
-        for path, methods in described()[listener]["paths"].items()
-        for method, operation in methods.items()
-        if method in ("get", "put", "post", "patch", "delete")
-    ]
-    return sorted(found, key=lambda one: (one[1], one[0]))
+def _endpoint_table(listener: str, language: str) -> str:
+    """Return a table of a listener's endpoints; only operators' endpoints depend on roles."""
+    width = 4 if listener == "operator" else 3
+    rows = []
+    for endpoint in _endpoints(listener):
+        summary = translated(endpoint.summary, language) + endpoint.parameters
+        roles = _roles(endpoint, language)
+        rows.append((endpoint.method, code(endpoint.path), summary, roles)[:width])
+    return table(_COLUMNS[language][:width], rows)
 
 
-def _query(
+def _endpoints(listener: str) -> list[_Endpoint]:
+    """Return everything that a listener's OpenAPI document describes, sorted by path."""
+    endpoints = []
+    for path, operations in described()[listener]["paths"].items():
+        for method in _METHODS:
+            if method not in operations:
+                continue
+            operation = operations[method]
+            summary = str(operation.get("summary", ""))
+            parameters = _parameters(path, method, operation)
+            endpoints.append(_Endpoint(path, method.upper(), summary, parameters))
+    return sorted(endpoints)
+
+
+def _parameters(
     path: str,
     method: str,
     operation: Any,
 ) -> str:
-    """Return the parameters of a path of the standard's that is read."""
-    given = operation.get("parameters", ()) if path.startswith(SCHEDULE) and method == "get" else ()
-    return f" ({', '.join(code(one['name']) for one in given)})" if given else ""
+    """Return the parameters of a read path of the standard, such as `` (`job_id`)``; else ""."""
+    is_read_of_standard = path.startswith(SCHEDULE) and method == "get"
+    if not is_read_of_standard or not operation.get("parameters"):
+        return ""
+    names = [code(parameter["name"]) for parameter in operation["parameters"]]
+    return f" ({', '.join(names)})"
 
 
-def _roles(
-    method: str,
-    path: str,
-    language: str,
-) -> str:
-    roles = roles_for(method, path)
-    if path in _UNGUARDED:
+def _roles(endpoint: _Endpoint, language: str) -> str:
+    """Return the roles with access to an endpoint of the operators' listener."""
+    if endpoint.path in _UNGUARDED:
         return _OPEN[language]
-    return _EVERY[language] if len(roles) == len(Role) else ", ".join(roles)
+    roles = roles_for(endpoint.method, endpoint.path)
+    if len(roles) == len(Role):
+        return _EVERY[language]
+    return ", ".join(roles)
 
 
 @cache
 def described() -> dict[str, Any]:
-    """Return the OpenAPI documents of a node that serves everything, by listener; nothing of it is
-    started.
+    """Return the OpenAPI documents of a node that serves everything, by listener.
+
+    The node is built in a temporary folder, but not started.
     """
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        home = Path(folder)
-        any_port = {"bind": "127.0.0.1:0"}
-        settings = load(
-            None,
-            {
-                "node": {"id": "JG0100001100000010"},
-                "engine": {"kind": "process"},
-                "listen": {
-                    "peer": any_port,
-                    "container": any_port,
-                    "operator": any_port,
-                },
-                "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
-                "storage": {"url": f"file://{home / 'storage'}"},
-                "state_dir": str(home / "state"),
-                "fate": {"enabled": True},
-            },
-        )
-        node = Gateway(settings)
+        node = Gateway(_settings(Path(folder)))
         try:
-            return {name: asyncio.run(_ask(node, name)) for name in _LISTENERS}
+            return {listener: asyncio.run(_openapi(node, listener)) for listener in _LISTENERS}
         finally:
             node.stop()
 
 
-async def _ask(node: Gateway, listener: str) -> Any:
+def _settings(home: Path) -> Settings:
+    """Return settings of a node with all its files in one folder."""
+    return load(
+        None,
+        {
+            "node": {"id": "JG0100001100000010"},
+            "engine": {"kind": "process"},
+            "listen": dict.fromkeys(_LISTENERS, _ANY_PORT),
+            "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
+            "storage": {"url": f"file://{home / 'storage'}"},
+            "state_dir": str(home / "state"),
+            "fate": {"enabled": True},
+        },
+    )
+
+
+async def _openapi(node: Gateway, listener: str) -> Any:
+    """Return the OpenAPI document of a listener."""
     transport = httpx.ASGITransport(app=node.apps[listener])
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        return (await client.get("/openapi.json")).json()
+        response = await client.get("/openapi.json")
+        return response.json()

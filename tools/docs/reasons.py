@@ -1,14 +1,14 @@
-"""``docs/reasons.md``: every stable reason, what it means and what to do next."""
+"""``docs/reasons.md``: every stable reason with its meaning and the next step."""
 
-from gateway.language.catalogue import groups
+from gateway.language.catalogue import Group, groups
 from tools.docs import code, table
 
 _INTRO = {
     "en": """# Reasons
 
-Whatever is refused, fails or waits says a reason: a word that stays the same over versions, for programs,
-beside a message for people that names what it is about. Refusals carry it as `data.reason`, jobs and tasks as
-`failure.reason` or `waiting.reason`, the command line at the beginning of its message. 中文版:
+Every refusal, failure and wait has a reason: a word for programs that stays the same over versions.
+A message for people names the subject. Refusals carry the reason as `data.reason`, jobs and tasks as
+`failure.reason` or `waiting.reason`, and the command line begins its message with it. 中文版:
 [reasons.zh-CN.md](reasons.zh-CN.md).""",
     "zh": """# 原因
 
@@ -21,8 +21,15 @@ _COLUMNS = {"en": ("Reason", "Means", "Next step"), "zh": ("原因", "含义", "
 
 def page(language: str) -> str:
     """Return the page in English (en) or Chinese (zh)."""
-    parts = [_INTRO[language]]
+    sections = [_INTRO[language]]
     for group in groups():
-        rows = [(code(r.name), r.means[language], r.next_step[language]) for r in group.reasons]
-        parts.append(f"## {group.title[language]}\n\n{table(_COLUMNS[language], rows)}")
-    return "\n\n".join(parts) + "\n"
+        sections.append(f"## {group.title[language]}\n\n{_reason_table(group, language)}")
+    return "\n\n".join(sections) + "\n"
+
+
+def _reason_table(group: Group, language: str) -> str:
+    """Return a table of the reasons of a group."""
+    rows = []
+    for reason in group.reasons:
+        rows.append((code(reason.name), reason.means[language], reason.next_step[language]))
+    return table(_COLUMNS[language], rows)

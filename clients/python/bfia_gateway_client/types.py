@@ -1,7 +1,7 @@
-"""What a node responds, as it describes itself: written by ``make docs``, never by hand.
+"""Responses of a node by its OpenAPI document: written by ``make docs``, never by hand.
 
-A response may have further fields, of a node that is newer than this client: they are kept as attributes.
-What a node that is older does not say is empty.
+Further fields of a response, as of a node newer than this client, are kept as attributes.
+Fields that an older node does not send are empty.
 """
 
 from datetime import datetime
@@ -11,9 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Response(BaseModel):
-    """What all of them are."""
+    """The base of all responses."""
 
-    model_config = ConfigDict(extra="allow", defer_build=True, protected_namespaces=(), populate_by_name=True)
+    model_config = ConfigDict(
+        extra="allow",
+        defer_build=True,
+        protected_namespaces=(),
+        populate_by_name=True,
+    )
 
 
 class Dataset(Response):
