@@ -1,8 +1,8 @@
-"""Counts what a request crosses: our files, and round trips to the database.
+"""Counts the cost of a request: the product's files that it enters, and the database's round trips.
 
-`python -m tools.crossings` builds one node in this process (memory engine, SQLite), submits a job
-that it schedules itself, has its container report, and prints for each how many of our files had a
-function called and how many statements were sent.
+`python -m tools.crossings` builds a node in this process (memory engine, SQLite), submits a job
+that the node schedules itself, lets its container report, and prints the counts for each request.
+With ``--list`` it prints the files and statements, too.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.bootstrap.node import Gateway
+from gateway.domain.run import Run
 from gateway.domain.states import TaskStatus
 from gateway.store.records import Records
 from provider_registry.registration import provider_from_request
@@ -33,70 +34,84 @@ from tests.inprocess import ME, settings
 from tests.memory_engine import MemoryEngine, Script
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = tuple(
-    f"{ROOT / room}{os.sep}"
-    for room in ("gateway", "adapter", "engines", "provider_registry", "route_table")
+PRODUCT_FOLDERS = tuple(
+    f"{ROOT / package}{os.sep}"
+    for package in ("gateway", "adapter", "engines", "provider_registry", "route_table")
 )
+# The routers' functions of the measured requests.
 ROUTERS = ("operator_router.<locals>.create_all", "container_router.<locals>.task_callback")
-_CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA")
+_CALLBACK = "/v1/platform/schedule/task/callback"
+_TRANSACTION_STATEMENTS = ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA")
+# Names of the threads that a request waits for; lanes and loops have other ones.
+_REQUEST_THREADS = ("MainThread", "AnyIO")
+_LISTED_LENGTH = 150  # characters of a statement in the list
+_LAUNCH_TIMEOUT = 30.0  # seconds until a run has started
+_POLL_INTERVAL = 0.02  # seconds
 
 
 @dataclass
 class Crossing:
-    """What one request crossed."""
+    """The cost of one request."""
 
     name: str
-    files: set[str] = field(default_factory=set)
-    statements: list[str] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)  # relative to the checkout
+    statements: list[str] = field(default_factory=list)  # SQL, in the order of their execution
 
     @property
     def round_trips(self) -> int:
-        """Return the number of statements, those that only open or close a transaction left out."""
-        return sum(not text.startswith(_CONTROL) for text in self.statements)
+        """Return the number of statements except the ones that open or close a transaction."""
+        queries = [text for text in self.statements if not text.startswith(_TRANSACTION_STATEMENTS)]
+        return len(queries)
 
 
 class Recorder:
-    """Records calls of our functions, and statements, in the threads that a request waits for.
+    """Records the product's files and the statements that requests use, by profiling threads.
 
-    What it causes in lanes and loops is not counted. Recording begins when the router's function is
-    called: what the listeners do with every request before that is the same for all of them.
+    Work that a request starts in lanes and loops, and does not wait for, does not count. Recording
+    starts in the router's function: the listeners' work before it is the same for every request.
     """
 
     def __init__(self) -> None:
-        self._next: Crossing | None = None
-        self._now: Crossing | None = None
-        self._until: CodeType | None = None
+        self._pending: Crossing | None = None  # waits for the router's function
+        self._current: Crossing | None = None  # is being recorded
+        self._last_function: CodeType | None = None  # ends the recording by its return
 
     def install(self) -> None:
-        """Watch this thread and those that it starts."""
+        """Profile this thread and the threads that start later."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
     def remove(self) -> None:
-        """Watch no further thread, and this one no more."""
+        """Stop profiling this thread and new threads."""
         threading.setprofile(None)
         sys.setprofile(None)
 
     @contextmanager
-    def recording(self, name: str, until: CodeType | None = None) -> Iterator[Crossing]:
-        """Record the request of the block until it is answered, or until a function returns."""
-        self._until = until
-        self._next = found = Crossing(name)
-        try:
-            yield found
-        finally:
-            self._next = self._now = None
-
-    def executed(
+    def recording(
         self,
-        _conn: Any,
+        name: str,
+        last_function: CodeType | None = None,
+    ) -> Iterator[Crossing]:
+        """Record the request of the block, until its response or until a function returns."""
+        crossing = Crossing(name)
+        self._last_function = last_function
+        self._pending = crossing
+        try:
+            yield crossing
+        finally:
+            self._pending = None
+            self._current = None
+
+    def on_statement(
+        self,
+        _connection: Any,
         _cursor: Any,
         text: str,
         *_: Any,
     ) -> None:
-        """Note a statement; a listener of SQLAlchemy's ``before_cursor_execute``."""
-        if self._now is not None and _waited_for():
-            self._now.statements.append(text)
+        """Record a statement; a listener of SQLAlchemy's ``before_cursor_execute``."""
+        if self._current is not None and _serves_request():
+            self._current.statements.append(text)
 
     def _profile(
         self,
@@ -104,27 +119,46 @@ class Recorder:
         event: str,
         _argument: Any,
     ) -> None:
-        if self._next is not None and event == "call" and frame.f_code.co_qualname in ROUTERS:
-            self._now, self._next = self._next, None
-        if self._now is None or event not in ("call", "return") or not _waited_for():
+        """Record a call or a return of a function; Python calls this for every one."""
+        if event == "call":
+            self._record_call(frame)
+        elif event == "return" and frame.f_code is self._last_function and _serves_request():
+            self._current = None
+
+    def _record_call(self, frame: FrameType) -> None:
+        """Record the file of a called function; the router's function starts the recording."""
+        code = frame.f_code
+        if self._pending is not None and code.co_qualname in ROUTERS:
+            self._current = self._pending
+            self._pending = None
+        if self._current is None or not _serves_request():
             return
-        if event == "call" and frame.f_code.co_filename.startswith(OURS) and not _resumed(frame):
-            self._now.files.add(os.path.relpath(frame.f_code.co_filename, ROOT))
-        if event == "return" and frame.f_code is self._until:
-            self._now = None
+        if code.co_filename.startswith(PRODUCT_FOLDERS) and not _is_resumed(frame):
+            self._current.files.add(os.path.relpath(code.co_filename, ROOT))
 
 
-def _resumed(frame: FrameType) -> bool:
-    """Tell whether a coroutine or generator goes on, by the operand of its instruction RESUME."""
+def _is_resumed(frame: FrameType) -> bool:
+    """True if a coroutine or generator continues instead of being called.
+
+    The operand of its instruction RESUME is 0 for a call only.
+    """
     return bool(frame.f_code.co_code[frame.f_lasti + 1] & 3)
 
 
-def _waited_for() -> bool:
-    return threading.current_thread().name.startswith(("MainThread", "AnyIO"))
+def _serves_request() -> bool:
+    """True in a thread that a request waits for."""
+    return threading.current_thread().name.startswith(_REQUEST_THREADS)
+
+
+# ---------------------------------------------------------------- the measured requests
 
 
 def measure(home: Path) -> list[Crossing]:
-    """Submit a job of one task, have its run report, and return what each of the two crossed."""
+    """Submit jobs of one task at a node in a folder, and return the cost of each request.
+
+    These are: the submission until the job is stored, the submission until its response, and the
+    callback of a container.
+    """
     recorder = Recorder()
     recorder.install()
     try:
@@ -135,49 +169,47 @@ def measure(home: Path) -> list[Crossing]:
 
 async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
     node = _node(home)
-    sa.event.listen(
-        node.services.foundation.store._engine, "before_cursor_execute", recorder.executed
-    )
+    engine = node.services.foundation.store._engine
+    sa.event.listen(engine, "before_cursor_execute", recorder.on_statement)
     try:
         async with _client(node, "operator") as platform, _client(node, "container") as container:
-            first = await _submit(platform)
-            await asyncio.to_thread(
-                _launched, node, first
-            )  # which pins the image, and so changes the provider
-            await _submit(platform)  # so that what is made once and kept is there
+            await _warm_up(node, platform)
             with recorder.recording(
                 "create_all until the job is stored", Records.add.__code__
             ) as until_stored:
                 await _submit(platform)
-            with recorder.recording("create_all until it is answered") as whole:
+            with recorder.recording("create_all until it is answered") as until_response:
                 job_id = await _submit(platform)
-            run = await asyncio.to_thread(_launched, node, job_id)
-            token = node.services.foundation.run_tokens.issue(run.run_id)
-            path = f"/v1/platform/schedule/task/callback?run={token}"
+            run = await asyncio.to_thread(_launched_run, node, job_id)
             with recorder.recording("a container's callback") as callback:
-                report = {
-                    "status": TaskStatus.SUCCESS,
-                    "task_id": run.task_id,
-                    "role": run.party.role,
-                }
-                answer = await container.post(path, json=report)
-            assert answer.json()["code"] == 0, answer.text
-        return [until_stored, whole, callback]
+                await _report_success(node, container, run)
+        return [until_stored, until_response, callback]
     finally:
         await asyncio.to_thread(node.stop)
 
 
+async def _warm_up(node: Gateway, platform: httpx.AsyncClient) -> None:
+    """Submit two jobs, so that the measured ones find all that a node makes once and keeps.
+
+    The launch of the first one pins the image, which changes the provider.
+    """
+    job_id = await _submit(platform)
+    await asyncio.to_thread(_launched_run, node, job_id)
+    await _submit(platform)
+
+
 def _node(home: Path) -> Gateway:
+    """Return a node with a registered provider, which is not served."""
     images = {IMAGE: Script(code=None)}
-    made = settings(home)
-    node = Gateway(
-        made,
-        engine=lambda _, installation: MemoryEngine(
+
+    def memory_engine(_settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(
             node=ME,
             installation=installation,
             images=images,
-        ),
-    )
+        )
+
+    node = Gateway(settings(home), engine=memory_engine)
     node.services.registries.registry.register(provider_from_request(registration()))
     node.services.peers.broker.recover()
     return node
@@ -193,46 +225,61 @@ def _client(node: Gateway, listener: str) -> httpx.AsyncClient:
 
 
 async def _submit(platform: httpx.AsyncClient) -> str:
+    """Submit a job of one task, and return the id that the node gave it."""
     spec = a_spec(
         "a", {"guest": (ME,)}, initiator=ME, job_params={"common": {"sync_type": "callback"}}
     )
     body = create_body(spec, PROFILES["spec"])
     del body["job_id"]
-    answer = await platform.post("/v1/platform/schedule/job/create_all", json=body)
-    assert answer.json()["code"] == 0, answer.text
-    return str(answer.json()["data"]["job_id"])
+    response = await platform.post("/v1/platform/schedule/job/create_all", json=body)
+    assert response.json()["code"] == 0, response.text
+    return str(response.json()["data"]["job_id"])
 
 
-def _launched(
+async def _report_success(
     node: Gateway,
-    job_id: str,
-    seconds: float = 30.0,
-) -> Any:
-    """Return the job's run once its container is up, which has been reported and recorded."""
-    end = time.monotonic() + seconds
+    container: httpx.AsyncClient,
+    run: Run,
+) -> None:
+    """Send the callback with which a run's container reports that it succeeded."""
+    token = node.services.foundation.run_tokens.issue(run.run_id)
+    report = {
+        "status": TaskStatus.SUCCESS,
+        "task_id": run.task_id,
+        "role": run.party.role,
+    }
+    response = await container.post(f"{_CALLBACK}?run={token}", json=report)
+    assert response.json()["code"] == 0, response.text
+
+
+def _launched_run(node: Gateway, job_id: str) -> Run:
+    """Wait until the job's run is recorded as running, and return it. Raises `TimeoutError`."""
+    end = time.monotonic() + _LAUNCH_TIMEOUT
     while time.monotonic() < end:
         node.services.scheduling.scheduler.advance(job_id)
         node.services.runs.executor.advance(job_id)
         local = node.services.foundation.store.local_jobs.find(job_id)
         if local and local.runs and local.runs[0].reporting.status is TaskStatus.RUNNING:
             return local.runs[0]
-        time.sleep(0.02)
+        time.sleep(_POLL_INTERVAL)
     raise TimeoutError(f"no run of {job_id} is up")
 
 
 def main() -> None:
-    """Print the figures, and with ``--list`` what they count."""
+    """Print the counts, and with ``--list`` the files and statements."""
     with tempfile.TemporaryDirectory() as folder:
         for crossing in measure(Path(folder)):
-            print(
-                f"{crossing.name:40}{len(crossing.files):5} files{crossing.round_trips:5} round trips"
-            )
+            files = f"{len(crossing.files):5} files"
+            print(f"{crossing.name:40}{files}{crossing.round_trips:5} round trips")
             if "--list" in sys.argv:
-                print(*(f"    {name}" for name in sorted(crossing.files)), sep="\n")
-                print(
-                    *("    " + " ".join(text.split())[:150] for text in crossing.statements),
-                    sep="\n",
-                )
+                _print_details(crossing)
+
+
+def _print_details(crossing: Crossing) -> None:
+    for name in sorted(crossing.files):
+        print(f"    {name}")
+    for text in crossing.statements:
+        print(f"    {' '.join(text.split())[:_LISTED_LENGTH]}")
 
 
 if __name__ == "__main__":
