@@ -1,15 +1,13 @@
-"""Measures how the code reads, package by package, and fails where it reads worse than was agreed.
+"""Measures how the code reads, package by package, and fails if a figure is above its limit.
 
-    python -m tools.readability                   # the table, and what is above an aim: part of
-    `make check`
+    python -m tools.readability                   # the table, part of `make check`
     python -m tools.readability --places PATH...  # each place that counts, as file:line
     python -m tools.readability --worst 10        # the modules to look at first
     python -m tools.readability --ratchet         # lower the limits of packages that read better
-    now
 
-The figures are a thermometer: a package that meets them may still be hard to read, one that misses
-them is. Packages that do not meet an aim yet are listed with their figure in
-``readability_limits.json``; it may only fall.
+The figures are a thermometer: a package that meets every aim may still be hard to read, but one
+that misses an aim is. ``readability_limits.json`` has the limits of packages that miss an aim;
+they may only fall.
 """
 
 import argparse
@@ -43,13 +41,14 @@ COLUMNS: Mapping[str, str] = {
     "idiom": "relative clauses in place of a noun, per 1000 words of docstrings, comments and pages",
 }
 
-# Rooms whose packages are measured one by one; every other root is one package.
+# Folders whose subfolders are measured one by one, and folders that are measured as a whole.
 DIVIDED = ("gateway", "adapter", "tests")
 WHOLE = ("engines", "provider_registry", "route_table", "clients", "tools", "examples")
 GENERATED = ("_pb2.py", "/migrations/versions/", "bfia_gateway_client/types.py", "/.venv")
-# Derived from the code, whose texts are measured there or translated as a whole.
+# Pages made from the code; their texts are measured there.
 DERIVED_PAGES = ("endpoints.md", "reasons.md", "settings.md")
 
+# Names that do not say what a variable holds.
 PLACEHOLDERS = frozenset(
     [
         "found",
@@ -92,6 +91,7 @@ PLACEHOLDERS = frozenset(
     ]
 )
 
+# Relative clauses and old-fashioned words in place of a noun.
 IDIOMS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -110,6 +110,7 @@ IDIOMS = tuple(
     )
 )
 
+# Types of tokens that are not code.
 NO_TOKEN = frozenset(
     {
         tokenize.COMMENT,
@@ -121,8 +122,15 @@ NO_TOKEN = frozenset(
         tokenize.ENCODING,
     }
 )
+SHORT_MODULE = 40  # lines of code; figures of modules up to this length mean little
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-DENSE = {ast.IfExp: "conditional expression", ast.NamedExpr: ":=", ast.Lambda: "lambda"}
+DENSE: Mapping[type, str] = {
+    ast.IfExp: "conditional expression",
+    ast.NamedExpr: ":=",
+    ast.Lambda: "lambda",
+}
 DECISIONS = (
     ast.If,
     ast.IfExp,
@@ -149,10 +157,10 @@ class Counts:
     words: int = 0
     idioms: int = 0
 
-    def add(self, other: "Counts") -> None:
+    def add(self, counts: "Counts") -> None:
         """Add the counts of another file."""
         for column in fields(self):
-            total = getattr(self, column.name) + getattr(other, column.name)
+            total = getattr(self, column.name) + getattr(counts, column.name)
             setattr(self, column.name, total)
 
     def figures(self) -> dict[str, float]:
@@ -181,6 +189,10 @@ class Measured:
     counts: Counts = field(default_factory=Counts)
     places: set[Place] = field(default_factory=set)
 
+    def add_place(self, node: ast.AST, kind: str) -> None:
+        """Record the line of a node as a place that counts."""
+        self.places.add(Place(getattr(node, "lineno", 0), kind))
+
 
 def ratio(count: float, base: int) -> float:
     """Return the quotient to one decimal; 0 for an empty base."""
@@ -192,18 +204,12 @@ def ratio(count: float, base: int) -> float:
 # ------------------------------------------------------------ one file
 
 
-def measure_module(source: str) -> Measured:
-    """Measure the text of a Python module."""
-    measured = Measured()
-    tree = ast.parse(source)
-    docstrings = list(documentation(tree))
-    for node in ast.walk(tree):
-        count_node(node, measured)
-    documented = {line for docstring in docstrings for line in lines_of(docstring)}
-    count_tokens(source, documented, measured)
-    for docstring in docstrings:
-        count_words(str(docstring.value), docstring.lineno, measured)
-    return measured
+def measure(path: Path) -> Measured:
+    """Measure a module or a page. Raises `SyntaxError` for a module that cannot be parsed."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return measure_page(text)
+    return measure_module(text)
 
 
 def measure_page(text: str) -> Measured:
@@ -214,17 +220,33 @@ def measure_page(text: str) -> Measured:
         if line.lstrip().startswith("```"):
             in_code = not in_code
         elif not in_code:
-            count_words(re.sub(r"`[^`]*`", "code", line), number, measured)
+            prose = re.sub(r"`[^`]*`", "code", line)
+            count_words(prose, number, measured)
     return measured
 
 
-def documentation(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Yield docstrings, and the strings that stand as statements below a constant."""
+def measure_module(source: str) -> Measured:
+    """Measure the text of a Python module."""
+    measured = Measured()
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        count_function(node, measured)
+        count_dense_expression(node, measured)
+        count_name(node, measured)
+    docstring_lines: set[int] = set()
+    for docstring in docstrings(tree):
+        docstring_lines.update(lines_of(docstring))
+        count_words(str(docstring.value), docstring.lineno, measured)
+    count_tokens(source, docstring_lines, measured)
+    return measured
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield docstrings, and all other strings that are statements, such as below a constant."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        for statement in body:
+        statements = body if isinstance(body, list) else []
+        for statement in statements:
             if isinstance(statement, ast.Expr) and is_text(statement.value):
                 yield statement.value
 
@@ -234,30 +256,20 @@ def is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def lines_of(node: ast.Constant) -> range:
+def lines_of(node: ast.Constant | FunctionNode) -> range:
     """Return the numbers of the lines that a node covers."""
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def count_node(node: ast.AST, measured: Measured) -> None:
-    """Count decisions, dense expressions and names of one node."""
-    counts = measured.counts
+def count_function(node: ast.AST, measured: Measured) -> None:
+    """Count the lines and decisions of a function; one decision for the function itself."""
     if isinstance(node, FUNCTIONS):
-        counts.decisions += 1 + decisions_below(node)
-        counts.function_lines += (node.end_lineno or node.lineno) - node.lineno + 1
-    if type(node) in DENSE:
-        counts.dense += 1
-        measured.places.add(Place(getattr(node, "lineno", 0), DENSE[type(node)]))
-    name = stored_name(node)
-    if name:
-        counts.names += 1
-    if name in PLACEHOLDERS:
-        counts.placeholders += 1
-        measured.places.add(Place(getattr(node, "lineno", 0), f"name {name}"))
+        measured.counts.decisions += 1 + decisions_below(node)
+        measured.counts.function_lines += len(lines_of(node))
 
 
 def decisions_below(node: ast.AST) -> int:
-    """Count the decisions of a function, without those of functions inside it."""
+    """Count the decisions of a function, without functions and classes inside it."""
     total = 0
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
@@ -270,23 +282,42 @@ def decisions_below(node: ast.AST) -> int:
     return total
 
 
+def count_dense_expression(node: ast.AST, measured: Measured) -> None:
+    """Count an expression that folds a decision, an assignment or a function into a line."""
+    kind = DENSE.get(type(node))
+    if kind is not None:
+        measured.counts.dense += 1
+        measured.add_place(node, kind)
+
+
+def count_name(node: ast.AST, measured: Measured) -> None:
+    """Count the name that a node gives to a variable or parameter."""
+    name = stored_name(node)
+    if name:
+        measured.counts.names += 1
+    if name in PLACEHOLDERS:
+        measured.counts.placeholders += 1
+        measured.add_place(node, f"name {name}")
+
+
 def stored_name(node: ast.AST) -> str:
     """Return the name that a node gives to a variable or parameter; empty for any other node."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        return node.id
-    if isinstance(node, ast.arg):
-        return node.arg
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            return name
+        case ast.arg(arg=name):
+            return name
     return ""
 
 
-def count_tokens(source: str, documented: set[int], measured: Measured) -> None:
-    """Count tokens and lines of code, and the words of comments."""
+def count_tokens(source: str, docstring_lines: set[int], measured: Measured) -> None:
+    """Count tokens and lines of code without docstrings, and the words of comments."""
     lines_of_code = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         line = token.start[0]
         if token.type == tokenize.COMMENT:
             count_words(token.string.lstrip("# "), line, measured)
-        if token.type not in NO_TOKEN and line not in documented:
+        if token.type not in NO_TOKEN and line not in docstring_lines:
             measured.counts.tokens += 1
             lines_of_code.add(line)
     measured.counts.code_lines += len(lines_of_code)
@@ -307,16 +338,22 @@ def count_words(text: str, first_line: int, measured: Measured) -> None:
 
 def modules() -> Iterator[Path]:
     """Yield the Python files that people write."""
-    for room in (*DIVIDED, *WHOLE):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            if not any(part in path.as_posix() for part in GENERATED):
+    for folder in (*DIVIDED, *WHOLE):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not is_generated(path):
                 yield path
+
+
+def is_generated(path: Path) -> bool:
+    """True for a module that a program writes, and for one of an installed package."""
+    return any(part in path.as_posix() for part in GENERATED)
 
 
 def pages() -> Iterator[Path]:
     """Yield the English pages that people write."""
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]):
-        if not path.name.endswith(".zh-CN.md") and path.name not in DERIVED_PAGES:
+        is_english = not path.name.endswith(".zh-CN.md")
+        if is_english and path.name not in DERIVED_PAGES:
             yield path
 
 
@@ -325,17 +362,10 @@ def package_of(path: Path) -> str:
     relative = path.relative_to(ROOT)
     if relative.suffix == ".md":
         return "pages"
-    if relative.parts[0] in DIVIDED and len(relative.parts) > 2:
+    is_in_divided_folder = relative.parts[0] in DIVIDED and len(relative.parts) > 2
+    if is_in_divided_folder:
         return "/".join(relative.parts[:2])
     return relative.parts[0]
-
-
-def measure(path: Path) -> Measured:
-    """Measure a module or a page. Raises `SyntaxError` for a module that is none."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        return measure_page(text)
-    return measure_module(text)
 
 
 def by_package(measured: Mapping[Path, Measured]) -> dict[str, Counts]:
@@ -354,9 +384,7 @@ def above_aims(figures: Mapping[str, float]) -> dict[str, float]:
 def violations(
     packages: Mapping[str, Counts], limits: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    """Return a line for each figure above its aim, or above the limit of a package that is not
-    there yet.
-    """
+    """Return a line for each figure above the package's limit; without a limit, above the aim."""
     lines = []
     for package, counts in packages.items():
         allowed = {**AIMS, **limits.get(package, {})}
@@ -369,51 +397,30 @@ def violations(
 # ------------------------------------------------------------ the command
 
 
-def print_table(packages: Mapping[str, Counts]) -> None:
-    """Print the figures of each package, with a star at those above their aim."""
-    print(f"{'package':<24}{'tokens':>9}" + "".join(f"{name:>17}" for name in AIMS))
-    for package, counts in packages.items():
-        cells = [f"{package:<24}", f"{counts.tokens:>9,}"]
-        for name, value in counts.figures().items():
-            star = "*" if value > AIMS[name] else " "
-            cells.append(f"{value:>16}{star}")
-        print("".join(cells))
-
-
-def print_worst(measured: Mapping[Path, Measured], number: int) -> None:
-    """Print the modules that are furthest from each aim."""
-    for name in AIMS:
-        rows = []
-        for path, file in measured.items():
-            if file.counts.code_lines > 40:
-                rows.append((file.counts.figures()[name], path.relative_to(ROOT).as_posix()))
-        rows.sort(reverse=True)
-        print(f"{name}: " + ", ".join(f"{path} {value}" for value, path in rows[:number]))
-
-
-def print_places(paths: list[Path]) -> None:
-    """Print each place that counts in some files or folders."""
-    for root in paths:
-        files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
-        for path in files:
-            for place in sorted(measure(path).places):
-                print(f"{path}:{place.line}: {place.kind}")
-
-
-def write_limits(packages: Mapping[str, Counts], limits: Mapping[str, Mapping[str, float]]) -> None:
-    """Lower the limits to today's figures, and drop those of packages that meet their aims."""
-    lowered = {}
-    for package, counts in packages.items():
-        above = above_aims(counts.figures())
-        before = limits.get(package, {})
-        kept = {name: min(value, before.get(name, value)) for name, value in above.items()}
-        if kept:
-            lowered[package] = kept
-    LIMITS.write_text(json.dumps(lowered, indent=1) + "\n", encoding="utf-8")
-
-
 def main() -> int:
-    """Run the command; return 1 if a figure is above what is allowed."""
+    """Run the command; return 1 if a figure is above its limit."""
+    options = parse_options()
+    if options.places:
+        print_places(options.places)
+        return 0
+    measured = {path: measure(path) for path in (*modules(), *pages())}
+    if options.worst:
+        print_worst(measured, options.worst)
+        return 0
+    packages = by_package(measured)
+    limits = read_limits()
+    if options.ratchet:
+        write_limits(packages, limits)
+        return 0
+    print_table(packages)
+    lines = violations(packages, limits)
+    for line in lines:
+        print(line)
+    return int(bool(lines))
+
+
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -426,23 +433,76 @@ def main() -> int:
     parser.add_argument(
         "--ratchet", action="store_true", help="lower the limits to today's figures"
     )
-    options = parser.parse_args()
-    if options.places:
-        print_places(options.places)
-        return 0
-    measured = {path: measure(path) for path in (*modules(), *pages())}
-    packages = by_package(measured)
-    limits = json.loads(LIMITS.read_text(encoding="utf-8")) if LIMITS.exists() else {}
-    if options.worst:
-        print_worst(measured, options.worst)
-        return 0
-    if options.ratchet:
-        write_limits(packages, limits)
-        return 0
-    lines = violations(packages, limits)
-    print_table(packages)
-    print(*lines, sep="\n", end="\n" if lines else "")
-    return 1 if lines else 0
+    return parser.parse_args()
+
+
+def print_places(paths: list[Path]) -> None:
+    """Print each place that counts in some files or folders."""
+    for path in python_files(paths):
+        for place in sorted(measure(path).places):
+            print(f"{path}:{place.line}: {place.kind}")
+
+
+def python_files(paths: list[Path]) -> Iterator[Path]:
+    """Yield files as they are, and the Python files in folders."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        else:
+            yield path
+
+
+def print_worst(measured: Mapping[Path, Measured], number: int) -> None:
+    """Print the modules that are furthest from each aim."""
+    long_modules = {
+        path.relative_to(ROOT).as_posix(): file.counts.figures()
+        for path, file in measured.items()
+        if file.counts.code_lines > SHORT_MODULE
+    }
+    for aim in AIMS:
+        rows = sorted(
+            ((figures[aim], path) for path, figures in long_modules.items()), reverse=True
+        )
+        worst = [f"{path} {value}" for value, path in rows[:number]]
+        print(f"{aim}: {', '.join(worst)}")
+
+
+def print_table(packages: Mapping[str, Counts]) -> None:
+    """Print the figures of each package, with a star after each one above its aim."""
+    headings = [f"{name:>17}" for name in AIMS]
+    print(f"{'package':<24}{'tokens':>9}{''.join(headings)}")
+    for package, counts in packages.items():
+        cells = [figure_cell(name, value) for name, value in counts.figures().items()]
+        print(f"{package:<24}{counts.tokens:>9,}{''.join(cells)}")
+
+
+def figure_cell(name: str, value: float) -> str:
+    """Return a figure as the table shows it."""
+    if value > AIMS[name]:
+        return f"{value:>16}*"
+    return f"{value:>16} "
+
+
+def read_limits() -> dict[str, dict[str, float]]:
+    """Return the limits of packages above an aim; none without the file."""
+    if not LIMITS.exists():
+        return {}
+    limits: dict[str, dict[str, float]] = json.loads(LIMITS.read_text(encoding="utf-8"))
+    return limits
+
+
+def write_limits(packages: Mapping[str, Counts], limits: Mapping[str, Mapping[str, float]]) -> None:
+    """Lower the limits to today's figures, and drop the limits of packages that meet every aim."""
+    lowered = {}
+    for package, counts in packages.items():
+        before = limits.get(package, {})
+        lower = {
+            name: min(value, before.get(name, value))
+            for name, value in above_aims(counts.figures()).items()
+        }
+        if lower:
+            lowered[package] = lower
+    LIMITS.write_text(json.dumps(lowered, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
