@@ -1,4 +1,4 @@
-"""What `status_all` is compared with: a bare FastAPI path that answers from one indexed SELECT.
+"""The floor of `status_all`: a bare FastAPI path that responds from one indexed SELECT.
 
 `python -m tools.bench.bare DATABASE PORT` serves it on loopback.
 """
@@ -16,29 +16,29 @@ _COLUMNS = ("job_id", "job_status", "outcome")
 
 
 def app(database: str) -> FastAPI:
-    """Make a table with a job in it, and return what answers how that job is."""
+    """Create a table with one job, and return the application that responds with its state."""
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(
             "CREATE TABLE job (job_id TEXT PRIMARY KEY, job_status TEXT, outcome TEXT)"
         )
         connection.execute("INSERT INTO job VALUES ('job-1', 'FINISHED', 'SUCCEEDED')")
-    own = threading.local()
-    made = FastAPI()
+    of_thread = threading.local()  # a connection serves only the thread that opened it
+    application = FastAPI()
 
-    @made.get(PATH)
+    @application.get(PATH)
     def status(job_id: str) -> dict[str, Any]:
-        if not hasattr(own, "connection"):
-            own.connection = sqlite3.connect(database)
+        if not hasattr(of_thread, "connection"):
+            of_thread.connection = sqlite3.connect(database)
         query = "SELECT job_id, job_status, outcome FROM job WHERE job_id = ?"
-        row = own.connection.execute(query, (job_id,)).fetchone()
+        row = of_thread.connection.execute(query, (job_id,)).fetchone()
         return {
             "code": 0,
             "msg": "success",
             "data": dict(zip(_COLUMNS, row, strict=True)),
         }
 
-    return made
+    return application
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""What the console asks of a node with many jobs: each request of a page in Chromium, sent again
-and timed.
+"""Requests of the console's pages at a node with many jobs.
+
+Chromium visits each page; every request of the page is then repeated and timed.
 """
 
 import gzip
@@ -15,17 +16,17 @@ from playwright.sync_api import Browser, Route
 from tests.e2e.nodes import Node
 from tests.plain import NO_TLS
 from tests.services.browser import chromium
+from tools.bench.parts import milliseconds
 
 PAGES = ("jobs", "jobs/{job}", "submit", "approvals", "data", "providers", "partners", "node")
-HEADS = [
+HEADINGS = [
     "page",
     "requests to the API",
     "slowest",
     "all, one after the other",
     "first visit, gzipped",
 ]
-_FOLLOWS = "follow=1"
-"""in the path of a stream, which ends with the page"""
+_STREAM_MARK = "follow=1"  # in the path of a stream, which ends only with the page
 
 
 def visits(
@@ -43,47 +44,59 @@ def visits(
         ) as client,
     ):
         for page in PAGES:
-            paths = asked(browser, node.operator, page.format(job=job_id))
-            size, times = 0, []
-            for path in paths:
-                found = [_timed(client, path) for _ in range(rounds)]
-                size += found[0][1]
-                if not path.startswith("/console"):
-                    times.append(statistics.median(seconds for seconds, _ in found))
-            shown = [f"{seconds * 1000:.0f} ms" for seconds in (max(times), sum(times))]
-            yield [page.format(job="ID"), len(times), *shown, f"{size / 1000:.0f} kB"]
+            paths = requested_paths(browser, node.operator, page.format(job=job_id))
+            yield _row(client, page.format(job="ID"), paths, rounds)
 
 
-def asked(
+def _row(
+    client: httpx.Client,
+    page: str,
+    paths: list[str],
+    rounds: int,
+) -> list[Any]:
+    """Repeat the requests of a page; requests for files of the console count only by size."""
+    total_size = 0
+    api_times = []
+    for path in paths:
+        responses = [_timed(client, path) for _ in range(rounds)]
+        total_size += responses[0][1]
+        if not path.startswith("/console"):
+            api_times.append(statistics.median(seconds for seconds, _ in responses))
+    slowest = milliseconds(max(api_times))
+    total = milliseconds(sum(api_times))
+    return [page, len(api_times), slowest, total, f"{total_size / 1000:.0f} kB"]
+
+
+def requested_paths(
     browser: Browser,
     url: str,
     page: str,
 ) -> list[str]:
-    """Return the paths that a first visit of a page asks for, until nothing further is asked
-    for.
-    """
-    found: list[str] = []
+    """Return the paths that a page requests at its first visit, each once, except streams."""
+    paths: dict[str, None] = {}
 
-    def note(route: Route) -> None:
-        at = urlsplit(route.request.url)
-        path = f"{at.path}?{at.query}" if at.query else at.path
-        if _FOLLOWS in path:
+    def record(route: Route) -> None:
+        parts = urlsplit(route.request.url)
+        path = parts.path
+        if parts.query:
+            path += f"?{parts.query}"
+        if _STREAM_MARK in path:
             route.abort()
         else:
-            found.append(path)
+            paths[path] = None
             route.continue_()
 
     with browser.new_context() as context:
-        context.route("**/*", note)
-        visited = context.new_page()
-        visited.goto(f"{url}/console/#/{page}", wait_until="networkidle")
-        visited.locator("main h1").wait_for()
-        visited.wait_for_load_state("networkidle")
-    return list(dict.fromkeys(found))
+        context.route("**/*", record)
+        tab = context.new_page()
+        tab.goto(f"{url}/console/#/{page}", wait_until="networkidle")
+        tab.locator("main h1").wait_for()
+        tab.wait_for_load_state("networkidle")
+    return list(paths)
 
 
 def _timed(client: httpx.Client, path: str) -> tuple[float, int]:
-    """Return the seconds of one request, and the bytes of its response once compressed."""
-    began = time.perf_counter()
-    answer = client.get(path).raise_for_status()
-    return time.perf_counter() - began, len(gzip.compress(answer.content))
+    """Return the seconds of one request, and the compressed bytes of its response."""
+    start = time.perf_counter()
+    response = client.get(path).raise_for_status()
+    return time.perf_counter() - start, len(gzip.compress(response.content))

@@ -1,4 +1,4 @@
-"""The floor: the same containers started bare, parties in parallel, stages in sequence."""
+"""The floor of jobs: their containers started bare, parties in parallel, tasks in sequence."""
 
 import threading
 import time
@@ -16,8 +16,10 @@ from tests.services.own_docker import BASE
 
 IMAGE = "bfia-bench-noop:1"
 NETWORK = "bfia-bench-floor"
-_QUIET = 4.0
-"""seconds without a prepared container more or fewer"""
+# Seconds with the same number of prepared containers, after which nodes count as prepared.
+_QUIET_SECONDS = 4.0
+_POLL_INTERVAL = 0.5  # seconds
+_PARTIES = ("guest", "host")
 
 
 def build() -> None:
@@ -34,32 +36,30 @@ def build() -> None:
         )
 
 
-class Answer(BaseHTTPRequestHandler):
-    """Takes every callback."""
+class CallbackHandler(BaseHTTPRequestHandler):
+    """Accepts every callback."""
 
     def do_POST(self) -> None:
+        """Read the body, and respond with 200."""
         self.rfile.read(int(self.headers["content-length"]))
         self.send_response(200)
         self.send_header("content-length", "0")
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None: ...
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
 
 
 class Floor:
-    """A bridge network of its own and a server for the callbacks on it."""
+    """A bridge network with a server for callbacks, in which bare containers run."""
 
     def __enter__(self) -> "Floor":
         self._client = docker.from_env(max_pool_size=16)
-        for container in self._client.containers.list(all=True, filters={"name": f"{NETWORK}-"}):
-            container.remove(force=True)  # one run that was killed must not spoil the next
-        for network in self._client.networks.list(names=[NETWORK]):
-            network.remove()
+        self._remove_leftovers()
         self._network = self._client.networks.create(NETWORK, driver="bridge")
         self._network.reload()
         self._address = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
-
-        self._server = ThreadingHTTPServer((self._address, 0), Answer)
+        self._server = ThreadingHTTPServer((self._address, 0), CallbackHandler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
@@ -69,40 +69,48 @@ class Floor:
         self._network.remove()
         self._client.close()
 
+    def _remove_leftovers(self) -> None:
+        """Remove containers and networks of an earlier run that was killed."""
+        for container in self._client.containers.list(all=True, filters={"name": f"{NETWORK}-"}):
+            container.remove(force=True)
+        for network in self._client.networks.list(names=[NETWORK]):
+            network.remove()
+
     def chain(self, tasks: int, network: str = NETWORK) -> float:
-        """Return the seconds that a chain of tasks at two parties takes, in a network of the
-        daemon's.
-        """
-        began = time.perf_counter()
-        with ThreadPoolExecutor(2) as pool:
-            for i in range(tasks):
-                list(pool.map(partial(self._run, network), self._environments(i)))
-        return time.perf_counter() - began
+        """Return the seconds of a chain of tasks at two parties, in a network of the daemon."""
+        start = time.perf_counter()
+        run = partial(self._run, network)
+        with ThreadPoolExecutor(len(_PARTIES)) as pool:
+            for number in range(tasks):
+                list(pool.map(run, self._environments(number)))
+        return time.perf_counter() - start
 
-    def together(self, tasks: int, at_once: int) -> float:
-        """Return the seconds of tasks at two parties on the host's network, so many containers
-        concurrently.
-        """
-        began = time.perf_counter()
-        with ThreadPoolExecutor(at_once) as pool:
-            list(
-                pool.map(
-                    partial(self._run, "host"),
-                    (e for i in range(tasks) for e in self._environments(i)),
-                )
-            )
-        return time.perf_counter() - began
+    def together(self, tasks: int, concurrent: int) -> float:
+        """Return the seconds of independent tasks at two parties, on the host's network.
 
-    def until_prepared(self) -> None:
-        """Wait until nodes have prepared what containers to come need, which would slow what is
-        measured.
+        ``concurrent``: number of containers that run at a time.
         """
-        count, since = -1, time.monotonic()
-        while time.monotonic() - since < _QUIET:
-            found = len(self._client.api.containers(filters={"label": LABEL}))
-            if found != count:
-                count, since = found, time.monotonic()
-            time.sleep(0.5)
+        environments = []
+        for number in range(tasks):
+            environments += self._environments(number)
+        start = time.perf_counter()
+        with ThreadPoolExecutor(concurrent) as pool:
+            list(pool.map(partial(self._run, "host"), environments))
+        return time.perf_counter() - start
+
+    def wait_until_prepared(self) -> None:
+        """Wait until nodes have prepared containers in advance, which would slow measurements."""
+        count = self._prepared_count()
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < _QUIET_SECONDS:
+            time.sleep(_POLL_INTERVAL)
+            newest_count = self._prepared_count()
+            if newest_count != count:
+                count = newest_count
+                quiet_since = time.monotonic()
+
+    def _prepared_count(self) -> int:
+        return len(self._client.api.containers(filters={"label": LABEL}))
 
     def _environments(self, task: int) -> list[dict[str, str]]:
         """Return the variables of the containers of a task, one for each party."""
@@ -113,11 +121,11 @@ class Floor:
                 "config.task_id": f"t{task}",
                 "config.self_role": f"{role}.{task}",
             }
-            for role in ("guest", "host")
+            for role in _PARTIES
         ]
 
     def _run(self, network: str, environment: dict[str, str]) -> None:
-        """Start, await and remove one container through the engine's API, as hardened as ours."""
+        """Start, await and remove a container by the engine's API, with a node's restrictions."""
         container = self._client.containers.create(
             IMAGE,
             name=f"{NETWORK}-{time.time_ns()}-{environment['config.self_role']}",

@@ -1,7 +1,4 @@
-"""Many tasks, many jobs, many concurrent clients: what one costs the other.
-
-Ratios of one run on one machine.
-"""
+"""Many tasks, many jobs and many concurrent clients, and how much they slow each other down."""
 
 import copy
 import re
@@ -9,10 +6,10 @@ import sqlite3
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from typing import Any
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import sqlalchemy as sa
@@ -23,175 +20,216 @@ from tests.plain import NO_TLS
 
 STATUS = "/v1/platform/schedule/job/status_all"
 CREATE = "/v1/platform/schedule/job/create_all"
+_JOB_TIMEOUT = 1800.0  # seconds
+_MANY_TIMEOUT = 3600.0  # seconds for a thousand jobs
+_CLIENTS = 32
+_HEAD_START = 2.0  # seconds of a large job before the small ones
+_STATUS_INTERVAL = 0.02  # seconds between two questions for the state of a job
+_SAMPLE_INTERVAL = 0.1  # seconds between two timed questions
+_INSERTED_COPIES = 500  # of a row, in one statement
+_COPIED_TABLES = ("job", "local_job", "task", "run", "timeline")
+_ID = re.compile(r"[0-9a-f]{32,}")
+_UNENDED = "status NOT IN ('FINISHED', 'REJECTED') OR due_at IS NOT NULL"
+
+X = TypeVar("X")
+
+
+class TimesWithLarge(NamedTuple):
+    """Seconds of a small job alone, of one during a large job, and of the large job."""
+
+    alone: float
+    with_large: float
+    large: float
+
+
+@contextmanager
+def _client(timeout: float = 60) -> Iterator[httpx.Client]:
+    with httpx.Client(
+        trust_env=False,
+        verify=NO_TLS,
+        timeout=timeout,
+    ) as client:
+        yield client
 
 
 def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
-    """Return the job with so many tasks that need nothing of each other."""
-    body = copy.deepcopy(body)
-    first = body["dag"]["components"][0]
-    body["dag"]["components"] = [
+    """Return a job of so many tasks like the first one of ``body``, without inputs."""
+    job = copy.deepcopy(body)
+    first = job["dag"]["components"][0]
+    job["dag"]["components"] = [
         {
             **first,
-            "name": f"t{i}",
+            "name": f"t{number}",
             "input": [],
         }
-        for i in range(tasks)
+        for number in range(tasks)
     ]
-    return body
+    return job
 
 
-def until_over(node: Node, job_id: str) -> dict[str, Any]:
-    """Ask until a job has ended; return its state."""
-    end = time.monotonic() + 1800.0
-    with httpx.Client(
-        base_url=node.operator,
-        trust_env=False,
-        verify=NO_TLS,
-        timeout=60,
-    ) as client:
+def wait_until_ended(node: Node, job_id: str) -> dict[str, Any]:
+    """Wait until a job has ended, and return its state."""
+    end = time.monotonic() + _JOB_TIMEOUT
+    with _client() as client:
         while True:
-            data = dict(client.get(STATUS, params={"job_id": job_id}).json()["data"])
-            if data["job_status"] in ("FINISHED", "REJECTED"):
-                return data
-            assert time.monotonic() < end, data
-            time.sleep(0.02)
+            response = client.get(node.operator + STATUS, params={"job_id": job_id})
+            state = dict(response.json()["data"])
+            if state["job_status"] in ("FINISHED", "REJECTED"):
+                return state
+            assert time.monotonic() < end, state
+            time.sleep(_STATUS_INTERVAL)
 
 
 def run(node: Node, body: dict[str, Any]) -> float:
-    """Return the seconds from before create_all to the job's FINISHED."""
-    began = time.perf_counter()
-    state = until_over(node, node.submit(body))
+    """Return the seconds from before create_all until the job is FINISHED."""
+    start = time.perf_counter()
+    state = wait_until_ended(node, node.submit(body))
     assert state["outcome"] == "SUCCEEDED", state
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def beside(
+def run_with_large(
     node: Node,
     small: dict[str, Any],
     large: dict[str, Any],
     rounds: int,
-) -> tuple[float, float, float]:
-    """Return the seconds of a small job alone, of one beside a large job, and of the large job."""
+) -> TimesWithLarge:
+    """Run a small job alone, and then during a large one."""
     run(node, small)
     alone = statistics.median(run(node, small) for _ in range(rounds))
-    began = time.perf_counter()
+    start = time.perf_counter()
     job_id = node.submit(large)
-    time.sleep(2.0)
-    together = statistics.median(run(node, small) for _ in range(rounds))
+    time.sleep(_HEAD_START)
+    with_large = statistics.median(run(node, small) for _ in range(rounds))
     assert node.job(job_id)["status"] == "RUNNING", "the large job was over too early"
-    state = until_over(node, job_id)
+    state = wait_until_ended(node, job_id)
     assert state["outcome"] == "SUCCEEDED", state
-    return alone, together, time.perf_counter() - began
+    return TimesWithLarge(alone, with_large, time.perf_counter() - start)
 
 
-def asked_meanwhile(
+def status_times_during(
     node: Node,
     job_id: str,
-    work: Callable[[], Any],
-) -> tuple[Any, list[float]]:
-    """Do the work; return what it returns, and how long each question for a job's state took
-    meanwhile, sorted.
+    work: Callable[[], X],
+) -> tuple[X, list[float]]:
+    """Do the work while another thread asks for a job's state again and again.
+
+    Return the result of the work, and the sorted seconds of the questions.
     """
-    over = threading.Event()
+    is_over = threading.Event()
     times: list[float] = []
 
     def ask() -> None:
-        with httpx.Client(
-            base_url=node.operator,
-            trust_env=False,
-            verify=NO_TLS,
-            timeout=60,
-        ) as client:
-            while not over.wait(0.1):
-                began = time.perf_counter()
-                assert client.get(STATUS, params={"job_id": job_id}).json()["code"] == 0
-                times.append(time.perf_counter() - began)
+        with _client() as client:
+            while not is_over.wait(_SAMPLE_INTERVAL):
+                times.append(status_time(client, node, job_id))
 
     thread = threading.Thread(target=ask)
     thread.start()
     try:
         result = work()
     finally:
-        over.set()
+        is_over.set()
         thread.join()
     return result, sorted(times)
 
 
-def at_once(
+def status_time(
+    client: httpx.Client,
+    node: Node,
+    job_id: str,
+) -> float:
+    """Return the seconds of one question for a job's state."""
+    start = time.perf_counter()
+    response = client.get(node.operator + STATUS, params={"job_id": job_id})
+    assert response.json()["code"] == 0
+    return time.perf_counter() - start
+
+
+def submit_many(
     nodes: Sequence[Node],
     body: dict[str, Any],
     count: int,
     clients: int,
 ) -> list[str]:
     """Submit so many jobs with so many clients, to each node in turn; return their ids."""
-    with httpx.Client(
-        trust_env=False,
-        verify=NO_TLS,
-        timeout=120,
-    ) as client:
+    with _client(120) as client:
 
-        def one(number: int) -> str:
+        def submit(number: int) -> str:
             url = nodes[number % len(nodes)].operator + CREATE
-            answer = client.post(url, json=body).json()
-            assert answer["code"] == 0, answer
-            return str(answer["data"]["job_id"])
+            response = client.post(url, json=body).json()
+            assert response["code"] == 0, response
+            return str(response["data"]["job_id"])
 
         with ThreadPoolExecutor(clients) as pool:
-            return list(pool.map(one, range(count)))
+            return list(pool.map(submit, range(count)))
 
 
-def many(
-    node: Node,
-    other: Node,
+def run_many(
+    nodes: Sequence[Node],
     body: dict[str, Any],
     count: int,
 ) -> list[Any]:
-    """Submit so many jobs of one task with 32 clients; wait until all are over at both nodes.
+    """Submit so many jobs of one task, and wait until all have ended at both nodes.
 
-    Return how many there were, how many succeeded, and how many runs and launches there were beyond
-    one; the rate; and how long each question for a job's state took meanwhile.
+    Return a row: jobs, succeeded jobs, runs and launches in excess of one per task, jobs per
+    second, and the median and the 99th percentile of the time of a question for a job's state.
     """
-    first = node.submit(body)
-    until_over(node, first)
-    began = time.perf_counter()
+    node = nodes[0]
+    first_job = node.submit(body)
+    wait_until_ended(node, first_job)
 
-    def all_of_them() -> list[str]:
-        ids = at_once([node], body, count, 32)
-        until_none_left((node, other), 3600.0)
-        return ids
+    def run_all() -> list[str]:
+        job_ids = submit_many([node], body, count, _CLIENTS)
+        wait_until_all_ended(nodes, _MANY_TIMEOUT)
+        return job_ids
 
-    ids, asked = asked_meanwhile(node, first, all_of_them)
-    seconds = time.perf_counter() - began
-    assert len(set(ids)) == count
-    runs = {
-        n.id: _counted(n, "SELECT count(*), count(DISTINCT task_id) FROM run")[0]
-        for n in (node, other)
-    }
-    launches = "SELECT count(*) FROM timeline WHERE event = 'run LAUNCHING'"
-    twice = sum(found - different for found, different in runs.values())
-    twice += sum(_counted(n, launches)[0][0] - runs[n.id][0] for n in (node, other))
-    good = _counted(node, "SELECT count(*) FROM job WHERE outcome = 'SUCCEEDED'")[0][0] - 1
-    times = [f"{quantile(asked, share) * 1000:.0f} ms" for share in (0.5, 0.99)]
-    return [count, good, twice, f"{count / seconds:.1f}/s", *times]
+    start = time.perf_counter()
+    job_ids, status_times = status_times_during(node, first_job, run_all)
+    rate = count / (time.perf_counter() - start)
+    assert len(set(job_ids)) == count
+    repeated = sum(map(_repeated_starts, nodes))
+    succeeded = _count(node, "SELECT count(*) FROM job WHERE outcome = 'SUCCEEDED'")
+    quantiles = [f"{quantile(status_times, share) * 1000:.0f} ms" for share in (0.5, 0.99)]
+    return [count, succeeded - 1, repeated, f"{rate:.1f}/s", *quantiles]
 
 
-def until_none_left(nodes: tuple[Node, ...], seconds: float) -> None:
-    """Wait until no job is under way at any of the nodes."""
+def _repeated_starts(node: Node) -> int:
+    """Return the runs beyond one per task, and the launches beyond one per run."""
+    runs = _count(node, "SELECT count(*) FROM run")
+    tasks = _count(node, "SELECT count(DISTINCT task_id) FROM run")
+    launches = _count(node, "SELECT count(*) FROM timeline WHERE event = 'run LAUNCHING'")
+    return (runs - tasks) + (launches - runs)
+
+
+def wait_until_all_ended(nodes: Sequence[Node], seconds: float) -> None:
+    """Wait until no job is under way at any of the nodes, for at most so many seconds."""
     end = time.monotonic() + seconds
-    left = (
-        "SELECT count(*) FROM {} WHERE status NOT IN ('FINISHED', 'REJECTED') OR due_at IS NOT NULL"
-    )
-    while any(_counted(n, left.format(t))[0][0] for n in nodes for t in ("job", "local_job")):
+    while any(map(_has_unended_jobs, nodes)):
         assert time.monotonic() < end, "jobs are still under way"
         time.sleep(1.0)
 
 
-def _counted(node: Node, query: str) -> list[Any]:
-    """Look into a node's database, which asks nothing of the node itself."""
-    with closing(
-        sqlite3.connect(f"file:{node.home / 'gateway.db'}?mode=ro", uri=True, timeout=60)
-    ) as database:
-        return database.execute(query).fetchall()
+def _has_unended_jobs(node: Node) -> bool:
+    tables = ("job", "local_job")
+    return any(_count(node, f"SELECT count(*) FROM {table} WHERE {_UNENDED}") for table in tables)
+
+
+def _count(node: Node, query: str) -> int:
+    """Return a number from a node's database, which costs the node itself no work."""
+    url = f"file:{node.home / 'gateway.db'}?mode=ro"
+    with closing(sqlite3.connect(url, uri=True, timeout=60)) as database:
+        (number,) = database.execute(query).fetchone()
+        return int(number)
+
+
+def quantile(times: Sequence[float], share: float) -> float:
+    """Return the quantile of sorted times."""
+    index = int(len(times) * share)
+    return times[min(index, len(times) - 1)]
+
+
+# ---------------------------------------------------------------- many ended jobs
 
 
 def copy_ended(
@@ -199,49 +237,49 @@ def copy_ended(
     job_id: str,
     count: int,
 ) -> None:
-    """Write an ended job so many times into the database of a stopped node, with its tasks, runs
-    and timeline.
+    """Copy an ended job so many times in the database of a stopped node.
+
+    Its tasks, runs and timeline are copied, too.
     """
-    url = f"sqlite:///{node.home / 'gateway.db'}"
-    engine = sa.create_engine(url)
+    engine = sa.create_engine(f"sqlite:///{node.home / 'gateway.db'}")
     with engine.begin() as connection:
-        for name in ("job", "local_job", "task", "run", "timeline"):
+        for name in _COPIED_TABLES:
             table = schema.metadata.tables[name]
-            rows = [
-                dict(r._mapping)
-                for r in connection.execute(sa.select(table).where(table.c.job_id == job_id))
-            ]
-            for start in range(0, count, 500):
-                copies = [
-                    {
-                        k: v - i if k == "created_at" else _copied(v, job_id, i)
-                        for k, v in row.items()
-                    }
-                    for i in range(start, min(start + 500, count))
-                    for row in rows
-                ]
-                for copied in copies:
-                    copied.pop("id", None)
-                    if name == "run":
-                        copied["name"] = f"{copied['name'][:40]}-{copied['run_id'][-12:]}"
+            query = sa.select(table).where(table.c.job_id == job_id)
+            rows = [dict(row._mapping) for row in connection.execute(query)]
+            for start in range(0, count, _INSERTED_COPIES):
+                numbers = range(start, min(start + _INSERTED_COPIES, count))
+                copies = [_copied_row(name, row, job_id, n) for n in numbers for row in rows]
                 if copies:
                     connection.execute(table.insert(), copies)
     engine.dispose()
 
 
-def _copied(
+def _copied_row(
+    table: str,
+    row: dict[str, Any],
+    job_id: str,
+    number: int,
+) -> dict[str, Any]:
+    """Return the copy of a row with the given number; each copy is a bit older than the last."""
+    copied = {column: _copied_value(value, job_id, number) for column, value in row.items()}
+    if "created_at" in row:
+        copied["created_at"] = row["created_at"] - number
+    copied.pop("id", None)  # the database gives the copy a new one
+    if table == "run":
+        copied["name"] = f"{copied['name'][:40]}-{copied['run_id'][-12:]}"
+    return copied
+
+
+def _copied_value(
     value: Any,
     job_id: str,
     number: int,
 ) -> Any:
-    """Give ids of the copied job a number, so that no two rows have the same."""
+    """Add a number to the ids of the copied job, so that no two rows have the same."""
     if not isinstance(value, str):
         return value
-    if value == job_id or value.startswith("task_") or re.fullmatch(r"[0-9a-f]{32,}", value):
+    is_id = value == job_id or value.startswith("task_") or _ID.fullmatch(value)
+    if is_id:
         return f"{value}-{number}"
     return value.replace(job_id, f"{job_id}-{number}")
-
-
-def quantile(times: list[float], share: float) -> float:
-    """Return that quantile of sorted times."""
-    return times[min(int(len(times) * share), len(times) - 1)]

@@ -1,7 +1,7 @@
-"""A node whose containers cost nothing: put before the command that serves it, it serves with a
-memory engine.
+"""Serves a node with a memory engine, so that containers cost nothing.
 
-Containers end immediately, or with ``--until FILE`` when the file is there.
+The module is put before the command that serves the node. Containers end immediately, or with
+``--until FILE`` once the file exists.
 """
 
 import sys
@@ -18,35 +18,38 @@ from tools.bench.floor import IMAGE
 
 
 def main() -> None:
-    """Serve the node that the last arguments name."""
-    *_, config, _, ready = map(Path, sys.argv)
-    until = Path(sys.argv[2]) if sys.argv[1] == "--until" else None
+    """Serve the node of the last arguments: its configuration and the file for its addresses."""
+    *_, config, _, ready_file = map(Path, sys.argv)
+    end_file = Path(sys.argv[2]) if sys.argv[1] == "--until" else None
 
     def engine(settings: Settings, installation: str) -> MemoryEngine:
-        script = Script(code=None) if until else Script()
-        made = MemoryEngine(
+        script = Script()
+        if end_file is not None:
+            script = Script(code=None)  # runs until the engine ends it
+        memory_engine = MemoryEngine(
             node=settings.node.id,
             installation=installation,
             images={IMAGE: script},
         )
-        if until:
+        if end_file is not None:
             threading.Thread(
-                target=_end,
-                args=(made, until),
+                target=_end_runs,
+                args=(memory_engine, end_file),
                 daemon=True,
             ).start()
-        return made
+        return memory_engine
 
-    run(config, "text", ready, engine)
+    run(config, "text", ready_file, engine)
 
 
-def _end(engine: MemoryEngine, until: Path) -> None:
+def _end_runs(engine: MemoryEngine, end_file: Path) -> None:
+    """Wait for the file; then end all runs, also the ones that start later."""
     while True:
         time.sleep(1.0)
-        if until.exists():
-            for name, one in list(engine.world.runs.items()):
-                if isinstance(one.probe, Running):
-                    with suppress(KeyError):  # it was removed meanwhile
+        if end_file.exists():
+            for name, container in list(engine.world.runs.items()):
+                if isinstance(container.probe, Running):
+                    with suppress(KeyError):  # it has been removed since the list was made
                         engine.finish(name)
 
 

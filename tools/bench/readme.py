@@ -1,16 +1,17 @@
-"""Writes the figures of one whole run into both READMEs and performance pages, between their two
-marks.
-"""
+"""Writes the figures of one run into both READMEs and performance pages, between their marks."""
 
-# ruff: noqa: E501 (the lines of the pages)
+# ruff: noqa: E501 - the lines of the pages
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Shown = Mapping[str, Sequence[Sequence[Any]]]
-"""the rows of each table that was printed, by the name of its part"""
+# The rows of each printed table, by the name of the table.
+PrintedRows = Mapping[str, Sequence[Sequence[Any]]]
 
-BEGIN, END = "<!-- make bench ARGS=--readme writes what follows -->\n", "<!-- until here -->\n"
+# The marks around the figures in a page.
+BEGIN = "<!-- make bench ARGS=--readme writes what follows -->\n"
+END = "<!-- until here -->\n"
+# Parts whose figures the pages contain.
 NEEDED = (
     "makespan",
     "channel",
@@ -22,6 +23,13 @@ NEEDED = (
     "ended",
     "failover",
 )
+# Names in the pages for the columns of tables with one row.
+_COLUMNS = {
+    "upload": ("upload", "upload_time", "upload_rate", "grown"),
+    "thousand": ("jobs", "succeeded", "twice", "jobs_rate", "p50", "p99"),
+    "beside": ("tasks", "alone", "together", "beside", "large"),
+    "ended": ("ended", "without", "with", "slower"),
+}
 
 
 class Missing(Exception):
@@ -31,81 +39,76 @@ class Missing(Exception):
 def write(
     root: Path,
     machine: str,
-    shown: Shown,
+    printed: PrintedRows,
 ) -> None:
-    """Put the figures into the pages. Raises `Missing`; then no page is changed."""
-    if lacking := [name for name in NEEDED if not shown.get(name)]:
-        raise Missing(f"not measured: {', '.join(lacking)}")
-    found = figures(shown) | {"machine": machine}
-    pages = {root / name: text.format_map(found) for name, text in TEXTS.items()}
-    written = {
-        page: between(page.read_text(encoding="utf-8"), text, page.name)
-        for page, text in pages.items()
-    }
-    for page, text in written.items():
-        page.write_text(text, encoding="utf-8")
+    """Write the figures into the pages. Raises `Missing`, before any page has changed."""
+    missing = [name for name in NEEDED if not printed.get(name)]
+    if missing:
+        raise Missing(f"not measured: {', '.join(missing)}")
+    values = {**figures(printed), "machine": machine}
+    contents = {}
+    for name, text in TEXTS.items():
+        page = root / name
+        contents[page] = replaced(page, text.format_map(values))
+    for page, content in contents.items():
+        page.write_text(content, encoding="utf-8")
 
 
-def between(
-    page: str,
-    text: str,
-    name: str,
-) -> str:
-    """Return the page with the text between its marks.
-
-    Raises `Missing` where they are not there.
-    """
-    before, begin, rest = page.partition(BEGIN)
+def replaced(page: Path, text: str) -> str:
+    """Return a page with the text between its marks. Raises `Missing` without marks."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise Missing(f"{name} has no place for the figures")
+        raise Missing(f"{page.name} has no place for the figures")
     return before + BEGIN + text + END + after
 
 
-def figures(shown: Shown) -> dict[str, str]:
-    """Return each figure that the pages show, by the name that it has there."""
-    found: dict[str, Any] = {}
-    for tasks, poll, callback, bare, _, ratio, _ in shown["makespan"]:
-        found |= {
-            f"poll{tasks}": poll,
-            f"callback{tasks}": callback,
-            f"bare{tasks}": bare,
-            f"ratio{tasks}": ratio,
-        }
-    for size, median, rate, *_ in shown["channel"]:
-        found |= {f"push {size}": median, f"rate {size}": rate}
-    rested, single, _, many = shown["create"]
-    found |= {
-        "rested": rested[2],
+def figures(printed: PrintedRows) -> dict[str, str]:
+    """Return the figures by their names in the pages."""
+    values: dict[str, Any] = {
+        **_makespan_figures(printed["makespan"]),
+        **_create_figures(printed["create"]),
+        **_failover_figures(printed["failover"]),
+        "memory": printed["memory"][0][0],
+    }
+    for size, median, rate, *_ in printed["channel"]:
+        values[f"push {size}"] = median
+        values[f"rate {size}"] = rate
+    for name, columns in _COLUMNS.items():
+        values |= zip(columns, printed[name][0], strict=True)
+    return {name: str(value) for name, value in values.items()}
+
+
+def _makespan_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    values = {}
+    for tasks, poll, callback, bare, _, ratio, _ in rows:
+        values[f"poll{tasks}"] = poll
+        values[f"callback{tasks}"] = callback
+        values[f"bare{tasks}"] = bare
+        values[f"ratio{tasks}"] = ratio
+    return values
+
+
+def _create_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return the rates and medians of create_all; rows are clients, throughput, p50 and p95."""
+    paused, single, _, concurrent = rows
+    return {
+        "rested": paused[2],
         "single": single[2],
         "single_rate": single[1],
+        "many": concurrent[2],
+        "many_rate": concurrent[1],
     }
-    found |= {
-        "many": many[2],
-        "many_rate": many[1],
-        "memory": shown["memory"][0][0],
-    }
-    found |= dict(
-        zip(("upload", "upload_time", "upload_rate", "grown"), shown["upload"][0], strict=True)
-    )
-    found |= dict(
-        zip(
-            ("jobs", "succeeded", "twice", "jobs_rate", "p50", "p99"),
-            shown["thousand"][0],
-            strict=True,
-        )
-    )
-    found |= dict(
-        zip(("tasks", "alone", "together", "beside", "large"), shown["beside"][0], strict=True)
-    )
-    found |= dict(zip(("ended", "without", "with", "slower"), shown["ended"][0], strict=True))
-    found["failover"] = min(
-        (row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0])
-    )
-    found["failover_worst"] = max(
-        (row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0])
-    )
-    return {name: str(value) for name, value in found.items()}
+
+
+def _failover_figures(rows: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return the shortest and the longest failover; a row is a text such as ``2.1 s``."""
+    times = sorted((row[0] for row in rows), key=_seconds)
+    return {"failover": times[0], "failover_worst": times[-1]}
+
+
+def _seconds(text: str) -> float:
+    return float(text.split()[0])
 
 
 TEXTS = {

@@ -1,8 +1,9 @@
-"""The channel's floor: two bare applications that pass a message on, and store nothing.
+"""The floor of the channel: two bare applications that pass a message on, and store nothing.
 
-``python -m tools.bench.relay PORT INNER WAY FOLDER``: the first sends a push on to the port INNER
-of the second, which hands it to who waits in pop. Between the two it goes as the nodes' messages
-do: by HTTP while it arrives, by gRPC as one message, or by mutual TLS with the files in FOLDER.
+``python -m tools.bench.relay PORT INNER LINK FOLDER`` serves one of them. The first one forwards a
+push to the port INNER of the second one, which passes it to a reader that waits in pop. The link
+between the two is like the one between nodes: HTTP while the message arrives, gRPC with the
+complete message, or mutual TLS with the files in FOLDER.
 """
 
 import argparse
@@ -19,34 +20,39 @@ import uvloop
 
 METHOD = "/bare/push"
 NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-
-_PIECES = 8
+_QUEUED_PIECES = 8  # of a message between its sender and its reader
+_FILES = ("bare.pem", "bare.key", "ca.pem")  # certificate, key and authority of the second one
 
 
 class _Topic:
+    """A message on its way from a push to a pop."""
+
     def __init__(self) -> None:
-        self.pieces: asyncio.Queue[bytes] = asyncio.Queue(_PIECES)
+        self.pieces: asyncio.Queue[bytes] = asyncio.Queue(_QUEUED_PIECES)
         self.size: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
 
 class Relay:
-    """The application; ``onward`` is the port of the second, 0 for itself."""
+    """The ASGI application of both."""
 
     def __init__(
         self,
-        onward: int,
-        way: str,
+        forward_port: int,
+        link: str,
         tls: ssl.SSLContext | None,
     ) -> None:
-        self._onward, self._way = onward, way
+        """``forward_port``: the port of the second one; 0 for the second one itself."""
+        self._forward_port = forward_port
+        self._link = link
         self._client = httpx.AsyncClient(
             trust_env=False,
             timeout=600,
             verify=tls or False,
         )
-        self._url = f"{'https' if tls else 'http'}://127.0.0.1:{onward}/push"
+        scheme = "https" if tls else "http"
+        self._url = f"{scheme}://127.0.0.1:{forward_port}/push"
         self._topics: defaultdict[str, _Topic] = defaultdict(_Topic)
-        self._call: Any = None
+        self._call: Any = None  # of gRPC, once it is needed
 
     async def __call__(
         self,
@@ -54,75 +60,75 @@ class Relay:
         receive: Any,
         send: Any,
     ) -> None:
+        """Serve a push or a pop."""
         headers = dict(scope["headers"])
-        name = headers[b"x-ptp-topic"].decode()
+        topic = headers[b"x-ptp-topic"].decode()
         if scope["path"].endswith("pop"):
-            await self._pop(name, send)
+            await self._pop(topic, send)
             return
-        if not self._onward:
-            await self.take(name, headers[b"content-length"], _body(receive))
-        elif self._way == "gRPC":
-            if self._call is None:
-                self._call = grpc.aio.insecure_channel(
-                    f"127.0.0.1:{self._onward}", NO_LIMIT
-                ).unary_unary(METHOD)
-            await self._call(
-                b"".join([piece async for piece in _body(receive)]), metadata=[("topic", name)]
-            )
+        size = headers[b"content-length"]
+        if not self._forward_port:
+            await self._accept(topic, size, _body(receive))
+        elif self._link == "gRPC":
+            await self._forward_by_grpc(topic, _body(receive))
         else:
-            sent = {"x-ptp-topic": name, "content-length": headers[b"content-length"].decode()}
-            answer = await self._client.post(self._url, content=_body(receive), headers=sent)
-            assert answer.status_code == 200
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [(b"content-length", b"0")],
-            }
-        )
+            await self._forward_by_http(topic, size, _body(receive))
+        await _send_head(send, b"0")
         await send({"type": "http.response.body"})
 
-    async def take(
+    async def _accept(
         self,
         name: str,
         size: bytes,
         pieces: AsyncIterator[bytes],
     ) -> None:
-        """Hand a message to who waits for it."""
+        """Pass a message to the reader of its topic."""
         topic = self._topics[name]
         topic.size.set_result(size)
         async for piece in pieces:
             await topic.pieces.put(piece)
 
+    async def _forward_by_grpc(self, topic: str, pieces: AsyncIterator[bytes]) -> None:
+        if self._call is None:
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._forward_port}", NO_LIMIT)
+            self._call = channel.unary_unary(METHOD)
+        message = b"".join([piece async for piece in pieces])
+        await self._call(message, metadata=[("topic", topic)])
+
+    async def _forward_by_http(
+        self,
+        topic: str,
+        size: bytes,
+        pieces: AsyncIterator[bytes],
+    ) -> None:
+        headers = {"x-ptp-topic": topic, "content-length": size.decode()}
+        response = await self._client.post(self._url, content=pieces, headers=headers)
+        assert response.status_code == 200
+
     async def _pop(self, name: str, send: Any) -> None:
+        """Wait for the message of a topic, and send it as it arrives."""
         topic = self._topics[name]
         size = await topic.size
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [(b"content-length", size)],
-            }
-        )
-        left = int(size)
-        while left:
+        await _send_head(send, size)
+        missing = int(size)
+        while missing:
             piece = await topic.pieces.get()
-            left -= len(piece)
+            missing -= len(piece)
             await send(
                 {
                     "type": "http.response.body",
                     "body": piece,
-                    "more_body": left > 0,
+                    "more_body": missing > 0,
                 }
             )
         del self._topics[name]
 
     async def serve_grpc(self, port: int) -> None:
-        """Take messages by gRPC, too."""
+        """Accept messages by gRPC, too."""
 
         async def push(message: bytes, context: Any) -> bytes:
             topic = dict(context.invocation_metadata())["topic"]
-            await self.take(topic, str(len(message)).encode(), _only(message))
+            await self._accept(topic, str(len(message)).encode(), _single_piece(message))
             return b""
 
         server = grpc.aio.server(options=NO_LIMIT)
@@ -133,65 +139,85 @@ class Relay:
         await server.wait_for_termination()
 
 
-async def _only(message: bytes) -> AsyncIterator[bytes]:
+async def _send_head(send: Any, content_length: bytes) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", content_length)],
+        }
+    )
+
+
+async def _single_piece(message: bytes) -> AsyncIterator[bytes]:
     yield message
 
 
 async def _body(receive: Any) -> AsyncIterator[bytes]:
-    more = True
-    while more:
+    """Yield the pieces of a request's body."""
+    is_complete = False
+    while not is_complete:
         message = await receive()
-        more = message.get("more_body", False)
+        is_complete = not message.get("more_body", False)
         if message.get("body"):
             yield message["body"]
 
 
 async def main() -> None:
+    """Serve one of the two applications."""
+    options = parse_options()
+    certificate, key, authority = (f"{options.folder}/{name}" for name in _FILES)
+    tls = None
+    if options.link == "mutual TLS":
+        tls = ssl.create_default_context(cafile=authority)
+        tls.load_cert_chain(certificate, key)
+    app = Relay(options.inner if options.first else 0, options.link, tls)
+    servers = [_serve(app, options.port)]
+    if options.first:
+        await asyncio.gather(*servers)
+        return
+    if options.link == "gRPC":
+        servers.append(app.serve_grpc(options.inner))
+    elif tls is not None:
+        servers.append(
+            _serve(
+                app,
+                options.inner,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+                ssl_ca_certs=authority,
+                ssl_cert_reqs=ssl.CERT_REQUIRED,
+            )
+        )
+    else:
+        servers.append(_serve(app, options.inner))
+    await asyncio.gather(*servers)
+
+
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("port", type=int)
-    parser.add_argument("inner", type=int, help="between the two")
-    parser.add_argument("way")
+    parser.add_argument("port", type=int, help="for pushes and pops")
+    parser.add_argument("inner", type=int, help="for messages between the two")
+    parser.add_argument("link", help="HTTP, gRPC or mutual TLS")
     parser.add_argument("folder")
     parser.add_argument("--first", action="store_true")
-    given = parser.parse_args()
-    files = [f"{given.folder}/{name}" for name in ("bare.pem", "bare.key", "ca.pem")]
-    tls = None
-    if given.way == "mutual TLS":
-        tls = ssl.create_default_context(cafile=files[2])
-        tls.load_cert_chain(*files[:2])
-    app = Relay(given.inner if given.first else 0, given.way, tls)
-    common = {
-        "host": "127.0.0.1",
-        "log_config": None,
-        "access_log": False,
-        "lifespan": "off",
-        "loop": "uvloop",
-    }
-    serving = [uvicorn.Server(uvicorn.Config(app, port=given.port, **common)).serve()]
-    if not given.first and given.way == "gRPC":
-        serving.append(app.serve_grpc(given.inner))
-    elif not given.first:
-        own = (
-            {
-                "ssl_certfile": files[0],
-                "ssl_keyfile": files[1],
-                "ssl_ca_certs": files[2],
-            }
-            if tls
-            else {}
-        )
-        own |= {"ssl_cert_reqs": ssl.CERT_REQUIRED} if tls else {}
-        serving.append(
-            uvicorn.Server(
-                uvicorn.Config(
-                    app,
-                    port=given.inner,
-                    **common,
-                    **own,
-                )
-            ).serve()
-        )
-    await asyncio.gather(*serving)
+    return parser.parse_args()
+
+
+def _serve(app: Relay, port: int, **tls: Any) -> Any:
+    """Return the coroutine that serves the application on a port."""
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        loop="uvloop",
+        **tls,
+    )
+    return uvicorn.Server(config).serve()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The reference vendor:
+"""``timed_vendor.py FOLDER CODE``: the reference vendor, which records the times of its calls.
 
-``timed_vendor.py FOLDER CODE`` writes when each of its calls of the channel was made.
+CODE is the folder of the vendor's package. A run writes a file with all its calls of the channel
+into FOLDER.
 """
 
 import json
@@ -11,41 +12,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-folder, code = Path(sys.argv[1]), sys.argv[2]
-sys.path.insert(0, code)
+folder = Path(sys.argv[1])
+sys.path.insert(0, sys.argv[2])
 
-from refvendor import channel  # noqa: E402
+from refvendor import channel  # noqa: E402 - found by the path above
 from refvendor.__main__ import main  # noqa: E402
 
+# Verb, topic, and the times of begin and end.
 calls: list[tuple[str, str, float, float]] = []
-call = channel.Caller.call
+untimed_call = channel.Caller.call
 
 
-def timed(
+def timed_call(
     self: Any,
     verb: str,
     headers: Mapping[str, str],
     request: Any,
     hold_seconds: float = 0.0,
 ) -> Any:
-    began = time.time()
+    """Do a call and record its times; takes the place of `Caller.call`."""
+    call_start = time.time()
     try:
-        return call(self, verb, headers, request, hold_seconds)
+        return untimed_call(self, verb, headers, request, hold_seconds)
     finally:
-        calls.append((verb, request.topic, began, time.time()))
+        calls.append((verb, request.topic, call_start, time.time()))
 
 
-channel.Caller.call = timed
-began = time.time()
+channel.Caller.call = timed_call
+start = time.time()
 exit_code = main([])
 environment = os.environ
-found = {
+record = {
     "component": environment["runtime.component.name"],
-    "began": began,
+    "began": start,
     "ended": time.time(),
     "calls": calls,
 }
-(folder / f"{environment['config.task_id']}.{environment['config.self_role']}").write_text(
-    json.dumps(found)
-)
+file = folder / f"{environment['config.task_id']}.{environment['config.self_role']}"
+file.write_text(json.dumps(record))
 sys.exit(exit_code)

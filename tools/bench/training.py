@@ -1,95 +1,116 @@
-"""Measures what the channel takes of a training: jobs of the reference vendor, each of its calls
-timed.
-"""
+"""Measures the channel's part in trainings: jobs of the reference vendor with timed calls."""
 
 import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.e2e import jobs
 from tests.e2e.nodes import VENDOR, VENDOR_COMMAND, Federation, example, process_engine
 
-Row = tuple[str, float, float, int]
+_LR_ITERATIONS = 2
+_JOB_TIMEOUT = 3600  # seconds
+
+
+class TaskTimes(NamedTuple):
+    """The times of a task."""
+
+    component: str
+    seconds: float
+    channel_seconds: float
+    messages: int
 
 
 def trainings(
     home: Path,
     rows: int,
     columns: int,
-) -> Iterator[Row]:
-    """Yield component, seconds, seconds within the channel and messages of each task at three
-    nodes.
-    """
-    home.joinpath("calls").mkdir()
-    line = [
-        VENDOR_COMMAND[0],
-        str(Path(__file__).with_name("timed_vendor.py")),
-        str(home / "calls"),
-        str(VENDOR),
-    ]
-    federation = Federation(
-        home / "nodes",
-        [jobs.GUEST, jobs.HOST, jobs.ARBITER],
-        process_engine("unionpay:2.0.0", command=line),
-    )
+) -> Iterator[TaskTimes]:
+    """Run trainings at three nodes, on tables of noise, and yield the times of each task."""
+    calls_folder = home / "calls"
+    calls_folder.mkdir()
+    federation = _federation(home / "nodes", calls_folder)
     with federation:
         for node in federation.nodes.values():
             node.register(example("register_unionpay.json"))
-        for party, node in (("guest", federation[jobs.GUEST]), ("host", federation[jobs.HOST])):
-            file = home / f"{party}.csv"
-            made_up(file, rows, columns // 2, labelled=party == "guest")
-            meta = {"label_name": "y"} if party == "guest" else {}
-            node.upload(file, "testspace", f"test_{party}", meta=meta)
         guest = federation[jobs.GUEST]
+        guest_file = home / "guest.csv"
+        write_noise(guest_file, rows, columns // 2, has_label=True)
+        guest.upload(guest_file, "testspace", "test_guest", meta={"label_name": "y"})
+        host_file = home / "host.csv"
+        write_noise(host_file, rows, columns // 2, has_label=False)
+        federation[jobs.HOST].upload(host_file, "testspace", "test_host", meta={})
         for body in (
-            jobs.lr_job(jobs.GUEST, jobs.HOST, jobs.ARBITER, max_iter=2),
+            jobs.lr_job(jobs.GUEST, jobs.HOST, jobs.ARBITER, max_iter=_LR_ITERATIONS),
             jobs.quick_job(jobs.GUEST, jobs.HOST),
         ):
-            guest.wait_job(guest.submit(body), 3600)
-        yield from measured(home / "calls")
+            guest.wait_job(guest.submit(body), _JOB_TIMEOUT)
+        yield from task_times(calls_folder)
 
 
-def made_up(
+def _federation(home: Path, calls_folder: Path) -> Federation:
+    """Return three nodes whose containers record their calls in a folder."""
+    program = str(Path(__file__).with_name("timed_vendor.py"))
+    command = [VENDOR_COMMAND[0], program, str(calls_folder), str(VENDOR)]
+    engine = process_engine("unionpay:2.0.0", command=command)
+    return Federation(home, [jobs.GUEST, jobs.HOST, jobs.ARBITER], engine)
+
+
+def write_noise(
     file: Path,
     rows: int,
     columns: int,
     *,
-    labelled: bool,
+    has_label: bool,
 ) -> None:
-    """Write a table of noise in which the first column tells the label."""
-    chance = random.Random(columns + labelled)
+    """Write a table of noise; its label depends on the first column."""
+    chance = random.Random(columns + has_label)
+    headings = ["id", *(f"x{number}" for number in range(columns))]
+    if has_label:
+        headings.insert(1, "y")
     with file.open("w", encoding="utf-8") as table:
-        table.write(
-            ",".join(["id", *(["y"] if labelled else []), *(f"x{n}" for n in range(columns))])
-            + "\n"
-        )
+        table.write(",".join(headings) + "\n")
         for row in range(rows):
             values = [chance.gauss(0, 1) for _ in range(columns)]
-            label = [str(int(values[0] + chance.gauss(0, 1) > 0))] if labelled else []
-            table.write(",".join([str(row), *label, *(f"{value:.3f}" for value in values)]) + "\n")
+            cells = [str(row), *(f"{value:.3f}" for value in values)]
+            if has_label:
+                label = int(values[0] + chance.gauss(0, 1) > 0)
+                cells.insert(1, str(label))
+            table.write(",".join(cells) + "\n")
 
 
-def measured(folder: Path) -> Iterator[Row]:
-    """Yield the figures of each task whose parties wrote their calls into a folder.
+def task_times(folder: Path) -> Iterator[TaskTimes]:
+    """Yield the times of each task whose parties recorded their calls in a folder."""
+    parties_by_task: defaultdict[str, list[Any]] = defaultdict(list)
+    for file in sorted(folder.iterdir(), key=_modified_at):
+        task_id, _, _ = file.name.partition(".")
+        parties_by_task[task_id].append(json.loads(file.read_text()))
+    for parties in parties_by_task.values():
+        start = min(party["began"] for party in parties)
+        end = max(party["ended"] for party in parties)
+        channel_seconds, messages = _channel_times(parties)
+        yield TaskTimes(parties[0]["component"], end - start, channel_seconds, messages)
 
-    A message takes the channel's time while its sender waits for the push, and from then until its
-    reader, who has asked for it, has it. These are added up, so that of messages that pass at the
-    same time both count.
+
+def _modified_at(file: Path) -> float:
+    return file.stat().st_mtime
+
+
+def _channel_times(parties: list[Any]) -> tuple[float, int]:
+    """Return the channel's seconds of a task, and the number of its messages.
+
+    A message takes time while its sender waits for the push, and then until its reader, if that
+    waits, has received it. Times of concurrent messages are added up.
     """
-    tasks: defaultdict[str, list[Any]] = defaultdict(list)
-    for file in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime):
-        tasks[file.name.partition(".")[0]].append(json.loads(file.read_text()))
-    for parties in tasks.values():
-        spans: dict[str, dict[str, tuple[float, float]]] = {"push": {}, "pop": {}}
-        for party in parties:
-            for verb, topic, began, ended in party["calls"]:
-                spans.setdefault(verb, {})[topic] = (began, ended)
-        inside = 0.0
-        for topic, (began, ended) in spans["push"].items():
-            asked, got = spans["pop"].get(topic, (ended, ended))
-            inside += ended - began + max(0.0, got - max(asked, ended))
-        lasted = max(party["ended"] for party in parties) - min(party["began"] for party in parties)
-        yield parties[0]["component"], lasted, inside, len(spans["push"])
+    calls: dict[str, dict[str, tuple[float, float]]] = {"push": {}, "pop": {}}
+    for party in parties:
+        for verb, topic, start, end in party["calls"]:
+            calls.setdefault(verb, {})[topic] = (start, end)
+    seconds = 0.0
+    for topic, (start, end) in calls["push"].items():
+        pop_start, pop_end = calls["pop"].get(topic, (end, end))
+        seconds += end - start
+        seconds += max(0.0, pop_end - max(pop_start, end))
+    return seconds, len(calls["push"])

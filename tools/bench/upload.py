@@ -1,4 +1,4 @@
-"""Large uploads: how fast, and how much memory the node needs for them."""
+"""Uploads and downloads of large tables, and the memory that a node needs for them."""
 
 import json
 import threading
@@ -13,57 +13,61 @@ from opendal import Operator
 
 from tests.e2e.nodes import Node
 
-PIECE = 8 * 1024 * 1024
-"""bytes that are sent or read in one piece"""
+PIECE = 8 * 1024 * 1024  # bytes that are sent or read in one piece
+_COLUMNS = 10
+_SAMPLE_INTERVAL = 0.05  # seconds between two looks at a node's memory
+_TIMEOUT = 600  # seconds of a request
+# As long as the boundaries of curl: a node takes longer to search for a short one.
+_BOUNDARY = "-" * 24 + "b3d1f09c77a2e845"
 
 
 def write_table(file: Path, size: int) -> int:
-    """Write a table of about ``size`` bytes with rows of a kilobyte; return their number."""
-    rest = ",".join(f"{i}." + "0625" * 25 for i in range(10))
-    count = size // (len(rest) + 11)
+    """Write a table of about ``size`` bytes, with rows of a kilobyte; return their number."""
+    cells = ",".join(f"{number}." + "0625" * 25 for number in range(_COLUMNS))
+    headings = ",".join(f"x{number}" for number in range(_COLUMNS))
+    id_length = 11  # with the comma
+    count = size // (len(cells) + id_length)
     with file.open("w") as stream:
-        stream.write("id," + ",".join(f"x{i}" for i in range(10)) + "\n")
-        for i in range(count):
-            stream.write(f"{i:010d},{rest}\n")
+        stream.write(f"id,{headings}\n")
+        for row in range(count):
+            stream.write(f"{row:010d},{cells}\n")
     return count
 
 
 def peak_growth(node: Node, work: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what the work gives, and by how many bytes the node's resident memory grew at most
-    meanwhile.
-    """
+    """Do the work; return its result, and the largest growth of the node's memory in bytes."""
     before = resident(node)
     peak = before
-    over = threading.Event()
+    is_over = threading.Event()
 
     def watch() -> None:
         nonlocal peak
-        while not over.wait(0.05):
+        while not is_over.wait(_SAMPLE_INTERVAL):
             peak = max(peak, resident(node))
 
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         result = work()
     finally:
-        over.set()
-        watching.join()
+        is_over.set()
+        watcher.join()
     return result, peak - before
 
 
 def resident(node: Node) -> int:
-    """Return the bytes that the node's process holds in memory."""
+    """Return the resident memory of a node's process in bytes."""
     status = Path(f"/proc/{node.addresses['pid']}/status").read_text()
-    return (
-        int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-        * 1024
-    )
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
+    kibibytes = int(line.split()[1])
+    return kibibytes * 1024
 
 
 def timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    """Return the seconds of the work."""
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def fetch(
@@ -71,12 +75,13 @@ def fetch(
     namespace: str,
     name: str,
 ) -> None:
-    """Download a table and throw it away, with next to no work for the client."""
+    """Download a table and drop it, with next to no work for the client."""
     connection = _connection(node)
     connection.request("GET", f"/api/v1/datasets/{namespace}/{name}/download")
-    answer, room = connection.getresponse(), bytearray(PIECE)
-    assert answer.status == 200
-    while answer.readinto(room):
+    response = connection.getresponse()
+    assert response.status == 200
+    buffer = bytearray(PIECE)
+    while response.readinto(buffer):
         pass
     connection.close()
 
@@ -93,41 +98,41 @@ def send(
         "name": name,
         "meta": '{"match_id_name": "id"}',
     }
-    mark = (
-        "-" * 24 + "b3d1f09c77a2e845"
-    )  # as long as that of curl: a short one takes longer to look for
-    form = "".join(
-        f'--{mark}\r\ncontent-disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'
-        for k, v in fields.items()
-    )
-    head = f'{form}--{mark}\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'.encode()
-    end = f"\r\n--{mark}--\r\n".encode()
+    parts = [_form_part(f'name="{field}"') + value for field, value in fields.items()]
+    file_head = _form_part('name="file"; filename="t.csv"')
+    head = "\r\n".join([*parts, file_head]).encode()
+    end = f"\r\n--{_BOUNDARY}--\r\n".encode()
     connection = _connection(node)
     connection.putrequest("POST", "/v2/component/upload/file")
-    connection.putheader("content-type", f"multipart/form-data; boundary={mark}")
+    connection.putheader("content-type", f"multipart/form-data; boundary={_BOUNDARY}")
     connection.putheader("content-length", str(len(head) + file.stat().st_size + len(end)))
     connection.endheaders(head)
     with file.open("rb") as source:
         connection.sock.sendfile(source)
     connection.send(end)
-    answer = json.loads(connection.getresponse().read())
-    assert answer["code"] == 0, answer
+    response = json.loads(connection.getresponse().read())
+    assert response["code"] == 0, response
     connection.close()
 
 
+def _form_part(disposition: str) -> str:
+    """Return the beginning of a part of a form, up to its value."""
+    return f"--{_BOUNDARY}\r\ncontent-disposition: form-data; {disposition}\r\n\r\n"
+
+
 def _connection(node: Node) -> HTTPConnection:
-    return HTTPConnection(urlsplit(node.operator).netloc, timeout=600)
+    return HTTPConnection(urlsplit(node.operator).netloc, timeout=_TIMEOUT)
 
 
 def bare_write(operator: Operator, file: Path) -> None:
-    """Send a file by the library alone."""
+    """Write a file to a storage by the library alone."""
     with file.open("rb") as source, operator.open("bare", "wb", chunk=PIECE) as target:
         while data := source.read(PIECE):
             target.write(data)
 
 
 def bare_read(operator: Operator) -> None:
-    """Read by the library alone what `bare_write` sent."""
+    """Read the file of `bare_write` by the library alone."""
     with operator.open("bare", "rb") as source:
         while source.read(PIECE):
             pass

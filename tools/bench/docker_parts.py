@@ -1,0 +1,128 @@
+"""Jobs in containers against the same containers started bare: one job, many jobs, clusters."""
+
+import argparse
+import os
+import statistics
+import time
+
+from tests.conftest import remove_networks
+from tests.e2e.nodes import Node
+from tools.bench import clusters, load
+from tools.bench.floor import Floor, build
+from tools.bench.nodes import DOCKER_ENGINE, GUEST, chain, two_nodes
+from tools.bench.parts import PARTS, Rows, part, print_table
+
+_CHAIN_LENGTHS = (1, 3, 10)  # tasks
+_JOBS = 50  # jobs that are submitted together
+_CONCURRENT_CONTAINERS = (2, 4, 8)  # of the bare containers; the best number counts
+_CLIENTS = 32
+
+
+@part(
+    "makespan",
+    "Makespan of a job at two nodes under Docker",
+    (
+        "tasks in a chain",
+        "job, poll",
+        "job, callback",
+        "bare, engine's API",
+        "on the host's network",
+        "ratio",
+        "to the host's network",
+    ),
+)
+def makespan(options: argparse.Namespace) -> Rows:
+    """Compare chains of tasks, with both ways of reporting, with bare containers."""
+    build()
+    with Floor() as floor, two_nodes(DOCKER_ENGINE) as (node, _):
+        load.run(node, chain(1))  # so that the image and the network are known
+        floor.chain(1)
+        for tasks in _CHAIN_LENGTHS:
+            yield _makespan_row(node, floor, tasks, options.rounds)
+    remove_networks()
+
+
+def _makespan_row(
+    node: Node,
+    floor: Floor,
+    tasks: int,
+    rounds: int,
+) -> list[object]:
+    jobs: dict[str, list[float]] = {"poll": [], "callback": []}
+    bridge_times = []
+    host_times = []
+    for _ in range(rounds):
+        floor.wait_until_prepared()
+        bridge_times.append(floor.chain(tasks))
+        host_times.append(floor.chain(tasks, "host"))
+        for mode, times in jobs.items():
+            times.append(load.run(node, chain(tasks, mode)))
+    poll = statistics.median(jobs["poll"])
+    callback = statistics.median(jobs["callback"])
+    bridge = statistics.median(bridge_times)
+    host = statistics.median(host_times)
+    seconds = [f"{value:.2f} s" for value in (poll, callback, bridge, host)]
+    return [tasks, *seconds, f"{poll / bridge:.2f}", f"{poll / host:.2f}"]
+
+
+@part(
+    "together",
+    "Jobs submitted together at two nodes under Docker",
+    (
+        "jobs of one task",
+        "first",
+        "again",
+        "bare, on the host's network",
+        "concurrent containers",
+        "ratio",
+        "again",
+    ),
+)
+def together(options: argparse.Namespace) -> Rows:
+    """Compare many jobs with bare containers on the host's network, in their best concurrency.
+
+    Jobs that are submitted again within ten minutes find network namespaces prepared.
+    """
+    build()
+    job_times: list[float] = []
+    bare_times: dict[int, list[float]] = {count: [] for count in _CONCURRENT_CONTAINERS}
+    with Floor() as floor, two_nodes(DOCKER_ENGINE) as (node, _):
+        load.run(node, chain(1))  # so that the image and the network are known
+        for _ in range(options.rounds + 1):
+            floor.wait_until_prepared()
+            for concurrent, times in bare_times.items():
+                times.append(floor.together(_JOBS, concurrent))
+            job_times.append(_run_together(node))
+    remove_networks()
+    medians = {count: statistics.median(times) for count, times in bare_times.items()}
+    best_count = min(medians, key=medians.__getitem__)
+    best = medians[best_count]
+    first = job_times[0]
+    again = statistics.median(job_times[1:])
+    seconds = [f"{value:.1f} s" for value in (first, again, best)]
+    yield [_JOBS, *seconds, best_count, f"{first / best:.2f}", f"{again / best:.2f}"]
+
+
+def _run_together(node: Node) -> float:
+    """Return the seconds of many jobs that are submitted together."""
+    start = time.perf_counter()
+    for job_id in load.submit_many([node], chain(1), _JOBS, _CLIENTS):
+        assert load.wait_until_ended(node, job_id)["outcome"] == "SUCCEEDED"
+    return time.perf_counter() - start
+
+
+def measure_clusters(options: argparse.Namespace) -> None:
+    """Print a table for each kind of cluster; nothing if one of the clusters is not set up."""
+    variables = [f"BFIA_TEST_{kind.upper()}" for kind in clusters.KINDS]
+    missing = [name for name in variables if name not in os.environ]
+    if missing:
+        print(f"Clusters are not measured: {' and '.join(missing)} not set\n")
+        return
+    build()
+    for kind in clusters.KINDS:
+        rows = list(clusters.rows(kind, GUEST, chain(1), options.tasks, options.rounds))
+        title = f"A job at one node against the same containers bare ({kind})"
+        print_table(kind, title, clusters.HEADINGS, rows)
+
+
+PARTS["clusters"] = measure_clusters

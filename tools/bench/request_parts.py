@@ -1,0 +1,208 @@
+"""Requests without the cost of containers: create_all, reads, commands and the channel."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from tests.e2e.nodes import Node, wait_for
+from tools.bench import channel as channels
+from tools.bench import load, requests
+from tools.bench.nodes import HOST, PROCESS_ENGINE, chain, process_engine, two_nodes
+from tools.bench.parts import PARTS, Rows, milliseconds, part, print_table
+from tools.bench.upload import peak_growth
+
+_PAUSE = 5.0  # seconds between two measurements, so that the jobs of the first one end
+_LISTED_JOBS = 200
+_WARM_UP_CLIENTS = 8
+_MIB = 2**20
+_GIB = 2**30
+_PAIR_MESSAGES = 100  # small messages of each pair
+
+
+class _Load(NamedTuple):
+    """So many clients that submit jobs for some seconds, with a pause before each request."""
+
+    clients: int
+    seconds: float
+    pause: float = 0.0
+
+
+_LOADS = (_Load(1, 25.0, 0.7), _Load(1, 3.0), _Load(8, 6.0), _Load(32, 10.0))
+
+
+@part(
+    "create",
+    "create_all at two nodes (whole jobs: their tasks start and end meanwhile on the same cores)",
+    ("clients", "throughput", "p50", "p95"),
+)
+def create_all(options: argparse.Namespace) -> Rows:
+    """Measure the submission of jobs whose containers end immediately."""
+    body = json.dumps(chain(1)).encode()
+    with two_nodes(process_engine("/bin/true")) as (node, _):
+        for clients, seconds, pause in _LOADS:
+            responses = requests.Measurement(
+                node.operator, load.CREATE, clients, body, seconds, pause
+            )
+            name: Any = clients
+            throughput = f"{responses.rate:.0f}/s"
+            if pause:
+                name = f"{clients}, each job after the last"
+                throughput = ""
+            quantiles = [milliseconds(responses.quantile(share), 1) for share in (0.5, 0.95)]
+            yield [name, throughput, *quantiles]
+            time.sleep(_PAUSE)
+
+
+@part("requests", "Requests without containers (memory engine), and commands", ("what", "median"))
+def requests_alone(options: argparse.Namespace) -> Rows:
+    """Measure requests to nodes whose containers cost nothing, and commands of the command line."""
+    job = chain(1)
+    job["dag"]["components"][0]["output"] = []  # no container could write it
+    body = json.dumps(job).encode()
+    memory_node = [sys.executable, "-m", "tools.bench.memory_node"]
+    with (
+        two_nodes(PROCESS_ENGINE, prefix=memory_node) as nodes,
+        TemporaryDirectory() as folder,
+    ):
+        node = nodes[0]
+        job_id = load.submit_many([node], job, _LISTED_JOBS, _WARM_UP_CLIENTS)[0]
+        load.wait_until_all_ended(nodes, 120)
+        assert load.wait_until_ended(node, job_id)["outcome"] == "SUCCEEDED"
+        rates = requests.read_rates(node, job_id, Path(folder), options.rounds)
+        yield ["status_all, 8 clients", f"{rates.status:.0f}/s"]
+        yield ["a bare path with one indexed SELECT, 8 clients", f"{rates.bare:.0f}/s"]
+        yield ["status_all by the bare path", f"{rates.status / rates.bare:.2f}"]
+        yield ["query_job_list of 200 jobs, 8 clients", f"{rates.job_list:.0f}/s"]
+        for name, seconds in requests.command_times(node, options.rounds):
+            yield [f"command: {name}", f"{seconds:.2f} s"]
+        wait_for_jobs = partial(load.wait_until_all_ended, nodes, 600)
+        for clients in (1, 8, 32):
+            rate, median = requests.create_rate(node, body, wait_for_jobs, options.rounds, clients)
+            figures = f"{rate:.0f}/s, p50 {milliseconds(median)}"
+            yield [f"create_all at two nodes, {clients} clients", figures]
+
+
+# ---------------------------------------------------------------- the channel
+
+# Sizes of messages in bytes, by their names, with the messages of a round.
+_MESSAGES = {
+    "1 KiB": (1024, 200),
+    "1 MiB": (_MIB, 20),
+    "64 MiB": (64 * _MIB, 3),
+    "1 GiB": (_GIB, 1),
+}
+
+
+def measure_channel(options: argparse.Namespace) -> None:
+    """Measure the channel between two nodes by HTTP, by gRPC and by mutual TLS.
+
+    The floor uses the same link. Containers speak HTTP with their node in all cases.
+    """
+    for link in channels.LINKS:
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            program = str(Path(__file__).with_name("staying.py"))
+            engine = process_engine(sys.executable, program, name)
+            limits = {"message_bytes": 2 * _GIB, "session_bytes": 16 * _GIB}
+            connect = partial(channels.connect, link, folder)
+            with (
+                channels.bare_relay(link, folder) as floor,
+                two_nodes(engine, connect=connect, limits=limits) as nodes,
+            ):
+                ends = _start_job(nodes, folder)
+                _print_messages(link, ends, floor, options.rounds)
+                _print_pairs(link, ends, floor, options.rounds, nodes)
+
+
+PARTS["channel"] = measure_channel
+
+
+def _start_job(nodes: tuple[Node, Node], folder: Path) -> channels.Ends:
+    """Start a job whose containers stay, and return the ends of their channel.
+
+    The containers write the headers of their messages into the folder.
+    """
+    sender, reader = nodes
+    sender.submit(chain(1))
+    files = [folder / party for party in ("guest.0", "host.0")]
+
+    def both_exist() -> bool:
+        return all(file.exists() for file in files)
+
+    wait_for(both_exist, about="both containers are there")
+    push_headers, pop_headers = (json.loads(file.read_text()) for file in files)
+    content_type = {"content-type": "application/octet-stream"}
+    push_headers |= {"x-ptp-target-node-id": HOST, **content_type}
+    pop_headers |= {"x-ptp-timeout": "120000", **content_type}
+    return channels.Ends(
+        sender.addresses["container"], reader.addresses["container"], push_headers, pop_headers
+    )
+
+
+def _suffix(link: str) -> str:
+    """Return the end of the name of a link's tables; the pages show the tables of HTTP."""
+    return "" if link == "HTTP" else f" {link}"
+
+
+def _print_messages(
+    link: str,
+    ends: channels.Ends,
+    floor: channels.Ends,
+    rounds: int,
+) -> None:
+    """Print the times of single messages by their sizes."""
+    rows = []
+    for name, (size, times) in _MESSAGES.items():
+        seconds, bare_seconds = channels.medians(ends, floor, size, times, rounds)
+        rates = [f"{size / value / 1e6:.1f} MB/s" for value in (seconds, bare_seconds)]
+        rows.append([name, milliseconds(seconds, 1), *rates, f"{bare_seconds / seconds:.2f}"])
+    print_table(
+        f"channel{_suffix(link)}",
+        f"Channel by {link}: push at one node, pop at the other (bare payload)",
+        ["message", "median", "rate", "bare relay", "share of it"],
+        rows,
+    )
+
+
+def _print_pairs(
+    link: str,
+    ends: channels.Ends,
+    floor: channels.Ends,
+    rounds: int,
+    nodes: tuple[Node, Node],
+) -> None:
+    """Print the rate of eight concurrent pairs, and the growth of both gateways."""
+    sender, reader = nodes
+    rates = []
+    bare_rates = []
+    for _ in range(rounds):
+        rates.append(channels.pair_rate(ends, 1024, _PAIR_MESSAGES))
+        bare_rates.append(channels.pair_rate(floor, 1024, _PAIR_MESSAGES))
+
+    def send_large() -> float:
+        return channels.pair_rate(ends, _GIB, 1)
+
+    def send_and_watch_reader() -> int:
+        _, growth = peak_growth(reader, send_large)
+        return growth
+
+    reader_growth, sender_growth = peak_growth(sender, send_and_watch_reader)
+    row = [f"{statistics.median(values):.0f}/s" for values in (rates, bare_rates)]
+    row += [f"{growth / _MIB:.0f} MiB" for growth in (sender_growth, reader_growth)]
+    print_table(
+        f"pairs{_suffix(link)}",
+        f"Channel by {link}: eight pairs together",
+        [
+            "1 KiB",
+            "bare relay",
+            "8 x 1 GiB: growth of the sending gateway",
+            "and of the receiving one",
+        ],
+        [row],
+    )
