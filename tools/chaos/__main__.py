@@ -1,8 +1,8 @@
-"""``make chaos``: every fault in every phase of a job, on two real nodes, with processes and with
-Docker.
+"""``make chaos``: every fault in every phase of a job, on two real nodes.
 
-Then those of a node that is two gateways. SEED= for the order, COUNT= how many with each engine.
-ENGINE=k8s and ENGINE=swarm are in the clusters that .ci/services.sh starts.
+Trials run with processes and with Docker, with one gateway and with two gateways of the guest's
+node. SEED= determines the order, COUNT= the number of trials with each engine. ENGINE=k8s and
+ENGINE=swarm use the clusters that .ci/services.sh starts.
 """
 
 import argparse
@@ -17,11 +17,34 @@ from tests.services.own_docker import PROGRAMS
 from tools.chaos.trials import Result, Trial, all_trials, play, sample
 from tools.chaos.world import ENGINES, World, within
 
-LEAST = 3
-"""trials that are played whatever time they take"""
+LEAST = 3  # trials that are played even after the time limit
+_LONGEST_TEXT = 4000  # characters of a broken rule
+_LONGEST_LOG = 6000  # characters of a node's log
+# Whether the guest's node has two gateways, by the option --gateways.
+_PAIRED = {
+    "1": (False,),
+    "2": (True,),
+    "both": (False, True),
+}
 
 
 def main() -> None:
+    """Play the trials of the options; the exit code is 1 if a rule was broken."""
+    options = parse_options()
+    results = []
+    for engine in ("process", "docker") if options.engine == "both" else (options.engine,):
+        if engine == "docker":
+            check_docker()
+        for paired in _PAIRED[options.gateways]:
+            results += run(
+                options.seed, options.count, options.seconds, options.only, engine, paired
+            )
+    has_broken_rule = any(result.broken for result in results)
+    sys.exit(int(has_broken_rule))
+
+
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, prog="make chaos SEED=... COUNT=...")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -40,25 +63,19 @@ def main() -> None:
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
     parser.add_argument(
         "--gateways",
-        choices=("1", "2", "both"),
+        choices=tuple(_PAIRED),
         default="both",
         help="of the guest's node",
     )
-    asked = parser.parse_args()
-    results = []
-    for engine in ("process", "docker") if asked.engine == "both" else (asked.engine,):
-        if engine == "docker":
-            try:
-                usable(*PROGRAMS)
-            except OSError as error:
-                sys.exit(f"with Docker nothing is shown: {error}")
-        for paired in {
-            "1": (False,),
-            "2": (True,),
-            "both": (False, True),
-        }[asked.gateways]:
-            results += run(asked.seed, asked.count, asked.seconds, asked.only, engine, paired)
-    sys.exit(1 if any(result.broken for result in results) else 0)
+    return parser.parse_args()
+
+
+def check_docker() -> None:
+    """End the program if this machine cannot run a Docker daemon of its own."""
+    try:
+        usable(*PROGRAMS)
+    except OSError as error:
+        sys.exit(f"with Docker nothing is shown: {error}")
 
 
 def run(
@@ -70,48 +87,76 @@ def run(
     paired: bool = False,
     brief: bool = False,
 ) -> list[Result]:
-    """Play trials, telling of each; return what became of them. ``brief``: those of `sample`."""
+    """Play trials, print each result, and return the results.
 
-    def chosen(seed: int) -> list[Trial]:
-        if brief:
-            return sample(seed, engine)
-        return [t for t in all_trials(seed, engine, paired) if only in t.fault or only in t.phase]
+    - ``count``: number of trials; 0: all trials once
+    - ``seconds``: no trial begins after this time, except the first ones; 0: no limit
+    - ``only``: part of a fault or phase
+    - ``brief``: play the trials of `sample` instead
+    """
+    trials = select_trials(seed, count, only, engine, paired, brief)
+    end = time.monotonic() + seconds if seconds else float("inf")
 
-    trials = chosen(seed)
-    while count > len(trials):
-        seed += 1
-        trials += chosen(seed)
-    began = time.monotonic()
-
-    def played(world: World) -> list[Result]:
-        of = f"{engine}, {'two gateways' if paired else 'one gateway'}, seed {seed}"
-        print(f"| phase | fault | outcome | reason | seconds | {of} |\n|---|---|---|---|---|---|")
+    def play_all(world: World) -> list[Result]:
+        gateways = "two gateways" if paired else "one gateway"
+        print(f"| phase | fault | outcome | reason | seconds | {engine}, {gateways}, seed {seed} |")
+        print("|---|---|---|---|---|---|")
         results: list[Result] = []
-        for trial in trials[: count or None]:
-            if seconds and time.monotonic() - began > seconds and len(results) >= LEAST:
+        for trial in trials:
+            if time.monotonic() > end and len(results) >= LEAST:
                 break
-            results.append(play(world, trial))
-            tell(world, results[-1])
-        world.containers.brief = False
-        wait_for(lambda: not world.containers.left(), about="no container is left of any trial")
+            result = play(world, trial)
+            results.append(result)
+            print_result(world, result)
+        wait_for_containers(world)
         return results
 
     with TemporaryDirectory(prefix="bfia-chaos-") as home:
-        results = within(engine, Path(home), played, paired)
+        results = within(engine, Path(home), play_all, paired)
     broken = sum(bool(result.broken) for result in results)
     print(f"\n{len(results)} trials, {broken} broken", flush=True)
     return results
 
 
-def tell(world: World, result: Result) -> None:
-    """Print what became of a trial, and what the nodes logged if a rule was broken."""
-    text = result.broken.replace("\n", " ")[:4000] or "well"
+def select_trials(
+    seed: int,
+    count: int,
+    only: str,
+    engine: str,
+    paired: bool,
+    brief: bool,
+) -> list[Trial]:
+    """Return so many trials, with further seeds if one seed has too few; see `run`."""
+    trials: list[Trial] = []
+    while not trials or len(trials) < count:
+        new_trials = sample(seed, engine) if brief else all_trials(seed, engine, paired)
+        trials += [trial for trial in new_trials if only in trial.fault or only in trial.phase]
+        if not trials:
+            break
+        seed += 1
+    return trials[: count or None]
+
+
+def wait_for_containers(world: World) -> None:
+    """Wait until no container is left, now including the ones that brief trials ignore."""
+    world.containers.brief = False
+
+    def none_is_left() -> bool:
+        return not world.containers.remaining()
+
+    wait_for(none_is_left, about="no container is left of any trial")
+
+
+def print_result(world: World, result: Result) -> None:
+    """Print a result, and the nodes' logs if a rule was broken."""
+    text = result.broken.replace("\n", " ")[:_LONGEST_TEXT] or "well"
     trial = result.trial
-    cells = (trial.phase, trial.fault, result.outcome, result.reason, f"{result.seconds:.1f}", text)
+    seconds = f"{result.seconds:.1f}"
+    cells = (trial.phase, trial.fault, result.outcome, result.reason, seconds, text)
     print(f"| {' | '.join(cells)} |", flush=True)
     if result.broken:
         for node in world.nodes:
-            print(node.log()[-6000:], node.run_logs(), file=sys.stderr)
+            print(node.log()[-_LONGEST_LOG:], node.run_logs(), file=sys.stderr)
 
 
 if __name__ == "__main__":

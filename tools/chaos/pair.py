@@ -1,68 +1,72 @@
-"""One node that is two gateways on one database and one storage folder; faults that meet one of
-them, or both.
+"""One node of two gateways on one database and one storage folder, and the faults of these.
 
-A frozen gateway is the hard one: it wakes up in the middle of whatever it was at, and others may
-have given it up.
+The fault of one gateway, or of both, is death or a freeze. A frozen gateway is the harder one: it
+wakes up in the middle of its work, and its partner may have taken over its jobs.
 """
 
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
-from typing import Any
 
 from tests.e2e.nodes import Node
 
-FAULTS = tuple(
-    f"{what} {which}" for what in ("kill", "freeze") for which in ("holder", "other", "both")
+# The holder is the gateway that received the job, and so runs its containers.
+FAULTS = (
+    "kill holder",
+    "kill other",
+    "kill both",
+    "freeze holder",
+    "freeze other",
+    "freeze both",
 )
-"""the holder took the job in, and so its containers are its own"""
-
-LOST_AFTER = 8.0
-"""seconds after which a silent gateway is given up, in these trials"""
-
-_SHORT, _LONG = (0.2, 2.0), (LOST_AFTER + 2.0, LOST_AFTER + 5.0)
+LOST_AFTER = 8.0  # seconds of silence after which a gateway counts as lost, in these trials
+_SHORT = (0.2, 2.0)  # seconds of a fault
+_LONG = (LOST_AFTER + 2.0, LOST_AFTER + 5.0)
+# Seconds by which a silence may seem longer than it was, on a busy machine too: the interval
+# between two signs of life, and the delay of the last one.
 _BETWEEN_BEATS = 4.0
-"""seconds by which a gateway may seem to be silent for longer than it was, on a busy machine too"""
+_LONGEST_LOG = 6000  # characters of a gateway's log
 
 
 @dataclass
 class Pair(Node):
-    """The two gateways, asked in turn like one node; those that are dead or frozen are left out."""
+    """The two gateways, used in turn like one node, except the ones with a fault."""
 
     gateways: tuple[Node, ...] = ()
-    silent: set[str] = field(default_factory=set)
-    """addresses of those that a fault holds now"""
-    away: float = 0.0
-    """how long at most one was silent since the trial began"""
-    _turn: Iterator[int] = field(default_factory=itertools.count)
+    silent: set[str] = field(default_factory=set)  # addresses of the gateways with a fault
+    longest_silence: float = 0.0  # seconds, in the current trial
+    _turns: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def operator(self) -> str:
-        able = [node.operator for node in self.gateways if node.operator not in self.silent]
-        return (able or [node.operator for node in self.gateways])[
-            next(self._turn) % max(len(able), 1)
-        ]
+        """Return the address of the next gateway, of one with a fault only if both have one."""
+        addresses = [node.operator for node in self.gateways]
+        responding = [address for address in addresses if address not in self.silent]
+        candidates = responding or addresses
+        return candidates[next(self._turns) % len(candidates)]
 
     def log(self) -> str:
-        return "\n".join(
-            f"---- gateway {i}\n{node.log()[-6000:]}" for i, node in enumerate(self.gateways)
-        )
+        """Return the ends of both logs."""
+        logs = []
+        for number, node in enumerate(self.gateways):
+            logs.append(f"---- gateway {number}\n{node.log()[-_LONGEST_LOG:]}")
+        return "\n".join(logs)
 
     def run_logs(self) -> str:
+        """Return the logs of both gateways' runs."""
         return "\n".join(node.run_logs() for node in self.gateways)
 
     @property
-    def given_up(self) -> bool:
-        """Whether one may have been given up by the other in this trial."""
-        return self.away + _BETWEEN_BEATS > LOST_AFTER
+    def may_have_lost_one(self) -> bool:
+        """Return whether a gateway may have counted as lost in the current trial."""
+        return self.longest_silence + _BETWEEN_BEATS > LOST_AFTER
 
 
 def one_node(first: Node, second: Node) -> Pair:
-    """Return the node that these two are."""
+    """Return the node of two gateways."""
     return Pair(first.id, first.home, first.settings, gateways=(first, second))
 
 
@@ -72,54 +76,78 @@ def fault(
     holder: Node,
     random: Random,
 ) -> Callable[[], None]:
-    """Return what makes the fault, holds it for a while and takes it away again.
+    """Return the action that causes a fault, keeps it for a while and ends it.
 
-    Half of them last until others have given up who is silent.
+    Half of the faults last until the silent gateways count as lost.
     """
-    what, which = name.split()
-    victims = [n for n in pair.gateways if which == "both" or (n is holder) == (which == "holder")]
-    first, lasts = random.uniform(0.0, 0.3), random.uniform(*random.choice((_SHORT, _LONG)))
-    begin: Callable[[Node], object] = (
-        Node.kill if what == "kill" else partial(_send, signal.SIGSTOP)
-    )
-    end: Callable[[Node], object] = partial(_send, signal.SIGCONT)
-    if what == "kill":
-        end = partial(Node.start, wait=False)
+    kind, target = name.split()
+    victims = _victims(pair, target, holder)
+    delay = random.uniform(0.0, 0.3)
+    seconds = random.uniform(*random.choice((_SHORT, _LONG)))
+    begin, end = _ACTIONS[kind]
 
-    def spoil() -> None:
-        time.sleep(first)
-        began = time.monotonic()
+    def cause() -> None:
+        time.sleep(delay)
+        start = time.monotonic()
         for node in victims:
             pair.silent.add(node.operator)
             begin(node)
         try:
-            time.sleep(lasts)
+            time.sleep(seconds)
         finally:
             for node in victims:
                 end(node)
             for node in victims:
                 node.ready()
                 pair.silent.discard(node.operator)
-            pair.away = time.monotonic() - began
+            pair.longest_silence = time.monotonic() - start
 
-    return spoil
+    return cause
 
 
-def may_end(
+def _victims(pair: Pair, target: str, holder: Node) -> Sequence[Node]:
+    """Return the gateways of a fault; ``target``: holder, other or both."""
+    match target:
+        case "both":
+            return pair.gateways
+        case "holder":
+            return [holder]
+    return [node for node in pair.gateways if node is not holder]
+
+
+def _freeze(node: Node) -> None:
+    node.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+
+
+def _resume(node: Node) -> None:
+    node.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
+
+
+def _start(node: Node) -> None:
+    node.start(wait=False)
+
+
+# Begin and end of each kind of fault.
+_ACTIONS: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {
+    "kill": (Node.kill, _start),
+    "freeze": (_freeze, _resume),
+}
+
+
+def possible_ends(
     name: str,
     phase: str,
     pair: Pair,
 ) -> dict[str, tuple[str, ...]]:
-    """Return how a job may end because of such a fault, and for which reasons; none named: for
-    any.
-    """
-    ends: dict[str, tuple[str, ...]] = {"STOPPED": ()} if phase == "stopping" else {"SUCCEEDED": ()}
+    """Return the outcomes that a fault may cause, with their reasons; no reasons: any reason."""
+    ends: dict[str, tuple[str, ...]] = {}
+    if phase == "stopping":
+        ends["STOPPED"] = ()
+    else:
+        ends["SUCCEEDED"] = ()
     if phase == "creating":
         ends["REJECTED"] = ()
-    if name in ("kill holder", "freeze holder") and pair.given_up:
+    is_of_holder = name in ("kill holder", "freeze holder")
+    if is_of_holder and pair.may_have_lost_one:
         ends["FAILED"] = ("CHANNEL_LOST",)
     return ends
-
-
-def _send(number: int, node: Any) -> None:
-    node.process.send_signal(number)

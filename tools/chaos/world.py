@@ -1,10 +1,9 @@
-"""Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for
-their storage.
+"""The world of the trials: two real nodes with all that a trial may break.
 
-The guest's may be two gateways, which the host reaches in turn.
-
-With Docker the daemon is the world's own too, and everything is in its network namespace. A
-Kubernetes or a Swarm is that of the suite.
+A world has a MariaDB server, a proxy in each direction, and a small disk for the storage of both
+nodes. The guest's node may have two gateways, which the host reaches in turn. With Docker the world
+has its own daemon, and everything is in the network namespace of that; a Kubernetes or a Swarm
+is the suite's.
 """
 
 import contextlib
@@ -15,11 +14,11 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 import yaml
@@ -44,7 +43,10 @@ class Database:
     """A MariaDB server that a trial may kill."""
 
     def __init__(self, home: Path) -> None:
+        """``home``: its folder, which must not exist yet."""
         self._home = home
+        self._data = home / "data"
+        self._socket = str(home / "s.sock")
         self.port = free_ports(1)[0]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -54,9 +56,10 @@ class Database:
             "mariadb-install-db",
             "--no-defaults",
             "--user=root",
-            f"--datadir={self._home / 'data'}",
+            f"--datadir={self._data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
         ]
-        install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
         subprocess.run(install, check=True, capture_output=True)
         self.start()
         with self._connection() as connection, connection.cursor() as cursor:
@@ -68,65 +71,66 @@ class Database:
         self.kill()
 
     def start(self) -> None:
-        command = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={self._home / 'data'}"]
-        command += [
-            f"--socket={self._home / 's.sock'}",
+        """Start the server, and wait until it responds."""
+        command = [
+            "mariadbd",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={self._data}",
+            f"--socket={self._socket}",
             f"--pid-file={self._home / 'm.pid'}",
             "--skip-name-resolve",
-        ]
-        command += [
             "--bind-address=127.0.0.1",
             f"--port={self.port}",
             "--innodb-buffer-pool-size=32M",
         ]
-        path = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
+        search_path = f"{os.environ.get('PATH', '')}:/usr/sbin"
         with (self._home / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=path,
+                env={**os.environ, "PATH": search_path},
             )
-        wait_for(self._answers, 60, 0.1, "the database answers")
+        wait_for(self._responds, 60, 0.1, "the database responds")
 
     def kill(self) -> None:
+        """Kill the server, if it runs."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
     def url(self, name: str) -> str:
-        """Make a database; return its address."""
+        """Create a database, and return its address."""
         with self._connection() as connection, connection.cursor() as cursor:
             cursor.execute(f"create database {name}")
         return f"mysql+pymysql://bfia:bfia@127.0.0.1:{self.port}/{name}"
 
     def installation(self, name: str) -> str:
-        """Return the id that a node has given to a database."""
+        """Return the id of the installation that uses a database; empty before it does."""
         with self._connection() as connection, connection.cursor() as cursor:
             cursor.execute(f"select id from {name}.installation")
             return str((cursor.fetchone() or ("",))[0])
 
     def _connection(self) -> "pymysql.Connection[pymysql.cursors.Cursor]":
-        return pymysql.connect(unix_socket=str(self._home / "s.sock"), user="root")
+        return pymysql.connect(unix_socket=self._socket, user="root")
 
-    def _answers(self) -> bool:
-        with socket.socket(
-            socket.AF_UNIX
-        ) as knocking:  # the driver leaves its socket open where nobody is there
-            try:
-                knocking.connect(str(self._home / "s.sock"))
-            except OSError:
+    def _responds(self) -> bool:
+        # The driver would leave its socket open if nothing listens.
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(self._socket) != 0:
                 return False
-        with contextlib.suppress(pymysql.Error):
+        try:
             self._connection().close()
-            return True
-        return False
+        except pymysql.Error:
+            return False
+        return True
 
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int = 32) -> Iterator[Path]:
-    """Mount a file system of that size. Needs root."""
+    """Mount a file system of a size on a new folder. Needs root."""
     folder.mkdir()
     subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True
@@ -148,23 +152,23 @@ class World:
     to_guest: Proxy
     disk: Path
     containers: Containers
-    docker: OwnDocker | None
-    """the daemon, where the nodes use one"""
+    docker: OwnDocker | None  # the daemon, if the nodes use one
 
     @property
     def gateways(self) -> tuple[Node, ...]:
-        """Return the guest's, then the host's."""
-        return (
-            *(self.guest.gateways if isinstance(self.guest, pair.Pair) else (self.guest,)),
-            self.host,
-        )
+        """Return the gateways of the guest, and then the host's."""
+        if isinstance(self.guest, pair.Pair):
+            return (*self.guest.gateways, self.host)
+        return self.nodes
 
     @property
     def nodes(self) -> tuple[Node, Node]:
+        """Return the guest's and the host's node."""
         return self.guest, self.host
 
     @property
     def proxies(self) -> tuple[Proxy, Proxy]:
+        """Return the proxies in both directions."""
         return self.to_host, self.to_guest
 
 
@@ -174,41 +178,50 @@ def within(
     work: Callable[[World], X],
     paired: bool = False,
 ) -> X:
-    """Build a world of that engine, do the work in it, and end it; ``paired``: the guest is two
-    gateways.
-    """
-    if engine == "process":
-        with _built(home, Processes(home / "register"), None, paired) as world:
-            return work(world)
-    if engine in CLUSTERS:
-        with (
-            CLUSTERS[engine](home / "register") as cluster,
-            _built(home, cluster, None, paired) as world,
-        ):
-            return work(world)
-    found: list[X] = []
-    failed: list[BaseException] = []
+    """Build a world with an engine, do the work in it, and end it; return the work's result.
 
-    def inside(daemon: OwnDocker) -> None:
+    ``paired``: the guest's node has two gateways.
+    """
+    if engine == "docker":
+        return _within_docker(home, work, paired)
+    with ExitStack() as stack:
+        containers: Containers = Processes(home / "register")
+        if engine in CLUSTERS:
+            containers = stack.enter_context(CLUSTERS[engine](home / "register"))
+        world = stack.enter_context(_built(home, containers, None, paired))
+        return work(world)
+
+
+def _within_docker(
+    home: Path,
+    work: Callable[[World], X],
+    paired: bool,
+) -> X:
+    """Do the work in a thread in the network namespace of a Docker daemon.
+
+    Everything that the thread starts is in this namespace, too.
+    """
+    results: list[X] = []
+    errors: list[BaseException] = []
+
+    def work_inside(daemon: OwnDocker) -> None:
         try:
             enter(daemon.name)
             daemon.start()
             containers = DockerContainers(home / "register", daemon)
             containers.build(home / "image")
             with _built(home, containers, daemon, paired) as world:
-                found.append(work(world))
+                results.append(work(world))
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     with contextlib.closing(OwnDocker()) as daemon:
-        thread = threading.Thread(
-            target=inside, args=(daemon,)
-        )  # it and what it starts are in the namespace
+        thread = threading.Thread(target=work_inside, args=(daemon,))
         thread.start()
         thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 @contextmanager
@@ -218,7 +231,7 @@ def _built(
     daemon: OwnDocker | None,
     paired: bool,
 ) -> Iterator[World]:
-    """Start everything; end everything."""
+    """Start everything, and end everything."""
     with ExitStack() as stack:
         database = stack.enter_context(Database(home / "db"))
         disk = stack.enter_context(small_disk(home / "disk"))
@@ -226,50 +239,75 @@ def _built(
             home / "nodes", [jobs.GUEST, "second", jobs.HOST], containers.settings
         )
         first, second, host = federation.nodes.values()
+        guests: tuple[Node, ...] = (first, second)
         if not paired:
             del federation.nodes["second"]
-        gateways = (first, second) if paired else (first,)
+            guests = (first,)
+        ports = [node.peer_port for node in guests]
         to_host = stack.enter_context(Proxy("127.0.0.1", host.peer_port))
-        to_guest = stack.enter_context(Proxy("127.0.0.1", *(node.peer_port for node in gateways)))
-        for nodes, other, proxy, name in (
-            (gateways, host, to_host, "guest"),
-            ((host,), first, to_guest, "host"),
-        ):
-            url = database.url(f"bfia_{name}")
-            for node in nodes:
-                node.settings["node"] = {"id": nodes[0].id}
-                node.settings |= containers.more
-                if containers.host:
-                    node.reached_at(containers.host)
-                node.settings["database"] = {"url": url}
-                node.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
-                node.pace = {"lost_gateway": pair.LOST_AFTER}
-                node.settings["storage"] = {"url": f"file://{disk / nodes[0].id}"}
-            routes = {
-                other.id: {
-                    "host": "127.0.0.1",
-                    "port": proxy.port,
-                    "deadline": 5,
-                }
-            }
-            (nodes[0].home / "routes.yml").write_text(yaml.safe_dump(routes))
-        del second.settings[
-            "route_table"
-        ]  # one gateway of a database has the file, all have its routes
+        to_guest = stack.enter_context(Proxy("127.0.0.1", *ports))
+        _configure(guests, database.url("bfia_guest"), disk, containers)
+        _configure((host,), database.url("bfia_host"), disk, containers)
+        _write_routes(first, host.id, to_host)
+        _write_routes(host, first.id, to_guest)
+        # One gateway of a database has the file of routes; its partner reads them from there.
+        del second.settings["route_table"]
         stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
         stack.enter_context(federation)
-        containers.installations = tuple(
-            database.installation(f"bfia_{name}") for name in ("guest", "host")
+        containers.installations = (
+            database.installation("bfia_guest"),
+            database.installation("bfia_host"),
         )
-        provider = copy.deepcopy(A_PROVIDER)
-        provider["metadata"]["image"] = containers.image
-        provider["components_description"]["Echo"]["storageEngine"] += ["s3"]
         for node in (first, host):
-            node.register(provider)
+            node.register(_provider(containers.image))
+        guest = first
         if paired:
-            wait_for(
-                lambda: jobs.HOST in str(second.get("/api/v1/routes")),
-                about="the second has the routes",
-            )
-        guest = pair.one_node(first, second) if paired else first
+            _wait_for_routes(second)
+            guest = pair.one_node(first, second)
         yield World(guest, host, database, to_host, to_guest, disk, containers, daemon)
+
+
+def _configure(
+    gateways: Sequence[Node],
+    database_url: str,
+    disk: Path,
+    containers: Containers,
+) -> None:
+    """Write the settings of the gateways of one node, whose id is the first one's."""
+    node_id = gateways[0].id
+    for gateway in gateways:
+        gateway.settings["node"] = {"id": node_id}
+        gateway.settings |= containers.node_settings
+        if containers.host:
+            gateway.reached_at(containers.host)
+        gateway.settings["database"] = {"url": database_url}
+        gateway.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
+        gateway.settings["storage"] = {"url": f"file://{disk / node_id}"}
+        gateway.pace = {"lost_gateway": pair.LOST_AFTER}
+
+
+def _write_routes(gateway: Node, peer_id: str, proxy: Proxy) -> None:
+    """Write the route to the peer, which leads to the proxy."""
+    route = {
+        "host": "127.0.0.1",
+        "port": proxy.port,
+        "deadline": 5,
+    }
+    (gateway.home / "routes.yml").write_text(yaml.safe_dump({peer_id: route}))
+
+
+def _provider(image: str) -> dict[str, Any]:
+    """Return the registration of the trials' component in an image."""
+    provider: dict[str, Any] = copy.deepcopy(A_PROVIDER)
+    provider["metadata"]["image"] = image
+    provider["components_description"]["Echo"]["storageEngine"] += ["s3"]
+    return provider
+
+
+def _wait_for_routes(gateway: Node) -> None:
+    """Wait until a gateway has read the routes from the database."""
+
+    def has_route() -> bool:
+        return jobs.HOST in str(gateway.get("/api/v1/routes"))
+
+    wait_for(has_route, about="the second has the routes")
