@@ -1,7 +1,7 @@
 """The broker: push, pop and release on sessions that outlive the process.
 
-It runs on one event loop. Only readers, for a message, and writers, for capacity, wait; nothing
-polls.
+It runs on one event loop. Readers wait for a message, writers for capacity; nothing else waits, and
+nothing polls.
 """
 
 import asyncio
@@ -41,18 +41,18 @@ MAX_REFUSALS = 200
 
 
 class _Reader(asyncio.Event):
-    """A waiting reader; set when a message arrives for it."""
+    """A waiting reader; set when a message arrives on its topic."""
 
     def __init__(self, run: str | None) -> None:
+        """``run``: the run that waits; None if the request does not name one."""
         super().__init__()
         self.run = run
 
 
 class Broker:
-    """The mailboxes of one node, stored under one folder that no other process may use at the same
-    time.
+    """The mailboxes of one node, in a folder that no other process may use at the same time.
 
-    Call ``recover`` once before anything else and ``close`` at the end.
+    Call ``recover`` before any other method, and ``close`` at the end.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Broker:
         limits: BrokerLimits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """``root``: the folder; ``clock``: the time in seconds, for idle and ended sessions."""
         self._root = root
         self._limits = limits or BrokerLimits()
         self._clock = clock
@@ -95,11 +96,13 @@ class Broker:
             self._recover_session(folder)
 
     def _recover_session(self, folder: Path) -> None:
+        """Restore the session of a folder; a folder whose journal has no beginning is removed."""
         spool = Spool(folder)
         records, torn = spool.load()
         if torn:
             log.warning("incomplete record dropped", extra={"folder": folder.name, "bytes": torn})
-        if not records or records[0].kind is not Kind.OPEN:
+        has_beginning = bool(records) and records[0].kind is Kind.OPEN
+        if not has_beginning:
             remove_tree(folder)
             return
         name = str(records[0].head["session"])
@@ -110,14 +113,14 @@ class Broker:
         self._uploads.restore(session)
 
     def stop_pops(self) -> None:
-        """Let present and future pops end empty instead of waiting, as after their timeout."""
+        """Let present and future pops return None immediately, as if their timeout were over."""
         self._stopping = True
         for readers in self._readers.values():
             for reader in readers:
                 reader.set()
 
     def close(self) -> None:
-        """Unlock the folder; every accepted message is on disk already."""
+        """Unlock the folder. Nothing has to be written: every accepted message is on disk."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -130,36 +133,28 @@ class Broker:
         return Usage(len(self._sessions), messages, self._pool.bytes)
 
     def backlog(self, session_id: str) -> list[TopicBacklog]:
-        """Return the topics of a session with unread messages or waiting readers; the longest
-        waiting first.
+        """Return the topics of a session that have unread messages or waiting readers.
 
-        May be called from another thread.
+        The topic with the oldest message comes first. May be called from another thread.
         """
         pending: dict[str, list[StoredMessage]] = {}
-        recent: Counter[str] = Counter()
+        recent_bytes: Counter[str] = Counter()
         session = self._sessions.get(session_id)
         if session is not None:
             pending = session.pending()
-            recent = session.meter.recent_bytes()
-        readers = self._runs_waiting_in(session_id)
-        now = time.monotonic()
+            recent_bytes = session.meter.recent_bytes()
+        waiting_runs = self._waiting_runs(session_id)
         topics = []
-        for topic in pending.keys() | readers.keys():
+        for topic in pending.keys() | waiting_runs.keys():
             messages = pending.get(topic, [])
-            backlog = TopicBacklog(
-                topic,
-                messages=len(messages),
-                bytes=sum(stored.size for stored in messages),
-                oldest=max((now - stored.arrival for stored in messages), default=0.0),
-                bytes_per_second=recent.get(topic, 0) // RECENT_SECONDS,
-                readers=readers.get(topic, ()),
-            )
-            topics.append(backlog)
+            runs = waiting_runs.get(topic, ())
+            topics.append(_topic_backlog(topic, messages, recent_bytes[topic], runs))
         return sorted(topics, key=_longest_waiting_first)
 
-    def _runs_waiting_in(self, session_id: str) -> dict[str, tuple[str, ...]]:
+    def _waiting_runs(self, session_id: str) -> dict[str, tuple[str, ...]]:
         """Return the runs that wait for a message, by topic; "" for an unknown run."""
         runs = {}
+        # Copies, as the event loop may change both while another thread reads them.
         for (name, topic), readers in list(self._readers.items()):
             if name == session_id:
                 runs[topic] = tuple(reader.run or "" for reader in list(readers))
@@ -171,15 +166,15 @@ class Broker:
         return {name: session.meter.traffic() for name, session in sessions}
 
     def remember_refusal(self, session_id: str, cause: str) -> None:
-        """Remember the last refused request of a session."""
-        self._last_refusals.pop(session_id, None)
+        """Remember the last refused request of a session: a text with the request and the cause."""
+        self._last_refusals.pop(session_id, None)  # so that the session becomes the newest entry
         self._last_refusals[session_id] = cause
         if len(self._last_refusals) > MAX_REFUSALS:
             oldest = next(iter(self._last_refusals))
             del self._last_refusals[oldest]
 
     def last_refusal(self, session_id: str) -> str:
-        """Return the last refused request of a session and the cause; empty without one."""
+        """Return the text of `remember_refusal`; empty if no request of the session was refused."""
         return self._last_refusals.get(session_id, "")
 
     def count_refusal(self, operation: str, reason: str) -> None:
@@ -187,9 +182,7 @@ class Broker:
         self._refusals[operation, reason] += 1
 
     def refusals(self) -> dict[tuple[str, str], int]:
-        """Return the number of refused requests since the start of this process, by operation and
-        reason.
-        """
+        """Return the refused requests since the start of the process, by operation and reason."""
         return dict(self._refusals)
 
     # -------------------------------------------------------- sessions
@@ -213,10 +206,11 @@ class Broker:
         return ended_at + self._limits.remember_ended > self._clock()
 
     async def end_session(self, session_id: str) -> None:
-        """Delete a session whose job has ended, fail all that wait for it, and refuse it from now
-        on.
+        """Delete a session whose job has ended, and refuse requests for it from now on.
+
+        Waiting readers and writers of the session fail with `SessionReleased`.
         """
-        self._ended = {name: at for name, at in self._ended.items() if self.has_ended(name)}
+        self._forget_old_ends()
         self._ended[session_id] = self._clock()
         session = self._sessions.pop(session_id, None)
         self._last_use.pop(session_id, None)
@@ -230,7 +224,14 @@ class Broker:
         if session.on_disk:
             await self._remove_folder(session)
 
+    def _forget_old_ends(self) -> None:
+        """Forget the ends of sessions that are no longer refused."""
+        for name in list(self._ended):
+            if not self.has_ended(name):
+                del self._ended[name]
+
     async def _remove_folder(self, session: Session) -> None:
+        """Delete a session's folder; if that fails, it stays until the next start."""
         try:
             retired = session.spool.retire()
         except OSError as error:
@@ -240,10 +241,7 @@ class Broker:
         await anyio.to_thread.run_sync(remove_tree, retired)
 
     def _open(self, session_id: str) -> Session:
-        """Return a session, a new one if there is none.
-
-        Raises `BufferFull` at the limit of sessions.
-        """
+        """Return a session; a new one if it is not open. Raises `BufferFull` at their limit."""
         session = self._sessions.get(session_id)
         if session is None:
             if len(self._sessions) >= self._limits.sessions:
@@ -262,6 +260,7 @@ class Broker:
             self._last_use.pop(session.name, None)
 
     def _refuse_ended(self, session_id: str) -> None:
+        """Raise `SessionReleased` for a session that has ended."""
         if self.has_ended(session_id):
             raise SessionReleased(f"session {session_id} has ended")
 
@@ -279,33 +278,31 @@ class Broker:
         sequence: str | None = None,
         wait: float = 5.0,
     ) -> None:
-        """Append a message; it is on disk when this returns. A repeat of a sequence is accepted and
-        not stored.
+        """Append a message; it is on disk when this returns.
 
-        A payload in pieces has ``size`` bytes; if it is large, a thread reads it. Waits up to
-        ``wait`` seconds for capacity. Raises `BufferFull` if there is none then (or the disk
-        refuses), `TooLarge` if there never will be, and `SessionReleased` if the session has ended.
+        - ``payload``: bytes, or pieces of ``size`` bytes in total, which a thread reads if the
+          message is large
+        - ``run``: the run of this node that pushes; None for a push of another node
+        - ``sequence``: identifies the message of the source and topic; a repeat is accepted and not
+          stored. None: never a repeat
+        - ``wait``: seconds to wait for capacity
+
+        Raises `BufferFull` if there is no capacity after that time or the disk refuses the message,
+        `TooLarge` if there will never be capacity, and `SessionReleased` if the session has ended.
         """
         self._refuse_ended(session_id)
+        pieces: Iterable[bytes] = payload
         if isinstance(payload, bytes):
-            pieces: Iterable[bytes] = [payload]
+            pieces = [payload]
             size = len(payload)
-        else:
-            pieces = payload
-            size = size or 0
-        self._refuse_oversize(size)
+        stored = StoredMessage(topic, source, run, sequence, size or 0)
+        self._refuse_oversize(stored.size)
         session = self._open(session_id)
-        stored = StoredMessage(topic, source, run, sequence, size)
         if session.is_repeat(stored):
             return
         try:
             await self._capacity.reserve(session, stored, wait)
-            is_stored = False
-            try:
-                is_stored = await self._store(session, stored, pieces)
-            finally:
-                if not is_stored:
-                    self._capacity.unreserve(session, stored)
+            await self._store_reserved(session, stored, pieces)
         finally:
             self._close_if_unused(session)
         self._wake_readers(session_id, topic)
@@ -323,13 +320,12 @@ class Broker:
         sequence: str,
         wait: float = 5.0,
     ) -> None:
-        """Store a part of a message of ``size`` bytes, in pieces; the last part makes the message
-        readable.
+        """Store a part of a message of ``size`` bytes; the last part makes the message readable.
 
-        The first part waits for capacity for the entire message, which is given back unless the
-        others follow. A part may be repeated. Raises the errors of ``push`` (`BufferFull` also
-        while another part of the message is written), and `PartsMissing` without the preceding
-        parts.
+        ``pieces`` are the part's bytes, ``offset`` is its place in the message. The first part
+        waits for capacity for the entire message, which is given back unless the others follow in
+        time. A part may be repeated. Raises the errors of ``push`` (`BufferFull` also while another
+        part of the message is written), and `PartsMissing` without the preceding parts.
         """
         self._refuse_ended(session_id)
         self._refuse_oversize(size)
@@ -345,13 +341,27 @@ class Broker:
         if is_complete:
             self._wake_readers(session_id, topic)
 
+    async def _store_reserved(
+        self,
+        session: Session,
+        stored: StoredMessage,
+        pieces: Iterable[bytes],
+    ) -> None:
+        """Write a message with reserved capacity; give that back if the message is not stored."""
+        is_stored = False
+        try:
+            is_stored = await self._store(session, stored, pieces)
+        finally:
+            if not is_stored:
+                self._capacity.unreserve(session, stored)
+
     async def _store(
         self,
         session: Session,
         stored: StoredMessage,
         pieces: Iterable[bytes],
     ) -> bool:
-        """Write a message; False if its repeat was stored in the meantime."""
+        """Write a message; return False if a repeat of it was stored in the meantime."""
         payload = b""
         with refuse_on_disk_error(session):
             stored.number = session.new_number()
@@ -360,7 +370,7 @@ class Broker:
                     session.spool.write_payload, stored.number, pieces, stored.size
                 )
             else:
-                stored.offset = 0
+                stored.offset = 0  # marks a payload in the journal; `Session.add` sets the offset
                 payload = b"".join(pieces)
         if session.ended:
             raise SessionReleased(f"session {session.name} has ended")
@@ -372,6 +382,7 @@ class Broker:
         return True
 
     def _refuse_oversize(self, size: int) -> None:
+        """Raise `TooLarge` for a message that no capacity would suffice for."""
         limits = self._limits
         limit = min(limits.message_bytes, limits.session_bytes, limits.total_bytes)
         if size > limit:
@@ -394,13 +405,16 @@ class Broker:
         pop_id: str | None = None,
         timeout: float = 120.0,
     ) -> Message | None:
-        """Take the next message of these sources (None: all, by arrival); None after ``timeout``
-        seconds.
+        """Take the oldest message of a topic; None if none arrives within ``timeout`` seconds.
 
-        A run never gets its own messages. The caller must call ``confirm_delivery`` or ``put_back``
-        with the message afterwards; if this call is cancelled, the message stays. With a ``pop_id``
-        the message is kept after its delivery, and the same reader, topic and pop id get it again.
-        Raises `SessionReleased`.
+        - ``sources``: only messages of these sources; None: of all
+        - ``reader``: the party or node that reads
+        - ``run``: the run that reads; it never gets its own messages
+        - ``pop_id``: with an id, the message is kept after its delivery, and a repeat of reader,
+          topic and id gets it again
+
+        The caller must call ``confirm_delivery`` or ``put_back`` with the message afterwards. If
+        this call is cancelled, the message stays unread. Raises `SessionReleased`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
@@ -416,7 +430,8 @@ class Broker:
                     )
                     if stored is not None:
                         return _message(session, stored)
-                if loop.time() >= deadline or self._stopping:
+                is_over = loop.time() >= deadline or self._stopping
+                if is_over:
                     return None
                 await self._wait_for_message(session_id, topic, waiting, deadline)
         finally:
@@ -429,9 +444,7 @@ class Broker:
         reader: _Reader,
         deadline: float,
     ) -> None:
-        """Wait until a message arrives on a topic, at most until a time of the event loop's
-        clock.
-        """
+        """Wait until a message arrives on a topic; ``deadline``: a time of the event loop."""
         reader.clear()
         readers = self._readers.setdefault((session_id, topic), [])
         if reader not in readers:
@@ -441,6 +454,7 @@ class Broker:
                 await reader.wait()
 
     def _remove_reader(self, session_id: str, topic: str, reader: _Reader) -> None:
+        """Forget a reader that no longer waits; it may never have waited."""
         readers = self._readers.get((session_id, topic), [])
         if reader in readers:
             readers.remove(reader)
@@ -454,8 +468,9 @@ class Broker:
             self._capacity.wake_writers()
 
     def put_back(self, message: Message) -> None:
-        """Record that the response with this message was not sent: it is unread again, in its old
-        place.
+        """Record that the response with this message was not sent.
+
+        The message becomes unread again, in its old place.
         """
         session = self._sessions.get(message.session)
         if session is not None and session.put_back(message.number):
@@ -469,22 +484,25 @@ class Broker:
         reader: str,
         run: str | None = None,
     ) -> None:
-        """Drop a topic's unread messages that this reader could get, and the messages kept for its
-        repeats.
+        """Drop the messages that this reader could still get.
 
-        Without a topic only the latter: a container releases its session when it ends, and others
-        on this node may not have read their messages yet. ``end_session`` deletes those.
+        With a topic, these are the topic's unread messages that it may read, and the messages kept
+        for its repeated pops there. Without a topic, only the messages kept for its repeated pops:
+        a container releases its session when it ends, and others on this node may not have read
+        their messages yet. ``end_session`` deletes these.
         """
         session = self._sessions.get(session_id)
         if session is not None and session.release(topic, reader=reader, run=run):
             self._capacity.wake_writers()
 
     def _wake_readers(self, session_id: str, topic: str) -> None:
+        """Let the readers that wait for a topic look for a message."""
         for reader in self._readers.get((session_id, topic), ()):
             reader.set()
 
 
 def _message(session: Session, stored: StoredMessage) -> Message:
+    """Return a stored message as the reader gets it."""
     return Message(
         session.content(stored),
         stored.size,
@@ -495,5 +513,24 @@ def _message(session: Session, stored: StoredMessage) -> Message:
     )
 
 
+def _topic_backlog(
+    topic: str,
+    messages: Sequence[StoredMessage],
+    recent_bytes: int,
+    waiting_runs: tuple[str, ...],
+) -> TopicBacklog:
+    """Return the figures of a topic; ``recent_bytes``: received in the last `RECENT_SECONDS`."""
+    now = time.monotonic()
+    return TopicBacklog(
+        topic,
+        messages=len(messages),
+        bytes=sum(stored.size for stored in messages),
+        oldest=max((now - stored.arrival for stored in messages), default=0.0),
+        bytes_per_second=recent_bytes // RECENT_SECONDS,
+        readers=waiting_runs,
+    )
+
+
 def _longest_waiting_first(topic: TopicBacklog) -> tuple[float, str]:
+    """Return the key by which topics are sorted; of equal ages, by name."""
     return (-topic.oldest, topic.topic)

@@ -1,6 +1,6 @@
 """Waiting for capacity: of a run in its session, of a session, and of the node.
 
-Writers of a session queue for capacity and get it in their order. Nothing polls.
+Writers of a session queue for capacity and get it in the order of their arrival. Nothing polls.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Capacity:
             ticket.set()
 
     def session_ended(self, session: Session) -> None:
-        """Let every writer of an ended session fail, and others use its capacity."""
+        """Wake every writer of an ended session, which fails, and the writers that may follow."""
         for ticket in self._queues.get(session, []):
             ticket.set()
         self.wake_writers()
@@ -55,8 +55,8 @@ class Capacity:
     async def _wait_for_share(self, session: Session, stored: StoredMessage, wait: float) -> None:
         """Wait while the message would raise its run's share of the session above half.
 
-        A run without undelivered messages may always push one. Such a writer does not queue for
-        capacity, so that others may push to the session in the meantime. Raises `BufferFull`.
+        Writers over their share wait outside of the session's queue, so that other runs may push in
+        the meantime. Raises `BufferFull`.
         """
         run = stored.run
         if run is None or self._is_within_share(session, stored):
@@ -76,7 +76,7 @@ class Capacity:
     async def _wait_for_capacity(
         self, session: Session, stored: StoredMessage, wait: float
     ) -> None:
-        """Reserve capacity in turn. Raises `BufferFull`."""
+        """Reserve capacity, after the writers that came earlier. Raises `BufferFull`."""
         if session not in self._queues and self._fits(session, stored.size):
             session.reserve(stored)
             return
@@ -104,7 +104,11 @@ class Capacity:
         session: Session,
         wait: float,
     ) -> bool:
-        """Wait in a queue; False after ``wait`` seconds. Raises `SessionReleased`."""
+        """Wait in a queue until ``is_ready`` is true of the writer's ticket.
+
+        Return False if it is not true within ``wait`` seconds. Raises `SessionReleased` if the
+        session ends in the meantime.
+        """
         ticket = Ticket()
         queue.append(ticket)
         try:
@@ -121,16 +125,22 @@ class Capacity:
             queue.remove(ticket)
 
     def _is_within_share(self, session: Session, stored: StoredMessage) -> bool:
+        """True if the message's run would use at most half of the session.
+
+        A run without undelivered messages may always push one, of whatever size.
+        """
         count = session.messages_of[stored.run]
-        size = session.bytes_of[stored.run] + stored.size
         if count == 0:
             return True
-        return (
-            size <= self._limits.session_bytes // 2 and count < self._limits.session_messages // 2
-        )
+        size = session.bytes_of[stored.run] + stored.size
+        limits = self._limits
+        return size <= limits.session_bytes // 2 and count < limits.session_messages // 2
 
     def _fits(self, session: Session, size: int) -> bool:
+        """True if the session and the node have capacity for a message of ``size`` bytes."""
         limits = self._limits
+        if session.messages >= limits.session_messages:
+            return False
         fits_session = session.bytes + size <= limits.session_bytes
         fits_node = self._pool.bytes + size <= limits.total_bytes
-        return fits_session and fits_node and session.messages < limits.session_messages
+        return fits_session and fits_node

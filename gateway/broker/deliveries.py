@@ -1,5 +1,6 @@
-"""Messages that were taken from their mailboxes and are still needed: in progress, or kept for a
-repeated pop.
+"""Messages that have left their mailboxes and are still needed.
+
+Their response is in progress, or they are retained for a repeat of their pop.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ class Delivery:
 
     stored: StoredMessage
     reader: str
-    pop_id: str | None
+    pop_id: str | None  # None: the pop cannot be repeated
     responses: int = 0  # responses in progress that carry the message
     sent: bool = False  # True after a first response was sent
 
@@ -23,16 +24,16 @@ class Delivery:
 class Deliveries:
     """The deliveries of a session.
 
-    A delivery with a pop id is kept after its response was sent, because the reader may repeat the
-    pop.
+    A delivery with a pop id is retained after its response was sent, because the reader may not
+    have received it and repeat the pop.
     """
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._by_number: dict[int, Delivery] = {}
-        self._by_pop: dict[tuple[str, str, str], Delivery] = {}
+        self._by_pop: dict[tuple[str, str, str], Delivery] = {}  # by reader, topic and pop id
         # By reader, then by number of the message; the oldest first.
-        self._kept: dict[str, dict[int, Delivery]] = {}
+        self._retained: dict[str, dict[int, Delivery]] = {}
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self._by_number.values())
@@ -41,7 +42,7 @@ class Deliveries:
         return self._by_number[number]
 
     def get(self, number: int) -> Delivery | None:
-        """Return the delivery of a message; None without one."""
+        """Return the delivery of a message by its number; None without one."""
         return self._by_number.get(number)
 
     def numbers(self) -> set[int]:
@@ -56,53 +57,65 @@ class Deliveries:
             self._by_pop[delivery.reader, stored.topic, delivery.pop_id] = delivery
 
     def repeat(self, reader: str, topic: str, pop_id: str) -> Delivery | None:
-        """Begin another response to a repeated pop and return its delivery; None for a new pop."""
+        """Begin another response to a repeated pop.
+
+        Return the delivery, which is not retained while the response is in progress; None if the
+        pop is no repeat.
+        """
         delivery = self._by_pop.get((reader, topic, pop_id))
         if delivery is None:
             return None
-        self._kept.get(reader, {}).pop(delivery.stored.number, None)
+        self._retained.get(reader, {}).pop(delivery.stored.number, None)
         delivery.responses += 1
         return delivery
 
-    def keep(self, delivery: Delivery) -> None:
-        """Keep a delivery for a repeat of its pop, as the reader's newest."""
-        self._kept.setdefault(delivery.reader, {})[delivery.stored.number] = delivery
+    def retain(self, delivery: Delivery) -> None:
+        """Retain a delivery for a repeat of its pop, as the reader's newest one."""
+        of_reader = self._retained.setdefault(delivery.reader, {})
+        of_reader[delivery.stored.number] = delivery
 
-    def kept(self, reader: str, topic: str | None = None) -> list[Delivery]:
-        """Return the deliveries kept for a reader, on all topics or on one."""
-        deliveries = list(self._kept.get(reader, {}).values())
+    def retained(self, reader: str, topic: str | None = None) -> list[Delivery]:
+        """Return the deliveries retained for a reader, the oldest first.
+
+        ``topic``: only the ones on this topic; None: on all topics.
+        """
+        deliveries = list(self._retained.get(reader, {}).values())
         if topic is None:
             return deliveries
         return [delivery for delivery in deliveries if delivery.stored.topic == topic]
 
     def surplus(self, reader: str) -> list[Delivery]:
-        """Return a reader's oldest kept deliveries beyond the limits, never the newest one."""
-        kept = self.kept(reader)
-        size = sum(delivery.stored.size for delivery in kept)
-        count = len(kept)
+        """Return a reader's oldest retained deliveries beyond the limits, never the newest one."""
+        deliveries = self.retained(reader)
+        count = len(deliveries)
+        size = sum(delivery.stored.size for delivery in deliveries)
         surplus = []
-        for delivery in kept[:-1]:
-            within_limits = count <= self._limits.kept_messages and size <= self._limits.kept_bytes
-            if within_limits:
+        for delivery in deliveries[:-1]:
+            if self._are_within_limits(count, size):
                 break
             surplus.append(delivery)
             count -= 1
             size -= delivery.stored.size
         return surplus
 
+    def _are_within_limits(self, count: int, size: int) -> bool:
+        """True if a reader may have so many retained deliveries of ``size`` bytes in total."""
+        return count <= self._limits.kept_messages and size <= self._limits.kept_bytes
+
     def remove(self, delivery: Delivery) -> None:
-        """Forget a delivery."""
+        """Forget a delivery, whether it is retained or not."""
         number = delivery.stored.number
+        reader = delivery.reader
         self._by_number.pop(number, None)
         if delivery.pop_id is not None:
-            self._by_pop.pop((delivery.reader, delivery.stored.topic, delivery.pop_id), None)
-        kept = self._kept.get(delivery.reader, {})
-        kept.pop(number, None)
-        if not kept:
-            self._kept.pop(delivery.reader, None)
+            self._by_pop.pop((reader, delivery.stored.topic, delivery.pop_id), None)
+        of_reader = self._retained.get(reader, {})
+        of_reader.pop(number, None)
+        if not of_reader:
+            self._retained.pop(reader, None)
 
     def clear(self) -> None:
         """Forget all deliveries."""
         self._by_number.clear()
         self._by_pop.clear()
-        self._kept.clear()
+        self._retained.clear()

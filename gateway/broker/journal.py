@@ -1,9 +1,9 @@
 """One session on disk: an append-only journal of records, and a file for each large payload.
 
 A record is ``kind, head length, body length, crc`` followed by the head (JSON) and the body
-(bytes). The threat is a crash of the process, not of the machine: nothing is synced, and the only
-damage is an incomplete last record, which is dropped when the journal is read. The names of files
-never contain foreign text; the session's name is in the journal.
+(bytes). The journal survives a crash of the process, but not of the machine, as nothing is synced.
+The only damage of a crash is an incomplete last record, which is dropped when the journal is read.
+The names of files never contain text from other parties; the session's name is in the journal.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ JOURNAL = "journal"  # name of the journal's file
 MAX_HEAD_SIZE = 1 << 20  # bytes; a longer head is damage
 LEAD = struct.Struct("<BIQI")  # kind, head length, body length, crc
 COUNT = struct.Struct("<Q")  # received bytes of an upload
+RETIRED = ".gone"  # suffix of a folder that is being removed
 
 
 class Kind(IntEnum):
@@ -29,10 +30,10 @@ class Kind(IntEnum):
 
     OPEN = 1  # {session, next}: first record of a journal
     PUSH = 2  # a new message; body: its payload, or empty if it has a file of its own
-    TAKEN = 3  # a message is on its way to (reader, pop id)
-    BACK = 4  # it did not arrive and is unread again
-    READ = 5  # messages that are no longer needed
-    SEEN = 6  # body: digests of earlier pushes, kept when the journal is rewritten
+    TAKEN = 3  # a message is in delivery to a reader and pop id
+    BACK = 4  # its delivery failed, and it is unread again
+    READ = 5  # numbers of messages that are no longer needed
+    SEEN = 6  # of a rewritten journal; body: the digests of earlier pushes
 
 
 # Kind, head and body of a record.
@@ -54,32 +55,32 @@ def folder_name(session: str) -> str:
 
 
 def read_journal(path: Path) -> tuple[list[Record], int]:
-    """Read every complete record; return them with the length in bytes of the undamaged part of the
-    file.
-    """
+    """Read every complete record; return them and the bytes of the file's undamaged part."""
     records: list[Record] = []
-    sound = 0
+    end = 0  # of the last record
     with path.open("rb") as file:
         length = os.fstat(file.fileno()).st_size
         while True:
-            record = _read_record(file, sound, length)
+            record = _read_record(file, end, length)
             if record is None:
-                return records, sound
+                return records, end
             records.append(record)
-            sound = record.offset + record.size
-            file.seek(sound)
+            end = record.offset + record.size
+            file.seek(end)
 
 
 def _read_record(file: BinaryIO, start: int, length: int) -> Record | None:
-    """Read the record at byte ``start`` of a journal; None at the end and for a damaged or
-    incomplete one.
+    """Read the record at byte ``start`` of a journal of ``length`` bytes, without its body.
+
+    Return None at the end, and for an incomplete or damaged record.
     """
     lead = file.read(LEAD.size)
     if len(lead) < LEAD.size:
         return None
     kind, head_size, body_size, crc = LEAD.unpack(lead)
     offset = start + LEAD.size + head_size
-    if head_size > MAX_HEAD_SIZE or offset + body_size > length:
+    is_complete = head_size <= MAX_HEAD_SIZE and offset + body_size <= length
+    if not is_complete:
         return None
     raw = file.read(head_size)
     if zlib.crc32(raw, kind) != crc or kind not in Kind.__members__.values():
@@ -103,16 +104,14 @@ class Spool:
         self.append(Kind.OPEN, {"session": session, "next": 0})
 
     def load(self) -> tuple[list[Record], int]:
-        """Read the journal; return its records and the number of bytes dropped at its damaged
-        end.
-        """
+        """Read the journal, and cut off a damaged end; return the records and the cut bytes."""
         if not self.path.exists():
             return [], 0
         records, self.size = read_journal(self.path)
-        torn = self.path.stat().st_size - self.size
-        if torn:
+        damaged = self.path.stat().st_size - self.size
+        if damaged:
             os.truncate(self.path, self.size)
-        return records, torn
+        return records, damaged
 
     def append(
         self,
@@ -146,22 +145,22 @@ class Spool:
         return payload
 
     def rewrite(self, entries: Iterable[Entry]) -> list[int]:
-        """Replace the journal by one of these records; return the offsets of their bodies.
+        """Replace the journal by a new one with these records; return the offsets of the bodies.
 
         On `OSError` the journal is unchanged.
         """
-        fresh = self.path.with_suffix(".new")
+        new_path = self.path.with_suffix(".new")
         offsets: list[int] = []
         size = 0
         try:
-            with open(fresh, "wb", opener=open_private) as file:
+            with open(new_path, "wb", opener=open_private) as file:
                 for kind, head, body in entries:
                     size += file.write(encode(kind, head, body))
                     offsets.append(size - len(body))
-            fresh.replace(self.path)
+            new_path.replace(self.path)
         except OSError:
             with contextlib.suppress(OSError):
-                fresh.unlink()
+                new_path.unlink()
             raise
         self.size = size
         return offsets
@@ -172,7 +171,7 @@ class Spool:
         pieces: Iterable[bytes],
         size: int,
     ) -> None:
-        """Write a large payload into a file of its own. On failure no file remains."""
+        """Write the payload of a large message into a file. On failure no file remains."""
         path = self.payload_path(number)
         try:
             with open(path, "wb", buffering=0, opener=open_private) as file:
@@ -192,10 +191,11 @@ class Spool:
         size: int,
         received: int,
     ) -> None:
-        """Write a part of a payload of ``size`` bytes; ``upload`` is the name of the upload's file.
+        """Write a part of a payload of ``size`` bytes, at ``offset``.
 
-        The number of bytes ``received`` so far follows the payload, because the file has its final
-        size from the beginning: a growing file would take several times as long.
+        ``upload`` is the name of the upload's file. The file has its final size from the beginning,
+        as a growing file would take several times as long. So the number of bytes ``received`` so
+        far is stored in the file, too, after the payload.
         """
         descriptor = os.open(self._part_path(upload), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -209,8 +209,9 @@ class Spool:
             os.close(descriptor)
 
     def part_size(self, upload: str, size: int) -> int:
-        """Return the number of bytes received of a payload; 0 if the process died before it wrote
-        that number.
+        """Return the bytes received of a payload of ``size`` bytes.
+
+        They are 0 without a file, and if the process died before it stored that number.
         """
         try:
             content = self._part_path(upload).open("rb")
@@ -248,9 +249,9 @@ class Spool:
             self.payload_path(number).unlink()
 
     def payloads(self) -> tuple[set[int], set[str]]:
-        """Return the number of every payload file and the name of every upload.
+        """Return the message number of every payload file, and the name of every upload.
 
-        Removes other files.
+        Remove all other files, such as the remains of an interrupted `rewrite`.
         """
         numbers: set[int] = set()
         uploads: set[str] = set()
@@ -269,10 +270,10 @@ class Spool:
 
     def retire(self) -> Path:
         """Rename the folder, which takes no time, and return its new path for ``remove_tree``."""
-        gone = self._folder.with_name(f"{self._folder.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
-        self._folder.rename(gone)
-        return gone
+        retired = self._folder.with_name(f"{self._folder.name}{RETIRED}")
+        shutil.rmtree(retired, ignore_errors=True)
+        self._folder.rename(retired)
+        return retired
 
 
 def remove_tree(folder: Path) -> None:
@@ -281,11 +282,13 @@ def remove_tree(folder: Path) -> None:
 
 
 def folders(root: Path) -> Iterator[Path]:
-    """Yield the session folders under a root and remove retired ones."""
+    """Yield the folders of sessions under a root, and remove retired ones."""
     for path in sorted(root.iterdir()):
-        if path.is_dir() and path.suffix == ".gone":
+        if not path.is_dir():
+            continue
+        if path.suffix == RETIRED:
             remove_tree(path)
-        elif path.is_dir():
+        else:
             yield path
 
 
@@ -301,6 +304,7 @@ def encode(
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data; one `os.write` may write less."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

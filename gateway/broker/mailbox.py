@@ -12,26 +12,25 @@ class StoredMessage:
 
     topic: str
     source: str
-    run: str | None
-    sequence: str | None
+    run: str | None  # the run of this node that pushed it; None: another node
+    sequence: str | None  # identifies it within its source and topic; None: nothing does
     size: int  # bytes of the payload
-    number: int = -1  # its place in the session's order of arrival
-    offset: int | None = (
-        None  # start of the payload in the journal; None if the payload has a file of its own
-    )
+    number: int = -1  # its place in the session's order of arrival; -1 before it has one
+    offset: int | None = None  # start of the payload in the journal; None: the payload has a file
     payload: bytes | None = None  # a cached copy; None without one
     record_size: int = 0  # bytes of its record in the journal, including a payload there
-    # Monotonic time of the arrival; for a message found on disk, of its loading by this process.
+    # Monotonic time of the arrival; for a message of an earlier process, of its loading.
     arrival: float = field(default_factory=time.monotonic)
 
 
-# Names a lane: the source and the pushing run of its messages.
+# Source and pushing run of the messages in a lane.
 LaneKey = tuple[str, str | None]
 
 
 class Mailbox:
-    """The unread messages of one topic, in lanes by (source, pushing run) so that a run can skip
-    its own.
+    """The unread messages of one topic.
+
+    They are in lanes by source and pushing run, so that a run can skip its own messages.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class Mailbox:
         self._lane_of(stored).append(stored)
 
     def put_back(self, stored: StoredMessage) -> None:
-        """Return a message to its old place in the order."""
+        """Return a message to its old place, before all messages with higher numbers."""
         lane = self._lane_of(stored)
         for index, message in enumerate(lane):
             if message.number > stored.number:
@@ -54,20 +53,22 @@ class Mailbox:
         lane.append(stored)
 
     def take(self, sources: Collection[str] | None, run: str | None) -> StoredMessage | None:
-        """Remove and return the oldest message of these sources (None: all) that the reading run
-        did not push itself.
+        """Remove and return the oldest message that a run may read; None without one.
+
+        ``sources``: only of these sources; None: of all. A run does not read its own messages.
         """
         lanes = self._readable_lanes(sources, run)
         if not lanes:
             return None
-        oldest = min(lanes, key=self._first_number)
-        stored = self._lanes[oldest].popleft()
-        if not self._lanes[oldest]:
-            del self._lanes[oldest]
+        key = min(lanes, key=self._first_number)
+        lane = self._lanes[key]
+        stored = lane.popleft()
+        if not lane:
+            del self._lanes[key]
         return stored
 
     def clear(self, run: str | None) -> list[StoredMessage]:
-        """Remove and return all messages that a run could still read."""
+        """Remove and return all messages that a run may read."""
         messages: list[StoredMessage] = []
         for lane in self._readable_lanes(None, run):
             messages += self._lanes.pop(lane)
@@ -81,12 +82,14 @@ class Mailbox:
         return messages
 
     def _lane_of(self, stored: StoredMessage) -> deque[StoredMessage]:
+        """Return the lane of a message; a new one if it is the first there."""
         return self._lanes.setdefault((stored.source, stored.run), deque())
 
     def _first_number(self, lane: LaneKey) -> int:
         return self._lanes[lane][0].number
 
     def _readable_lanes(self, sources: Collection[str] | None, run: str | None) -> list[LaneKey]:
+        """Return the lanes of these sources (None: all) that a run may read."""
         return [lane for lane in self._lanes if _may_read(lane, sources, run)]
 
 
@@ -95,6 +98,7 @@ def _may_read(
     sources: Collection[str] | None,
     run: str | None,
 ) -> bool:
+    """True if a run may read a lane; ``run``: None for a reader that does not name its run."""
     lane_source, lane_run = lane
     if sources is not None and lane_source not in sources:
         return False

@@ -1,4 +1,4 @@
-"""What the broker hands out: messages, figures, limits and refusals."""
+"""The broker's public types: messages, figures, limits and refusals."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,8 +47,9 @@ class BrokerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for a reader; ``session`` and ``number`` identify it for `Broker.confirm_delivery`
-    and `put_back`.
+    """A message for a reader.
+
+    ``session`` and ``number`` identify it for `Broker.confirm_delivery` and `Broker.put_back`.
     """
 
     content: bytes | Path  # the payload, or the file of a large one
@@ -82,13 +83,11 @@ class Message:
 
 
 class Usage(NamedTuple):
-    """The present content of a broker: sessions, undelivered messages and the bytes of their
-    payloads.
-    """
+    """The present content of a broker."""
 
     sessions: int
-    messages: int
-    bytes: int
+    messages: int  # undelivered ones
+    bytes: int  # of their payloads
 
 
 class TopicBacklog(NamedTuple):
@@ -113,7 +112,7 @@ class Traffic(NamedTuple):
 
 
 class BufferFull(Busy):
-    """There is no capacity for the message now; no part of it was stored. Retry later."""
+    """There is no capacity for the message now, and nothing of it was stored. Retry later."""
 
     reason = "BUFFER_FULL"
 

@@ -1,7 +1,7 @@
-"""One session's messages and their states, in memory and on disk alike.
+"""The messages of one session and their states, in memory and on disk alike.
 
-Nothing here waits. Every change of state is one call that appends its record and changes memory
-without giving up the event loop in between, so there is nothing to lock. A message moves
+Nothing here waits. Each change of state is one call, which appends a record and changes memory
+without giving up the event loop in between, so that no lock is needed. A message moves
 
     unread ──take──▶ in delivery ──confirm_delivery──▶ deleted, or kept for a repeat of its pop
        ▲                  │                                              │
@@ -40,16 +40,14 @@ class Upload:
 
 
 class Pool:
-    """Shared by all sessions: the count of payload bytes on disk, and the cache for small
-    payloads.
-    """
+    """What all sessions share: the count of payload bytes on disk, and the cache of payloads."""
 
     def __init__(self, limits: BrokerLimits) -> None:
-        self.bytes = 0
+        self.bytes = 0  # of undelivered payloads
         self._cache_free = limits.cache_bytes
 
     def cache(self, stored: StoredMessage, payload: bytes) -> None:
-        """Cache the payload if there is memory for it."""
+        """Cache a message's payload if the cache has room for it."""
         if len(payload) <= self._cache_free:
             self._cache_free -= len(payload)
             stored.payload = payload
@@ -73,21 +71,21 @@ class Session:
     ) -> None:
         self.name = name
         self.spool = spool
-        # Undelivered messages and their bytes, in total and by the run of this node that pushed
-        # them.
+        # Undelivered messages and their bytes: in total, and by the run of this node that pushed
+        # them (None: another node).
         self.messages = 0
         self.bytes = 0
         self.messages_of: Counter[str | None] = Counter()
         self.bytes_of: Counter[str | None] = Counter()
         self.meter = TrafficMeter()
-        self.uploads: dict[str, Upload] = {}
-        self.old_uploads: set[str] = set()  # of an earlier process
-        self.on_disk = False
+        self.uploads: dict[str, Upload] = {}  # by the name of the upload's file
+        self.old_uploads: set[str] = set()  # names of files of an earlier process
+        self.on_disk = False  # True once the spool exists
         self.ended = False
         self._limits = limits
         self._pool = pool
         self._next_number = 0
-        self._needed = 0  # bytes of the records of all messages that are still needed
+        self._needed = 0  # bytes of the journal's records of messages that are still needed
         self._mailboxes: dict[str, Mailbox] = {}
         self._deliveries = Deliveries(limits)
         self._push_digests: dict[bytes, None] = {}  # digests of pushes, the oldest first
@@ -108,6 +106,7 @@ class Session:
             self._count(stored, -1)
 
     def _count(self, stored: StoredMessage, sign: int) -> None:
+        """Add a message to all counts (``sign`` 1), or subtract it (-1)."""
         size = sign * stored.size
         self.messages += sign
         self.bytes += size
@@ -137,17 +136,19 @@ class Session:
         return digest(stored.topic, stored.source, stored.sequence) in self._push_digests
 
     def add(self, stored: StoredMessage, payload: bytes) -> None:
-        """Store a message whose capacity is reserved. On `OSError` nothing has changed."""
-        is_inline = stored.offset is not None
+        """Store a message whose capacity is reserved. On `OSError` nothing has changed.
+
+        ``payload`` goes into the journal; it is empty if the payload has a file.
+        """
         size_before = self.spool.size
         try:
-            offset = self.spool.append(Kind.PUSH, _push_head(stored), payload if is_inline else b"")
+            offset = self.spool.append(Kind.PUSH, _push_head(stored), payload)
         except OSError:
             self.spool.remove_payload(stored.number)
             raise
         stored.record_size = self.spool.size - size_before
         self._needed += stored.record_size
-        if is_inline:
+        if stored.offset is not None:
             stored.offset = offset
             self._pool.cache(stored, payload)
         self._remember(stored)
@@ -173,26 +174,37 @@ class Session:
         run: str | None,
         pop_id: str | None,
     ) -> StoredMessage | None:
-        """Return the next message; for a repeat of reader, topic and pop id the same message again.
+        """Return the next message of a topic; None without one. For the arguments see `Broker.pop`.
 
-        Any other call of a reader on a topic proves that earlier messages there have arrived.
+        A repeat of reader, topic and pop id gets the same message again. Any other call of a reader
+        on a topic proves that earlier messages there have arrived.
         """
         if pop_id is not None:
             repeated = self._deliveries.repeat(reader, topic, pop_id)
             if repeated is not None:
                 return repeated.stored
-        self._drop(self._deliveries.kept(reader, topic))
-        mailbox = self._mailboxes.get(topic)
-        if mailbox is None:
-            return None
-        stored = mailbox.take(sources, run)
+        self._drop(self._deliveries.retained(reader, topic))
+        stored = self._remove_unread(topic, sources, run)
         if stored is None:
             return None
-        self._remove_empty_mailbox(topic)
         delivery = Delivery(stored, reader, pop_id, responses=1)
         self._deliveries.add(delivery)
         if pop_id is not None:
             self._record(Kind.TAKEN, _taken_head(delivery))
+        return stored
+
+    def _remove_unread(
+        self,
+        topic: str,
+        sources: Collection[str] | None,
+        run: str | None,
+    ) -> StoredMessage | None:
+        """Remove the oldest unread message that a run may read; None without one."""
+        mailbox = self._mailboxes.get(topic)
+        if mailbox is None:
+            return None
+        stored = mailbox.take(sources, run)
+        self._remove_empty_mailbox(topic)
         return stored
 
     def content(self, stored: StoredMessage) -> bytes | Path:
@@ -206,7 +218,7 @@ class Session:
     def confirm_delivery(self, number: int) -> bool:
         """Record that a response with this message was sent.
 
-        Returns True if that freed capacity.
+        Return True if that freed capacity, which only the first response does.
         """
         delivery = self._deliveries[number]
         delivery.responses -= 1
@@ -217,18 +229,21 @@ class Session:
         if delivery.pop_id is None:
             self._drop([delivery])
         elif delivery.responses == 0:
-            self._deliveries.keep(delivery)
+            self._deliveries.retain(delivery)
             self._drop(self._deliveries.surplus(delivery.reader))
         return is_first
 
     def put_back(self, number: int) -> bool:
-        """Record that a response was not sent. Returns True if the message is unread again."""
+        """Record that a response was not sent. Return True if the message is unread again.
+
+        It stays in delivery while another response carries it, or if an earlier one was sent.
+        """
         delivery = self._deliveries[number]
         delivery.responses -= 1
         if delivery.responses:
             return False
         if delivery.sent:
-            self._deliveries.keep(delivery)
+            self._deliveries.retain(delivery)
             return False
         if delivery.pop_id is not None:
             self._record(Kind.BACK, {"n": number})
@@ -245,12 +260,8 @@ class Session:
         reader: str,
         run: str | None,
     ) -> bool:
-        """Drop the deliveries kept for this reader; with a topic, only there, and with its readable
-        messages.
-
-        Returns True if that freed capacity.
-        """
-        self._drop(self._deliveries.kept(reader, topic))
+        """Drop the messages of `Broker.release`; return True if that freed capacity."""
+        self._drop(self._deliveries.retained(reader, topic))
         if topic is None or topic not in self._mailboxes:
             return False
         dropped = self._mailboxes[topic].clear(run)
@@ -276,12 +287,13 @@ class Session:
         self._deliveries.clear()
 
     def _drop(self, deliveries: list[Delivery]) -> None:
+        """Delete messages in delivery."""
         for delivery in deliveries:
             self._deliveries.remove(delivery)
         self._discard([delivery.stored for delivery in deliveries])
 
     def _discard(self, messages: list[StoredMessage]) -> None:
-        """Delete messages that are no longer needed."""
+        """Delete messages that are no longer in a mailbox or in delivery."""
         if not messages:
             return
         self._record(Kind.READ, {"n": [stored.number for stored in messages]})
@@ -293,9 +305,11 @@ class Session:
         self._compact()
 
     def _mailbox(self, topic: str) -> Mailbox:
+        """Return the mailbox of a topic; a new one for its first message."""
         return self._mailboxes.setdefault(topic, Mailbox())
 
     def _remove_empty_mailbox(self, topic: str) -> None:
+        """Forget a topic's mailbox if it has no messages."""
         if not self._mailboxes[topic]:
             del self._mailboxes[topic]
 
@@ -305,10 +319,11 @@ class Session:
         """Restore the state from the journal; payload files without a record are removed."""
         self.on_disk = True
         pending: dict[int, StoredMessage] = {}
-        end = 0
+        start = 0
         for record in records:
-            self._replay(record, pending, record.offset + record.size - end)
             end = record.offset + record.size
+            self._replay(record, pending, end - start)
+            start = end
         files, self.old_uploads = self.spool.payloads()
         for number in files - pending.keys() - self._deliveries.numbers():
             self.spool.remove_payload(number)
@@ -324,7 +339,10 @@ class Session:
         pending: dict[int, StoredMessage],
         length: int,
     ) -> None:
-        """Apply a record of ``length`` bytes to the unread messages and the deliveries."""
+        """Apply a record of ``length`` bytes.
+
+        ``pending``: the unread messages by number, which this changes like the deliveries.
+        """
         head = record.head
         match record.kind:
             case Kind.OPEN:
@@ -344,6 +362,7 @@ class Session:
                 self._replay_seen(record)
 
     def _replay_push(self, record: Record, pending: dict[int, StoredMessage], length: int) -> None:
+        """Add a message to the unread ones; see `_push_head`."""
         head = record.head
         has_file = head["f"]
         stored = StoredMessage(
@@ -361,13 +380,18 @@ class Session:
         self._remember(stored)
 
     def _replay_taken(self, head: dict[str, Any], pending: dict[int, StoredMessage]) -> None:
+        """Move a message into delivery.
+
+        It counts as sent: the reader may have received it, and repeats its pop otherwise.
+        """
         stored = pending.pop(head["n"], None)
         if stored is not None:
             delivery = Delivery(stored, head["reader"], head["pop"], sent=True)
             self._deliveries.add(delivery)
-            self._deliveries.keep(delivery)
+            self._deliveries.retain(delivery)
 
     def _replay_read(self, numbers: Iterable[int], pending: dict[int, StoredMessage]) -> None:
+        """Forget messages that are no longer needed."""
         for number in numbers:
             pending.pop(number, None)
             delivery = self._deliveries.get(number)
@@ -375,6 +399,7 @@ class Session:
                 self._deliveries.remove(delivery)
 
     def _replay_seen(self, record: Record) -> None:
+        """Restore the digests of pushes from before the journal was last rewritten."""
         digests = self.spool.read(record.offset, record.size)
         for start in range(0, len(digests), DIGEST_SIZE):
             self._push_digests[digests[start : start + DIGEST_SIZE]] = None
@@ -382,7 +407,7 @@ class Session:
     def _record(self, kind: Kind, head: dict[str, Any]) -> None:
         """Append a message's new state to the journal.
 
-        A full disk must not stop reading, which empties it.
+        An error is only logged: a full disk must not stop readers, as reading frees disk space.
         """
         try:
             self.spool.append(kind, head)
@@ -412,15 +437,15 @@ class Session:
                 stored.offset = offset
 
     def _is_compaction_due(self) -> bool:
-        """True if enough of the journal is obsolete; a large rest is rewritten rarely, as
-        everything waits for it.
+        """True if enough of a long journal is obsolete.
+
+        A journal with many needed bytes is rewritten rarely, as the event loop waits for that.
         """
         if self.spool.size <= self._limits.compact_bytes:
             return False
         needed = self._needed + DIGEST_SIZE * len(self._push_digests)
-        factor = 16
-        if needed <= self._limits.rewrite_bytes:
-            factor = 2
+        is_quick = needed <= self._limits.rewrite_bytes
+        factor = 2 if is_quick else 16
         return self.spool.size >= factor * needed
 
     def _entries(self, messages: list[StoredMessage]) -> Iterator[Entry]:
@@ -446,6 +471,7 @@ class Session:
 
 
 def _push_head(stored: StoredMessage) -> dict[str, Any]:
+    """Return the head of a record PUSH."""
     return {
         "n": stored.number,
         "t": stored.topic,
@@ -453,11 +479,12 @@ def _push_head(stored: StoredMessage) -> dict[str, Any]:
         "r": stored.run,
         "q": stored.sequence,
         "z": stored.size,
-        "f": stored.offset is None,
+        "f": stored.offset is None,  # the payload has a file
     }
 
 
 def _taken_head(delivery: Delivery) -> dict[str, Any]:
+    """Return the head of a record TAKEN."""
     return {
         "n": delivery.stored.number,
         "reader": delivery.reader,
@@ -471,8 +498,9 @@ def _number(stored: StoredMessage) -> int:
 
 @contextlib.contextmanager
 def refuse_on_disk_error(session: Session) -> Iterator[None]:
-    """Turn an `OSError` of a session's spool into `BufferFull`, or `SessionReleased` if its folder
-    was removed.
+    """Turn an `OSError` of a session's spool into `BufferFull`.
+
+    Into `SessionReleased` if the session has ended, as its folder is removed then.
     """
     try:
         yield

@@ -33,7 +33,8 @@ class TrafficMeter:
     def recent_bytes(self) -> Counter[str]:
         """Return the bytes received in the last `RECENT_SECONDS`, by topic."""
         start = int(time.monotonic()) - RECENT_SECONDS
-        total = Counter[str]()
+        total: Counter[str] = Counter()
+        # Copies, as the event loop may count a message while another thread reads.
         for second, sizes in list(self._seconds):
             if second > start:
                 total.update(sizes.copy())

@@ -10,8 +10,8 @@ from gateway.broker.mailbox import StoredMessage
 from gateway.broker.messages import BufferFull, PartsMissing, SessionReleased
 from gateway.broker.session import Session, Upload, digest, refuse_on_disk_error
 
-# Seconds without a further part after which an upload is dropped: its sender may wait long for the
-# container.
+# Seconds without a further part after which an upload is dropped. They are many, because a sender
+# may have to wait for the container that makes the next part.
 MAX_PAUSE = 120.0
 
 
@@ -23,12 +23,13 @@ class Uploads:
         self._restored: list[Session] = []  # sessions of an earlier process, perhaps with uploads
 
     def restore(self, session: Session) -> None:
-        """Note a session of an earlier process: its uploads expire unless they continue."""
+        """Register a session of an earlier process, whose uploads expire unless they continue."""
         self._restored.append(session)
 
     def start_expiry(self) -> None:
-        """Give the uploads of an earlier process `MAX_PAUSE` to continue; the first call starts
-        that time.
+        """Give the uploads of an earlier process `MAX_PAUSE` to continue.
+
+        The first call, with the first part after the start, begins that time.
         """
         sessions = self._restored
         self._restored = []
@@ -50,7 +51,7 @@ class Uploads:
         offset: int,
         wait: float,
     ) -> bool:
-        """Write a part of a message; True if that completed it.
+        """Write a part of a message; return True if that completed it.
 
         Raises `BufferFull`, also while another part of the message is written, `PartsMissing` and
         `SessionReleased`.
@@ -79,9 +80,7 @@ class Uploads:
         offset: int,
         wait: float,
     ) -> None:
-        """Check that a part follows its predecessors; before the first one, reserve capacity for
-        the message.
-        """
+        """Check that a part follows its predecessors. The first part reserves capacity."""
         received = upload.received
         if received is None:
             received = _size_on_disk(session, name, upload.stored.size)
@@ -102,9 +101,7 @@ class Uploads:
         pieces: Sequence[bytes],
         offset: int,
     ) -> None:
-        """Write a part behind or over earlier ones, and count the bytes that are there without a
-        gap.
-        """
+        """Write a part after or over earlier ones, and count the bytes received without a gap."""
         received = upload.received or 0
         part_size = sum(len(piece) for piece in pieces)
         end = max(received, offset + part_size)
@@ -133,14 +130,13 @@ class Uploads:
         upload.expiry = asyncio.get_running_loop().call_later(MAX_PAUSE, expire)
 
     def _drop(self, session: Session, name: str) -> None:
+        """Delete an upload, and give its capacity back."""
         upload = session.uploads.pop(name)
         session.spool.remove_part(name)
         self._capacity.unreserve(session, upload.stored)
 
     def _complete(self, session: Session, name: str) -> bool:
-        """Make a complete message readable; False if the same message was stored in the
-        meantime.
-        """
+        """Make a complete message readable; return False if it was already stored otherwise."""
         upload = session.uploads[name]
         stored = upload.stored
         if upload.expiry is not None:
@@ -161,9 +157,7 @@ class Uploads:
 
 
 def _upload_name(stored: StoredMessage) -> str:
-    """Return the name of an upload's file: the same for each part, and independent of foreign
-    characters.
-    """
+    """Return the name of an upload's file: a digest, which is the same for each part."""
     sequence = stored.sequence or ""
     return digest(stored.topic, stored.source, sequence, str(stored.size)).hex()
 
