@@ -291,10 +291,11 @@ class Broker:
         `TooLarge` if there will never be capacity, and `SessionReleased` if the session has ended.
         """
         self._refuse_ended(session_id)
-        pieces: Iterable[bytes] = payload
         if isinstance(payload, bytes):
-            pieces = [payload]
+            pieces: Iterable[bytes] = [payload]
             size = len(payload)
+        else:
+            pieces = payload
         stored = StoredMessage(topic, source, run, sequence, size or 0)
         self._refuse_oversize(stored.size)
         session = self._open(session_id)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 255  # characters of the name of a token
 _LONGEST_DIFFERENCE = 300  # characters of a change in the list of the audit log
 _LISTED_CHANGES = 10  # changes of routes that an entry of this list names
+# Keys of a line of the exported log.
 _LINE_KEYS = {
     "id",
     "at",
@@ -41,7 +42,7 @@ _LINE_KEYS = {
     "code",
     "detail",
     "hash",
-}  # of the exported log
+}
 
 tokens = typer.Typer(name="token")
 identity = typer.Typer(name="identity")
@@ -75,9 +76,14 @@ def create_token(
         text = f"names beginning with {OPENID_PREFIX} are of those who log in by OpenID"
         raise CallFailed(text, EXIT_BAD_INPUT)
     now = datetime.now(UTC)
-    expires_at = now + timedelta(days=days) if days else None
+    expires_at = None
+    expiry_text = None  # for the audit
+    validity = "without expiry"
+    if days:
+        expires_at = now + timedelta(days=days)
+        expiry_text = expires_at.isoformat()
+        validity = f"until {expires_at:%Y-%m-%d %H:%M} UTC"
     secret, token = new_token(name, role, now, expires_at)
-    until = expires_at.isoformat() if expires_at else None
     created = {
         "id": token.id,
         "name": name,
@@ -85,12 +91,9 @@ def create_token(
     }
     with closing(store_of(config)) as store:
         SqlTokens(store).add(token)
-        audit_change(store, "token create", None, {**created, "expires_at": until})
+        audit_change(store, "token create", None, {**created, "expires_at": expiry_text})
     yield {**created, "token": secret}
     say(secret)
-    validity = "without expiry"
-    if expires_at:
-        validity = f"until {expires_at:%Y-%m-%d %H:%M} UTC"
     say(f"{role} {name}, {validity}; it is shown only now", err=True)
 
 
@@ -131,6 +134,7 @@ def _token_json(token: Token) -> dict[str, str]:
 
 
 def _token_state(token: Token, now: datetime) -> str:
+    """Return whether a token is valid, expired or revoked."""
     if token.revoked_at:
         return "revoked"
     if token.expires_at is not None and token.expires_at <= now:
@@ -292,6 +296,7 @@ def list_entries(
 
 
 def _author(entry: Mapping[str, Any]) -> str:
+    """Return the person, program or node that requested a change."""
     return translate_own(entry["who"])
 
 
@@ -304,8 +309,12 @@ def _action(entry: Mapping[str, Any]) -> str:
 
 
 def _result(entry: Mapping[str, Any]) -> str:
-    """Return whether a change was made; a response's code may tell more than its HTTP status."""
-    if entry["status"] >= 400 or entry["code"] not in (None, 0, 200):
+    """Return whether a change was made.
+
+    The standard's paths respond with HTTP status 200, and refuse with the code in their body.
+    """
+    is_refused = entry["status"] >= 400 or entry["code"] not in (None, 0, 200)
+    if is_refused:
         return f"refused ({entry['code'] or entry['status']})"
     if entry["detail"].get("dry_run"):
         return "dry run"
@@ -322,28 +331,29 @@ def _difference(entry: Mapping[str, Any]) -> str:
 
 def _detail_text(detail: Mapping[str, Any]) -> str:
     """Return an entry's change, or why the request was refused, whatever its length."""
-    # An edit of routes or providers.
-    if isinstance(detail.get("changes"), list):
-        return ", ".join(map(difference, detail["changes"][:_LISTED_CHANGES]))
-    # A refusal of a sender; equal ones are counted instead of repeated.
-    if "reason" in detail and "from" in detail:
-        repeated = ""
-        if "repeated" in detail:
-            repeated = f", {detail['repeated']} times more"
-        message = detail.get("message") or detail["reason"]
-        return t(f"from {detail['from']}: {message}{repeated}")
-    # A change of one object.
-    if "before" in detail or "after" in detail:
-        before = compact(detail.get("before"), _LONGEST_DIFFERENCE)
-        after = compact(detail.get("after"), _LONGEST_DIFFERENCE)
-        return f"{before} → {after}"
-    # A refused request of an operator.
-    if detail.get("refused"):
-        return t(str(detail["refused"]))
-    # Any other: the request's ids, or marks such as ``dry_run``.
-    if detail:
+    match detail:
+        case {"changes": list(changes)}:  # an edit of routes or providers
+            return ", ".join(map(difference, changes[:_LISTED_CHANGES]))
+        case {"reason": _, "from": _}:
+            return _refusal_text(detail)
+        case {"before": _} | {"after": _}:  # a change of one object
+            before = compact(detail.get("before"), _LONGEST_DIFFERENCE)
+            after = compact(detail.get("after"), _LONGEST_DIFFERENCE)
+            return f"{before} → {after}"
+        case {"refused": refusal} if refusal:  # a request of an operator
+            return t(str(refusal))
+    if detail:  # the request's ids, or marks such as ``dry_run``
         return compact(detail, _LONGEST_DIFFERENCE)
     return ""
+
+
+def _refusal_text(detail: Mapping[str, Any]) -> str:
+    """Return the refusal of a sender; equal refusals are counted instead of repeated."""
+    repeated = ""
+    if "repeated" in detail:
+        repeated = f", {detail['repeated']} times more"
+    message = detail.get("message") or detail["reason"]
+    return t(f"from {detail['from']}: {message}{repeated}")
 
 
 @command(audit, "export", example="> audit.jsonl")

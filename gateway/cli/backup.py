@@ -259,7 +259,7 @@ def _restore(
             row_counts = fill(store, _tables(archive, manifest["tables"], files))
             origin = {"file": file.name, "made_at": manifest["made_at"]}
             audit_change(store, "restore", None, origin)
-            HeadFile(settings.state_dir).delete()  # it is the head of the previous log
+            HeadFile(settings.state_dir).delete()  # its head belongs to the log before the restore
             sign_audit(store, config)
             missing = []
             for address in _stored_addresses(store):
@@ -304,10 +304,8 @@ def _read_manifest(archive: ZipFile) -> dict[str, Any]:
     if manifest["schema"] != newest:
         text = (
             f"the backup's schema is {manifest['schema']} of version {manifest['version']}, and "
-            "this program's is "
-            f"{newest} of version {VERSION}: restore with the program that made it, then install "
-            "this one, "
-            "which migrates"
+            f"this program's is {newest} of version {VERSION}: restore with the program that made "
+            "it, then install this one, which migrates"
         )
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_VERSION")
     return manifest

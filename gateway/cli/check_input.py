@@ -1,6 +1,6 @@
 """Input of ``provider check``: data, parameters, selected components and clauses."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,7 +77,10 @@ def select(
     what: str,
     reason: str,
 ) -> list[X]:
-    """Return the named entries, without names all. Raises `CallFailed` for an unknown name."""
+    """Return the named entries, each once; all entries if there are no names.
+
+    Raises `CallFailed` with the ``reason`` for an unknown name; ``what``: a noun for an entry.
+    """
     unknown = [name for name in names if name not in available]
     if unknown:
         choices = ", ".join(available) or "none"
@@ -94,13 +97,14 @@ def validate(
 ) -> None:
     """Check the user's parameters and data against the components.
 
-    Raises `CallFailed` for a parameter or data of no component, and for a value that rejects a job.
-    A value that is only reported in a job is a warning here.
+    Raises `CallFailed` for a parameter or data of no component, and for a value for which a node
+    would reject a job. A value that a node would only report is a warning here.
     """
     _check_parameter_names(trial_input, components)
+    parameters_by_role = {"": trial_input.parameters, **trial_input.of_roles}
     errors = []
     for component in components:
-        for role, parameters in {"": trial_input.parameters, **trial_input.of_roles}.items():
+        for role, parameters in parameters_by_role.items():
             errors += _value_errors(component, role, parameters, strict=strict)
     if errors:
         raise CallFailed("\n".join(errors), EXIT_BAD_INPUT, "INVALID")
@@ -157,11 +161,23 @@ def _check_data(trial_input: "TrialInput", components: "Sequence[Component]") ->
     for component in components:
         roles.update(component.roles)
         inputs.update(data.name for data in component.inputs)
-    unused = [role for role in trial_input.tables if role not in roles]
-    for role, name in trial_input.files:
-        if role not in roles or name not in inputs:
-            unused.append(f"{role}.{name}")
+    unused = list(_unused_data(trial_input, roles, inputs))
     if unused:
         text = f"no component that is checked reads data of {', '.join(unused)}; there are roles "
         text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
         raise CallFailed(text, EXIT_BAD_INPUT, "INPUT_UNKNOWN")
+
+
+def _unused_data(
+    trial_input: "TrialInput",
+    roles: Set[str],
+    inputs: Set[str],
+) -> Iterator[str]:
+    """Yield the options' roles of tables, and roles with inputs, that no component has."""
+    for role in trial_input.tables:
+        if role not in roles:
+            yield role
+    for role, name in trial_input.files:
+        is_read = role in roles and name in inputs
+        if not is_read:
+            yield f"{role}.{name}"

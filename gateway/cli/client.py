@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 def _ignore_progress(_moved: int, _total: int | None) -> None:
-    pass
+    """Take the place of a function that shows progress."""
 
 
 class CallFailed(GatewayError):
@@ -161,10 +161,8 @@ class Client:
             text = self._no_answer_text(error)
             raise CallFailed(text, EXIT_NO_ANSWER, error.reason) from error
         except GatewayError as error:
-            was_refused_by_nodes = "job_id" in error.data
-            is_bad_input = isinstance(error, BadInput) and not was_refused_by_nodes
-            code = EXIT_BAD_INPUT if is_bad_input else EXIT_FAILED
             text = self._refusal_text(error)
+            code = _exit_code(error)
             raise CallFailed(text, code, error.reason, error.data) from error
 
     def _no_answer_text(self, error: NoAnswer) -> str:
@@ -191,19 +189,27 @@ class Client:
     def _other_scheme(self, cause: str) -> str:
         """Return a hint if the address has http for https or the reverse; else an empty text."""
         scheme, _, rest = self.url.partition("://")
-        if "wrong version number" in cause:
+        if "wrong version number" in cause:  # the message of OpenSSL for a response without TLS
             return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
         may_be_tls = "RemoteProtocolError" in cause or "ReadError" in cause
-        if scheme == "http" and may_be_tls:
-            from adapter.bfia.route_check import speaks_tls  # it takes long
-
-            parts = urlsplit(self.url)
-            if speaks_tls(parts.hostname or "", parts.port or 80):
-                return (
-                    f"https is spoken at {self.url}, not http: name the node by --url "
-                    f"https://{rest}"
-                )
+        if scheme == "http" and may_be_tls and self._speaks_tls():
+            return f"https is spoken at {self.url}, not http: name the node by --url https://{rest}"
         return ""
+
+    def _speaks_tls(self) -> bool:
+        """Return whether TLS is spoken at the node's address."""
+        from adapter.bfia.route_check import speaks_tls  # its import takes long
+
+        parts = urlsplit(self.url)
+        return speaks_tls(parts.hostname or "", parts.port or 80)
+
+
+def _exit_code(error: GatewayError) -> int:
+    """Return the exit code of a refusal; a job that other nodes refused was no bad input."""
+    was_refused_by_nodes = "job_id" in error.data
+    if isinstance(error, BadInput) and not was_refused_by_nodes:
+        return EXIT_BAD_INPUT
+    return EXIT_FAILED
 
 
 def connect(
@@ -376,6 +382,7 @@ def _read_value(file: Path) -> Any:
 
 
 def _kind_of(value: Any) -> str:
+    """Return what a file holds instead of an object, for messages."""
     if isinstance(value, list):
         return "a list"
     if value is None:

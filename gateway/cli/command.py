@@ -147,21 +147,22 @@ def loaded_from(
     *modules: str,
     default: str = "",
 ) -> type[TyperGroup]:
-    """Return a class of group that imports its commands from modules of this package when they are
-    needed.
+    """Return a class of groups that import their commands when they are used.
 
-    ``default``: the command for a line that names none.
+    ``group``: the name of a `typer.Typer` in the first of the ``modules`` of this package; the
+    further modules add commands to it. ``default``: the command of a line without one.
     """
 
     class Loading(TyperGroup):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
-            del self.commands
+            del self.commands  # so that the property takes its place
 
         @cached_property
         def commands(self) -> Any:  # type: ignore[override]
-            apps = [getattr(import_module(f"gateway.cli.{module}"), group) for module in modules]
-            commands = typer.main.get_group(apps[0]).commands
+            imported = [import_module(f"gateway.cli.{module}") for module in modules]
+            app = getattr(imported[0], group)
+            commands = typer.main.get_group(app).commands
             return {name: translated(command) for name, command in commands.items()}
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -182,10 +183,9 @@ def loaded_from(
 
 @contextmanager
 def reporting(as_json: bool = False) -> Iterator[None]:
-    """Turn a failure into a message on standard error (with ``as_json`` JSON) and the command's
-    exit code.
+    """Print a failure of the block to standard error, and end with its exit code.
 
-    Raises `typer.Exit`.
+    ``as_json``: print it as JSON. Raises `typer.Exit`.
     """
     try:
         with _as_call_failed():
@@ -216,7 +216,10 @@ def _as_call_failed() -> Iterator[None]:
 
 
 def _print_output(output: Any, as_json: bool) -> None:
-    """Print the output of a command that yields one. Raises `typer.Exit` unless it is a success."""
+    """Print the output of a command (see `Output`); None: the command has printed it itself.
+
+    Raises `typer.Exit` unless it is a success.
+    """
     if output is None:
         return
     value = next(output)
@@ -237,16 +240,16 @@ def whole_id(node: Client, text: str) -> str:
     An unknown beginning is returned unchanged: the node refuses it. Raises `CallFailed` if several
     jobs have it.
     """
-    if text == "last":
-        newest_ids = _job_ids(node, limit=1)
-        return newest_ids[0] if newest_ids else text
     if len(text) >= FULL_ID:
         return text
-    matches = [job_id for job_id in _job_ids(node, limit=1000) if job_id.startswith(text)]
-    if text in matches or not matches:
-        return text
+    if text == "last":
+        matches = _job_ids(node, limit=1)
+    else:
+        matches = [job_id for job_id in _job_ids(node, limit=1000) if job_id.startswith(text)]
     if len(matches) == 1:
         return matches[0]
+    if not matches or text in matches:
+        return text
     examples = ", ".join(matches[:_LISTED_MATCHES])
     if len(matches) > _LISTED_MATCHES:
         examples += ", …"

@@ -97,7 +97,8 @@ def upload(
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
     from bfia_gateway_client.transfers import ReportingFile
 
-    encoding = "" if encoding == "auto" else encoding
+    if encoding == "auto":
+        encoding = ""
     sent_as = "stdin.csv" if str(file) == "-" else file.name
     with opened(file) as source, Progress(f"sending {sent_as}", translate=t) as progress:
         watched = ReportingFile(source, progress.advance)
@@ -246,7 +247,7 @@ def list_datasets(
         "rows": "count",
         "columns": "columns",
         "size": size("size"),
-        "storage": lambda dataset: dataset["storage"].removeprefix("file"),
+        "storage": _storage_name,
         "created (UTC)": when("created_at", 16),
         "disabled": "disabled",
         "description": "description",
@@ -257,7 +258,13 @@ def list_datasets(
     warn(response.get("warnings", []))
 
 
+def _storage_name(dataset: Mapping[str, Any]) -> str:
+    """Return the storage of a dataset; empty for the node's folder."""
+    return str(dataset["storage"]).removeprefix("file")
+
+
 def _print_unregistered(tables: Sequence[Mapping[str, Any]]) -> None:
+    """Print the tables in the storages that are no datasets yet."""
     rows = [[entry["dataset_id"], entry["storage"]] for entry in tables]
     table("left in the storage, not registered", ["dataset", "storage"], rows)
 
@@ -303,6 +310,7 @@ def _dataset_rows(dataset: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _row_count(dataset: Mapping[str, Any]) -> Any:
+    """Return the number of a dataset's rows, or why it is not known."""
     if dataset["count"] is not None:
         return dataset["count"]
     if not dataset["origin"]:
@@ -557,6 +565,7 @@ def grants(
 
 
 def _change_text(dataset: Mapping[str, Any]) -> str:
+    """Return how the files of a registered dataset have changed, and what follows from that."""
     return (
         f"{dataset['changed']}; jobs are refused until it is registered again (data register "
         "--overwrite)"
@@ -568,14 +577,20 @@ def _print_grants(response: Mapping[str, Any]) -> None:
         "dataset": "dataset_id",
         "node": "node",
         "state": "state",
-        "until": lambda grant: _end_of(grant) or _until(grant),
+        "until": _grant_end,
         "by": "granted_by",
         "why": "reason",
     }
     listing(response, "grants", "grant", columns)
 
 
+def _grant_end(grant: Mapping[str, Any]) -> str:
+    """Return the time at which a grant ends or ended, or that it has no end."""
+    return _end_of(grant) or _until(grant)
+
+
 def _until(grant: Mapping[str, Any]) -> str:
+    """Return how long a grant is valid, as the end of a sentence."""
     end = _end_of(grant)
     if not end:
         return "until it is revoked"
@@ -583,6 +598,7 @@ def _until(grant: Mapping[str, Any]) -> str:
 
 
 def _end_of(grant: Mapping[str, Any]) -> str:
+    """Return the time of a grant's revocation or expiry; empty without either."""
     end = grant["revoked_at"] or grant["expires_at"]
     if not end:
         return ""

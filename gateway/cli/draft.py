@@ -253,11 +253,10 @@ def _yaml(value: Any) -> str:
     """Return a value as YAML in one line; plain words without quotes."""
     if isinstance(value, str) and _is_plain(value):
         return value
-    if isinstance(value, float):
-        text = repr(value)
-        if "e" in text and "." not in text:
-            return text.replace("e", ".0e")  # else YAML reads it as text
     text = json.dumps(value, ensure_ascii=False)
+    lacks_point = isinstance(value, float) and "e" in text and "." not in text
+    if lacks_point:
+        return text.replace("e", ".0e")  # YAML reads 1e-05 as text
     if text.isprintable():
         return text
     return json.dumps(value)

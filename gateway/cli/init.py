@@ -180,9 +180,11 @@ def _setting_lines(
 
 def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     """Return the model of a section; None for a single setting, and for an omitted section."""
-    if not isinstance(value, BaseModel) and value is not PydanticUndefined:
+    has_value = isinstance(value, BaseModel) or value is PydanticUndefined
+    if not has_value:
         return None
-    for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):
+    alternatives = getattr(field.annotation, "__args__", ())  # such as the model or None
+    for candidate in (field.annotation, *alternatives):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
     return None
@@ -200,9 +202,8 @@ def _yaml(value: Any) -> str:
     """Return a setting's value in one line of JSON, which is YAML, too."""
     if isinstance(value, list):
         return json.dumps([str(entry) for entry in value])
-    if value is not None and not isinstance(value, (bool, int, float, dict)):
-        value = str(value)
-    return json.dumps(value, ensure_ascii=False)
+    is_json = value is None or isinstance(value, (bool, int, float, dict))
+    return json.dumps(value if is_json else str(value), ensure_ascii=False)
 
 
 # ---------------------------------------------------------------- the route table and the key

@@ -78,9 +78,10 @@ def _final_state(job: Mapping[str, Any], task_name: str) -> str:
     """Return the state in which the job, else the task, has ended; empty if neither has."""
     if job["status"] in OVER:
         return f"{job['status']} {job.get('outcome') or ''}".strip()
-    for task in job["tasks"]:
-        if task["name"] == task_name and task["status"] in ("SUCCESS", "FAILED"):
-            return str(task["status"])
+    statuses = {task["name"]: str(task["status"]) for task in job["tasks"]}
+    status = statuses.get(task_name, "")
+    if status in ("SUCCESS", "FAILED"):
+        return status
     return ""
 
 
@@ -150,6 +151,7 @@ def _parameter_lines(approval: Mapping[str, Any]) -> str:
 
 
 def _approval_deadline(approval: Mapping[str, Any]) -> str:
+    """Return the time until which a person may approve; empty without one."""
     until = (approval["approval"] or {}).get("until")
     return str(until or "")[:19].replace("T", " ")
 
@@ -196,11 +198,11 @@ def _decide(
 def _earlier_decision(approval: Mapping[str, Any]) -> str:
     """Return who decided before, when and why."""
     decided_at = str(approval.get("decided_at") or "")[:19]
-    by = f"by {approval.get('by') or 'an operator'} at {decided_at} UTC"
-    message = (approval.get("failure") or {}).get("message")
-    if message:
-        by += f" ({message})"
-    return by
+    decision = f"by {approval.get('by') or 'an operator'} at {decided_at} UTC"
+    failure = approval.get("failure") or {}
+    if failure.get("message"):
+        decision += f" ({failure['message']})"
+    return decision
 
 
 # ---------------------------------------------------------------- dry runs
@@ -250,13 +252,16 @@ def _print_node_plan(node_plan: dict[str, Any]) -> None:
 
 
 def _check_subject(check: Mapping[str, Any]) -> str:
+    """Return the subject of a check, such as a dataset."""
     return t(check["about"])
 
 
 def _check_result(check: Mapping[str, Any]) -> str:
+    """Return the standing of a check; a problem in upper case."""
     standing = str(check["standing"])
     return "PROBLEM" if standing == "problem" else standing
 
 
 def _check_finding(check: Mapping[str, Any]) -> str:
+    """Return the finding of a check, and its cause if there is one."""
     return "; ".join(filter(None, (check["found"], check["cause"])))

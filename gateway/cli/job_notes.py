@@ -71,9 +71,10 @@ def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
 
 
 def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the runs at this node whose engine does not answer."""
+    """Yield the runs at this node whose engine does not respond."""
     for run in job["runs"]:
-        if run.get("away_at") and run.get("waiting"):
+        engine_is_silent = run.get("away_at") and run.get("waiting")
+        if engine_is_silent:
             yield f"{run['task_name']} as {run['party']}: {run['waiting']['message']}"
 
 

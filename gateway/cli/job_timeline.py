@@ -19,7 +19,6 @@ from gateway.data.log_levels import Level
 
 _DETAIL_LENGTH = 300  # characters of an event's detail
 _IDS = ("trace_id", "task_id")  # fields of a detail without a meaning for people
-_CALL_KEYS = ("method", "path", "http", "seconds")  # fields of a call's detail that have a summary
 
 
 @command(commands, "timeline", "job-0123")
@@ -47,37 +46,43 @@ def timeline(node: Client, job_id: options.JobId) -> Output:
 
 
 def _time_of_day(entry: Mapping[str, Any]) -> str:
+    """Return the time of an event without its date, to the millisecond."""
     return str(entry["at"][11:23])
 
 
 def _side(entry: Mapping[str, Any]) -> str:
+    """Return the side of this node on which an event happened."""
     return t(entry["side"])
 
 
 def _event_detail(entry: Mapping[str, Any]) -> str:
+    """Return the beginning of an event's detail, without the name that the column ``by`` has."""
     detail = {key: value for key, value in entry["detail"].items() if value != entry["by"]}
     return cell(readable_detail(detail))[:_DETAIL_LENGTH]
 
 
 def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
     """Return an event's detail for people: no ids, no messages of successful calls."""
-    readable = {}
-    for key, value in detail.items():
-        is_first_attempt = key == "attempt" and value == 0
-        if key not in _IDS and not is_first_attempt:
-            readable[key] = value
-    if "attempt" in readable:
-        readable["attempt"] += 1  # people count from 1
+    readable = {key: value for key, value in detail.items() if key not in _IDS}
+    attempt = readable.pop("attempt", 0)
+    if attempt:  # the first attempt is not worth mentioning
+        readable["attempt"] = attempt + 1  # people count from 1
     if readable.get("origin"):
         readable["origin"] = readable["origin"].get("from", "")
-    if not readable.keys() >= {"method", "path", "seconds"}:
-        return _with_translated_keys(readable)
-    call = _call_summary(readable)
-    if readable.get("code") == 0:
-        del readable["code"]
-        readable.pop("message", None)
-    rest = {key: value for key, value in readable.items() if key not in _CALL_KEYS}
-    return call | _with_translated_keys(rest)
+    is_call = readable.keys() >= {"method", "path", "seconds"}
+    if is_call:
+        return _readable_call(readable)
+    return _with_translated_keys(readable)
+
+
+def _readable_call(detail: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's summary, and the rest of its detail."""
+    hidden = {"method", "path", "http", "seconds"}  # these are in the summary
+    is_success = detail.get("code") == 0
+    if is_success:
+        hidden |= {"code", "message"}
+    rest = {key: value for key, value in detail.items() if key not in hidden}
+    return _call_summary(detail) | _with_translated_keys(rest)
 
 
 def _call_summary(detail: Mapping[str, Any]) -> dict[str, Any]:

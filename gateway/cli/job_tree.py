@@ -63,6 +63,7 @@ def _text(words: str, style: str = "") -> "Text":
 
 
 def _texts(lines: Iterable[str], style: str = "") -> list["Text"]:
+    """Return lines as texts of one style."""
     return [_text(line, style) for line in lines]
 
 
@@ -114,24 +115,38 @@ def _task_table(job: Mapping[str, Any]) -> "Table":
 
 
 def _state_text(state: str) -> "Text":
+    """Return a state in its colour; a dash for an empty one."""
     return _text(state or "–", _STYLES.get(state, "dim"))
 
 
 def _task_state(task: Mapping[str, Any], node: str, job: Mapping[str, Any]) -> str:
-    """Return a task's state at a node, or the state of each role if they differ.
-
-    Of an ended job, parties that were never started have no state.
-    """
-    states = dict(task["nodes"].get(node, {}))
-    if job.get("outcome"):
-        states = {role: state for role, state in states.items() if state not in _NOT_STARTED}
-    was_stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
-    if was_stopped:
-        for role, state in states.items():
-            states[role] = "STOPPED" if state == "FAILED" else state
-    if len(set(states.values())) == 1:
-        return str(next(iter(states.values())))
+    """Return a task's state at a node, or the state of each role if they differ."""
+    states = _states_by_role(task, node, job)
+    distinct = set(states.values())
+    if len(distinct) == 1:
+        return distinct.pop()
     return " ".join(f"{role} {state}" for role, state in states.items())
+
+
+def _states_by_role(
+    task: Mapping[str, Any],
+    node: str,
+    job: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return a task's states at a node as people see them.
+
+    A stopped task is called STOPPED and not FAILED. In an ended job, parties that were never
+    started have no state.
+    """
+    was_stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
+    hidden = _NOT_STARTED if job.get("outcome") else set()
+    states = {}
+    for role, state in task["nodes"].get(node, {}).items():
+        if was_stopped and state == "FAILED":
+            states[role] = "STOPPED"
+        elif state not in hidden:
+            states[role] = str(state)
+    return states
 
 
 def _progress_line(job: Mapping[str, Any]) -> "Table":
@@ -155,11 +170,8 @@ def _progress_line(job: Mapping[str, Any]) -> "Table":
 def _explanations(job: Mapping[str, Any]) -> Iterator["Text"]:
     """Yield each node's refusal of the job, else its failure or the cause of its waiting."""
     style = "red" if job.get("failure") else "dim"
-    subjects: list[Mapping[str, Any]] = [job]
-    if job.get("refusals"):
-        subjects = [{"failure": refusal} for refusal in job["refusals"]]
-    for subject in subjects:
-        reason = _reason_text(subject)
+    reasons = [_failure_text(refusal) for refusal in job.get("refusals") or ()]
+    for reason in reasons or [_reason_text(job)]:
         if reason:
             yield _text(t(reason), style)
 
@@ -178,11 +190,15 @@ def _reason_text(subject: Mapping[str, Any]) -> str:
     failure = subject.get("failure")
     if failure:
         return _failure_text(failure)
-    waiting = subject.get("waiting") or {}
-    message = str(waiting.get("message") or "")
-    if waiting.get("reason") == "JOB":  # the end of the message is the cause
-        return message.rpartition(": ")[2]
+    return _waiting_text(subject.get("waiting") or {})
+
+
+def _waiting_text(waiting: Mapping[str, Any]) -> str:
+    """Return the cause of waiting; an empty text without one."""
     reason = str(waiting.get("reason") or "")
+    message = str(waiting.get("message") or "")
+    if reason == "JOB":  # the end of the message is the cause
+        return message.rpartition(": ")[2]
     return ": ".join(filter(None, (reason, message)))
 
 

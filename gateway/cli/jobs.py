@@ -236,14 +236,17 @@ def list_jobs(
 
 
 def _outcome_or_status(job: Mapping[str, Any]) -> str:
+    """Return the outcome of a job, its status before it has ended."""
     return str(job["outcome"] or job["status"])
 
 
 def _duration(job: Mapping[str, Any]) -> str:
+    """Return the time from a job's creation to its end, or until now."""
     return lasted(job["created_at"], job["ended_at"])
 
 
 def _sides(job: Mapping[str, Any]) -> str:
+    """Return this node's parts in a job, such as scheduler and participant."""
     return " ".join(map(t, job["sides"]))
 
 
@@ -275,9 +278,8 @@ def _causes_by_reason(job: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     causes: list[Mapping[str, Any] | None] = []
     if job.get("outcome") != "STOPPED":
         causes += [job["failure"], *job.get("refusals", [])]
-    for waiting in (job.get("local_waiting"), job.get("waiting")):
-        if waiting and waiting["reason"] == "APPROVAL":
-            causes.append(waiting)
+    waits = [job.get("local_waiting"), job.get("waiting")]
+    causes += [waiting for waiting in waits if waiting and waiting["reason"] == "APPROVAL"]
     by_reason: dict[str, Mapping[str, Any]] = {}
     for cause in filter(None, causes):
         by_reason.setdefault(cause["reason"], cause)
@@ -382,10 +384,12 @@ def run_of(
 
 
 def _matches(run: Mapping[str, Any], task: str, party: str) -> bool:
+    """True for a run of the task and the party; an empty one matches all."""
     return task in ("", run["task_name"]) and party in ("", run["party"])
 
 
 def _attempt_number(run: Mapping[str, Any]) -> int:
+    """Return the number of an attempt, from 0; nodes of earlier versions do not send it."""
     return int(run.get("attempt", 0))
 
 
@@ -400,9 +404,8 @@ def _run_choices(job: Mapping[str, Any], task: str, option: str) -> str:
 
 def _other_node_of(job: Mapping[str, Any], label: str) -> str:
     """Return the node of a party that has no run at this one, else an empty text."""
-    if any(run["party"] == label for run in job["runs"]):
+    parties_here = {run["party"] for run in job["runs"]}
+    if label in parties_here:
         return ""
-    for party in job["parties"]:
-        if label == party_label(party):
-            return str(party["node"])
-    return ""
+    nodes = {party_label(party): str(party["node"]) for party in job["parties"]}
+    return nodes.get(label, "")

@@ -27,12 +27,12 @@ _CLOSING = "，。、；：！？）》”…"
 # with its punctuation.
 _WORD = re.compile(rf"\s*[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*\s*")
 
-# The language of this process, in a list of one.
+# The language of this process; a list of one, which `set_language` changes.
 _chosen = [ENGLISH]
 
 
 def set_language(language: str) -> None:
-    """Use a language from now on."""
+    """Use ``en`` or ``zh`` from now on."""
     _chosen[0] = language
 
 
@@ -54,7 +54,8 @@ def requested_language(words: Sequence[str]) -> str:
         name, equals, value = word.partition("=")
         if name == "--lang":
             language = value if equals else next_word
-            return CHINESE if language.startswith("zh") else ENGLISH
+            is_chinese = language.startswith("zh")
+            return CHINESE if is_chinese else ENGLISH
     return of_environment()
 
 
@@ -63,7 +64,7 @@ def translated(command: Any) -> Any:
     _fold_help()
     if spoken() == ENGLISH:
         return command
-    import click  # it takes long, and only help needs it
+    import click  # its import takes long, and only help needs it
 
     _translate_frame()
     for loaded_command in _with_subcommands(command):
@@ -106,6 +107,8 @@ def _fold_help() -> None:
 
 
 def _with_folded_columns(show_help: Callable[..., None]) -> Callable[..., None]:
+    """Return a replacement of typer's function that shows help, which folds long texts."""
+
     def format_help(*arguments: Any) -> None:
         from typer import rich_utils
 
@@ -116,6 +119,7 @@ def _with_folded_columns(show_help: Callable[..., None]) -> Callable[..., None]:
 
 
 def _folded_columns(texts: Sequence[Any]) -> Any:
+    """Return the columns of rich with folded texts; takes the place of their class."""
     from rich.columns import Columns
 
     for text in texts:

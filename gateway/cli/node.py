@@ -133,14 +133,22 @@ def _watch_drain(node: Client, state: Any, *, quiet: bool) -> Any:
             say(_remaining_jobs(state["jobs"]))
         printed_jobs = state["jobs"]
         time.sleep(_DRAIN_INTERVAL)
-        try:
-            state = node.get("/api/v1/drain")
-        except CallFailed as error:
-            if error.code != EXIT_NO_ANSWER:
-                raise
-            if _has_exited(state["process"]):
-                break
+        new_state = _drain_state(node)
+        if new_state is not None:
+            state = new_state
+        elif _has_exited(state["process"]):
+            break
     return state
+
+
+def _drain_state(node: Client) -> Any:
+    """Return the state of draining; None if the node does not respond."""
+    try:
+        return node.get("/api/v1/drain")
+    except CallFailed as error:
+        if error.code != EXIT_NO_ANSWER:
+            raise
+        return None
 
 
 def _remaining_jobs(jobs: Sequence[Mapping[str, Any]]) -> str:
@@ -148,9 +156,11 @@ def _remaining_jobs(jobs: Sequence[Mapping[str, Any]]) -> str:
     if not jobs:
         return "nothing is left"
     names = [f"{job['job_id']} {job['status']}" for job in jobs]
+    text = f"{len(jobs)} left: {', '.join(names[:_LISTED_JOBS])}"
     unnamed = len(names) - _LISTED_JOBS
-    more = f" and {unnamed} more" if unnamed > 0 else ""
-    return f"{len(jobs)} left: {', '.join(names[:_LISTED_JOBS])}{more}"
+    if unnamed > 0:
+        text += f" and {unnamed} more"
+    return text
 
 
 def _has_exited(process: dict[str, Any]) -> bool:
@@ -188,7 +198,7 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     from gateway.runtime.trials import good
     from gateway.store.serialization import to_plain
 
-    # no containers carry an installation of this name
+    # No container has this name of an installation: the check sees and removes no run.
     make_engine = partial(engine_of, installation="doctor", instance="doctor")
     steps = look(settings_of(config), make_engine, config)
     success = good(steps)
@@ -252,12 +262,12 @@ def resources(node: Client) -> Output:
 
 
 def _kinds_at(resources: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of resources to show: GPUs only where the node has some."""
+    """Return the kinds of resources to show: GPUs only if the node has some."""
     totals = [resources["total"]]
-    for engine in resources.get("engines", []):
-        totals.append(engine["total"] or {})
+    totals += [engine["total"] or {} for engine in resources.get("engines", [])]
+    has_gpu = any(total.get("gpu") for total in totals)
     kinds = list(_KINDS)
-    if not any(total.get("gpu") for total in totals):
+    if not has_gpu:
         kinds.remove("gpu")
     return kinds
 
@@ -371,10 +381,12 @@ def _is_changed(entry: Mapping[str, Any]) -> bool:
 
 
 def _origin(entry: Mapping[str, Any]) -> str:
+    """Return the place of a setting, such as the file's line, or the kind of its origin."""
     return str(entry["where"] or entry["origin"])
 
 
 def _value_text(entry: Mapping[str, Any]) -> str:
+    """Return a setting's value as JSON; a text without quotes."""
     value = entry["value"]
     if isinstance(value, str):
         return value

@@ -35,11 +35,15 @@ def _completion(
     names_in: Callable[[Any], Iterable[str]],
     **query: Any,
 ) -> Any:
-    """Return a completion by the names in a node's list; silent if the node cannot be asked."""
+    """Return a completion by the names in a list of the node.
+
+    ``path`` and ``query`` select the list, ``names_in`` yields the names of its first page.
+    """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
         url = str(ctx.params.get("url") or "")
+        # Whatever goes wrong: a completion may not print an error into the user's line.
         with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
             with connect(config, url, timeout=_COMPLETION_TIMEOUT) as node:
                 names = list(names_in(node.get(path, limit=1000, **query)))
@@ -69,6 +73,7 @@ def _values_of(key: str, field: str) -> Callable[[Any], Iterator[str]]:
 
 
 def _component_names(page: Any) -> Iterator[str]:
+    """Yield the full name of each component of the providers in a page."""
     for provider in page["providers"]:
         for name in provider["components"]:
             yield f"{provider['name']}:{provider['version']}/{name}"

@@ -56,6 +56,7 @@ def outputs(node: Client, job_id: options.JobId) -> Output:
 
 
 def _output_value(output: Mapping[str, Any]) -> str:
+    """Return the value of a small output; empty for all others."""
     if output["value"] is None:
         return ""
     return compact(output["value"])
@@ -143,10 +144,12 @@ def verify(
 
 
 def _verdict(finding: Mapping[str, Any]) -> str:
+    """Return whether a document is as its initiator signed it."""
     return _VERDICTS[finding["good"]]
 
 
 def _finding_text(finding: Mapping[str, Any]) -> str:
+    """Return a finding in the language in use."""
     return t(finding["text"])
 
 
@@ -235,14 +238,17 @@ def _select_report(
     key: str,
     party: str,
 ) -> Mapping[str, Any]:
-    """Return the list's entry of the report; without a party, of the only one.
+    """Return the one report of a task with this key, in the list of reports.
 
-    Raises `CallFailed`.
+    An empty party matches all parties. Raises `CallFailed`, which lists the choices, if no report
+    or several match.
     """
     entries: list[Mapping[str, Any]] = node.get(path_of("jobs", job_id, "reports"))["reports"]
-    matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
-    if party:
-        matches = [entry for entry in matches if entry["party"] == party]
+    matches = []
+    for entry in entries:
+        is_report = entry["task"] == task and entry["key"] == key
+        if is_report and party in ("", entry["party"]):
+            matches.append(entry)
     if len(matches) == 1:
         return matches[0]
     choices = [f"{entry['task']} {entry['key']} --party {entry['party']}" for entry in entries]
@@ -262,14 +268,20 @@ def _print_report(report: Mapping[str, Any]) -> None:
         rows = [[name, _plain(value)] for name, value in report["values"].items()]
         table("", ["value", ""], rows)
     for series in report["series"]:
-        rows = [[_plain(value) for value in point] for point in series["points"][:_ROW_LIMIT]]
-        table(series["name"], list(series["columns"]), rows)
-        hidden = len(series["points"]) - len(rows) + series["left_out"]
-        if hidden:
-            say(f"and {counted(hidden, 'row')} more: --json shows them")
+        _print_series(series)
+
+
+def _print_series(series: Mapping[str, Any]) -> None:
+    """Print the first rows of a report's table, and the number of the others."""
+    rows = [list(map(_plain, point)) for point in series["points"][:_ROW_LIMIT]]
+    table(series["name"], list(series["columns"]), rows)
+    hidden = len(series["points"]) - len(rows) + series["left_out"]
+    if hidden:
+        say(f"and {counted(hidden, 'row')} more: --json shows them")
 
 
 def _plain(value: Any) -> str:
+    """Return a value of a report as text; numbers have up to six digits."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -312,14 +324,17 @@ def metadata(
 
 
 def _row_count(output: Mapping[str, Any]) -> Any:
+    """Return the number of rows; empty for an output that is not stored."""
     return output["count"] if output["there"] else ""
 
 
 def _size(output: Mapping[str, Any]) -> str:
+    """Return the size; empty for an output that is not stored."""
     return amount(output["bytes"]) if output["there"] else ""
 
 
 def _dataset_id(output: Mapping[str, Any]) -> str:
+    """Return the id under which a partner's admin can grant an output."""
     return f"{output['namespace']}#{output['name']}"
 
 

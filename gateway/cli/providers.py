@@ -112,14 +112,17 @@ def _digest_state(provider: Mapping[str, Any]) -> str:
 
 
 def _owner(provider: Mapping[str, Any]) -> str:
+    """Return the vendor that owns a provider's name, or the admins of the node."""
     return provider["owner"] or t("admins")
 
 
 def _warning_count(provider: Mapping[str, Any]) -> Any:
+    """Return the number of warnings; an empty text for none."""
     return provider["warning_count"] or ""
 
 
 def _state(provider: Mapping[str, Any]) -> str:
+    """Return whether a provider is retired; an empty text for one in use."""
     return "retired" if provider["retired"] else ""
 
 
@@ -428,6 +431,7 @@ def allowed(field: Mapping[str, Any]) -> str:
 
 
 def _choice(value: Any, labels: Mapping[str, str]) -> str:
+    """Return an allowed value with its label, if it has one."""
     text = _text_of(value)
     if text in labels:
         return f"{text} ({labels[text]})"
@@ -439,17 +443,20 @@ def _required(name: str, schema: Mapping[str, Any]) -> str:
     if name in schema.get("required", ()):
         return "yes"
     conditions = " or ".join(schema["properties"][name]["x-bfia"].get("dependsOn", ()))
-    for rule in schema.get("allOf", ()):
-        if name in rule["then"]["required"]:
-            return f"yes, where {conditions}"
-    return f"no; goes with {conditions}" if conditions else "no"
+    if any(name in rule["then"]["required"] for rule in schema.get("allOf", ())):
+        return f"yes, where {conditions}"
+    if conditions:
+        return f"no; goes with {conditions}"
+    return "no"
 
 
 def _default(field: Mapping[str, Any]) -> str:
+    """Return the default of a form's field; empty without one."""
     return _text_of(field.get("default", ""))
 
 
 def _text_of(value: Any) -> str:
+    """Return a value as JSON; a text without quotes."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -84,22 +84,24 @@ def list_routes(node: Client, **page: Any) -> Output:
 
 
 def _address(route: Mapping[str, Any]) -> str:
+    """Return the address of a route, or the node that relays its requests."""
     if route["via"]:
         return f"via {route['via']}"
     return str(route["url"])
 
 
 def _deadline(route: Mapping[str, Any]) -> str:
+    """Return the time limit of a request."""
     return f"{route['deadline']:g} s"
 
 
 def _signing(route: Mapping[str, Any]) -> str:
-    """Return whether a route's requests need a signature, as it is in force."""
-    if route["keys"]:
-        return route["signing"] or "required"
-    if route["signing"] == "required":
+    """Return whether a route's requests need a signature; without a setting, by its keys."""
+    has_keys = bool(route["keys"])
+    signing = route["signing"] or ("required" if has_keys else "accepted")
+    if signing == "required" and not has_keys:
         return "required, no key"
-    return route["signing"] or "accepted"
+    return str(signing)
 
 
 @command(
@@ -194,10 +196,12 @@ def history(node: Client, **page: Any) -> Output:
 
 
 def _author(version: Mapping[str, Any]) -> str:
+    """Return the author of a version, whom a user or this program has entered."""
     return translate_own(version["author"])
 
 
 def _reason(version: Mapping[str, Any]) -> str:
+    """Return the reason of a version, which a user or this program has entered."""
     return translate_own(version["reason"])
 
 

@@ -60,30 +60,38 @@ class _ColumnTexts:
 
     @property
     def heading(self) -> str:
+        """Return the heading in the language in use."""
         return harmless(t(self.name))
 
     @cached_property
     def width(self) -> int:
-        """The width of the longest line."""
-        return max(_widths_of("\n".join([self.heading, *self.texts]).split("\n")))
+        """Return the characters of the longest line."""
+        return max(map(_width_of, self._all_text().split("\n")))
 
     @cached_property
     def least_width(self) -> int:
-        """The width of its longest word, at most that of an id; less for Chinese."""
+        """Return the characters of the longest word; words count up to the length of an id.
+
+        Chinese text counts up to `_CHINESE_WIDTH`.
+        """
         longest = 1
-        for ascii_word, chinese in _WORD.findall("\n".join([self.heading, *self.texts])):
+        for ascii_word, chinese in _WORD.findall(self._all_text()):
             if ascii_word:
                 width = min(len(ascii_word), FULL_ID)
             else:
-                width = min(*_widths_of([chinese]), _CHINESE_WIDTH)
+                width = min(_width_of(chinese), _CHINESE_WIDTH)
             longest = max(longest, width)
         return longest
 
+    def _all_text(self) -> str:
+        return "\n".join([self.heading, *self.texts])
 
-def _widths_of(lines: Sequence[str]) -> list[int]:
+
+def _width_of(line: str) -> int:
+    """Return the characters that a line takes in the terminal."""
     from rich.cells import cell_len
 
-    return [cell_len(line) for line in lines]
+    return cell_len(line)
 
 
 # ---------------------------------------------------------------- lists and steps
@@ -127,25 +135,25 @@ def _value(entry: Any, column: Column) -> Any:
 
 
 def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
-    """Print the steps of a test as a table; the ones not taken after a failure, in one row."""
+    """Print the steps of a test as a table; steps not tried after a failure are in one row."""
     rows = []
     not_tried = []
     for step in steps:
+        name = t(step["name"])
         finding = step["cause"] or step["found"]
-        if step["result"] == "skipped" and not finding:
-            not_tried.append(t(step["name"]))
+        is_not_tried = step["result"] == "skipped" and not finding
+        if is_not_tried:
+            not_tried.append(name)
             continue
         duration = f"{step['seconds'] * 1000:.0f} ms"
-        rows.append(
-            [t(step["name"]), mark(step["result"]), duration, t(finding), t(step["remedy"])]
-        )
+        rows.append([name, mark(step["result"]), duration, t(finding), t(step["remedy"])])
     if not_tried:
         rows.append([t("not tried"), "–", "", ", ".join(not_tried), ""])
     table(title, ["step", "result", "took", "found", _REMEDY], rows)
 
 
 def mark(result: str) -> str:
-    """Return the result of a step or clause for people: trouble stands out."""
+    """Return the result of a step or clause for people; trouble is in upper case."""
     if result == "skipped":
         return "–"
     if result in ("warning", "failed"):
@@ -182,20 +190,26 @@ def table(
 def _filled_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[_ColumnTexts]:
     """Return the columns with text; all columns of a table without rows.
 
-    In the table of a single row, which has no headings, each line is a name and a value; lines
-    without a value are left out.
+    A table without headings has a name and a value in each row; rows without a value are left out.
     """
-    texts = [[cell(value) for value in row] for row in rows]
-    if not any(names):
+    texts = [list(map(cell, row)) for row in rows]
+    has_headings = any(names)
+    if not has_headings:
         texts = [row for row in texts if any(row[1:])]
     columns = []
     for index, name in enumerate(names):
         column_texts = [row[index] for row in texts]
-        if name in _TRANSLATED_COLUMNS or (index == 0 and not name):
+        if _is_translated(name, index):
             column_texts = list(map(t, column_texts))
-        if any(column_texts) or not texts:
+        is_filled = any(column_texts) or not texts
+        if is_filled:
             columns.append(_ColumnTexts(name, tuple(map(harmless, column_texts))))
     return columns
+
+
+def _is_translated(name: str, index: int) -> bool:
+    """True for a column of this program's texts, such as a first column without a heading."""
+    return name in _TRANSLATED_COLUMNS or (index == 0 and not name)
 
 
 def _without_dispensable(
@@ -204,7 +218,8 @@ def _without_dispensable(
     """Leave out dispensable columns until the others fit without folding; at least one stays."""
     fitting = columns
     for name in dispensable:
-        if len(fitting) == 1 or _total_width(fitting) <= _room(fitting):
+        is_narrow_enough = len(fitting) == 1 or _total_width(fitting) <= _room(fitting)
+        if is_narrow_enough:
             break
         fitting = [column for column in fitting if column.name != name]
     return fitting
@@ -266,17 +281,21 @@ def _belongs_below(remedies: _ColumnTexts, is_too_wide: bool) -> bool:
 
 
 def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> None:
-    """Print each row's remedy after the row's name, the text of its first column and subject."""
+    """Print each row's remedy after the row's name; equal lines once.
+
+    The name is the text of the first column, and of a second column ``about``.
+    """
     name_columns = [columns[0]]
-    name_columns += [column for column in columns[1:2] if column.name == "about"]
+    if len(columns) > 1 and columns[1].name == "about":
+        name_columns.append(columns[1])
     colon = "：" if spoken() == CHINESE else ": "
-    lines = []
+    lines: dict[str, None] = {}
     for index, remedy in enumerate(remedies.texts):
         if remedy:
             name = " ".join(column.texts[index] for column in name_columns)
-            lines.append(f"  {' '.join(name.split())}{colon}{remedy}")
+            lines[f"  {' '.join(name.split())}{colon}{remedy}"] = None
     say("what to do:")
-    for line in dict.fromkeys(lines):
+    for line in lines:
         say(line)
 
 
@@ -306,7 +325,7 @@ def _print_row_tables(columns: Sequence[_ColumnTexts]) -> None:
 
 
 def _print_grid(columns: Sequence[_ColumnTexts], widths: Sequence[int] | None = None) -> None:
-    """Print one table; without ``widths``, rich narrows the widest columns."""
+    """Print one table; without ``widths`` of the columns, rich narrows the widest ones."""
     from rich.table import Table
     from rich.text import Text
 
@@ -321,4 +340,5 @@ def _print_grid(columns: Sequence[_ColumnTexts], widths: Sequence[int] | None = 
 
 
 def _rows(columns: Sequence[_ColumnTexts]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a table."""
     yield from zip(*(column.texts for column in columns), strict=True)

@@ -26,8 +26,10 @@ def cell(value: Any) -> str:
     match value:
         case None:
             return ""
-        case bool():
-            return t("yes" if value else "no")
+        case True:
+            return t("yes")
+        case False:
+            return t("no")
         case float():
             return f"{value:g}"
         case str() if _TIME.fullmatch(value):
@@ -40,10 +42,11 @@ def cell(value: Any) -> str:
 
 
 def _fields(value: Mapping[str, Any]) -> str:
-    """Return an object's fields that are not empty."""
+    """Return the names and values of an object's fields that are not empty."""
     texts = []
     for key, field in value.items():
-        if field not in (None, "", {}, []):
+        is_empty = field in (None, "", {}, [])
+        if not is_empty:
             texts.append(f"{key} {cell(field)}")
     return "; ".join(texts)
 
@@ -74,21 +77,22 @@ def lasted(since: str | None, until: str | None) -> str:
     """
     if not since:
         return ""
-    end = datetime.fromisoformat(until) if until else datetime.now(UTC)
-    seconds = max(int((end - datetime.fromisoformat(since)).total_seconds()), 0)
+    end = datetime.now(UTC)
+    if until:
+        end = datetime.fromisoformat(until)
+    duration = end - datetime.fromisoformat(since)
+    return _in_largest_units(max(int(duration.total_seconds()), 0))
+
+
+def _in_largest_units(seconds: int) -> str:
+    """Return a duration in its largest unit and the next one, without zeros: ``3 min``."""
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    amounts = {
-        "d": days,
-        "h": hours,
-        "min": minutes,
-        "s": seconds,
-    }
-    units = list(amounts)
-    while len(units) > 1 and amounts[units[0]] == 0:
-        units.pop(0)
-    texts = [f"{amounts[unit]} {unit}" for unit in units[:2] if amounts[unit]]
+    amounts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    while len(amounts) > 1 and amounts[0][0] == 0:
+        amounts.pop(0)
+    texts = [f"{amount} {unit}" for amount, unit in amounts[:2] if amount]
     return " ".join(texts) or "0 s"
 
 
@@ -102,7 +106,7 @@ def size(key: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def amount(count: int) -> str:
-    """Return bytes in words: ``3.4 MiB``."""
+    """Return bytes as people read them: ``3.4 MiB``."""
     if count < 1024:
         return f"{count:.0f} B"
     value = float(count)
@@ -117,7 +121,7 @@ def amount(count: int) -> str:
 
 
 def compact(value: Any, longest: int = 60) -> str:
-    """Return a value as JSON in one line of at most so many characters."""
+    """Return a value as JSON in one line of at most ``longest`` characters."""
     if value is None:
         text = "–"
     elif isinstance(value, str) and _ABBREVIATION.fullmatch(value):
@@ -134,10 +138,12 @@ def difference(change: Mapping[str, Any]) -> str:
     before = change.get("before")
     after = change.get("after")
     field = change.get("field")
-    if "node" in change and not field:
+    is_whole_route = "node" in change and not field
+    if is_whole_route:
         sign = "+" if before is None else "-"
         return f"{sign}{change['node']}"
-    path = ".".join(str(change[key]) for key in ("node", "field", "path") if change.get(key))
+    places = [change.get(key) for key in ("node", "field", "path")]
+    path = ".".join(map(str, filter(None, places)))
     if field == "keys":
         return f"{path}: {_key_changes(before, after)}"
     return f"{path}: {compact(before)} → {compact(after)}"
@@ -165,9 +171,18 @@ def _key_ids(keys: Sequence[str] | None) -> set[str]:
 
 
 def short(ids: Sequence[str]) -> list[str]:
-    """Shorten ids for a list, to the length that distinguishes them."""
-    distinct = set(ids)
+    """Shorten the full ids of a list to the length that distinguishes them; leave others as is."""
     length = _SHORT_ID
-    while length < FULL_ID and len({text[:length] for text in ids}) < len(distinct):
+    while length < FULL_ID and not _are_distinct(ids, length):
         length += 1
-    return [text[:length] if len(text) >= FULL_ID else text for text in ids]
+    shortened = []
+    for text in ids:
+        is_full = len(text) >= FULL_ID
+        shortened.append(text[:length] if is_full else text)
+    return shortened
+
+
+def _are_distinct(ids: Sequence[str], length: int) -> bool:
+    """True if different ids have different beginnings of this length."""
+    beginnings = {text[:length] for text in ids}
+    return len(beginnings) == len(set(ids))
