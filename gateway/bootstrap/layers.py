@@ -188,7 +188,7 @@ def _identity_layer(
             here=services.settings.node.id,
         ),
         denied=partial(envelope.denial, elsewhere=peers.fate.elsewhere),
-        noted=refusals.denied,
+        audit_denial=refusals.denied,
         limiter=audit_threads,
     )
 

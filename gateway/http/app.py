@@ -133,9 +133,7 @@ def refusal(
     scope: Scope,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Return the response for an error of a layer in front of an application, in the request's
-    language.
-    """
+    """Return the response for an error of a middleware, in the language of the request."""
     language = of_header(Headers(scope=scope).get("accept-language", ""))
     body = envelope(error)
     step = next_step(error.reason, language, error.node)
@@ -214,18 +212,28 @@ def from_elsewhere(scope: Scope) -> str:
     A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that resolves to this
     machine.
     """
-    hosts = _header_values(scope, b"host")
-    if not hosts and scope["http_version"] == "1.0":
-        hosts = ["localhost"]  # a health check by HTTP/1.0 may send none; browsers always do
-    has_local_host = len(hosts) == 1 and _is_loopback(f"//{hosts[0]}")
-    origins = _header_values(scope, b"origin")
-    has_local_origins = all("://" in origin and _is_loopback(origin) for origin in origins)
-    if has_local_host and has_local_origins:
+    if _has_local_host(scope) and _has_local_origins(scope):
         return ""
     return "without auth.mode: on this listener serves requests to and from loopback addresses only"
 
 
+def _has_local_host(scope: Scope) -> bool:
+    """True if the one ``Host`` of a request is a loopback address."""
+    hosts = _header_values(scope, b"host")
+    if not hosts:
+        # A health check by HTTP/1.0 may send none; browsers always do.
+        return bool(scope["http_version"] == "1.0")
+    return len(hosts) == 1 and _is_loopback(f"//{hosts[0]}")
+
+
+def _has_local_origins(scope: Scope) -> bool:
+    """True if every ``Origin`` of a request is a loopback address; programs send none."""
+    origins = _header_values(scope, b"origin")
+    return all("://" in origin and _is_loopback(origin) for origin in origins)
+
+
 def _header_values(scope: Scope, name: bytes) -> list[str]:
+    """Return the values of a header, which may be repeated."""
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 

@@ -1,6 +1,4 @@
-"""A client's connection to a listener: uvicorn's HTTP/1.1, with limits for a request's head and
-without upgrades.
-"""
+"""A client's connection to a listener: uvicorn's HTTP/1.1 with limits, and without upgrades."""
 
 import asyncio
 import logging
@@ -21,10 +19,11 @@ from gateway.http.streamed_bodies import READ, WRITE, Rest, written
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.1  # seconds between two checks that a response's head is written
+_PAUSE = 0.1  # seconds between two looks whether a response's head has been written
 HEAD_SECONDS = 10.0  # for a TLS handshake, and for a request's head
 _REST_SECONDS = 30.0  # for the rest of a body after its response
 _MOST_HEAD = 64 * 1024  # bytes of a request line with its headers
+_COPIED_BYTES = 64 * 1024  # of HTTP/2, at a time
 
 _HTTP2 = b"PRI * HTTP/2.0"  # first bytes of HTTP/2 without TLS, as gRPC clients send them
 
@@ -47,7 +46,7 @@ class Http2(Protocol):
 
 
 class _HeadTooLarge(Exception):
-    pass
+    """Ends the parsing of a head that is too large."""
 
 
 class _Tunnel(Exception):
@@ -68,19 +67,17 @@ class Connection(HttpToolsProtocol):
         app_state: dict[str, Any],
     ) -> None:
         super().__init__(config, server_state, app_state)
-        self.lost = asyncio.Event()
-        self.http2: Http2 | None = None
-        self._passing: asyncio.Task[None] | None = None
-        self._extensions: dict[str, Any] = {}
+        self.lost = asyncio.Event()  # set when the connection has ended
+        self.http2: Http2 | None = None  # serves HTTP/2; None once the client speaks HTTP/1.1
+        self._passing: asyncio.Task[None] | None = None  # copies the bytes of HTTP/2
+        self._extensions: dict[str, Any] = {}  # of ASGI, for every request
         self._deadline: asyncio.TimerHandle | None = None
-        self._read_whole = True
-        # The parser is at the end of a head that is parsed again.
-        self._ignoring_upgrade = False
-        # Bytes of the body that are still to be received; None without a content-length.
+        self._read_whole = True  # False while a request's body is being received
+        self._ignoring_upgrade = False  # the parser is at the end of a head that is parsed again
+        # Bytes of the body that have not been received yet; None without a content-length.
         self._missing_bytes: int | None = None
-        self._head = 0
-        # Bytes since the parser last called back.
-        self._unparsed = 0
+        self._head_size = 0  # bytes of the request line and the headers so far
+        self._unparsed = 0  # bytes received since the parser last called back
 
     # The narrower type of the parameter is uvicorn's.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -104,8 +101,10 @@ class Connection(HttpToolsProtocol):
         self.lost.set()
 
     def shutdown(self) -> None:
-        """Close an idle connection; over TLS without a farewell, which clients do not read when
-        idle.
+        """Close an idle connection.
+
+        Over TLS it is aborted: idle clients do not read the close message of TLS, which the server
+        would wait for.
         """
         super().shutdown()
         if "tls" in self._extensions and self.transport.is_closing():
@@ -124,19 +123,25 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
-        if self._unparsed > _MOST_HEAD and not self.transport.is_closing():
+        has_endless_element = self._unparsed > _MOST_HEAD
+        if has_endless_element and not self.transport.is_closing():
             self.send_400_response("")
-        if self.cycle is not None and not self.cycle.response_complete:
+        self._update_deadline()
+
+    def _update_deadline(self) -> None:
+        """Limit the time for the client's next bytes, except while it waits for a response."""
+        waits_for_response = self.cycle is not None and not self.cycle.response_complete
+        if waits_for_response:
             self._cancel_deadline()
         elif self._deadline is None:
             self._start_deadline()
 
     def _parse(self, data: bytes) -> None:
-        """Parse data, ignoring requests for an upgrade (RFC 9110, 7.8). Raises
-        `httptools.HttpParserError`.
+        """Parse data, ignoring requests for an upgrade (RFC 9110, 7.8).
 
         The parser ends such a request at its head, so that its body would be the next request.
-        Therefore a new parser gets the head without the upgrade, and then the rest.
+        Therefore a new parser gets the head without the upgrade, and then the rest. Raises
+        `httptools.HttpParserError`.
         """
         while True:
             try:
@@ -151,6 +156,7 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(head)
 
     def _head_without_upgrade(self) -> bytes:
+        """Return the head of the request that was just parsed, without its header ``upgrade``."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
@@ -178,6 +184,7 @@ class Connection(HttpToolsProtocol):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        """Connect the client with the server of HTTP/2 until one of them closes the connection."""
         scope = {
             "client": self.client,
             "scheme": self.scheme,
@@ -196,23 +203,23 @@ class Connection(HttpToolsProtocol):
             self.lost.set()
 
     async def _write_rest(self, pieces: Iterator[bytes]) -> None:
-        """Write the rest of a response from a thread; abort the connection if it was not
-        complete.
-        """
+        """Write the rest of a response from a thread; abort the connection if that fails."""
         cycle = self.cycle
         assert cycle is not None and cycle.response_started
-        pause = 0.0
+        pause = 0.0  # the first look follows immediately: the buffer is usually empty by then
         while self.transport.get_write_buffer_size():  # the head goes first
             await asyncio.sleep(pause)
             pause = _PAUSE
         with _duplicate_socket(self.transport) as client:
             if not await written(client, pieces, self.lost.is_set):
                 self.transport.abort()
-        cycle.expected_content_length = 0
+        cycle.expected_content_length = 0  # uvicorn counts only the bytes that it writes itself
 
     def _rest_of_body(self) -> Rest | None:
-        """Return the rest of a body of known length for the caller to read; the connection ends
-        after it.
+        """Return the rest of a body for the caller to read from the socket.
+
+        The connection ends after the response. Return None if nothing is missing, or if the length
+        of the body is not known.
         """
         cycle = self.cycle
         if not self._missing_bytes or cycle is None or cycle.disconnected:
@@ -230,6 +237,7 @@ class Connection(HttpToolsProtocol):
             await asyncio.wait([self._passing])
 
     def _start_deadline(self) -> None:
+        """Abort the connection after some time, unless the deadline is cancelled before."""
         seconds = HEAD_SECONDS if self._read_whole else _REST_SECONDS
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
@@ -240,26 +248,25 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin the scope of a request."""
-        self._head = self._unparsed = 0
+        self._head_size = 0
+        self._unparsed = 0
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
 
     def on_url(self, url: bytes) -> None:
         """Count a part of the request line."""
         self._unparsed = 0
-        self._head += len(url)
-        if self._head > _MOST_HEAD:
+        self._head_size += len(url)
+        if self._head_size > _MOST_HEAD:
             # The parser raises its own error instead, for which `send_400_response` is called.
             raise _HeadTooLarge
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; ignore a trailer, which comes after all checks of headers, except for its
-        size.
-        """
+        """Accept a header. Of a trailer, which comes after the checks of headers, only count it."""
         self._unparsed = 0
-        self._head += len(name) + len(value)
-        if self._head > _MOST_HEAD:
+        self._head_size += len(name) + len(value)
+        if self._head_size > _MOST_HEAD:
             raise _HeadTooLarge
         if self._read_whole:
             super().on_header(name, value)
@@ -293,7 +300,8 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an unreadable request and close: with 431 if its head is too large."""
-        if self._head <= _MOST_HEAD and self._unparsed <= _MOST_HEAD:
+        is_too_large = self._head_size > _MOST_HEAD or self._unparsed > _MOST_HEAD
+        if not is_too_large:
             super().send_400_response(msg)
             return
         text = b"the request's headers have more than %d bytes" % _MOST_HEAD
@@ -308,8 +316,9 @@ class Connection(HttpToolsProtocol):
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy all bytes until the reader's end; then close the writer."""
     try:
-        while data := await reader.read(1 << 16):
+        while data := await reader.read(_COPIED_BYTES):
             writer.write(data)
             await writer.drain()
     finally:
@@ -317,5 +326,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _duplicate_socket(transport: asyncio.BaseTransport) -> socket.socket:
+    """Return a second socket of a connection, for a thread to use and to close."""
     sock = transport.get_extra_info("socket")
     return socket.socket(fileno=os.dup(sock.fileno()))

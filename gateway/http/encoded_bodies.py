@@ -68,11 +68,14 @@ class _Decoder:
             raise self._refusal("its end is missing")
 
     def _window(self) -> int:
-        if self._coding == "deflate" and self._input[0] & 0x0F != _ZLIB:
+        """Return zlib's parameter for the coding; for deflate it depends on the first byte."""
+        has_header = self._input[0] & 0x0F == _ZLIB
+        if self._coding == "deflate" and not has_header:
             return _RAW_DEFLATE
         return _WINDOWS[self._coding]
 
     def _refusal(self, cause: str) -> Invalid:
+        """Return the refusal of a body that cannot be decoded."""
         rule = f"the body cannot be decoded: {cause}"
         return Invalid([Problem("content-encoding", rule, self._coding)])
 
@@ -121,10 +124,10 @@ class _DecodedBody:
 
 
 def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response]) -> ASGIApp:
-    """Decode gzip and deflate for an application; refuse other codings and bodies that cannot be
-    decoded.
+    """Decode gzip and deflate for an application.
 
-    ``refused`` builds the response to a refused request.
+    Other codings are refused, as well as bodies that cannot be decoded; ``refused`` builds the
+    response.
     """
 
     async def serve(

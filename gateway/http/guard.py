@@ -1,11 +1,10 @@
-"""In front of the listeners: authentication and roles on operators' paths; the audit of changes and
-refusals.
+"""Middleware: authentication and roles on operators' paths, and the audit of changes and refusals.
 
-The audit holds every change with its result. It also holds refusals: of a known partner for any
-reason but a temporary one; of anyone else only for a missing or invalid token, role or route (401
-and 403). The sender of a refused request is unproven, so a flood has to be cheap: a repeated
-refusal is written once a minute with the number of its repetitions, and only `MOST` different ones
-a minute.
+The audit contains every change with its result. It also contains refusals: of a known partner for
+any reason except a temporary one; of other senders only for a missing or invalid token, role or
+route (401 and 403). The sender of a refused request is unproven, so a flood has to be cheap: a
+repeated refusal is written once a minute with the number of its repetitions, and at most `MOST`
+different refusals are written per minute.
 """
 
 import hashlib
@@ -114,18 +113,23 @@ class Guard:
             await self._audited(identity.name, scope, receive, send)
 
     async def _identify(self, scope: Scope) -> Identity:
+        """Return the sender of a request. Raises `Unauthenticated`."""
         if self.access is None:
             return _LOCAL
         return await self._identify_token(self.access, self._token(scope), _CACHE_SECONDS)
 
     def _token(self, scope: Scope) -> str:
-        """Return the bearer token, or the cookie's for reads and for changes by the console."""
+        """Return the bearer token, or the cookie's for reads and for changes by the console.
+
+        It is empty without either.
+        """
         headers = _decoded_headers(scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip()
         if token and scheme.lower() == "bearer":
             return token
-        if scope["method"] in _READS or BY_PAGE in headers:
+        accepts_cookie = scope["method"] in _READS or BY_PAGE in headers
+        if accepts_cookie:
             cookies = cookie_parser(headers.get("cookie", ""))
             return cookies.get(self.cookie, "")
         return ""
@@ -142,6 +146,10 @@ class Guard:
         token: str,
         cache_seconds: float,
     ) -> Identity:
+        """Return the owner of a token, from the cache if it is recent enough.
+
+        Raises `Unauthenticated`.
+        """
         if token in self._cache:
             cached_at, identity = self._cache[token]
             if time.monotonic() - cached_at < cache_seconds:
@@ -200,6 +208,7 @@ class Guard:
         code: int | None,
         detail: Mapping[str, Any],
     ) -> None:
+        """Write an audit entry. A failure is only logged, as the change has been made already."""
         try:
             self.record(at, user, action, status, code, detail)
         except Exception:
@@ -238,6 +247,7 @@ def _change_detail(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoded_headers(scope: Scope) -> dict[str, str]:
+    """Return a request's headers as texts; the last one of a repeated header counts."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
@@ -255,14 +265,15 @@ class Refusals:
         self._lock = threading.Lock()
         # Refusal -> time of its last entry, repetitions since.
         self._counts: dict[tuple[str, ...], tuple[datetime, int]] = {}
-        self._minute = clock()
-        self._written = 0
-        self._others = 0
+        self._minute = clock()  # the beginning of the current minute
+        self._written = 0  # refusals written in this minute
+        self._others = 0  # refusals without an entry since the last written one
 
     def due(self, *key: str) -> WriteRefusal | None:
-        """Count a refusal; return a function that writes it, or None if it is not due.
+        """Count a refusal, without using the database.
 
-        Does not use the database.
+        ``key``: texts by which equal refusals are recognised. Return a function that writes the
+        refusal; None if no entry is due.
         """
         key = tuple(part[:255] for part in key)
         now = self._clock()
@@ -273,31 +284,41 @@ class Refusals:
         return partial(self._write, now, origin().detail(), counts)
 
     def _count(self, key: tuple[str, ...], now: datetime) -> dict[str, str] | None:
-        """Return the counts since the last written refusal, or None if this one is not written."""
+        """Return the counts since the last written refusal, or None if this one is not written.
+
+        - ``repeated``: repetitions of this refusal since its last entry
+        - ``others``: other refusals without an entry
+        """
         repeated = 0
         if key in self._counts:
             last_written, repeated = self._counts[key]
             if now - last_written < _MINUTE:
                 self._counts[key] = (last_written, repeated + 1)
                 return None
+        if not self._may_write(now):
+            self._others += 1
+            return None
+        self._remember(key, now)
+        counts = {"repeated": str(repeated), "others": str(self._others)}
+        self._others = 0
+        return {name: count for name, count in counts.items() if count != "0"}
+
+    def _may_write(self, now: datetime) -> bool:
+        """Count an entry of the current minute; return False if the minute has enough of them."""
         if now - self._minute >= _MINUTE:
             self._minute = now
             self._written = 0
         if self._written >= MOST:
-            self._others += 1
-            return None
+            return False
         self._written += 1
+        return True
+
+    def _remember(self, key: tuple[str, ...], now: datetime) -> None:
+        """Begin to count the repetitions of a refusal; if too many are counted, forget all."""
         if len(self._counts) >= MAX_COUNTED:
             self._others += sum(count for _, count in self._counts.values())
             self._counts.clear()
         self._counts[key] = (now, 0)
-        counts = {}
-        if repeated:
-            counts["repeated"] = str(repeated)
-        if self._others:
-            counts["others"] = str(self._others)
-        self._others = 0
-        return counts
 
     def _write(
         self,
@@ -309,6 +330,7 @@ class Refusals:
         code: int,
         detail: Mapping[str, Any],
     ) -> None:
+        """Write a refusal into the log and the audit."""
         entry = {
             **origin_detail,
             **detail,
@@ -400,10 +422,12 @@ def noting_refusals(
 
 
 class _RefusalRecorder(NamedTuple):
+    """Writes the refusals of one listener into the audit."""
+
     refusals: Refusals
     claimed: Callable[[Scope], str]
     limiter: CapacityLimiter
-    partners: Partners | None
+    partners: Partners | None  # None: refusals of known nodes are not counted apart
 
     async def record(
         self,
@@ -411,6 +435,7 @@ class _RefusalRecorder(NamedTuple):
         state: Mapping[str, Any],
         refused: GatewayError,
     ) -> None:
+        """Record the refusal of a request, if one of the module's rules applies to it."""
         partner = self._partner(scope, refused)
         if not partner and refused.code not in _DENIED:
             return
@@ -436,25 +461,29 @@ class _RefusalRecorder(NamedTuple):
             await anyio.to_thread.run_sync(work, limiter=self.limiter)
 
     def _partner(self, scope: Scope, refused: GatewayError) -> str:
-        """Return the refused partner; "" for other nodes, and for refusals that are only
-        temporary.
-        """
-        if self.partners is None or refused.code >= 500 or refused.reason == _BUSY:
+        """Return the refused partner; "" for other nodes, and for temporary refusals."""
+        is_temporary = refused.code >= 500 or refused.reason == _BUSY
+        if self.partners is None or is_temporary:
             return ""
         node = origin().node or self.claimed(scope)
-        if not node or not self.partners.knows(node):
-            return ""
-        return node
+        if node and self.partners.knows(node):
+            return node
+        return ""
 
     def _partner_counter(self, partner: str) -> Refusals:
+        """Return the counter of a partner's refusals, or the common one without proof of it."""
         assert self.partners is not None
-        if origin().key or origin().fingerprint:
+        is_proven = origin().key or origin().fingerprint
+        if is_proven:
             return self.partners.of(partner)
         return self.partners.unproven
 
     def _node_sender(self, scope: Scope, partner: str) -> str:
+        """Return the sender of a refused request as the audit names a node."""
         node = partner or self.claimed(scope)
-        return f"node {node}"[:255] if node else "somebody"
+        if not node:
+            return "somebody"
+        return f"node {node}"[:255]
 
 
 def address_of(scope: Scope) -> str:
@@ -464,8 +493,10 @@ def address_of(scope: Scope) -> str:
 
 
 def _action(scope: Scope) -> str:
+    """Return a request as the audit names it: method and path."""
     return f"{scope['method']} {scope['path']}"[:500]
 
 
 def _node_label(name: str) -> str:
+    """Return a node as the audit names it, by its claimed id."""
     return f"node {name or '(none named)'}"[:255]

@@ -1,5 +1,6 @@
-"""Pages of a list in memory by keyset: entries added or removed between two requests shift no
-others.
+"""Pages of lists in memory, by the key of the last entry.
+
+Entries that are added or removed between two requests do not move others to another page.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,12 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
 T = TypeVar("T")
-_SEPARATOR = "~"
+_SEPARATOR = "~"  # between the parts of a key in ``next``
+
+
+def _unchanged(entry: Any) -> Any:
+    """Show an entry as it is."""
+    return entry
 
 
 def page_of(
@@ -19,43 +25,58 @@ def page_of(
     key: Callable[[T], Sequence[str]],
     after: str,
     limit: int,
-    show: Callable[[T], Any] = lambda entry: entry,
+    show: Callable[[T], Any] = _unchanged,
     *,
     newest_first: bool = False,
 ) -> dict[str, Any]:
     """Return a page of at most ``limit`` entries under a name, with ``total`` and ``next``.
 
-    Entries are ordered by ``key``, which is unique; descending if ``newest_first``. The page begins
-    after the key ``after``. ``next`` is the ``after`` of the next page, None on the last one.
-    Raises `Invalid` for a bad ``after``.
+    - ``key`` returns the unique key by which entries are sorted; descending if ``newest_first``
+    - ``after``: the ``next`` of the page before; empty for the first page
+    - ``show`` returns an entry as it is in the response
+
+    ``next`` is None on the last page. Raises `Invalid` for a bad ``after``.
     """
     keyed = [(tuple(key(entry)), entry) for entry in entries]
     keyed.sort(key=itemgetter(0), reverse=newest_first)
-    total = len(keyed)
+    start = 0
     if after:
-        last_key = _parse_key(after)
-        if keyed and len(last_key) != len(keyed[0][0]):
-            raise Invalid([Problem("after", "must be `next` of a response", after)])
-        if newest_first:
-            keyed = [pair for pair in keyed if pair[0] < last_key]
-        else:
-            keyed = [pair for pair in keyed if pair[0] > last_key]
-    page = keyed[:limit]
+        keys = [entry_key for entry_key, _ in keyed]
+        start = _start_after(keys, after, newest_first=newest_first)
+    end = start + limit
     following = None
-    if len(keyed) > limit:
-        following = _format_key(page[-1][0])
+    if len(keyed) > end:
+        last_key, _ = keyed[end - 1]
+        following = _format_key(last_key)
     return {
-        name: [show(entry) for _, entry in page],
-        "total": total,
+        name: [show(entry) for _, entry in keyed[start:end]],
+        "total": len(keyed),
         "next": following,
     }
 
 
+def _start_after(
+    keys: Sequence[tuple[str, ...]],
+    after: str,
+    *,
+    newest_first: bool,
+) -> int:
+    """Return the index of the first of the sorted keys that follows the key ``after``."""
+    last_key = _parse_key(after)
+    if keys and len(last_key) != len(keys[0]):
+        raise Invalid([Problem("after", "must be `next` of a response", after)])
+    if newest_first:
+        return sum(key >= last_key for key in keys)
+    return sum(key <= last_key for key in keys)
+
+
 def _format_key(key: Iterable[str]) -> str:
+    """Return a key as one text; the separator in its parts is escaped."""
     return _SEPARATOR.join(part.replace("%", "%25").replace(_SEPARATOR, "%7E") for part in key)
 
 
 def _parse_key(text: str) -> tuple[str, ...]:
+    """Return the key of a text that `_format_key` made."""
     parts = text.split(_SEPARATOR)
     return tuple(part.replace("%7E", _SEPARATOR).replace("%25", "%") for part in parts)
 
@@ -65,11 +86,11 @@ def numbered_page(
     entries: Sequence[T],
     limit: int,
     number: str,
-    show: Callable[[T], Any] = lambda entry: entry,
+    show: Callable[[T], Any] = _unchanged,
 ) -> dict[str, Any]:
-    """Return the first ``limit`` of ``limit + 1`` entries under a name, and ``next``, the last
-    one's number.
+    """Return a page of numbered entries under a name, and ``next``, the number of its last entry.
 
+    ``entries`` has one entry more than ``limit`` if there is a next page; else ``next`` is None.
     ``number`` is the entries' attribute with their number.
     """
     following = None

@@ -1,10 +1,9 @@
-"""ASGI middleware of the peers' listener: lookup of unknown senders, proof of identity, request
-quotas.
+"""ASGI middleware of the peers' listener: unknown senders, proof of identity, request quotas.
 
 A peer cannot use this node's own id: requests in this node's name are served by the operators'
-listener only. If peers present certificates (``listen.peer.tls.client_ca``), the certificate must
-be bound to each node that the request claims as its sender, by the route of that node or of the
-next hop to it.
+listener only. If peers present certificates (``listen.peer.tls.client_ca``), a request's
+certificate must be bound to each node that the request claims as its sender. A node's certificate
+is in the node's route, or in the route of the next hop to it.
 """
 
 import time
@@ -72,12 +71,11 @@ def with_lookup(
     look_up: Callable[[str], UnknownPeer],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
-    """Look up the unknown peers that a request names, for `unknown_peer`, before another
-    application.
+    """Look up the unknown peers that a request names, for `unknown_peer`, before an application.
 
     The rights and the profile of such a node are needed on the event loop, which must not wait for
-    the database. ``is_unknown`` decides without the database whether ``look_up``, which uses it,
-    has to be called.
+    the database. ``is_unknown`` tells without the database whether a node has to be looked up;
+    ``look_up`` uses the database.
     """
 
     def look_up_all(nodes: list[str]) -> dict[str, UnknownPeer]:
@@ -98,8 +96,8 @@ def with_lookup(
         peers: dict[str, UnknownPeer] = {}
         if unknown_nodes:
             peers = await anyio.to_thread.run_sync(look_up_all, unknown_nodes, limiter=limiter)
-        # Set even without any: on a kept connection the next request may run in the context of the
-        # previous one.
+        # Also set if there are none: on a kept connection the next request may run in the context
+        # of the previous one.
         previous = _LOOKED_UP.set(peers)
         try:
             await app(scope, receive, send)
@@ -110,9 +108,10 @@ def with_lookup(
 
 
 def _named_nodes(scope: Scope) -> set[str]:
-    """Return the nodes that a request's headers name: a few, however many headers there are.
+    """Return the nodes in a request's headers.
 
-    The first of a repeated header counts, as for the code that reads the sender.
+    The first one of a repeated header counts, as for the code that reads the sender. So there are
+    only a few nodes, however many headers a request has.
     """
     nodes: dict[tuple[bytes, bool], str] = {}  # each spelling counts once
     for spelling, value in scope["headers"]:
@@ -126,12 +125,15 @@ def _named_nodes(scope: Scope) -> set[str]:
 
 
 def _names_node(name: bytes, spelling: bytes) -> bool:
-    """Return whether a header has a node's id; ``name`` is its spelling with all underscores as
-    hyphens.
-    """
+    """Return whether a header has a node's id; ``name``: its spelling with hyphens only."""
     if name in _CHANNEL:
         return True
     return name in _CONTROL and spelling in (name, name.replace(b"-", b"_"))
+
+
+def _never(_: object) -> bool:
+    """Return False, in place of a check that a node does not need."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -141,23 +143,23 @@ class PeerIdentity:
     - ``table`` returns the routes in force
     - ``former`` returns the earlier route of a node that still takes part in a job
     - ``revoked`` returns whether a certificate is revoked
-    - ``handed_on`` returns whether another gateway of this node passes the request on; its
-      certificate may
-      then be this node's: its names include pins of public keys, one of which is in ``own``
+    - ``handed_on`` returns whether another gateway of this node passes the request on; the
+      certificate may then be this node's
+    - ``own``: pins of the public keys of this node's certificates, which are among the names of
+      such a certificate
     - ``open``: paths that serve unknown nodes, to which no certificate is bound yet
     """
 
     node: str
     table: Callable[[], RouteTable]
     former: Callable[[str], Route | None]
-    revoked: Callable[[Bearer], bool] = lambda _: False
-    handed_on: Callable[[Scope], bool] = lambda _: False
+    revoked: Callable[[Bearer], bool] = _never
+    handed_on: Callable[[Scope], bool] = _never
     own: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
 
     def check(self, scope: Scope, claimed: Iterable[str]) -> None:
-        """Raise `NotAllowed` unless a request may speak for every node that it claims as its
-        sender.
+        """Raise `NotAllowed` unless a request may speak for all nodes that it claims as its sender.
 
         Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
         """
@@ -166,13 +168,17 @@ class PeerIdentity:
             text = f"{self.node} is this node's own id; a peer sends its own in x-source-node-id"
             raise NotAllowed(text, reason="OWN_NODE_ID")
         certificate = client_certificate(scope)
-        if certificate is None:
-            return
+        if certificate is not None:
+            self._check_certificate(scope, claims, certificate)
+
+    def _check_certificate(self, scope: Scope, claims: set[str], certificate: Bearer) -> None:
+        """Raise `NotAllowed` unless a certificate proves the claims of a request."""
         if self.revoked(certificate):
             raise NotAllowed("the client certificate is revoked", reason="CERTIFICATE_REVOKED")
         if self.handed_on(scope) and self._is_own(certificate):
             return
-        if scope["path"] in self.open and claims.isdisjoint(self.table().routes):
+        is_open_path = scope["path"] in self.open
+        if is_open_path and claims.isdisjoint(self.table().routes):
             return
         unproven = self._unproven(claims, certificate)
         if unproven:
@@ -180,11 +186,13 @@ class PeerIdentity:
             raise NotAllowed(text, reason="CERTIFICATE_MISMATCH")
 
     def _is_own(self, certificate: Bearer) -> bool:
+        """Return whether a certificate is one of this node."""
         return not certificate.names.isdisjoint(self.own | {self.node.lower()})
 
     def _unproven(self, claims: set[str], certificate: Bearer) -> list[str]:
-        """Return the claimed nodes that a certificate does not prove; without claims, it must
-        belong to at least one node.
+        """Return the claimed nodes that a certificate does not prove.
+
+        Without claims, the certificate must belong to any node with a route.
         """
         if claims:
             return [node for node in claims if not self._is_bound(node, certificate)]
@@ -194,19 +202,26 @@ class PeerIdentity:
 
     def _is_bound(self, node: str, certificate: Bearer) -> bool:
         """Return whether a certificate belongs to a node or to the next hop to it."""
-        table = self.table()
+        routes = (self._resolved(node), self._direct_entry(node))
+        return any(route.bound_to(certificate) for route in routes if route is not None)
+
+    def _resolved(self, node: str) -> Route | None:
+        """Return the route to a node, or its former route while it still takes part in a job."""
         try:
-            resolved: Route | None = table.resolve(node)
+            return self.table().resolve(node)
         except UnknownNode:
-            resolved = self.former(node)
-        if resolved is not None and resolved.bound_to(certificate):
-            return True
-        # `resolve` has no route to the entry `default` itself, whose certificate also belongs to a
-        # node: the next hop.
-        entry = table.routes.get(node)
+            return self.former(node)
+
+    def _direct_entry(self, node: str) -> Route | None:
+        """Return a node's enabled entry without a next hop; None without one.
+
+        It also covers the entry `default`, to which there is no resolved route, but whose
+        certificate belongs to a node, too: the next hop.
+        """
+        entry = self.table().routes.get(node)
         if entry is None or not entry.enabled or entry.via is not None:
-            return False
-        return entry.bound_to(certificate)
+            return None
+        return entry
 
 
 def client_certificate(scope: Scope) -> Bearer | None:
@@ -250,7 +265,7 @@ def with_identity(
     claimed: Callable[[Scope], frozenset[str]],
     require_known_sender: Callable[[Scope], None],
     denied: Callable[[Scope, GatewayError], Response],
-    noted: Callable[[Scope, str, GatewayError], None],
+    audit_denial: Callable[[Scope, str, GatewayError], None],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
     """Deny requests of senders without proof before their bodies are read.
@@ -259,7 +274,7 @@ def with_identity(
     - ``require_known_sender`` raises `NotAllowed` for a request that needs a known sender and names
       none
     - ``denied`` builds the response
-    - ``noted`` records the claimed nodes and the refusal in the audit, in a thread of ``limiter``
+    - ``audit_denial`` records the claimed nodes and the refusal, in a thread of ``limiter``
     """
 
     async def serve(
@@ -274,7 +289,7 @@ def with_identity(
         except GatewayError as error:  # also raised by the lookup if the database is away
             if isinstance(error, NotAllowed):
                 nodes = ", ".join(sorted(claims))
-                await anyio.to_thread.run_sync(noted, scope, nodes, error, limiter=limiter)
+                await anyio.to_thread.run_sync(audit_denial, scope, nodes, error, limiter=limiter)
             response = denied(scope, error)
             await response(scope, receive, send)
             return
@@ -293,8 +308,11 @@ def noting_origin(app: ASGIApp) -> ASGIApp:
         send: Send,
     ) -> None:
         address = (scope.get("client") or ("",))[0]
+        subject = ""
+        fingerprint = ""
         pem = _certificate_pem(scope)
-        subject, fingerprint = _subject_and_fingerprint(pem) if pem else ("", "")
+        if pem:
+            subject, fingerprint = _subject_and_fingerprint(pem)
         previous = ORIGIN.set(RequestOrigin(address, subject, fingerprint))
         try:
             await app(scope, receive, send)

@@ -29,6 +29,7 @@ from gateway.version import VERSION
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1  # seconds; before the next try after a failure to accept a connection
+_STARTUP_PAUSE = 0.01  # seconds; between two looks whether all servers have started
 # Warnings about the limit of connections, and about failed TLS handshakes of an address.
 _WARN_EVERY = 60.0  # seconds; between two warnings of the same kind
 _MOST_WARNED = 64  # addresses with a warning within that time
@@ -87,7 +88,7 @@ class Arrivals:
                 self._serve(name, sock)
 
     def taken_by(self, serve: Callable[[str, socket.socket], None]) -> None:
-        """Set the function that serves a socket: those that wait now, others as they arrive."""
+        """Set the function that serves a socket; the waiting sockets are served immediately."""
         with self._lock:
             self._serve = serve
             for name, sock in self._waiting:
@@ -113,7 +114,8 @@ class ConnectionCount:
 
     def take(self, address: str) -> bool:
         """Count a new connection; return False if there is no room for it."""
-        if self._open.total() >= self._total or self._open[address] >= self._per_address:
+        is_full = self._open.total() >= self._total
+        if is_full or self._open[address] >= self._per_address:
             return False
         self._open[address] += 1
         return True
@@ -167,6 +169,7 @@ class _Server(uvicorn.Server):
         self._warned: dict[str, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start uvicorn without sockets, and accept connections on these sockets instead."""
         await super().startup(sockets=[])
         for sock in sockets or ():
             self.accept(sock)
@@ -177,6 +180,7 @@ class _Server(uvicorn.Server):
         self._accepting.append(asyncio.create_task(self._accept(sock)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no further connections, and close the open ones."""
         loop = asyncio.get_running_loop()
         for sock in self._listening:
             if sock.fileno() >= 0:
@@ -195,6 +199,7 @@ class _Server(uvicorn.Server):
             await self._http2.close()
 
     async def _accept(self, sock: socket.socket) -> None:
+        """Accept connections on a socket, and serve each in a task, within the limits."""
         loop = asyncio.get_running_loop()
         sock.setblocking(False)
         with sock:
@@ -216,12 +221,15 @@ class _Server(uvicorn.Server):
                 task.add_done_callback(self._serving.discard)
 
     def _warn_of_limit(self, address: str) -> None:
+        """Log that connections are closed for lack of room, once in a while."""
         if self._may_warn(""):
             log.warning("connection limit reached, more are closed", extra={"address": address})
 
     def _may_warn(self, address: str) -> bool:
-        """Count a warning; return False if the last one is too recent, or too many addresses had
-        one.
+        """Count a warning about an address; "" is for the limit of connections.
+
+        Return False if the last warning about it is too recent, or if too many addresses have had a
+        warning recently.
         """
         now = asyncio.get_running_loop().time()
         self._warned = {key: at for key, at in self._warned.items() if now - at < _WARN_EVERY}
@@ -238,10 +246,14 @@ class _Server(uvicorn.Server):
         tls_timeout = None if context is None else HEAD_SECONDS
         connection = Connection(self.config, self.server_state, self.lifespan.state)
         connection.http2 = self._http2
+
+        def protocol() -> Connection:
+            return connection
+
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
+                protocol,
                 client,
                 ssl=context,
                 ssl_handshake_timeout=tls_timeout,
@@ -263,7 +275,12 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # `serve` installs one handler for all listeners
+        """Handle no signals: `serve` installs one handler for all listeners."""
+        yield
+
+
+def _do_nothing() -> None:
+    """Take the place of a function to be called before the listeners stop."""
 
 
 async def serve(
@@ -274,13 +291,13 @@ async def serve(
     arrivals: Arrivals | None = None,
     tls: Mapping[str, Secure] | None = None,
     http2: Mapping[str, Http2] | None = None,
-    leaving: Callable[[], None] = lambda: None,
+    leaving: Callable[[], None] = _do_nothing,
 ) -> None:
-    """Serve each named application on its sockets and on ``arrivals`` until a signal, or until
-    ``stopping`` is set.
+    """Serve each named application on its sockets until a signal.
 
     - ``ready`` is called once all listeners respond, ``leaving`` before they stop
-    - ``stopping``: if given, signals are not handled
+    - ``stopping``: serve until this event is set instead, and handle no signals
+    - ``arrivals``: further sockets, which are bound later
     - ``tls``: settings of the applications served over https
     - ``http2``: servers for an application's HTTP/2 connections
     """
@@ -291,10 +308,10 @@ async def serve(
         config = _uvicorn_config(app, (tls or {}).get(name))
         servers[name] = _Server(config, connection_count(name), (http2 or {}).get(name))
 
-    def leave() -> None:
+    def leave(_: object = None) -> None:
         leaving()
         for server in servers.values():
-            server.force_exit = server.should_exit
+            server.force_exit = server.should_exit  # at the second signal
             server.should_exit = True
 
     def accept_arrival(name: str, sock: socket.socket) -> None:
@@ -313,13 +330,14 @@ async def serve(
             loop.add_signal_handler(number, leave)
     else:
         waiting = asyncio.create_task(stopping.wait())
-        waiting.add_done_callback(lambda _: leave())
+        waiting.add_done_callback(leave)
     if await _have_started(servers.values(), tasks):
         ready()
     await asyncio.gather(*tasks)
 
 
 def _uvicorn_config(app: ASGIApp, tls: Secure | None) -> uvicorn.Config:
+    """Return the settings of uvicorn for one application; None: it is served without TLS."""
     return uvicorn.Config(
         app,
         lifespan="off",
@@ -335,10 +353,12 @@ def _uvicorn_config(app: ASGIApp, tls: Secure | None) -> uvicorn.Config:
 
 async def _have_started(servers: Collection[_Server], tasks: list[asyncio.Task[None]]) -> bool:
     """Wait for all servers to start; return False if one ends before that."""
-    while not all(server.started for server in servers):
-        if any(task.done() for task in tasks):
+    waiting = list(servers)
+    while waiting:
+        if any(map(asyncio.Task.done, tasks)):
             return False
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(_STARTUP_PAUSE)
+        waiting = [server for server in waiting if not server.started]
     return True
 
 
@@ -402,6 +422,7 @@ def serving(state_dir: Path) -> Serving | None:
 
 
 def _is_locked(file: TextIO) -> bool:
+    """Return whether another process has locked the file, as a serving gateway does."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the file is closed
     except BlockingIOError:
@@ -413,14 +434,15 @@ def same(first: str, second: str) -> bool:
     """Return whether listeners at two addresses, ``host:port``, exclude each other."""
     first_host, first_port = _host_and_port(first)
     second_host, second_port = _host_and_port(second)
-    if first_port != second_port or first_port == "0":
+    is_any_port = first_port == "0"
+    if first_port != second_port or is_any_port:
         return False
-    if first_host in _ALL_ADDRESSES or second_host in _ALL_ADDRESSES:
-        return True
-    return first_host == second_host
+    hosts = {first_host, second_host}
+    return len(hosts) == 1 or not hosts.isdisjoint(_ALL_ADDRESSES)
 
 
 def _host_and_port(address: str) -> tuple[str, str]:
+    """Return the two parts of an address, without the brackets of IPv6."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if host == "localhost":
