@@ -1,4 +1,4 @@
-"""References to services that are built later, for services that need each other in a circle."""
+"""References to services that are built later, for services that need each other."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

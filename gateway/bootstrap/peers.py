@@ -1,6 +1,6 @@
 """This node's peers: their routes, protocols and keys, and the sessions of the channel."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -79,13 +79,13 @@ class FateSide:
         )
 
     def speaks(self, node: NodeId) -> bool:
-        """Return whether a node's route names FATE's protocol."""
+        """Return whether a node speaks FATE's protocol, by the profile of its route."""
         return self._profile_of(node) == PROFILE
 
     def protocol_for(self, node: NodeId, protocol: str) -> str:
-        """Return the protocol for calls to a node.
+        """Return the protocol for calls to a node, by its name.
 
-        Raises `Refused` for FATE's while it is switched off.
+        Raises `Refused` for FATE's protocol while it is switched off.
         """
         if not self.speaks(node):
             return "bfia"
@@ -97,8 +97,9 @@ class FateSide:
         return PROTOCOL
 
     def sign(self, node: NodeId) -> Mapping[str, str]:
-        """Return the headers that sign a request of the standard to a node; none if it requires no
-        signature.
+        """Return the headers that sign a request of the standard to a node.
+
+        They are empty if the node requires no signature.
         """
         return self._signatures.sign(node, "")
 
@@ -113,10 +114,11 @@ class FateSide:
         *,
         has_route: bool,
     ) -> bool:
-        """Return whether a node may send a channel message: only for its own jobs.
+        """Return whether a node may send a channel message, which it may for its own jobs only.
 
-        A message may arrive before its job (``takes_part`` is None). That is accepted only from
-        nodes with a route of their own that need not sign control requests.
+        ``takes_part``: whether it takes part in the message's job; None if no such job is known
+        here. A message may arrive before its job, which is accepted only from nodes that have a
+        route and need not sign control requests.
         """
         if takes_part is None:
             return has_route and not self._signatures.must_sign(node)
@@ -125,11 +127,10 @@ class FateSide:
     def signed(
         self, source_of: Callable[[Request], NodeId], limiters: Limiters
     ) -> Callable[[Request], Awaitable[None]]:
-        """Return the check that refuses requests of the standard without the signature required of
-        their node.
+        """Return the check that refuses requests of the standard without a required signature.
 
-        FATE's paths check that themselves; a node's transport sends channel messages, and signs
-        nothing.
+        FATE's own paths check signatures themselves. Channel messages have none: they come from a
+        node's transport, which has no key.
         """
 
         async def check(request: Request) -> None:
@@ -188,14 +189,18 @@ class FateSide:
         return [Mounted(router, max_body, envelope.Envelope) for router in routers]
 
     def _may_send(self, table: "PeerTable", node: NodeId) -> bool:
-        """Return whether a node may send requests; without a route, only as a signing site."""
+        """Return whether a node may send requests by FATE's protocol.
+
+        A node without an enabled route may, for a job under way, if it had a route or signs.
+        """
         if table.knows(node):
             return True
-        return table.takes_part(node) and (
-            table.had_route(node) or self._signatures.must_sign(node)
-        )
+        if not table.takes_part(node):
+            return False
+        return table.had_route(node) or self._signatures.must_sign(node)
 
     def _protocol_of(self, job_id: str) -> str:
+        """Return the protocol of a job here; of an unknown job, the standard's."""
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return "bfia"
@@ -221,9 +226,8 @@ class PeerTable:
     ) -> None:
         """Take the routes and the functions that look up jobs.
 
-        - ``vouched`` returns a node's public keys by the id of the signed job under way that names
-          it
-        - ``jobs_of_task`` returns the job here, if any, of a task
+        - ``vouched`` returns a node's public keys in the signed jobs under way, by the jobs' ids
+        - ``jobs_of_task`` returns the job here of a task; none for an unknown task
         - ``open_``: every node is known
         """
         self._this_node = this_node
@@ -239,11 +243,14 @@ class PeerTable:
         """
         if node == self._this_node.id:
             return False
-        return bool(self._open and node) or self._routes.table.knows(node)
+        if self._open and node:
+            return True
+        return self._routes.table.knows(node)
 
     def takes_part(self, node: str) -> bool:
-        """Return whether a node without an enabled route of its own takes part in a job under
-        way.
+        """Return whether a node without an enabled route takes part in a job under way.
+
+        Raises the error of a lookup that failed.
         """
         if self.knows(node) or node == self._this_node.id:
             return False
@@ -253,15 +260,11 @@ class PeerTable:
         return peer.admitted
 
     def accepts(self, node: str) -> bool:
-        """Return whether a node may send requests, if only the ones that its part of a job
-        needs.
-        """
+        """Return whether a node may send requests: all, or only those for its part of a job."""
         return self.knows(node) or self.takes_part(node)
 
     def had_route(self, node: str) -> bool:
-        """Return whether a node that takes part in a job under way has a disabled route, or had
-        one.
-        """
+        """Return whether a node that takes part in a job has a disabled route, or had a route."""
         peer = unknown_peer(node) or self.look(node)
         return node in self._routes.table.routes or peer.former is not None
 
@@ -271,25 +274,26 @@ class PeerTable:
         job_id: str,
         task_id: str,
     ) -> None:
-        """Raise `NotAllowed` if a key vouched for by one job signed a request about another one."""
+        """Raise `NotAllowed` if the key of a request is not in the signed job that it is about.
+
+        This applies to nodes that are known from signed jobs only. ``job_id`` and ``task_id``: of
+        the request; empty if it does not have one.
+        """
         if self.knows(node):
             return
         peer = unknown_peer(node)
         if peer is None or peer.former is not None:
             return
         jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
-        for job in jobs:
-            pins = [key_pin(public_key(key)) for key in peer.keys.get(job, ())]
-            if origin().key not in pins:
-                raise NotAllowed(requests.NO_ROUTE.format(node))
-        if not jobs:
+        is_vouched_for = bool(jobs) and all(_has_signed(peer, job) for job in jobs)
+        if not is_vouched_for:
             raise NotAllowed(requests.NO_ROUTE.format(node))
 
     def may_begin(self, node: str, *, asks: bool) -> bool:
-        """Return whether a new job may include a node: only with an enabled entry, if it submits
-        the job.
+        """Return whether a new job may include a node; ``asks``: the node submits the job.
 
-        A node that does not submit the job needs no entry.
+        A node that submits it needs an enabled entry of its own, any other node needs none. A
+        disabled entry excludes both.
         """
         entry = self._routes.table.routes.get(node)
         if entry is not None:
@@ -318,8 +322,9 @@ class PeerTable:
         return peer.route
 
     def entry(self, node: str) -> Route | None:
-        """Return a node's own entry, even a disabled one, or its former one until its jobs have
-        ended.
+        """Return a node's entry, even a disabled one; None without one.
+
+        A deleted entry counts until the node's jobs have ended.
         """
         entry = self._routes.table.routes.get(node)
         if entry is not None:
@@ -330,11 +335,10 @@ class PeerTable:
         return peer.former
 
     def proof(self, node: str) -> Route | None:
-        """Return the entry with the keys of a node's requests; None if it needs no proof, or may
-        send nothing.
+        """Return the entry with the keys that must sign a node's requests.
 
-        A node that only takes part in a job signs with the keys in the signed job. Without any, it
-        proves nothing.
+        A node that only takes part in a job signs with the keys in the signed job. None if the node
+        needs no proof, or may send nothing.
         """
         entry = self.entry(node)
         if entry is not None or self.knows(node):
@@ -353,9 +357,7 @@ class PeerTable:
         return route.keys
 
     def direct(self, node: str) -> Route | None:
-        """Return the route for calls to a node, even a disabled entry of its own; None without
-        any.
-        """
+        """Return the route for calls to a node, even a disabled entry; None without a route."""
         entry = self._routes.table.routes.get(node)
         if entry is not None and entry.via is None:
             return entry
@@ -406,8 +408,9 @@ class PeerTable:
         return route.channel
 
     def route_here(self, url: str | None) -> Route | None:
-        """Return the route to another gateway of this node, with the TLS files of an entry for this
-        node's id.
+        """Return the route to another gateway of this node; ``url``: None without such a gateway.
+
+        It has the TLS files of the entry for this node's id, if there is one.
         """
         if url is None:
             return None
@@ -416,6 +419,7 @@ class PeerTable:
         return replace(entry, url=url, via=None)
 
     def _resolved(self, node: str) -> Route | None:
+        """Return the route to a node, which may lead through another one; None without a route."""
         if node == self._this_node.id:  # without a route; a lookup would cost a query
             return None
         peer = unknown_peer(node)
@@ -425,6 +429,12 @@ class PeerTable:
             return self._routes.resolve(node)
         except UnknownNode:
             return None
+
+
+def _has_signed(peer: UnknownPeer, job_id: str) -> bool:
+    """Return whether the request under way is signed with a key that the peer has in a job."""
+    pins = [key_pin(public_key(key)) for key in peer.keys.get(job_id, ())]
+    return origin().key in pins
 
 
 class Sessions:
@@ -467,10 +477,13 @@ class Sessions:
 
         Raises `NotAllowed`, also for the session of another run.
         """
-        sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
+        if claim.token:
+            problem = "x-ptp-token is not a valid token of a run here"
+            sender = self._by_token(claim.token)
+        else:
+            problem = "x-ptp-token is missing"
+            sender = self._by_address(claim)
         if sender is None:
-            invalid = "x-ptp-token is not a valid token of a run here"
-            problem = invalid if claim.token else "x-ptp-token is missing"
             text = f"RUN_TOKEN_REQUIRED: {problem}: send the value of config.token"
             raise NotAllowed(text, reason="RUN_TOKEN_REQUIRED")
         local, run = sender
@@ -481,8 +494,9 @@ class Sessions:
         return Member(run.name, frozenset(local.spec.nodes))
 
     def own_session(self, claim: Claim) -> str:
-        """Return the session of the run that sent a request, whichever it claims; "" for no run
-        here.
+        """Return the session of the run that sent a request, which may claim another one.
+
+        It is empty if no run here sent the request.
         """
         if claim.token:
             sender = self._by_token(claim.token)
@@ -494,32 +508,35 @@ class Sessions:
         return self._session_of(local, run)
 
     def _by_address_anywhere(self, address: str) -> tuple[LocalJob, Run] | None:
+        """Return the run of any job whose container has an address; None without one."""
         if not address:
             return None
-        for job_id in self._store.local_jobs.unfinished():
-            local = self._store.local_jobs.find(job_id)
-            if local is None:
-                continue
-            for run in _uncollected_runs(local):
-                if self._address_of(run) == address:
-                    return local, run
+        for local, run in self._unfinished_runs():
+            if self._address_of(run) == address:
+                return local, run
         return None
 
+    def _unfinished_runs(self) -> Iterator[tuple[LocalJob, Run]]:
+        """Yield the uncollected runs of all unfinished jobs here."""
+        for job_id in self._store.local_jobs.unfinished():
+            local = self._store.local_jobs.find(job_id)
+            if local is not None:
+                for run in _uncollected_runs(local):
+                    yield local, run
+
     def _by_token(self, token: str) -> tuple[LocalJob, Run] | None:
+        """Return the uncollected run with a token; None for an invalid token."""
         token_id = self._tokens.id_of(token)
-        if token_id is None:
-            return None
-        ids = self._store.run_of_token(token_id)
+        ids = None if token_id is None else self._store.run_of_token(token_id)
         if ids is None:
             return None
         job_id, run_id = ids
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return None
-        for run in _uncollected_runs(local):
-            if run.run_id == run_id:
-                return local, run
-        return None
+        runs = {run.run_id: run for run in _uncollected_runs(local)}
+        run = runs.get(run_id)
+        return None if run is None else (local, run)
 
     def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
         """Return the run of the claimed session whose container has the address of the request."""
@@ -533,49 +550,47 @@ class Sessions:
         return None
 
     def _session_of(self, local: LocalJob, run: Run) -> str:
+        """Return the session of a run: the job's, or one for its task."""
         return session_of(local.id, run.task_id, self._per_task(local.spec))
 
     def is_open(self, session: str) -> bool | None:
-        """Return whether a session accepts messages; None for a session of no job here."""
+        """Return whether a session accepts messages; None if no job here has the session."""
         local = self._job_of(session)
         if local is None:
             return None
         return not local.closed
 
     def home_of(self, session: str) -> str | None:
-        """Return the gateway of this node that holds the session; None for a session of no job
-        here.
-        """
+        """Return the gateway of this node that has the session; None if no job here has it."""
         local = self._job_of(session)
         if local is None:
             return None
         return local.home
 
     def has_party(self, session: str, node: NodeId) -> bool | None:
-        """Return whether a node takes part in the job of a session; None for a session of no job
-        here.
-        """
+        """Return whether a node takes part in a session's job; None if no job here has it."""
         local = self._job_of(session)
         if local is None:
             return None
         return node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
-        """Return the job of a session, which is named after a job or, for some jobs, after a
-        task.
+        """Return the job of a session; None without one.
+
+        A session has the name of a job or, if the job has one session per task, of a task.
         """
         prefix = session_id("")
         if not session.startswith(prefix):
             return None
         name = session.removeprefix(prefix)
-        local_jobs = self._store.local_jobs
-        local = local_jobs.find(name)
-        if local is not None:
-            return local
-        job_id = self._store.local_job_of_task(name)
+        return self._store.local_jobs.find(name) or self._job_of_task(name)
+
+    def _job_of_task(self, task_id: str) -> LocalJob | None:
+        """Return the job of a task, if that job has one session per task; else None."""
+        job_id = self._store.local_job_of_task(task_id)
         if job_id is None:
             return None
-        local = local_jobs.find(job_id)
+        local = self._store.local_jobs.find(job_id)
         if local is None or not self._per_task(local.spec):
             return None
         return local

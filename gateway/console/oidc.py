@@ -1,8 +1,8 @@
 """Login at the institution's own OpenID provider: authorization code with PKCE.
 
-The browser's cookie holds one random secret while its user is at the provider. State, nonce and the
-code's verifier are derived from it: nothing of a login under way is stored, and a response is valid
-for that browser only.
+While the user is at the provider, the browser has a random secret in a cookie. State, nonce and the
+code's verifier are derived from that secret. So this node stores nothing of a login under way, and
+the provider's response is valid for this browser only.
 """
 
 import hmac
@@ -30,10 +30,19 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
 BACK = "/api/v1/session/oidc/callback"
-# Algorithms of signatures that only the provider can make: neither `none` nor one with the client's
-# secret.
-_ALGORITHMS = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)] + [
-    "EdDSA"
+# Algorithms of signatures that only the provider can make. So `none` is missing, as well as the
+# algorithms with the client's secret.
+_ALGORITHMS = [
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
 ]
 _LEEWAY = 60  # seconds by which the clocks may differ
 _TIMEOUT = 10.0  # seconds of a request to the provider
@@ -86,9 +95,12 @@ class Provider:
         return str(httpx.URL(metadata["authorization_endpoint"]).copy_merge_params(parameters))
 
     def person(self, secret: str, response: Mapping[str, str]) -> Person:
-        """Return the person who comes back with the provider's response. Raises `LoginRefused`."""
-        state = response.get("state", "").encode("utf-8", "replace")
-        if not secret or not hmac.compare_digest(state, _derive(secret, "state").encode()):
+        """Return the person who comes back with the provider's response.
+
+        ``secret``: from the browser's cookie; empty without one. Raises `LoginRefused`.
+        """
+        state = response.get("state", "")
+        if not secret or not _is_derived(state, secret, "state"):
             text = "the answer belongs to no login that this browser began, or it is too late"
             raise LoginRefused(text, reason="OIDC_STATE")
         if "code" not in response:
@@ -115,6 +127,7 @@ class Provider:
         return metadata
 
     def _check_metadata(self, metadata: Metadata) -> None:
+        """Raise `LoginRefused` for another issuer's metadata, and for endpoints without https."""
         issuer = self._settings.issuer
         name = str(metadata.get("issuer", "")).rstrip("/")
         if name != issuer:
@@ -141,12 +154,10 @@ class Provider:
             "code_verifier": _derive(secret, "verifier"),
         }
         auth = None
-        if self._secret:
-            methods = metadata.get("token_endpoint_auth_methods_supported")
-            if "client_secret_basic" in (methods or ["client_secret_basic"]):
-                auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))
-            else:
-                form["client_secret"] = self._secret
+        if self._secret and _accepts_basic(metadata):
+            auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))
+        elif self._secret:
+            form["client_secret"] = self._secret
         response = self._request("POST", metadata["token_endpoint"], data=form, auth=auth)
         tokens = _json_object(response)
         if response.status_code != 200 or "error" in tokens:
@@ -182,7 +193,7 @@ class Provider:
         return dict(claims)
 
     def _keys(self, metadata: Metadata) -> KeySet:
-        """Return the provider's keys, without those of unknown kinds (RFC 7517, 5)."""
+        """Return the provider's keys, except keys of unknown kinds (RFC 7517, 5)."""
         keys = []
         for key in self._get(metadata["jwks_uri"])["keys"]:
             with suppress(JoseError, LookupError, ValueError, TypeError):
@@ -208,6 +219,7 @@ class Provider:
         raise LoginRefused(text, reason="OIDC_NO_ROLE")
 
     def _get(self, url: str) -> dict[str, Any]:
+        """Return the JSON object at a URL. Raises `LoginRefused`."""
         response = self._request("GET", url)
         if response.status_code != 200:
             raise _unreachable(url, f"status {response.status_code}")
@@ -219,6 +231,7 @@ class Provider:
         url: str,
         **options: Any,
     ) -> httpx.Response:
+        """Send a request; ``options`` are passed to httpx. Raises `LoginRefused`."""
         try:
             with httpx.Client(
                 verify=self._verify,
@@ -241,22 +254,33 @@ def _json_object(response: httpx.Response) -> dict[str, Any]:
     return body
 
 
+def _accepts_basic(metadata: Metadata) -> bool:
+    """Return whether the client authenticates in a header, which is the default (RFC 8414, 2)."""
+    methods = metadata.get("token_endpoint_auth_methods_supported")
+    return not methods or "client_secret_basic" in methods
+
+
 def _unreachable(url: str, why: str) -> LoginRefused:
+    """Return the refusal of a login because of the provider's response."""
     return LoginRefused(f"{url} gives no usable answer: {why[:200]}", reason="OIDC_UNREACHABLE")
 
 
 def _derive(secret: str, purpose: str) -> str:
-    """Return the value for a purpose, such as the nonce, which nobody can tell without the
+    """Return the value for a purpose, such as the nonce; it cannot be computed without the
     secret.
     """
     value = hmac.digest(secret.encode(), purpose.encode(), "sha256")
     return urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
+def _is_derived(value: str, secret: str, purpose: str) -> bool:
+    """Return in constant time whether a value is the derived one."""
+    expected = _derive(secret, purpose).encode()
+    return hmac.compare_digest(value.encode("utf-8", "replace"), expected)
+
+
 def _claim_at(claims: Any, path: str) -> Any:
-    """Return a claim by its name, or by a path such as ``realm_access.roles``; None if it is
-    missing.
-    """
+    """Return a claim by its name, or by a path such as ``realm_access.roles``; None without it."""
     if isinstance(claims, Mapping) and path in claims:
         return claims[path]
     value = claims

@@ -90,8 +90,9 @@ class Sessions:
         )
 
     def begin(self, person: "Person") -> str:
-        """Return a new token for a person who logged in at the provider; it ends with the
-        cookie.
+        """Return a new token for a person who logged in at the provider.
+
+        It expires at the same time as the cookie.
         """
         now = self._clock()
         until = now + timedelta(seconds=_COOKIE_SECONDS)
@@ -126,7 +127,7 @@ router = paths.router
 
 @paths("GET", "/session", "Who asks, in which role, at which node", _SESSION)
 async def session(request: Request, sessions: _Sessions) -> Response:
-    """``user`` is empty where no token is needed."""
+    """``user`` is empty at a node that requires no tokens."""
     return _describe(request, sessions.node)
 
 
@@ -147,8 +148,9 @@ async def login(
 
 @paths("DELETE", "/session", "Forget the token in the browser's cookie", _ENDED)
 def logout(request: Request, sessions: _Sessions) -> Response:
-    """A login at an OpenID provider is revoked; ``provider``: where the browser is still logged
-    in.
+    """The token of a login at the OpenID provider is revoked.
+
+    ``provider``: its address, where the browser is still logged in; empty after another login.
     """
     is_by_provider = sessions.end(request.cookies.get(sessions.cookie, ""))
     issuer = ""
@@ -161,12 +163,15 @@ def logout(request: Request, sessions: _Sessions) -> Response:
 
 @paths("GET", "/session/ways", "How one can log in", _WAYS)
 async def ways(sessions: _Sessions) -> Response:
-    """``issuer``: the OpenID provider, where there is one."""
-    oidc = sessions.oidc
-    return Reply({"oidc": oidc is not None, "issuer": oidc.issuer if oidc else ""})
+    """``issuer``: the OpenID provider; empty without one."""
+    issuer = ""
+    if sessions.oidc is not None:
+        issuer = sessions.oidc.issuer
+    return Reply({"oidc": sessions.oidc is not None, "issuer": issuer})
 
 
 def _describe(request: Request, node: Node) -> Reply:
+    """Return the node, and the user of the request with the role."""
     return Reply(
         {
             "node": node.id,
@@ -190,8 +195,9 @@ class Logins:
         self._under_way = 0
 
     async def run(self, request: Request, step: Callable[[], Response]) -> Response:
-        """Return the response of a step of a login; for a refusal, the way back to the console with
-        the reason.
+        """Return the response of a step of a login.
+
+        A refusal sends the browser back to the console, which shows the reason.
         """
         self._under_way += 1
         try:
@@ -224,9 +230,7 @@ class Logins:
         return response
 
     def finish(self, request: Request) -> Response:
-        """Send a browser that comes back from the provider to the console, with a token in a
-        cookie.
-        """
+        """Send a browser that comes from the provider to the console, with a token in a cookie."""
         secret = request.cookies.get(self.cookie, "")
         person = self.provider.person(secret, request.query_params)
         response = RedirectResponse("/console/", 303, _AWAY)
@@ -257,8 +261,9 @@ async def back(request: Request, logins: _Logins) -> Response:
 
 
 class Files(StaticFiles):
-    """The console's files, with headers that restrict the pages; these ask ``/api/v1`` for
-    everything else.
+    """The console's files, with headers that restrict the pages.
+
+    The files contain no data: the pages read everything from ``/api/v1``.
     """
 
     def __init__(self) -> None:

@@ -206,7 +206,7 @@ class Connection(HttpToolsProtocol):
         """Write the rest of a response from a thread; abort the connection if that fails."""
         cycle = self.cycle
         assert cycle is not None and cycle.response_started
-        pause = 0.0  # the first look follows immediately: the buffer is usually empty by then
+        pause = 0.0  # the second look follows immediately: the buffer is usually empty then
         while self.transport.get_write_buffer_size():  # the head goes first
             await asyncio.sleep(pause)
             pause = _PAUSE

@@ -1,8 +1,8 @@
-"""The chain of the audit log: each line has a hash that covers the line before, and some lines are
-signed heads.
+"""The chain of the audit log.
 
-A head is a signed statement (`gateway.identity.statements`) with the number and the hash of the
-line before it.
+Each line has a hash that covers the hash of the line before, and so all earlier lines. Some lines
+are heads: signed statements (`gateway.identity.statements`) with the number and the hash of the
+line before.
 """
 
 import hashlib
@@ -63,9 +63,7 @@ class Verification:
     head: int | None = None  # the last line that is a head
     head_at: str = ""
     key: str = ""  # id of the key that has signed the head
-    after_head: int = (
-        0  # lines after the head: their hashes are right, but anyone can compute those
-    )
+    after_head: int = 0  # lines after the head, which no signature protects
     problems: list[str] = field(default_factory=list)
 
 
@@ -76,9 +74,11 @@ def verify_log(
 ) -> Verification:
     """Check that no lines of a log were changed, removed, added or moved.
 
-    ``keys``: the node's public keys. One of them must have signed the newest head. That head covers
-    earlier ones, whose keys may be unknown by now. Old lines may be missing, too, up to a head.
-    ``stored_head``: the newest head outside the log, which must be in it.
+    - ``keys``: the node's public keys; one of them must have signed the newest head. Earlier heads
+      are covered by that one, and their keys may be unknown now
+    - ``stored_head``: the newest head outside the log, which the log must contain; None without one
+
+    The oldest lines may be missing, up to a head.
     """
     check = _LogCheck(keys, stored_head)
     for line in lines:
@@ -112,11 +112,9 @@ class _LogCheck:
     def add(self, line: Line) -> None:
         """Check the next line."""
         number = line["id"]
-        stored = self._stored_head
-        if stored is not None and number == stored.line:
-            self._hash_at_stored_head = line["hash"]
         self._result.first = self._result.first or number
         self._result.lines += 1
+        self._compare_with_stored_head(line)
         if number <= self._last:
             self._report(f"line {number} comes after line {self._last}: it was added or moved")
             return
@@ -130,6 +128,11 @@ class _LogCheck:
         self._last = number
         self._last_hash = line["hash"] or ""
 
+    def _compare_with_stored_head(self, line: Line) -> None:
+        """Keep the hash of the line that the stored head signs, for `_check_end`."""
+        if self._stored_head is not None and line["id"] == self._stored_head.line:
+            self._hash_at_stored_head = line["hash"]
+
     def finish(self) -> Verification:
         """Return the result, after checking the log as a whole."""
         self._check_end()
@@ -140,11 +143,13 @@ class _LogCheck:
         self._result.problems.append(problem)
 
     def _check_gap(self, number: int, head: _LineHead | None) -> None:
-        """Report missing lines, except those before a first line that is a head."""
+        """Report missing lines between the previous one and this one.
+
+        Old lines may be missing before a head that is the first line.
+        """
         first_missing = self._last + 1
-        if number == first_missing:
-            return
-        if self._last == 0 and head is not None:
+        begins_with_head = self._last == 0 and head is not None
+        if number == first_missing or begins_with_head:
             return
         if number == first_missing + 1:
             self._report(f"line {first_missing} is missing")
@@ -152,8 +157,9 @@ class _LogCheck:
             self._report(f"lines {first_missing} to {number - 1} are missing")
 
     def _hash_before(self, number: int, head: _LineHead | None) -> str | None:
-        """Return the hash of the line before, which a head knows even if that is missing; None if
-        unknown.
+        """Return the hash of the line before; of a missing line, as a head has it.
+
+        None if the line is missing and this one is no head.
         """
         if number == self._last + 1:
             return self._last_hash
@@ -162,20 +168,24 @@ class _LogCheck:
         return str(head.hash)
 
     def _check_hash(self, line: Line, previous_hash: str | None) -> None:
+        """Report a line whose hash does not follow from its content and the line before."""
         number = line["id"]
         if line["hash"] is None:
-            self._result.before += 1
-            if self._result.before != self._result.lines:
-                self._report(
-                    f"line {number} has no hash: it was added, or an older version wrote it"
-                )
+            self._check_line_without_hash(number)
             return
-        if previous_hash is None or hash_of(line, previous_hash) == line["hash"]:
+        is_right = previous_hash is None or hash_of(line, previous_hash) == line["hash"]
+        if is_right:
             return
         if previous_hash:
             self._report(f"line {number} was changed, or line {self._last} and its hash")
         else:
             self._report(f"line {number} was changed")
+
+    def _check_line_without_hash(self, number: int) -> None:
+        """Count a line from before the chain began; report one that follows a line of the chain."""
+        self._result.before += 1
+        if self._result.before != self._result.lines:
+            self._report(f"line {number} has no hash: it was added, or an older version wrote it")
 
     def _take_head(self, number: int, head: _LineHead, previous_hash: str | None) -> None:
         """Make a line the newest head, and check that it signs the line before."""
@@ -194,11 +204,7 @@ class _LogCheck:
         """Report an empty log, or one that differs from the stored head."""
         stored = self._stored_head
         if stored is None:
-            if self._result.lines == 0:
-                self._report(
-                    "there are no lines: nothing was ever changed at this node, or the log was "
-                    "emptied"
-                )
+            self._check_not_empty()
             return
         if self._last < stored.line:
             self._report(
@@ -208,16 +214,22 @@ class _LogCheck:
         elif self._result.first <= stored.line and self._hash_at_stored_head != stored.hash:
             self._report(f"line {stored.line} is not the one that the node signed at {stored.at}")
 
+    def _check_not_empty(self) -> None:
+        if self._result.lines == 0:
+            self._report(
+                "there are no lines: nothing was ever changed at this node, or the log was emptied"
+            )
+
     def _check_newest_head(self) -> None:
         """Report a chain without a head, or with a newest head by an unknown key."""
         result = self._result
-        if result.head is None:
-            if result.lines > result.before:
-                self._report(
-                    "no line is a signed head: anyone who can write the log could have rewritten "
-                    "all of it"
-                )
-        elif not self._is_trusted:
+        has_chain = result.lines > result.before
+        if result.head is None and has_chain:
+            self._report(
+                "no line is a signed head: anyone who can write the log could have rewritten "
+                "all of it"
+            )
+        if result.head is not None and not self._is_trusted:
             self._report(
                 f"the newest head, line {result.head}, is signed with {result.key}, not a key of "
                 "the node"
@@ -225,8 +237,9 @@ class _LogCheck:
 
 
 def _head_in(line: Line, keys: Sequence[str]) -> _LineHead | None:
-    """Return the head in a line; None for other lines, and for heads with a wrong form or
-    signature.
+    """Return the head in a line.
+
+    None for any other line, and for a head whose form or signature is wrong.
     """
     if line["action"] != HEAD:
         return None

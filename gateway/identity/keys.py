@@ -1,6 +1,6 @@
-"""Key pairs that sign requests:
+"""The key pairs with which a node signs its requests, and invitations that contain them.
 
-Ed25519, ECDSA on P-256, RSA, SM2; named by the digest of the public key.
+Keys are of Ed25519, ECDSA on P-256, RSA or SM2. A pair's id is the digest of its public key.
 """
 
 import hashlib
@@ -89,8 +89,9 @@ class KeyPair:
         return encode_key(self.private.public_key())
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature in the form of RFC 9421: for ECDSA and SM2 the two numbers,
-        concatenated.
+        """Return the signature in the form of RFC 9421.
+
+        For ECDSA and SM2 this is the concatenation of the two numbers.
         """
         match self.private:
             case ed25519.Ed25519PrivateKey() | sm2.PrivateKey():
@@ -138,38 +139,39 @@ def _p256_signature_der(signature: bytes) -> bytes:
 def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
     """Return node, address and keys of another node's invitation.
 
-    Raises `Invalid` if it is none.
+    ``me``: this node's id. Raises `Invalid` for a body that is no invitation of another node.
     """
     invitation = {key: body.get(key) for key in ("node", "address", "keys")}
-    node, address, keys = invitation.values()
-    if node == me:
+    if invitation["node"] == me:
         rule = "must be another node's; this is your own: send it to the partner"
         raise Invalid([Problem("invitation", rule)])
-    if not isinstance(keys, list) or not keys:
-        raise _incomplete_invitation()
-    if not all(_is_single_word(text) for text in (node, address, *keys)):
-        raise _incomplete_invitation()
+    if not _is_complete(**invitation):
+        rule = "must be another node's, with node, address and keys"
+        raise Invalid([Problem("invitation", rule)])
     return invitation
 
 
-def _incomplete_invitation() -> Invalid:
-    rule = "must be another node's, with node, address and keys"
-    return Invalid([Problem("invitation", rule)])
+def _is_complete(node: Any, address: Any, keys: Any) -> bool:
+    """Return whether the values of an invitation have the right form."""
+    if not isinstance(keys, list) or not keys:
+        return False
+    return all(map(_is_single_word, (node, address, *keys)))
 
 
 def _is_single_word(text: Any) -> bool:
-    """Return whether a value is text without blanks, which could imitate other words in a
-    prompt.
+    """Return whether a value is text without blanks.
+
+    With blanks it could imitate further words in the question that a person answers.
     """
     return isinstance(text, str) and text.split() == [text]
 
 
 def six_words(*invitations: Mapping[str, Any]) -> str:
-    """Return six words for invitations (node, address, keys), to be compared by people at each
-    node.
+    """Return six words that people at two nodes compare, for their invitations in any order.
 
-    A word represents 16 bits. To find another invitation with the same words takes 2^48 tries of a
-    slow hash.
+    A word represents 16 bits. With a slow hash of 96 bits, an attacker between the nodes cannot
+    find an invitation with the same words: even with a table of his own invitations he needs 2^48
+    tries.
     """
     contents = []
     for invitation in invitations:
@@ -203,8 +205,8 @@ def _word(number: int) -> str:
 class Keyring:
     """The node's own key pairs in PEM files: the signing one and, during a rotation, the next one.
 
-    A running gateway notices a change of the files at its next request; while a changed one cannot
-    be used, the previous pair signs. Safe to use from several threads.
+    A running gateway reads a changed file at its next request. As long as that file cannot be used,
+    the previous pair signs. Thread-safe.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -217,9 +219,9 @@ class Keyring:
 
     @property
     def signing(self) -> KeyPair | None:
-        """The pair that signs; None: this node has none yet.
+        """The pair that signs; None if this node has none yet.
 
-        Raises `Invalid` if the first file is unusable.
+        Raises `Invalid` for an unusable file if no pair was read before.
         """
         current = stamp(str(self.files["signing"]))
         with self._lock:
@@ -234,8 +236,8 @@ class Keyring:
         except Invalid as error:
             if self._signing is None:
                 raise
-            # The stamp is not taken over: a change of the file's owner, which may be the remedy,
-            # does not change it.
+            # The stamp is not stored, so that the next request tries again: the remedy may be a
+            # change of the file's owner, which does not change the stamp.
             if current != self._logged:
                 self._logged = current
                 log.warning("changed key not usable, the one before signs", cause=error.message)
@@ -253,11 +255,10 @@ class Keyring:
         return pairs
 
     def make(self, algorithm: str) -> KeyPair:
-        """Generate and store a pair: the signing one if there is none, else the next one, replacing
-        another next.
+        """Generate and store a pair: the signing one if there is none yet, else the next one.
 
-        Files made by root are given to the owner of the state folder, for the gateway to read.
-        Raises `Invalid` for SM2 on a machine without it.
+        An existing next pair is replaced. Files made by root are given to the owner of the state
+        folder, for the gateway to read. Raises `Invalid` for SM2 on a machine without it.
         """
         use = "next" if self.files["signing"].exists() else "signing"
         try:
@@ -288,15 +289,17 @@ class Keyring:
         return True
 
     def _give_to_owner(self, path: Path) -> None:
-        """As root, give a file to the owner of the state folder; not a link, which that owner may
-        have put there.
+        """As root, give a file to the owner of the state folder.
+
+        Links are left alone: that owner could have made one to a file of another user.
         """
         if os.geteuid() != 0:
             return
         owner = self.folder.parent.stat()
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
-            if path == self.folder or os.fstat(descriptor).st_nlink == 1:
+            is_hard_link = path != self.folder and os.fstat(descriptor).st_nlink != 1
+            if not is_hard_link:
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
         finally:
             os.close(descriptor)
@@ -325,6 +328,7 @@ class Keyring:
 
 
 def _unusable(file: Path, rule: str) -> Invalid:
+    """Return the error of a key file that cannot be used."""
     return Invalid([Problem(str(file), rule)], reason="IDENTITY_UNUSABLE")
 
 
@@ -337,6 +341,7 @@ def _write_private_key(file: Path, pair: KeyPair) -> None:
 
 
 def _load_private_key(pem: bytes) -> Any:
+    """Return a private key; the cryptography library does not know SM2."""
     try:
         return load_pem_private_key(pem, None)
     except UnsupportedAlgorithm:

@@ -1,7 +1,7 @@
 """The images of providers: their signatures, and their inspection at registration.
 
-The admin names public keys per provider or registry. Signatures are cosign's: ECDSA, RSA or Ed25519
-over a text that names the digest of the image's manifest.
+The admin configures public keys per provider or registry. Signatures have cosign's form: ECDSA, RSA
+or Ed25519 over a text with the digest of the image's manifest.
 """
 
 import json
@@ -51,7 +51,7 @@ class Signer:
     keys: tuple[PublicKey, ...]
 
     def applies_to(self, provider: str, registries: Iterable[str]) -> bool:
-        """Return whether it has to sign the images of a provider from any of these registries."""
+        """Return whether these keys must sign a provider's images from one of these registries."""
         if not fnmatchcase(provider, self.provider):
             return False
         return any(fnmatchcase(registry, self.registry) for registry in registries)
@@ -82,11 +82,10 @@ class SignaturePolicy:
         facts = engine.image_facts(image)
         if (facts.digest, signer) in self._checked:
             return facts.digest
-        flaws = [
-            _flaw(signature, signer.keys)
-            for signature in find_signatures(image, facts.repo_digests)
-        ]
-        if all(flaws):  # one signature without a flaw ("") is enough
+        signatures = find_signatures(image, facts.repo_digests)
+        flaws = [_flaw(signature, signer.keys) for signature in signatures]
+        has_valid_signature = not all(flaws)  # one without a flaw ("") is enough
+        if not has_valid_signature:
             causes = "; ".join(dict.fromkeys(flaws))
             raise SignatureInvalid(
                 f"no signature of {image} counts for provider {provider}: {causes}"
@@ -107,9 +106,9 @@ class SignaturePolicy:
 
 
 def load_signers(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
-    """Read the keys that a configuration names.
+    """Read the keys of a configuration's rules.
 
-    Raises `Invalid` with every file that holds no public key.
+    Raises `Invalid` with a problem for each file that cannot be read or contains no public key.
     """
     signers = []
     problems: list[Problem] = []
@@ -127,31 +126,39 @@ def _load_keys(
     path: str,
     problems: list[Problem],
 ) -> tuple[PublicKey, ...]:
-    """Read public keys; a problem is added for each file that holds none."""
+    """Read the public keys of one rule.
+
+    ``path``: of the keys in the configuration. For each unusable file a problem is added to
+    ``problems``.
+    """
     keys = []
     for index, file in enumerate(files):
         try:
             keys.append(_load_key(file))
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            cause = error.strerror if isinstance(error, OSError) else str(error)
-            rule = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({cause})"
+        except ValueError as error:
+            rule = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({error})"
             problems.append(Problem(f"{path}[{index}]", rule, str(file)))
     return tuple(keys)
 
 
 def _load_key(file: Path) -> PublicKey:
-    """Read a public key. Raises `OSError`, `ValueError` and `UnsupportedAlgorithm`."""
-    key = load_pem_public_key(read_bounded(file, MIB))
+    """Read a public key. Raises `ValueError` with the cause."""
+    try:
+        key = load_pem_public_key(read_bounded(file, MIB))
+    except OSError as error:
+        raise ValueError(error.strerror) from error
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from error
     if not isinstance(key, (ec.EllipticCurvePublicKey, RSAPublicKey, Ed25519PublicKey)):
         raise ValueError(f"it is a key of another kind, {type(key).__name__}")
     return key
 
 
 def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
-    """Return why a signature does not count; empty if it does.
+    """Return why a signature does not count; empty if it counts.
 
-    The texts continue "no signature of … counts for provider …: " and speak of one of the
-    signatures.
+    The texts continue the sentence "no signature of … counts for provider …: ", where "one" is this
+    signature.
     """
     try:
         signature = b64decode(image_signature.signature, validate=True)
@@ -160,13 +167,20 @@ def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
     payload = image_signature.payload
     if not any(_is_signed_with(key, signature, payload) for key in keys):
         return "one was made with another key, or over something else"
-    try:
-        signed_digest = json.loads(payload)["critical"]["image"]["docker-manifest-digest"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    signed_digest = _digest_in(payload)
+    if signed_digest is None:
         return "one signs a text that names no image"
     if signed_digest != image_signature.digest:
         return f"one is for another image, {str(signed_digest)[:_MAX_DIGEST]}"
     return ""
+
+
+def _digest_in(payload: bytes) -> object:
+    """Return the digest of the image in a signed text; None for a text of another form."""
+    try:
+        return json.loads(payload)["critical"]["image"]["docker-manifest-digest"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _is_signed_with(
@@ -174,6 +188,7 @@ def _is_signed_with(
     signature: bytes,
     payload: bytes,
 ) -> bool:
+    """Return whether a key has made a signature of a text."""
     try:
         match key:
             case RSAPublicKey():
@@ -227,11 +242,12 @@ class Images:
         seconds: float,
         check_signature: SignatureCheck = accept_unsigned,
     ) -> None:
-        """``engine_at`` returns the engine for `Provider.place`, None for one that the admin has
-        not allowed.
+        """Take the engines and the limits of inspections.
 
-        ``seconds`` limits the pulling of all images of one registration, if the engine's settings
-        allow pulling.
+        - ``engine_at`` returns the engine for `Provider.place`; None if the admin has not allowed
+          it
+        - ``seconds`` limits the pulling of all images of one registration, if the engine's settings
+          allow pulling
         """
         self._engine_at = engine_at
         self._check_signature = check_signature
@@ -245,7 +261,8 @@ class Images:
     ) -> tuple[InspectedImage, ...]:
         """Inspect each image of a provider, pulling it if the engine's settings allow that.
 
-        Raises nothing.
+        ``place``: see `Provider.place`. An image that cannot be inspected has a `reason`; this
+        function raises no error.
         """
         deadline = time.monotonic() + self._seconds
         try:
@@ -263,6 +280,8 @@ class Images:
         provider: str,
         deadline: float,
     ) -> InspectedImage:
+        """Inspect an image; ``deadline``: monotonic time at which pulling is given up."""
+
         def check_deadline(progress: str) -> None:
             if time.monotonic() >= deadline:
                 raise _PullTimeout(f"{image} was not pulled within {self._seconds:g} s; {progress}")
@@ -278,6 +297,7 @@ class Images:
 
 
 def _all_failed(images: Iterable[str], reason: str, message: str) -> tuple[InspectedImage, ...]:
+    """Return the result for images that cannot be inspected for a common reason."""
     return tuple(InspectedImage(image, reason=reason, message=message) for image in images)
 
 

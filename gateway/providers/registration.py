@@ -42,8 +42,9 @@ class Requester:
 
 
 def requester_of(name: str, role: str) -> Requester:
-    """Return the requester for a name and role of the operators' guard; without a role, an admin of
-    this machine.
+    """Return the requester with a name and role of the operators' guard.
+
+    An empty role is that of a user of this machine, who is an admin.
     """
     return Requester(name or "operator", role in ("", "admin"))
 
@@ -100,11 +101,13 @@ class Providers:
         strict: bool = False,
         single: bool = False,
     ) -> Written:
-        """Register a provider, or one component with its image, from a body or its JSON text.
+        """Register a provider, or one component with its image.
 
-        ``single``: a body that may be either is one component. With ``strict`` an image that cannot
-        be inspected refuses the registration. Raises `Invalid` with every problem, `NotAllowed`
-        (NOT_OWNER).
+        - ``body``: the request's body, as JSON text or parsed
+        - ``strict``: refuse the registration if an image cannot be inspected
+        - ``single``: a body that may be a provider or a component is a component
+
+        Raises `Invalid` with every problem, and `NotAllowed` (NOT_OWNER).
         """
         provider, single = self._read(body, single)
         owner = self.registry.repository.owner(provider.name)
@@ -114,6 +117,7 @@ class Providers:
         strict = strict or self._require_image
         _check_images(images, strict=strict, single=single)
         provider = self._with_storage_warnings(pin_images(provider, images))
+        # Another requester may have registered the name during the inspection.
         owner = self.registry.repository.claim(provider.name, by.as_owner)
         _check_owner(provider.name, owner, by)
         if single:
@@ -214,7 +218,7 @@ class Providers:
 
     @contextmanager
     def _changing(self, key: str, by: Requester) -> Iterator[Provider]:
-        """Give a provider that the requester may change. Raises `NotFound`, `NotAllowed`."""
+        """Yield a provider that the requester may change. Raises `NotFound`, `NotAllowed`."""
         try:
             provider = self.registry.get(key)
             _check_owner(provider.name, self.owner(provider.name), by)
@@ -229,11 +233,10 @@ class Providers:
         return self.registry.repository.owner(name) or ""
 
     def give(self, name: str, owner: str) -> str | None:
-        """Make a vendor, by the name of its tokens, the owner of a provider's name; return the
-        former owner.
+        """Make a vendor the owner of a provider's name, and return the former owner.
 
-        An empty owner means the node's admins. Raises `NotFound` for a name that was never
-        registered.
+        ``owner``: the name of the vendor's tokens; empty: the node's admins. Raises `NotFound` for
+        a name that was never registered.
         """
         former = self.registry.repository.owner(name)
         if former is None:
@@ -294,6 +297,7 @@ def _check_images(
 
 
 def _image_problems(images: Iterable[InspectedImage], path: str) -> Iterator[Problem]:
+    """Yield a problem for each image; ``path``: of the image in the request's body."""
     for image in images:
         rule = f"must be an image that can be inspected ({_cause(image)})"
         yield Problem(path, rule, image.image)
@@ -311,6 +315,7 @@ def _check_digests(images: Sequence[InspectedImage]) -> None:
 
 
 def _cause(image: InspectedImage) -> str:
+    """Return why an image cannot be inspected, or has no digest."""
     if image.reason:
         return f"{image.reason}: {image.message}"
     return "NO_DIGEST: the engine cannot tell this image from another with the same name"
