@@ -169,9 +169,8 @@ def _is_single_word(text: Any) -> bool:
 def six_words(*invitations: Mapping[str, Any]) -> str:
     """Return six words that people at two nodes compare, for their invitations in any order.
 
-    A word represents 16 bits. With a slow hash of 96 bits, an attacker between the nodes cannot
-    find an invitation with the same words: even with a table of his own invitations he needs 2^48
-    tries.
+    A word represents 16 bits. An attacker between the nodes who looks for a pair of invitations
+    with the same words needs 2^48 tries of a slow hash.
     """
     contents = []
     for invitation in invitations:
