@@ -60,7 +60,7 @@ class Deliveries:
         """Begin another response to a repeated pop.
 
         Return the delivery, which is not retained while the response is in progress; None if the
-        pop is no repeat.
+        pop is a new one.
         """
         delivery = self._by_pop.get((reader, topic, pop_id))
         if delivery is None:

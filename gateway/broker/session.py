@@ -184,7 +184,7 @@ class Session:
             if repeated is not None:
                 return repeated.stored
         self._drop(self._deliveries.retained(reader, topic))
-        stored = self._remove_unread(topic, sources, run)
+        stored = self._take_oldest(topic, sources, run)
         if stored is None:
             return None
         delivery = Delivery(stored, reader, pop_id, responses=1)
@@ -193,7 +193,7 @@ class Session:
             self._record(Kind.TAKEN, _taken_head(delivery))
         return stored
 
-    def _remove_unread(
+    def _take_oldest(
         self,
         topic: str,
         sources: Collection[str] | None,

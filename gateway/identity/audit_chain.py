@@ -159,7 +159,7 @@ class _LogCheck:
     def _hash_before(self, number: int, head: _LineHead | None) -> str | None:
         """Return the hash of the line before; of a missing line, as a head has it.
 
-        None if the line is missing and this one is no head.
+        None if the line is missing and this one is not a head.
         """
         if number == self._last + 1:
             return self._last_hash

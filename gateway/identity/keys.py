@@ -139,7 +139,7 @@ def _p256_signature_der(signature: bytes) -> bytes:
 def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
     """Return node, address and keys of another node's invitation.
 
-    ``me``: this node's id. Raises `Invalid` for a body that is no invitation of another node.
+    ``me``: this node's id. Raises `Invalid` for any other body.
     """
     invitation = {key: body.get(key) for key in ("node", "address", "keys")}
     if invitation["node"] == me:

@@ -2,7 +2,7 @@
 
 import json
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -43,7 +43,7 @@ _FORMS = {
     type(None): "null",
 }
 # Marks of an entry in a path, by the type of the setting.
-_ENTRY_MARKS = {list: "[]", dict: ".<name>"}
+_ENTRY_MARKS: Mapping[Any, str] = {list: "[]", dict: ".<name>"}
 
 _Row = tuple[str, ...]
 
