@@ -477,13 +477,10 @@ class Sessions:
 
         Raises `NotAllowed`, also for the session of another run.
         """
-        if claim.token:
-            problem = "x-ptp-token is not a valid token of a run here"
-            sender = self._by_token(claim.token)
-        else:
-            problem = "x-ptp-token is missing"
-            sender = self._by_address(claim)
+        sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
         if sender is None:
+            invalid = "x-ptp-token is not a valid token of a run here"
+            problem = invalid if claim.token else "x-ptp-token is missing"
             text = f"RUN_TOKEN_REQUIRED: {problem}: send the value of config.token"
             raise NotAllowed(text, reason="RUN_TOKEN_REQUIRED")
         local, run = sender
