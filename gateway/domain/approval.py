@@ -197,7 +197,10 @@ def _judge_piece(
 
 
 def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
-    """Yield the number of each rule without effect, the cause, and the remedy."""
+    """Yield the number of each rule without effect, the cause, and the remedy.
+
+    A rule has none if an earlier one covers it, or if only rejections count where it applies.
+    """
     for number, rule in enumerate(policy.rules):
         covering = _covering_rule(policy, number)
         if covering is not None:
@@ -308,7 +311,10 @@ def _conclude(
 
 
 def awaits_person(local: LocalJob) -> bool:
-    """Return whether a person has still to decide on the job at this node."""
+    """Return whether a person has still to decide on the job at this node.
+
+    A job whose decision is open because of its images awaits no person.
+    """
     is_agreed = local.preparation is not None and local.preparation.agreed
     return expires_at(local) is not None and not is_agreed
 
@@ -426,7 +432,10 @@ def record_creation(
     at: datetime,
     by: str,
 ) -> LocalJob:
-    """Return an audited job as created; any other job, and one that has ended, stays as it is."""
+    """Return an audited job as created. Any other job, and one that has ended, stays as it is.
+
+    The creation counts as a contact of the scheduling node, which ``by`` names.
+    """
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
     local = replace(local, audit=replace(local.audit, created=True), last_contact=at)
@@ -514,7 +523,10 @@ def _expire_pull(
 
 
 def audit_status(local: LocalJob) -> AuditStatus:
-    """Return the state of the audit; a job without a decision of its own counts as approved."""
+    """Return the state of the audit; a job without a decision of its own counts as approved.
+
+    A job that ended undecided, or approved and never created, has the state TERMINATED.
+    """
     decision = JobStatus.READY
     if local.approval is not None:
         decision = local.approval.decision
@@ -616,7 +628,10 @@ def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def awaited_only_images(local: LocalJob) -> bool:
-    """Return whether the job waits, or has waited, for its images and for no person."""
+    """Return whether the job waits, or has waited, for its images and for no person.
+
+    False for a job without images to pull.
+    """
     if local.preparation is None or not local.preparation.agreed:
         return False
     return local.approval is None or not local.approval.by

@@ -50,7 +50,7 @@ class Grant:
         return self.revoked_at is None and not is_expired
 
     def state(self, now: datetime) -> str:
-        """Return the state at a time: in force, expired, or revoked."""
+        """Return the state at a time, for people: in force, expired, or revoked."""
         if self.revoked_at is not None:
             return "revoked"
         if self.holds(now):
@@ -124,7 +124,10 @@ def without_grant(
 
 
 def _refusal(grant: Grant | None, now: datetime) -> str:
-    """Return why a node may not use a dataset; empty if it may."""
+    """Return why a node may not use a dataset; empty if it may.
+
+    ``grant`` is the node's last grant of the dataset, None if it never had one.
+    """
     if grant is None:
         return "was never granted it"
     if grant.revoked_at is not None:

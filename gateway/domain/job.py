@@ -183,7 +183,7 @@ class Task:
     lineage: Lineage | None = None
 
     def has(self, task_id: str) -> bool:
-        """Return whether the id is the task's, now or in an earlier attempt."""
+        """Return whether the id is the task's, of the present attempt or of an earlier one."""
         if task_id == self.task_id:
             return True
         return any(attempt.task_id == task_id for attempt in self.attempts)

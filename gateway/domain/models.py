@@ -315,7 +315,7 @@ def saves(local: LocalJob, ending: Ending | None) -> bool:
 
 
 def _has_succeeded_here(dag: Dag, runs: Sequence[Run]) -> bool:
-    """Return whether the latest run of each task and party succeeded, among them the last tasks."""
+    """Return whether all latest runs succeeded, and the last tasks of the flow are among them."""
     latest = {(run.task_name, run.party.label): run for run in runs}
     if any(run.status is not RunStatus.SUCCESS for run in latest.values()):
         return False

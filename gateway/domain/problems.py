@@ -144,7 +144,10 @@ def job_problems_in(message: str, node: str) -> Iterator[Problem]:
 
 
 def _begins_problem(text: str) -> bool:
-    """Return whether a text begins with a path in a job's body, as a problem does."""
+    """Return whether a text begins with a path in a job's body, as a problem does.
+
+    A path has no blanks and ends with a colon.
+    """
     path, separator, _ = text.partition(_BEFORE_RULE)
     return separator != "" and path.startswith(_JOB_PATHS) and " " not in path
 

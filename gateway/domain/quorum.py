@@ -24,7 +24,10 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 
 def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
-    """Return whether the job may run without these nodes, all of them together."""
+    """Return whether the job may run without these nodes, all of them together.
+
+    It may not without its initiator, a required party, or the least number of any role.
+    """
     excluded = frozenset(nodes)
     if spec.initiator in excluded:
         return False
@@ -37,7 +40,7 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
 
 
 def _has_enough(spec: JobSpec, role: str, excluded: frozenset[NodeId]) -> bool:
-    """Return whether a role has enough parties without the excluded nodes."""
+    """Return whether a role has enough parties at nodes that are not excluded."""
     parties = [party for party in spec.parties if party.role == role]
     remaining = [party for party in parties if party.node not in excluded]
     return len(remaining) >= _least(spec, role, parties)
@@ -244,7 +247,10 @@ def _latest_call(node: NodeJob) -> Call:
 
 
 def _state(node: NodeJob, call: Call) -> tuple[str, str, str]:
-    """Return state, reason and message of a node by its latest call and its approval."""
+    """Return state, reason and message of a node by its latest call and its approval.
+
+    In this order: a refusal, the exclusion of the node, a call without a response, its approval.
+    """
     consent = node.consent
     is_rejected = consent is not None and consent.status is JobStatus.REJECTED
     if is_rejected or call.state is CallState.REFUSED:

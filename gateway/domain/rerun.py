@@ -43,7 +43,11 @@ def difference(
     task: str,
     parties: Iterable[Party],
 ) -> str:
-    """Describe the first difference of a task in two jobs, at these parties; empty for none."""
+    """Describe the first difference of a task in two jobs, at these parties; empty for none.
+
+    Compared are the job's parties, the task's component, inputs and outputs, and the parameters and
+    datasets of ``parties``.
+    """
     if old.parties != new.parties:
         return f"the roles differ: {_roles(new)} instead of {_roles(old)}"
     old_task = old.dag.get(task)
@@ -498,7 +502,10 @@ class _Change:
 
 
 def _changes(spec: JobSpec, changes: Mapping[str, Any]) -> Iterator[_Change | Problem]:
-    """Yield each entry of a request to change parameters, or the problem of an unreadable one."""
+    """Yield each entry of a request to change parameters, or the problem of an unreadable one.
+
+    ``changes`` has the form of ``task_params``, with a single index as the key of a party.
+    """
     roles = {party.role for party in spec.parties}
     for role, entry in changes.items():
         path = f"parameters.{role}"

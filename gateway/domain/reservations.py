@@ -259,7 +259,7 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
 
 
 def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
-    """Return the first node that was busy and said why; None if there is none."""
+    """Return the first node that was busy, or did not respond, with a message; None for none."""
     for node in nodes:
         call = node.reservation.apply
         if call.message and _waits(call):

@@ -53,7 +53,10 @@ class Amounts:
         disk: float | None = None,
         gpu: float | None = None,
     ) -> Self:
-        """Return amounts from cores, bytes and devices, rounded up; None (no limit) counts as 0."""
+        """Return amounts from cores, bytes and devices, rounded up.
+
+        None counts as 0: there is no limit, and nothing is reserved.
+        """
         return cls(
             math.ceil((cpu or 0) * CORE),
             math.ceil(memory or 0),
@@ -245,7 +248,7 @@ class Defaults:
     roles: "Mapping[str, Defaults] | None" = None
 
     def for_role(self, role: str) -> "tuple[Defaults, str]":
-        """Return the defaults of a role, and their name for people."""
+        """Return the defaults of a role, with their name for people."""
         if self.roles and role in self.roles:
             return self.roles[role], f"site default for {role}"
         return self, "site default"

@@ -101,7 +101,10 @@ def _task_decisions(
     limits: TaskLimits,
     timing: Timing,
 ) -> Iterator[Due[TimeOut | TryAgain]]:
-    """Yield the next attempt of a task after a failed one, or the time-out of the present one."""
+    """Yield the next attempt of a task after a failed one, or the time-out of the present one.
+
+    A task without a time limit that has not failed has neither.
+    """
     if task.failed_at is not None:
         earliest = task.failed_at + timedelta(seconds=limits.retry_delay)
         yield from _after_failed_attempt(task, earliest, timing)
@@ -264,7 +267,7 @@ def _open_nodes(task: Task) -> str:
 
 
 def job_timed_out(job: Job, at: datetime) -> Ending:
-    """Return the ending of a job that took longer than its time limit."""
+    """Return the ending of a job that took longer than its time limit, with its open tasks."""
     tasks = job.tasks.values()
     open_tasks = [task.name for task in tasks if task.status is not TaskStatus.SUCCESS]
     limit = job.spec.settings.time_limits.job_timeout or 0.0
@@ -345,7 +348,10 @@ def stop(
     at: datetime,
     message: str,
 ) -> Job:
-    """Stop a task and all that needs its output, unless it has ended or is stopping already."""
+    """Stop a task and all tasks that need its output, directly or not.
+
+    A task that has ended, is being stopped, or whose job ends stays as it is.
+    """
     root = job.tasks[name]
     if job.ending is not None or root.ending is not None or ended(TASK, root.status):
         return job

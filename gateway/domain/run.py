@@ -164,7 +164,10 @@ class Run:
 
     @property
     def done_with(self) -> bool:
-        """Whether nothing is left to do: it has ended, and that is reported and cleaned up."""
+        """Whether nothing is left to do: it has ended, and that is reported and cleaned up.
+
+        A state that is still being reported counts as left to do.
+        """
         is_reported = self.reporting.status is TASK_OF_RUN[self.status]
         return self.over and self.collect.state is CallState.OK and is_reported
 
@@ -308,7 +311,10 @@ class LocalJob:
         role: str = "",
         index: int | None = None,
     ) -> tuple[Run, ...]:
-        """Return the runs of a task's attempt, optionally of one role or index only."""
+        """Return the runs of a task's attempt, optionally of one role or index only.
+
+        ``task_id`` is the id of the attempt. Empty for an attempt that is not known here.
+        """
         runs = [run for run in self.runs if run.task_id == task_id]
         if role:
             runs = [run for run in runs if run.party.role == role]

@@ -110,7 +110,10 @@ def _awaits_stop(node: NodeJob) -> bool:
 
 
 def _of_pending(job: Job) -> Waiting:
-    """Return the reason for a job that some node has not accepted yet, or has not approved."""
+    """Return the reason for a job that some node has not accepted yet, or has not approved.
+
+    A missing acceptance comes first.
+    """
     uncreated = [node for node in job.active if not node.create.completed]
     if uncreated:
         since = _first_sent(node.create for node in uncreated) or job.created_at
@@ -219,7 +222,7 @@ def _calls_under_way(job: Job, node: NodeJob) -> list[Call]:
 
 
 def _open_parts_at(job: Job, node: NodeId) -> list[NodeTask]:
-    """Return the node's parts of tasks that have not ended."""
+    """Return the node's parts of tasks that have not ended there."""
     parts = [task.nodes.get(node) for task in job.tasks.values()]
     return [part for part in parts if part is not None and not ended(TASK, part.status)]
 
@@ -457,7 +460,10 @@ def _of_ready_local(local: LocalJob) -> Waiting:
 
 
 def _of_running_local(local: LocalJob) -> Waiting:
-    """Return the reason for a running job: its runs here, or the next task of this node."""
+    """Return the reason for a running job: its runs here, or the next task of this node.
+
+    The time counts from the creation of the oldest run that is not over.
+    """
     runs = [run for run in local.runs if not run.over]
     if not runs:
         return _of_idle_local(local)
@@ -564,7 +570,10 @@ def _earliest(dues: Iterable[Due[object]], subject: str) -> dict[str, datetime]:
 
 
 def _with_next_check(waiting: Waiting | None, due: datetime | None) -> Waiting | None:
-    """Return a reason with its next check: its own if it has one, else ``due``."""
+    """Return a reason with its next check: its own if it has one, otherwise ``due``.
+
+    None for None: the subject does not wait.
+    """
     if waiting is None or waiting.next_check is not None:
         return waiting
     return replace(waiting, next_check=due)

@@ -94,7 +94,10 @@ def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
 
 
 def _of_run(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the next steps of a run with its container: launch, inspect, stop or clean up."""
+    """Yield the next steps of a run with its container: launch, inspect, stop or clean up.
+
+    A launch without an end is due again after ``launch_deadline`` seconds.
+    """
     match run.status:
         case RunStatus.WAITING:
             yield Due(NOW, Launch(run.run_id))
@@ -230,7 +233,10 @@ def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
 
 
 def _may_close(local: LocalJob) -> bool:
-    """Return whether the job has ended here and none of its runs keeps anything."""
+    """Return whether the job has ended here and none of its runs keeps anything.
+
+    False once it is closed.
+    """
     if not ended(JOB, local.status) or local.closed:
         return False
     return not any(_is_in_use(local, run) for run in local.runs)

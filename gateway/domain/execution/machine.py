@@ -199,7 +199,10 @@ def apply(
     event: messages.Event,
     timing: RunTiming = RunTiming(),
 ) -> LocalJob:
-    """Return the job after the event. A late or repeated event changes only the timeline."""
+    """Return the job after the event. A late or repeated event changes only the timeline.
+
+    ``timing`` has the pauses before failed actions are due again.
+    """
     match event:
         case messages.StopRequested():
             return endings.stop(local, event)
@@ -355,7 +358,10 @@ def _finished_call(
 
 
 def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Return the job with the consequences of the end of an action; most actions have none."""
+    """Return the job with the consequences of the end of an action; most actions have none.
+
+    A failed action has consequences only as a last inquiry, or by the warnings that it brought.
+    """
 
     def warn(run: Run) -> Run:
         return runs.with_warnings(run, event.warnings)
@@ -376,7 +382,10 @@ def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
 
 
 def _after_inquiry(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Keep the models of the job once its ending is known, or the last inquiry has failed."""
+    """Keep the models of the job once its ending is known, or the last inquiry has failed.
+
+    After the last inquiry the ending stays as it was inferred here.
+    """
     inquiry = local.inquiry
     is_last_try = inquiry is not None and inquiry.tries >= endings.MAX_INQUIRIES
     if not event.final and not is_last_try:

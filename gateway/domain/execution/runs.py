@@ -120,7 +120,10 @@ def _note_move(
     run: Run,
     at: datetime | None,
 ) -> LocalJob:
-    """Write the new status of a run into the timeline, with its failure if it has one."""
+    """Write the new status of a run into the timeline, with its failure if it has one.
+
+    ``at`` is the time of the move; None for the time that the run itself has for it.
+    """
     moved_at = at or run.ended_at or run.launch.sent_at or run.created_at
     detail: dict[str, Any] = {}
     if run.failure is not None:
@@ -145,7 +148,11 @@ def apply(
     timing: RunTiming,
     job_id: str,
 ) -> Run:
-    """Return the run after an event; a late or repeated one changes nothing."""
+    """Return the run after an event; a late or repeated one changes nothing.
+
+    The same run is returned then, so that nothing has to be stored. ``job_id`` is named in
+    messages.
+    """
     match event:
         case messages.Launched():
             return _launched(run, event, timing, job_id)
@@ -655,7 +662,10 @@ def without_owner(run: Run, event: messages.OwnerLost) -> Run:
 
 
 def interrupted(run: Run) -> Run:
-    """Return the run for a restarted gateway: every call that was under way is repeated."""
+    """Return the run for a restarted gateway: every call that was under way is repeated.
+
+    Its container is inspected immediately, unless its exit is known.
+    """
     for path in ("launch", "stop", "collect", "seal", "reporting.call"):
         run = changed(run, path, Call.interrupted)
     if run.exit is not None:

@@ -205,7 +205,7 @@ def _without_denying_nodes(job: Job, at: datetime) -> Job:
 
 
 def _make_running_if_started(job: Job, at: datetime) -> Job:
-    """Return a READY job as RUNNING once every node has started it."""
+    """Return a READY job as RUNNING once every node has started it; any other job as it is."""
     is_started = all(node.start.state is CallState.OK for node in job.active)
     if job.status is not JobStatus.READY or not is_started:
         return job
@@ -215,7 +215,10 @@ def _make_running_if_started(job: Job, at: datetime) -> Job:
 
 
 def _make_ready_if_accepted(job: Job, at: datetime) -> Job:
-    """Return a PENDING job as READY, or ended, once every node has accepted it."""
+    """Return a PENDING job as READY, or ended, once every node has accepted it.
+
+    Any other job is returned as it is.
+    """
     is_accepted = all(_has_accepted(node) for node in job.active)
     if job.status is not JobStatus.PENDING or not is_accepted:
         return job
