@@ -268,7 +268,10 @@ class Admission:
                 )
 
     def _validate(self, draft: Draft) -> None:
-        """Check a job and complete its draft. Raises by `Draft.refuse`."""
+        """Check a job and complete its draft.
+
+        The steps refuse it by `Draft.refuse`: in a creation the first refusal raises.
+        """
         spec = draft.spec
         self._check_intake(draft)
         problems, _ = validation.check(spec)

@@ -66,7 +66,10 @@ class AdmissionReport:
         return replace(item, found=f"{item.found}, signed")
 
     def _data(self, draft: Draft) -> Iterator[Item]:
-        """Yield whether each of the job's own datasets can be read; hidden ones are left out."""
+        """Yield whether each of the job's own datasets can be read.
+
+        Left out are datasets that the job may not use: nothing further is reported about them.
+        """
         for node in draft.spec.dag.nodes:
             with suppress(GatewayError):  # an unregistered component was reported before
                 for run in self._planner.first_runs(draft.spec, node):
@@ -87,7 +90,10 @@ class AdmissionReport:
         return fine("data", f"readable, {size} bytes", about)
 
     def _reservation(self, draft: Draft) -> Iterator[Item]:
-        """Yield whether the job's resources are free now, unless a problem was reported."""
+        """Yield whether the job's resources are free now, unless a problem was reported.
+
+        Nothing is reserved.
+        """
         if any(item.check == "resources" for item in draft.items):
             return
         pool = draft.pool

@@ -363,7 +363,10 @@ class Applications:
     # -------------------------------------------------- notices and queries that are due
 
     def _advance(self, number: str) -> None:
-        """End an expired application, or make the call that is due in the partner's lane."""
+        """End an expired application, or make the call that is due in the partner's lane.
+
+        ``number`` is the application's number; one that was deleted is ignored.
+        """
         try:
             application = self.store.get(int(number))
         except NotFound:
@@ -445,7 +448,10 @@ class Applications:
     # -------------------------------------------------- changes of state
 
     def _apply_answer(self, application: Application, answer: PartnerAnswer) -> Application:
-        """Change an application of this node by its partner's answer. Raises `Conflict`."""
+        """Change an application of this node by its partner's answer. Raises `Conflict`.
+
+        An approval takes effect before it is stored.
+        """
         now = self._clock()
         if answer.status is TERMINATED:
             return self._end_by_partner(application)

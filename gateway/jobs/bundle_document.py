@@ -105,7 +105,10 @@ def _run_finding(
     statement: Statement,
     approved_here: Mapping[str, str],
 ) -> Finding:
-    """Compare the image of a run with those approved by the signer and by this node."""
+    """Compare the image of a run with those approved by the signer and by this node.
+
+    An image that only this node approved, or with nothing to compare, is informative.
+    """
     component = run["component"]
     digest = run["digest"]
     signed = statement.images.get(component, "")

@@ -271,7 +271,10 @@ def broken_address_rules(url: str) -> set[str]:
 
 
 def _broken_ip_rule(family: int, socket_address: Any) -> str:
-    """Return the rule that an IP address breaks; empty if it breaks none."""
+    """Return the rule that an IP address breaks; empty if it breaks none.
+
+    A partner must not have this node send its requests to this machine itself.
+    """
     ip = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped

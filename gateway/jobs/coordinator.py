@@ -164,7 +164,10 @@ class Coordinator:
 
     @contextmanager
     def _name_job_in_errors(self, job_id: str) -> Iterator[None]:
-        """Put the job's id into an error if this node has a record of the job, or may get one."""
+        """Put the job's id into an error if this node has a record of the job, or may get one.
+
+        It may if another node did not respond: the job may exist there.
+        """
         try:
             yield
         except GatewayError as error:
@@ -815,7 +818,10 @@ def _ending_failure(job: Job) -> Failure | None:
 
 
 def _refusal(job: Job) -> str:
-    """Return the refusals of a job's nodes in one line, each with its node and reason."""
+    """Return the refusals of a job's nodes in one line, each with its node and reason.
+
+    Without any, the message of the failure that ended the job.
+    """
     failure = _ending_failure(job) or Failure("")
     refusals = [_refusal_text(refusal, failure.reason) for refusal in job.refusals]
     if refusals:

@@ -324,7 +324,10 @@ class Deleting:
         self._check_unused(job_id, self._existing(outputs))
 
     def _check_ended(self, job_id: str) -> None:
-        """Raise `Conflict` (JOB_NOT_ENDED) unless nothing is left to do about a job here."""
+        """Raise `Conflict` (JOB_NOT_ENDED) unless nothing is left to do about a job here.
+
+        The message names the nodes that have not acknowledged the stop.
+        """
         job = self._store.jobs.find(job_id)
         if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
             silent = ", ".join(

@@ -183,7 +183,10 @@ class Inheritance:
         return [f"inherited by job {heir}" for heir in local.heirs if self._needs(heir, address)]
 
     def _needs(self, job_id: str, address: Address) -> bool:
-        """Return whether a job has an inherited run with an output at an address."""
+        """Return whether a job has an inherited run with an output at an address.
+
+        A rejected job needs nothing.
+        """
         local = self._store.local_jobs.find(job_id)
         if local is None or local.status is JobStatus.REJECTED:
             return False

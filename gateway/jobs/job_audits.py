@@ -64,7 +64,10 @@ class JobAudits:
         new: LocalJob,
         audit: Audit,
     ) -> LocalJob:
-        """Return a job that is here already with an audit. Raises `Conflict` unless they fit."""
+        """Return a job that is here already with an audit.
+
+        Raises `Conflict` if it is another job, has another audit, or has ended.
+        """
         other_audit = existing.audit is not None and existing.audit.id != audit.id
         if other_audit or not approval.is_same(existing, new.spec):
             text = f"job {existing.id} is here already, with another body or another audit"

@@ -57,7 +57,10 @@ class Offers:
         self._clock = clock
 
     def datasets(self, partner: NodeId) -> list[Dataset]:
-        """Return the datasets that are published for a node or granted to it."""
+        """Return the datasets that are published for a node or granted to it.
+
+        Disabled ones are left out.
+        """
         now = self._clock()
         grants = self._sharing.grants.all(partner)
         granted = {grant.dataset for grant in grants if grant.holds(now)}

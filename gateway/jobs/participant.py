@@ -729,7 +729,10 @@ class _ChangedTasks:
 
 
 def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
-    """Return the tasks whose parameters change if a start names these offers as in force."""
+    """Return the tasks whose parameters change if a start names these offers as in force.
+
+    ``holding`` are the ids of these offers.
+    """
     added: set[str] = set()
     dropped: set[str] = set()
     for offer in local.offered:

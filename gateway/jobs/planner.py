@@ -146,7 +146,10 @@ class TaskPlanner:
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
     def _storage_mismatches(self, spec: JobSpec, plans: Plans) -> Iterator[Problem]:
-        """Yield the tasks whose component does not work with the storage of their data."""
+        """Yield the tasks whose component does not work with the storage of their data.
+
+        The storage of a task is that of its data, which may be the output of an earlier task.
+        """
         storage_of: dict[tuple[str, str], str] = {}
         for plan in flow_checks.in_flow_order(spec, plans):
             task = plan.task
@@ -443,7 +446,11 @@ class TaskPlanner:
         runs: Sequence[Run],
         hidden: Collection[str],
     ) -> _Inputs:
-        """Return the addresses of a task's inputs, and the problems with them."""
+        """Return the addresses of a task's inputs, and the problems with them.
+
+        Without a run of an upstream task in ``runs``, this party had no part in it: the input is
+        left out.
+        """
         inputs = _Inputs()
         if task.dataset and task.component.inputs and task.dataset_path not in hidden:
             self._add_dataset(inputs, task, task.dataset)

@@ -230,7 +230,10 @@ class Resources:
     # -------------------------------------------------- reservations left over
 
     def reconcile(self) -> None:
-        """Release reservations of jobs that have ended, or that their scheduler never started."""
+        """Release reservations of jobs that have ended, or that their scheduler never started.
+
+        Then wake the waiting jobs that may go on.
+        """
         now = self._clock()
         for claim, status in self._claims.with_states():
             if ended(status):

@@ -275,7 +275,10 @@ class Cleaner:
     # ---------------------------------------------------------------- containers
 
     def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield containers of collected runs; with ``orphans`` also containers of unknown runs."""
+        """Yield containers of collected runs; with ``orphans`` also containers of unknown runs.
+
+        A container whose logs are not saved yet stays.
+        """
         containers = {container.name: container for container in self._engine.list()}
         runs = queries.runs_named(self._store, containers)
         for name, container in sorted(containers.items()):
@@ -288,7 +291,7 @@ class Cleaner:
                 yield Item("container", name, run.job_id, 0, "its run is over and was collected")
 
     def _is_collected(self, job_id: str, run_name: str) -> bool:
-        """Return whether the logs of a container's run are saved, so that it can go."""
+        """Return whether the logs of a container's run are saved, so that it can be removed."""
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return False
@@ -483,7 +486,10 @@ def _skipping_failed_storage(job_id: str) -> Iterator[None]:
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:
-    """Return when a job ended here for good; None while something of it is still open."""
+    """Return when a job ended here for good; None while something of it is still open.
+
+    Open are the repeated stops of a job scheduled here, and the cleanup of a part in a job.
+    """
     if not ended(JOB, record.status) or record.ended_at is None:
         return None
     if _is_finished(record):

@@ -129,7 +129,10 @@ class RunEndings:
         return messages.Sealed(run.run_id, tuple(sealed), self._clock())
 
     def _warnings(self, local: LocalJob, run: Run) -> tuple[str, ...]:
-        """Return warnings about the outputs of a successful run, or the storage of a failed one."""
+        """Return warnings about the outputs of a successful run, or the storage of a failed one.
+
+        Empty if the failure names the storage already.
+        """
         if run.status is RunStatus.SUCCESS:
             return output_warnings(self._storage, local.spec, run)
         if run.failure is None or run.failure.reason.startswith("STORAGE_"):

@@ -140,7 +140,10 @@ class Scheduler(Shell[Job, Claimed]):
         return job
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
-        """Return the job after an event; remember whether the node pushes its reports."""
+        """Return the job after an event; remember whether the node pushes its reports.
+
+        New jobs at a node that pushes are polled rarely from the beginning.
+        """
         if isinstance(event, messages.TaskReported):
             if event.pushed:
                 self._pushing.add(event.node)
@@ -257,7 +260,11 @@ class Scheduler(Shell[Job, Claimed]):
         )
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
-        """Return the change for a request that its node refused."""
+        """Return the change for a request that its node refused.
+
+        Two reasons are not refusals of the job: a polled node does not know the task, or a node has
+        no role in a task that it was requested to start.
+        """
         now = self._clock()
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
             return self._change_by(messages.TaskUnknown(request, now, error.message))

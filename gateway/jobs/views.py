@@ -95,7 +95,10 @@ def _completed_tasks(reported: JobView, local: LocalJob) -> list[TaskView]:
 
 
 def _with_own_part(task: TaskView, local: LocalJob) -> TaskView:
-    """Return a task with this node's part, unless the scheduling node reports that itself."""
+    """Return a task with this node's part, unless the scheduling node reports that itself.
+
+    A failed task without a reported failure gets the failure of the runs here.
+    """
     own_part = _own_part(local, task.name)
     if own_part is None or local.node in task.nodes:
         return task
