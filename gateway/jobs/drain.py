@@ -114,7 +114,7 @@ class Drain:
     def _check(self, _: str) -> None:
         """Stop the jobs under way if ordered, and end the process once there are none.
 
-        Nothing happens if the order was replaced or called off in the meantime.
+        It does not end if the order was replaced or called off in the meantime.
         """
         order = self._order
         if order is None:
