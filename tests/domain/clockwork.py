@@ -67,12 +67,15 @@ class Clockwork:
         self._queue: list[tuple[float, int, Activity, OsProcess | None]] = []
 
     def time(self) -> datetime:
+        """Return the current virtual moment."""
         return at(self.now)
 
     def log(self, text: str) -> None:
+        """Write a line with the current second to the log."""
         self.log_lines.append(f"{self.now:9.3f} {text}")
 
     def log_text(self) -> str:
+        """Return the log for the message of a failed check."""
         return "\n".join(self.log_lines)
 
     def logged_at(self, text: str) -> list[float]:
@@ -84,6 +87,7 @@ class Clockwork:
         return self.random.choice((0.0, self.random.uniform(0.0, longest)))
 
     def chance(self, probability: float) -> bool:
+        """Draw True with a probability."""
         return self.random.random() < probability
 
     def spawn(
@@ -135,6 +139,7 @@ class Clockwork:
         self.spawn(activity, process, pause)
 
     def _dies_now(self, process: OsProcess) -> bool:
+        """Count a pause of a process and draw whether it dies at this one."""
         process.pauses += 1
         if process.pauses == process.dies_at:
             return True
@@ -163,6 +168,7 @@ class VersionedStore(Generic[Record]):
         self._check = check
 
     def load(self) -> tuple[Record, int]:
+        """Return the record and its version."""
         return self.record, self.version
 
     def save(self, record: Record, version: int) -> bool:
@@ -211,6 +217,7 @@ class SimulatedShell(Generic[Record]):
                 self.clockwork.spawn(self._wake_up(process, seconds), process, seconds - now)
 
     def _wake_up(self, process: OsProcess, seconds: float) -> Activity:
+        """Claim the due commands, unless another wake-up has replaced this one."""
         is_superseded = self._next_wakeup.get(process) != seconds
         if is_superseded:
             return
@@ -241,6 +248,7 @@ class SimulatedShell(Generic[Record]):
         return old, record, commands
 
     def _apply(self, record: Record, event: Any) -> Record:
+        """Return the record after an event."""
         raise NotImplementedError
 
     def _record(self, process: OsProcess, events: Iterable[Any]) -> Activity:

@@ -71,6 +71,7 @@ class ExecutionPlot:
     seed: int = 0
 
     def program(self, container: str) -> Program:
+        """Return the program of a container; one without an entry succeeds after 1 s."""
         return self.programs.get(container, Program())
 
 
@@ -82,6 +83,7 @@ class Container:
     exit: Exit | None = None
 
     def has_exited_with(self, *codes: int) -> bool:
+        """True if the container exited with one of these codes."""
         return self.exit is not None and self.exit.code in codes
 
 
@@ -144,6 +146,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
     # ------------------------------------------------------------ the process that executes
 
     def _begin_process(self) -> None:
+        """Begin a process; every one but the first records a restart."""
         self.lives += 1
         process = OsProcess(
             f"process {self.lives}",
@@ -161,11 +164,13 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         self.schedule_wakeups()
 
     def _replace_process(self, dead: OsProcess) -> None:
+        """Begin another process some seconds after a death."""
         self.processes.clear()
         delay = self.clockwork.random.uniform(1.0, 20.0)
         self.clockwork.call_later(delay, self._begin_process)
 
     def _apply(self, record: LocalJob, event: Any) -> LocalJob:
+        """Return the record after an event."""
         return machine.apply(record, event, self.timing)
 
     def _record(self, process: OsProcess, events: Iterable[Any]) -> Activity:
@@ -181,6 +186,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
                 self._note_report(event)
 
     def _note_report(self, report: messages.Reported) -> None:
+        """Remember a report that the process has recorded."""
         self.recorded_reports.setdefault(report.run, []).append(report.status)
 
     def _act(self, process: OsProcess, action: messages.Action) -> Activity:
@@ -228,10 +234,12 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         return self._handlers[type(action)](action)
 
     def _tell(self, action: messages.Tell) -> Events:
+        """Let the scheduling node hear of the state of a run."""
         self.told_statuses.setdefault(action.run, []).append(action.status)
         return [messages.Done(action, T0)]
 
     def _close(self, action: messages.Close) -> Events:
+        """Release everything of the job, which has no container any more."""
         self.closes += 1
         require(
             not self.containers, f"closed while the engine still holds {sorted(self.containers)}"
@@ -239,6 +247,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         return [messages.Done(action, T0)]
 
     def _launch(self, action: messages.Launch) -> Events:
+        """Create the container of a run, unless the engine has it or refuses it."""
         run = self._run_of(action.run)
         program = self.plot.program(run.name)
         if program.launch_failure:
@@ -256,6 +265,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         return [messages.Launched(run.run_id, T0, "sha256:0")]
 
     def _schedule_program(self, run: Run, program: Program) -> None:
+        """Have the container report, exit and vanish as its program says."""
         for seconds, status in program.reports:
             copies = self.clockwork.random.choice((1, 1, 2))
             for _ in range(copies):
@@ -308,6 +318,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         yield from self._record(process, set_moment(self._inspect(run), self.clockwork.time()))
 
     def _probe(self, action: messages.Probe) -> Events:
+        """Return the state of the container of a run."""
         return self._inspect(self._run_of(action.run))
 
     def _inspect(self, run: Run) -> Events:
@@ -320,6 +331,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         return [messages.Exited(run.run_id, container.exit, T0)]
 
     def _stop_run(self, action: messages.StopRun) -> Events:
+        """End the container of a run and return its state."""
         run = self._run_of(action.run)
         exit_code = self.clockwork.random.choice((0, KILLED_BY_SIGKILL, KILLED_BY_SIGTERM))
         self._exit(run, exit_code)
@@ -330,12 +342,14 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         return [*state, messages.Done(action, T0)]
 
     def _collect(self, action: messages.Collect) -> Events:
+        """Remove the container of an ended run."""
         run = self._run_of(action.run)
         require(run.over, f"{run.run_id} is collected while it is {run.status}")
         self.containers.pop(run.name, None)
         return [messages.Done(action, T0)]
 
     def _seal(self, action: messages.Seal) -> Events:
+        """Return the checksums of a successful run."""
         run = self._run_of(action.run)
         has_succeeded = run.status is RunStatus.SUCCESS
         require(has_succeeded, f"{run.run_id} is sealed while it is {run.status}")
@@ -354,11 +368,13 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         self._end_job_at(self.clockwork.now + self.clockwork.random.uniform(0.0, 2.0))
 
     def _end_job_at(self, seconds: float) -> None:
+        """Have the scheduling node end the job with the outcome of its runs."""
         succeeds = all(run.status is RunStatus.SUCCESS for run in self.local.runs)
         ending = Ending(Outcome.SUCCEEDED if succeeds else Outcome.FAILED, T0)
         self._request_stop_at(seconds, messages.StopRequested(T0, None, ending, "n1"))
 
     def _request_stop_at(self, seconds: float, stop: messages.StopRequested) -> None:
+        """Have the scheduling node request a stop at some second."""
         delay = max(seconds - self.clockwork.now, 0.0)
         self.clockwork.call_later(delay, self._request_stop, stop)
 
@@ -375,6 +391,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
     # ------------------------------------------------------------ rules that always hold
 
     def _check_move(self, old: LocalJob, new: LocalJob) -> None:
+        """Compare the record before and after a write."""
         check_status_move(JOB, "the job", old.status, new.status)
         for old_run, new_run in zip(old.runs, new.runs, strict=True):
             _check_run_move(old_run, new_run)
@@ -412,10 +429,12 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         )
 
     def _anything_may_fail(self) -> bool:
+        """True if the plot has any trouble with the engine or the process."""
         plot = self.plot
         return bool(plot.trouble_chance or plot.crash_chance or plot.dies_at is not None)
 
     def _check_repetitions(self) -> None:
+        """Check that no action except a probe was carried out twice."""
         repeated = [
             action
             for action, times in self.actions.items()
@@ -487,10 +506,12 @@ def reachable_in_one_write(status: RunStatus) -> set[RunStatus]:
 
 
 def _was_stopped(run: Run, failure: Failure) -> bool:
+    """True if the run was stopped."""
     return run.stop_at is not None
 
 
 def _reported_failure(run: Run, failure: Failure) -> bool:
+    """True if the container reported FAILED and did not exit with an error."""
     return run.reported is TaskStatus.FAILED and failure.exit_code in (None, 0)
 
 
@@ -501,14 +522,17 @@ CAUSES_IN_RUN: Mapping[str, Callable[[Run, Failure], bool]] = {
 
 
 def _vanished(container: Container) -> bool:
+    """True if a third party removes the container."""
     return container.program.vanishes_after is not None
 
 
 def _ended_without_outputs(container: Container) -> bool:
+    """True if the container exited with 0 and has not written an output."""
     return container.has_exited_with(0) and bool(container.program.missing_outputs)
 
 
 def _ran_out_of_memory(container: Container) -> bool:
+    """True if the engine killed the container for its memory."""
     return container.exit is not None and container.exit.oom_killed
 
 

@@ -130,13 +130,16 @@ class SimulatedNode:
         request: messages.Request,
         acceptance: Acceptance | None = None,
     ) -> Answer:
+        """Return an acceptance; ``acceptance`` has the conditions of a created job."""
         return [messages.Accepted(request, T0, acceptance)]
 
     def _refuse(self, request: messages.Request, reason: str) -> Answer:
+        """Return a refusal for a reason."""
         failure = Failure(reason, f"said {self.node}", self.node)
         return [messages.Refused(request, failure, T0)]
 
     def _create(self, request: messages.CreateAt) -> Answer:
+        """Take part in the job, unless the plot or a person refuses it."""
         self.create_requests += 1
         if self.node in self.plot.refuses_create:
             return self._refuse(request, "COMPONENT_UNKNOWN")
@@ -157,6 +160,7 @@ class SimulatedNode:
         return needs_approval and self.approved is None and not self.ended
 
     def _reserve(self, request: messages.ReserveAt) -> Answer:
+        """Reserve resources, unless the node is busy."""
         self.world.check_approvals()
         if self._is_busy():
             return self._refuse(request, "RESOURCES_BUSY")
@@ -164,15 +168,18 @@ class SimulatedNode:
         return self._accept(request)
 
     def _is_busy(self) -> bool:
+        """True if the plot has no room for the job now."""
         now = self.clockwork.now
         return any(node == self.node and begin <= now < end for node, begin, end in self.plot.busy)
 
     def _release(self, request: messages.ReleaseAt) -> Answer:
+        """Return the resources of a job that has not started."""
         require(not self.started, f"{self.node} has to release its resources of a running job")
         self.holds_resources = False
         return self._accept(request)
 
     def _start(self, request: messages.StartAt) -> Answer:
+        """Start the job, unless the plot refuses it."""
         self.world.check_approvals()
         self._check_reservations()
         self.started = True
@@ -190,6 +197,7 @@ class SimulatedNode:
             )
 
     def _stop(self, request: messages.StopAt) -> Answer:
+        """End the job and every container of it."""
         self.ended = True
         self.holds_resources = False
         for attempt in self.statuses:
@@ -234,6 +242,7 @@ class SimulatedNode:
     # ------------------------------------------------------------ tasks
 
     def _start_task(self, request: messages.StartTaskAt) -> Answer:
+        """Start an attempt of a task and return the answer."""
         task = request.task
         if (task, self.node) in self.plot.refuses_task:
             return self._refuse(request, "INPUT_MISSING")
@@ -266,6 +275,7 @@ class SimulatedNode:
         self.world.check_upstream(attempt.task, self.node)
 
     def _forget(self, attempt: Attempt) -> None:
+        """Lose the record of an attempt."""
         if self.ended:
             return
         self.clockwork.log(f"{self.node} forgets {attempt}")
@@ -273,6 +283,7 @@ class SimulatedNode:
         del self.statuses[attempt]
 
     def _poll(self, request: messages.PollTaskAt) -> Answer:
+        """Report the roles of an attempt; the answer says so if it is unknown."""
         attempt = Attempt(request.task, request.attempt)
         statuses = self.statuses.get(attempt)
         if statuses is None:
@@ -288,6 +299,7 @@ class SimulatedNode:
         *,
         pushed: bool = False,
     ) -> messages.TaskReported:
+        """Return a report of a role, with its failure if it has one."""
         return messages.TaskReported(
             self.world.task_id(attempt),
             self.node,
@@ -356,5 +368,6 @@ class SimulatedNode:
         self.clockwork.call_later(delay, self._kill, attempt)
 
     def _kill(self, attempt: Attempt) -> None:
+        """End the containers of an attempt now."""
         for role in self.statuses.get(attempt, ()):
             self._change_status(attempt, role, TaskStatus.FAILED, "STOPPED")

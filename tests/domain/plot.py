@@ -79,6 +79,7 @@ class Plot:
         node: NodeId,
         role: str,
     ) -> Fate:
+        """Return the fate of a role; one without an entry succeeds after 1 s."""
         return self.fates.get((task, node, role), Fate())
 
     def played_roles(self, task: str, node: NodeId) -> tuple[str, ...]:
@@ -95,6 +96,7 @@ class Plot:
         return self.played_roles(task, node)
 
     def _roles_at(self, node: NodeId) -> tuple[str, ...]:
+        """Return the roles of the node in the job."""
         return tuple(dict.fromkeys(party.role for party in self.spec.parties_at(node)))
 
     def job(self) -> Job:
@@ -104,6 +106,7 @@ class Plot:
         return Job(self.spec, JobStatus.PENDING, T0, nodes, tasks)
 
     def _task(self, name: str) -> Task:
+        """Return the record of a task that has not begun."""
         parts = {}
         for node in self.spec.nodes:
             roles = self.assumed_roles(name, node)

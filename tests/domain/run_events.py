@@ -54,6 +54,7 @@ def a_successful_run(**changes: Any) -> Run:
 
 
 def only_run(local: LocalJob) -> Run:
+    """Return the run of a job that has one."""
     [run] = local.runs
     return run
 
@@ -93,4 +94,5 @@ def request_stop(seconds: float = 1.0, *tasks: str) -> StopRequested:
 
 
 def engine_silent(seconds: float) -> EngineSilent:
+    """The engine does not answer for the run."""
     return EngineSilent(RUN_ID, at(seconds))

@@ -53,18 +53,20 @@ def begun_job(dag: str = "a -> b", **common: Any) -> Job:
     return play(job_with(dag, **common), AcceptAll(0))
 
 
-def running_job(dag: str = "a -> b; c", **statuses: Any) -> Job:
+def job_with_running_tasks(dag: str = "a -> b; c", **statuses: Any) -> Job:
     """Return a job whose tasks a and c run, unless they have another status."""
     all_statuses = {"a": RUNNING, "c": RUNNING} | statuses
     return a_job(dag, JobStatus.RUNNING, **all_statuses)
 
 
 def due_without_polls(job: Job, seconds: float) -> list[Any]:
+    """Return the commands except polls that are due at a moment."""
     commands = due_commands(job, seconds)
     return [command for command in commands if not isinstance(command, PollTaskAt)]
 
 
 def due_without_polls_at_each(job: Job, moments: Iterable[float]) -> dict[float, list[Any]]:
+    """Return the due commands except polls by moment (seconds)."""
     return {seconds: due_without_polls(job, seconds) for seconds in moments}
 
 

@@ -11,10 +11,12 @@ from tests.domain.script import GUEST_AND_TWO_HOSTS, ONE_GUEST
 
 
 def ready_job(**fields: Any) -> Job:
+    """Return a job that every node has accepted."""
     return a_job(status=JobStatus.READY, **fields)
 
 
 def running_job(dag: str = "a", **fields: Any) -> Job:
+    """Return a job that every node has started."""
     return a_job(dag, JobStatus.RUNNING, **fields)
 
 

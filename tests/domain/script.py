@@ -49,6 +49,7 @@ def play(record: Record, *steps: Step) -> Record:
 
 
 def _accept_all(job: Job, seconds: float) -> Job:
+    """Return the job after the claim and the acceptance of every due request."""
     job, requests = scheduling.step(job, at(seconds))
     responses = [accept(request, seconds) for request in requests]
     return play(job, *responses)
@@ -84,6 +85,7 @@ def accept(
     seconds: float,
     acceptance: Acceptance | None = None,
 ) -> Accepted:
+    """The node accepts a request; ``acceptance`` has its conditions."""
     return Accepted(request, at(seconds), acceptance)
 
 
@@ -92,6 +94,7 @@ def refuse(
     seconds: float,
     failure: Failure = REFUSAL,
 ) -> Refused:
+    """The node refuses a request."""
     return Refused(request, failure, at(seconds))
 
 

@@ -69,6 +69,7 @@ def _drawn_items(
     numbers: Sequence[int],
     winner: int,
 ) -> frozenset[Any]:
+    """Return the candidates with the winning number."""
     pairs = zip(candidates, numbers, strict=True)
     return frozenset(candidate for candidate, number in pairs if number == winner)
 
@@ -136,6 +137,7 @@ def plots(draw: st.DrawFn, *, calm: bool = False) -> Plot:
 
 
 def _random_fate(times: Random) -> Fate:
+    """Return a fate that succeeds within half a minute."""
     runs_after = times.choice((0.0, times.uniform(0.0, 1.0)))
     running_time = times.choice((0.0, times.uniform(0.0, 3.0), times.uniform(0.0, 30.0)))
     return Fate(runs_after, runs_after + running_time)
@@ -216,6 +218,7 @@ def task_stops(
 
 @st.composite
 def outages(draw: st.DrawFn, nodes: list[str]) -> Outage:
+    """Draw an outage, also one longer than the limit for silent nodes."""
     begins = draw(seconds(40.0))
     length = draw(st.sampled_from((3.0, 15.0, 40.0, 900.0)))
     node = draw(st.sampled_from(nodes))

@@ -23,6 +23,7 @@ UNKNOWN_FIELD = UnknownField("config.job_parms", "is not read", "an object", "jo
 
 
 def spec_of_nodes(*nodes: DagNode) -> JobSpec:
+    """Return a job whose flow has these components."""
     return a_spec(Dag(nodes))
 
 
@@ -49,4 +50,5 @@ def spec_with_old_job(old_job_id: str = "job-old", **common: Any) -> JobSpec:
 
 
 def roles_of_every_task(_task: DagNode) -> tuple[str, ...]:
+    """Return the roles that every component has."""
     return ("guest", "host", "arbiter")

@@ -59,10 +59,12 @@ def arrival(world: World, request: CreateAt | StopAt) -> float:
 
 
 def stop_arrival(world: World, node: str) -> float:
+    """Return the second at which the first stop of the job reached a node."""
     return arrival(world, StopAt(node))
 
 
 def end_seconds(job: Job) -> float:
+    """Return the second at which the job ended."""
     assert job.ended_at is not None
     return (job.ended_at - T0).total_seconds()
 

@@ -161,12 +161,12 @@ DUE: dict[str, DueCase] = {
         run=a_run(status=RunStatus.LAUNCHING, launch=sent(0)),
         due={0: []},
     ),
-    "newer news follow a report under way": DueCase(
+    "newer news follows a report under way": DueCase(
         run=RUNNING_RUN,
         steps=[0, report_run(TaskStatus.FAILED, 1)],
         due={1: [COLLECT, TELL_FAILED]},
     ),
-    "old news are reported meanwhile": DueCase(
+    "older news is reported while newer news waits": DueCase(
         run=RUNNING_RUN,
         steps=[0, report_run(TaskStatus.FAILED, 1), 1, Done(TELL_RUNNING, at(2))],
         due={2: []},
@@ -290,7 +290,7 @@ UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
 
 
 @pytest.mark.parametrize(("local", "events"), UNCHANGED.values(), ids=UNCHANGED)
-def test_late_and_foreign_news_change_nothing(local: LocalJob, events: Sequence[Event]):
+def test_late_and_foreign_news_changes_nothing(local: LocalJob, events: Sequence[Event]):
     for event in events:
         assert play(local, event) == local, event
 
@@ -557,7 +557,7 @@ TASKS = st.lists(
 
 @given(TASKS, st.data())
 @REPEATABLE
-def test_no_news_break_a_job_or_move_it_beside_the_tables(tasks, data):
+def test_no_news_breaks_a_job_or_moves_it_beside_the_tables(tasks, data):
     local = a_local_job(*(a_run(task) for task in tasks))
     now = 0.0
     for _ in range(data.draw(st.integers(1, 25))):

@@ -61,6 +61,7 @@ def apply(
 
 
 def apply_again(application: Application, seconds: float) -> Application:
+    """The same job applies again at a later second."""
     return replace(application, seconds=seconds)
 
 
@@ -83,14 +84,18 @@ def let_others_use(amounts: AmountsByEngine) -> Step:
 
 
 def lose_far_engine(ledger: Ledger) -> Ledger:
+    """The further engine stops answering."""
     return replace(ledger, away={FAR_ENGINE: SILENCE})
 
 
 def restore_far_engine(ledger: Ledger) -> Ledger:
+    """The further engine answers again."""
     return replace(ledger, away={})
 
 
 def end_job(job: str) -> Step:
+    """A job ends and returns its claim."""
+
     def change(ledger: Ledger) -> Ledger:
         return ledger.without(job)
 

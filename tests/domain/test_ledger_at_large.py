@@ -42,10 +42,12 @@ STEP_LENGTHS = (0.0, 0.1, 5.0, 700.0)
 
 
 def smallest(amounts: Amounts) -> int:
+    """Return the smallest of the amounts, which must never be negative."""
     return min(amounts.cpu, amounts.memory, amounts.disk, amounts.gpu)
 
 
 def launched_runs(local: LocalJob) -> list[Run]:
+    """Return the runs that borrow from the pool of their job."""
     return [run for run in local.runs if not run.over and run.status is not RunStatus.WAITING]
 
 
@@ -85,6 +87,7 @@ class RandomNode:
         )
 
     def step(self) -> None:
+        """Let some time pass and take a random step."""
         self.now += self.random.choice(STEP_LENGTHS)
         self.random.choice(self.steps)()
 
@@ -103,6 +106,7 @@ class RandomNode:
                 assert self.ledger.claims[local.id].state is ClaimState.HELD
 
     def check_ledger(self) -> None:
+        """Compare the sums of the claims with the remaining amounts of each engine."""
         claims = [claim.by_engine for claim in self.ledger.holders]
         claimed = sum(claims, AmountsByEngine())
         available = self.ledger.available
@@ -115,6 +119,7 @@ class RandomNode:
             assert available[engine] == (Amounts() if is_away else remaining)
 
     def check_job(self, local: LocalJob) -> None:
+        """Compare the sums of the runs with the remaining amounts of their job."""
         assert local.pool is not None
         runs = launched_runs(local)
         remaining = domain_run.remaining(local)
@@ -129,6 +134,7 @@ class RandomNode:
     # ------------------------------------------------------------ claims
 
     def add_job(self) -> None:
+        """Add a job with a random demand, unless the node has many."""
         if len(self.jobs) >= MOST_JOBS:
             return
         self.arrived_jobs += 1
@@ -140,6 +146,7 @@ class RandomNode:
         self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)
 
     def random_demand(self) -> Demand:
+        """Return a demand at one engine or both, which always fits."""
         choose = self.random.choice
         engines = choose(((MAIN_ENGINE,), (FAR_ENGINE,), (MAIN_ENGINE, FAR_ENGINE)))
         parts = []
@@ -159,6 +166,7 @@ class RandomNode:
         return self.random.choice(jobs) if jobs else None
 
     def claim(self, local: LocalJob) -> Claim:
+        """Return the application of a job for the whole of its pool."""
         assert local.pool is not None
         moment = at(self.now)
         priority = self.random.choice((0, 0, 5))
@@ -182,6 +190,7 @@ class RandomNode:
         return is_held
 
     def apply_for_job(self) -> None:
+        """Have a job apply, whether it holds its claim or not."""
         local = self.random_job(JobStatus.READY, JobStatus.RUNNING)
         if local is None:
             return
@@ -202,6 +211,7 @@ class RandomNode:
             assert self.ledger.ignored == before.ignored + (not is_held)
 
     def lose_or_restore_engine(self) -> None:
+        """Have the further engine stop answering, or answer again."""
         if self.ledger.away:
             self.ledger = replace(self.ledger, away={})
         else:
@@ -211,9 +221,11 @@ class RandomNode:
     # ------------------------------------------------------------ jobs and their runs
 
     def update(self, job_id: str, event: messages.Event) -> None:
+        """Record an event of a job."""
         self.jobs[job_id] = replace(machine.apply(self.jobs[job_id], event), notes=())
 
     def start_job(self) -> None:
+        """Start a job with one to three tasks if it gets its claim."""
         local = self.random_job(JobStatus.READY)
         if local is None or not self.apply(local):
             return
@@ -227,6 +239,7 @@ class RandomNode:
         task: str,
         attempt: int,
     ) -> Run:
+        """Return a run at one of the engines of its job."""
         part = self.random.choice(self.demands[local.id].parts)
         limits = {
             "cpu": part.per_task.cpu / 1000,
@@ -259,6 +272,7 @@ class RandomNode:
                 self.update(local.id, messages.Done(action, at(self.now), final=succeeds))
 
     def launch_result(self, action: messages.Launch) -> messages.Event:
+        """Return the result of a launch, which fails sometimes."""
         if self.random.random() < SUCCESS_RATE:
             return messages.Launched(action.run, at(self.now))
         return messages.LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
@@ -282,6 +296,7 @@ class RandomNode:
             self.update(local.id, event)
 
     def stop_job(self) -> None:
+        """Stop a job in any state; seldom, so that most jobs end by themselves."""
         if self.random.random() >= 0.3:
             return
         local = self.random_job(*JobStatus)
@@ -302,10 +317,12 @@ class RandomNode:
             self.jobs[local.id] = replace(local, runs=(*local.runs, run))
 
     def restart(self) -> None:
+        """Restart the process, which interrupts the actions of every job."""
         for job_id in self.jobs:
             self.update(job_id, messages.Restarted(at(self.now)))
 
     def close_job(self) -> None:
+        """Close an ended job and return its claim."""
         local = self.random_job(JobStatus.FINISHED, JobStatus.REJECTED)
         if local is None or messages.Close() not in machine.plan(local, at(self.now)):
             return

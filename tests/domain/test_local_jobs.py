@@ -221,6 +221,7 @@ def test_a_stop_without_an_outcome_leaves_the_outcome_to_the_runs(
 def stop_with(
     outcome: Outcome, failure: Failure | None = None, seconds: float = 2
 ) -> StopRequested:
+    """The scheduling node stops the job with an outcome."""
     return StopRequested(at(seconds), None, Ending(outcome, at(seconds), failure), "n2")
 
 

@@ -197,7 +197,7 @@ def job_with_rare_polls(roles: Roles) -> Job:
     return play(running_job(roles=roles), *polls)
 
 
-def test_news_of_a_node_make_its_polls_frequent_again():
+def test_news_of_a_node_makes_its_polls_frequent_again():
     job = play(job_with_rare_polls(GUEST_AND_TWO_HOSTS), report_task(RUNNING, seconds=40))
 
     assert POLL_2 in due_commands(job, 40.1)

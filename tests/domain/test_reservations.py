@@ -58,11 +58,13 @@ class BusyNode:
         cores: int,
         now: float,
     ) -> bool:
+        """Apply for cores; return whether the job holds them."""
         claim = Claim(job, Amounts.of(cores), ClaimState.WAITING, at(now), at(now))
         self.ledger, is_held = resource_queue.apply(self.ledger, claim, at(now), QUEUE_RULES)
         return is_held
 
     def end_small_jobs(self, now: float) -> None:
+        """Return the cores of the small jobs that have ended."""
         ended = [job for job, end in self.ends.items() if end <= now]
         for job in ended:
             self.ledger = self.ledger.without(job)
@@ -78,6 +80,7 @@ class BusyNode:
                 self.ledger = self.ledger.without(job)
 
     def has_room_for(self, job: str, now: float) -> bool:
+        """True if a waiting job would get its cores now."""
         return job in resource_queue.admissible(self.ledger, at(now), QUEUE_RULES)
 
     def answer(self, request: Request, now: float) -> Accepted | Refused:
@@ -161,6 +164,7 @@ def test_missed_responses_while_the_other_node_has_room_are_a_silence():
 
 
 def started_tasks(job: Job) -> set[str]:
+    """Return the tasks whose start is due."""
     return {request.task for request in due_commands(job) if isinstance(request, StartTaskAt)}
 
 

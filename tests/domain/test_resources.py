@@ -408,6 +408,7 @@ def are_independent(
     first: str,
     second: str,
 ) -> bool:
+    """True if neither task depends on the other."""
     return second not in upstream_tasks(dag, first) and first not in upstream_tasks(dag, second)
 
 

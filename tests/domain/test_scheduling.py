@@ -336,7 +336,7 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
 
 
 @pytest.mark.parametrize(("job", "events"), UNCHANGED.values(), ids=UNCHANGED)
-def test_late_and_foreign_news_change_nothing_but_the_timeline(job: Job, events: Sequence[Event]):
+def test_late_and_foreign_news_changes_nothing_but_the_timeline(job: Job, events: Sequence[Event]):
     for event in events:
         assert play(job, event) == job, event
 
@@ -383,7 +383,7 @@ def events(
 
 @given(plots(calm=True), st.data())
 @REPEATABLE
-def test_no_news_break_a_job_or_move_it_beside_the_tables(plot, data):
+def test_no_news_breaks_a_job_or_moves_it_beside_the_tables(plot, data):
     job = plot.job()
     now = 0.0
     for _ in range(data.draw(st.integers(1, 25))):

@@ -36,10 +36,12 @@ SUPERVISED_JOB = a_local_job(spec=a_spec("a", {"guest": ("n9",), "host": ("n1",)
 
 
 def lose_query(seconds: float, message: str = "cannot connect") -> Done:
+    """A query of the scheduling node has no response."""
     return Done(QUERY, at(seconds), final=False, message=message)
 
 
 def restart_and_lose_query(seconds: float) -> list[Event | float]:
+    """The process restarts, and its query has no response."""
     return [Restarted(at(seconds)), seconds, lose_query(seconds + 1, "no")]
 
 

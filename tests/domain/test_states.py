@@ -59,6 +59,7 @@ FINAL_STATES = {"FINISHED", "REJECTED", "SUCCESS", "FAILED"}
 
 
 def mix_id(mix: Sequence[TaskStatus]) -> str:
+    """Return the readable id of a mix."""
     return "+".join(mix) or "no task"
 
 

@@ -78,6 +78,7 @@ def time_in_race(
     task: str,
     seed: int,
 ) -> float:
+    """Return a random second between the first and the last start of a task."""
     first, last = times_of_starts(plot, task)
     return Random(seed).uniform(first - MARGIN, last + MARGIN)
 

@@ -33,7 +33,7 @@ from tests.domain.running_jobs import (
     both_report,
     due_without_polls,
     job_with,
-    running_job,
+    job_with_running_tasks,
 )
 from tests.domain.script import ONE_GUEST, AcceptAll, accept, play, refuse, report_task
 from tests.domain.strategies import REPEATABLE, plots
@@ -52,7 +52,7 @@ def task_statuses(job: Job) -> dict[str, TaskStatus]:
 
 # ---------------------------------------------------------------- repeated stops
 
-A_STOPPED = play(running_job(), STOP_TASK_A)
+A_STOPPED = play(job_with_running_tasks(), STOP_TASK_A)
 ALL_STOPPED = play(A_STOPPED, STOP_TASK_C)
 ENDED_BY_STOPS = play(
     ALL_STOPPED,
@@ -65,7 +65,7 @@ ENDED_BY_STOPS = play(
 )
 
 IGNORED_STOPS = {
-    "a task that succeeded": (running_job(a=SUCCESS, b=RUNNING), STOP_TASK_A),
+    "a task that succeeded": (job_with_running_tasks(a=SUCCESS, b=RUNNING), STOP_TASK_A),
     "a stopped task": (A_STOPPED, STOP_TASK_A),
     "a task after a stopped one": (A_STOPPED, TaskStopRequested("b", "n2", at(9))),
     "a task of an ending job": (ALL_STOPPED, STOP_TASK_A),
@@ -87,7 +87,7 @@ def test_a_job_whose_tasks_were_all_stopped_ends_as_stopped():
 
 
 def test_a_stop_of_an_upstream_task_leaves_an_earlier_stop_downstream():
-    b_stopped = play(running_job(), TaskStopRequested("b", "n2", at(1)))
+    b_stopped = play(job_with_running_tasks(), TaskStopRequested("b", "n2", at(1)))
 
     job = play(b_stopped, TaskStopRequested("a", "n2", at(5)))
 
@@ -112,7 +112,7 @@ def amendment_ids(job: Job) -> list[str]:
     return [amendment.id for amendment in job.amendments]
 
 
-B_AMENDED = play(running_job(), agree_on_parameters("one", "b", 0))
+B_AMENDED = play(job_with_running_tasks(), agree_on_parameters("one", "b", 0))
 
 
 def test_new_parameters_of_a_task_that_has_not_begun_hold():
@@ -125,7 +125,7 @@ def test_new_parameters_of_a_task_that_has_not_begun_hold():
     [
         (B_AMENDED, agree_on_parameters("two", "b", 0)),
         (B_AMENDED, agree_on_parameters("two", "a", 1)),
-        (play(running_job(), STOP_JOB), agree_on_parameters("one", "b", 0)),
+        (play(job_with_running_tasks(), STOP_JOB), agree_on_parameters("one", "b", 0)),
     ],
     ids=["others came first", "the task has begun", "the job was stopped"],
 )
@@ -171,7 +171,7 @@ def test_a_stopped_task_without_any_node_fails_because_of_its_stop():
 
 def test_an_unanswered_stop_of_a_task_is_repeated_for_a_while():
     proxy_page = Failure("NO_ENVELOPE", "<html>")
-    job = play(running_job(), STOP_TASK_A, 1, accept(STOP_A2, 1))
+    job = play(job_with_running_tasks(), STOP_TASK_A, 1, accept(STOP_A2, 1))
     now = 1.0
     stops = 1
     job = play(job, refuse(STOP_A1, now, proxy_page))

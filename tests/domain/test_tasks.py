@@ -37,8 +37,8 @@ from tests.domain.running_jobs import (
     both_report,
     due_without_polls_at_each,
     job_with,
+    job_with_running_tasks,
     report_second_attempt,
-    running_job,
 )
 from tests.domain.script import (
     AcceptAll,
@@ -79,8 +79,8 @@ DELAYED_RETRY_BESIDE_C = begun_job("a; c", auto_retries=1, auto_retry_delay=99)
 TIMEOUT_AND_RETRY = begun_job(task_timeout=5, auto_retries=1)
 TIMEOUT_OF_ONLY_TASK = begun_job("a", auto_retries=1, task_timeout=5)
 TOLERANT = job_with("a; d", tolerable_tasks=["a"])
-TWO_BRANCHES = running_job("a -> b; c -> d")
-HALF_DONE = running_job(a={"n1": SUCCESS, "n2": RUNNING})
+TWO_BRANCHES = job_with_running_tasks("a -> b; c -> d")
+HALF_DONE = job_with_running_tasks(a={"n1": SUCCESS, "n2": RUNNING})
 CREATED_JOB = a_job("a -> b; c", JobStatus.READY)
 C_RUNS = a_job("a; c", JobStatus.RUNNING, c=RUNNING)
 
@@ -264,7 +264,7 @@ CASES: dict[str, TaskCase] = {
     ),
     # ---- a task is stopped
     "a stop without a response is repeated": TaskCase(
-        job=running_job(),
+        job=job_with_running_tasks(),
         steps=[STOP_TASK_A, 1],
         due={
             1: [],
@@ -274,7 +274,7 @@ CASES: dict[str, TaskCase] = {
         status=RUNNING,
     ),
     "a task that has not begun is stopped": TaskCase(
-        job=running_job(a=READY),
+        job=job_with_running_tasks(a=READY),
         steps=[STOP_TASK_A],
         due={1: [], 10_000: []},
         status=READY,
@@ -316,7 +316,7 @@ CASES: dict[str, TaskCase] = {
         status=FAILED,
     ),
     "stopped after it began at one node": TaskCase(
-        job=running_job(a={"n1": RUNNING}),
+        job=job_with_running_tasks(a={"n1": RUNNING}),
         steps=[STOP_TASK_A],
         due={1: [STOP_A1]},
         status=FAILED,
@@ -328,13 +328,13 @@ CASES: dict[str, TaskCase] = {
         status=FAILED,
     ),
     "a stop is refused": TaskCase(
-        job=running_job(),
+        job=job_with_running_tasks(),
         steps=[STOP_TASK_A, 1, refuse(STOP_A1, 2), accept(STOP_A2, 2)],
         due={500: []},
         status=RUNNING,
     ),
     "it fails during the stop": TaskCase(
-        job=running_job(),
+        job=job_with_running_tasks(),
         steps=[STOP_TASK_A, report_task(FAILED, "n1", failure=BROKE)],
         due={1: [STOP_A1, STOP_A2]},
         status=FAILED,
@@ -366,7 +366,7 @@ CASES: dict[str, TaskCase] = {
         reason="STOPPED",
     ),
     "a party stops its part": TaskCase(
-        job=running_job(),
+        job=job_with_running_tasks(),
         steps=[report_task(FAILED, failure=CANCELED_AT_N2)],
         due={1: [X1, X2]},
         status=FAILED,
@@ -523,7 +523,7 @@ LATE_NEWS = {
 
 
 @pytest.mark.parametrize("event", LATE_NEWS.values(), ids=LATE_NEWS)
-def test_news_of_an_earlier_attempt_are_noted_and_ignored(event):
+def test_news_of_an_earlier_attempt_is_noted_and_ignored(event):
     job = play(SECOND_ATTEMPT_BEGINS, event)
 
     assert job.tasks == SECOND_ATTEMPT_BEGINS.tasks

@@ -37,7 +37,7 @@ PREDICTION = {
 }
 
 
-def job_with(**common: Any) -> JobSpec:
+def spec_with(**common: Any) -> JobSpec:
     """Return a job with these common settings."""
     return a_spec(FLOW, job_params={"common": common})
 
@@ -50,6 +50,7 @@ def training_run(status: RunStatus = RunStatus.SUCCESS, **changes: Any) -> Run:
 
 
 def sealed_run(**changes: Any) -> Run:
+    """Return a run of the task ``trees`` with a sealed model."""
     return training_run(files=FILES, seal=OK, **changes)
 
 
@@ -58,6 +59,7 @@ def local_job(
     spec: JobSpec | None = None,
     **changes: Any,
 ) -> LocalJob:
+    """Return a local job of the flow above, or of another one."""
     return replace(a_local_job(*job_runs), spec=spec or a_spec(FLOW), **changes)
 
 
@@ -73,9 +75,9 @@ def seals(local: LocalJob) -> list[Any]:
     ("spec", "expected"),
     [
         (a_spec(FLOW), models.Named("train", "flow-1", "job-1")),
-        (job_with(model_id="m", model_version=3), models.Named("train", "m", "3")),
+        (spec_with(model_id="m", model_version=3), models.Named("train", "m", "3")),
         (
-            job_with(job_type=None, model_id="", model_version=""),
+            spec_with(job_type=None, model_id="", model_version=""),
             models.Named("train", "flow-1", "job-1"),
         ),
     ],
@@ -90,7 +92,7 @@ def test_a_flow_id_that_makes_no_path_does_not_name_a_model():
 
 
 def test_only_outputs_of_category_model_are_sealed_and_only_in_training():
-    prediction = job_with(**PREDICTION)
+    prediction = spec_with(**PREDICTION)
 
     assert models.outputs_to_fingerprint(a_spec(FLOW), TREES, OUTPUT_KEYS) == ("model",)
     assert models.outputs_to_fingerprint(prediction, TREES, OUTPUT_KEYS) == ()
@@ -248,7 +250,7 @@ SAVING: dict[str, SavingCase] = {
         saved=False,
         spec=a_spec(Dag((TREES, DagNode("next", COMPONENT)))),
     ),
-    "a prediction": SavingCase(SUCCEEDED, saved=False, spec=job_with(**PREDICTION)),
+    "a prediction": SavingCase(SUCCEEDED, saved=False, spec=spec_with(**PREDICTION)),
 }
 
 
@@ -346,7 +348,7 @@ def test_success_is_reported_once_all_have_confirmed_and_saved():
 
 
 def test_a_job_without_a_model_does_not_wait_for_every_confirmation():
-    job = play(ending_job(job_with(**PREDICTION)), STOP_CONFIRMED, STOP_LOST)
+    job = play(ending_job(spec_with(**PREDICTION)), STOP_CONFIRMED, STOP_LOST)
 
     assert job.status is JobStatus.FINISHED
 

@@ -191,6 +191,7 @@ WRONG_GPUS = (-2, 0.5, "all", True, "nan", "-inf", 1e308)
 
 
 def asking_for(amount: str, value: Any) -> JobSpec:
+    """Return a job whose guest asks for an amount."""
     return spec_with_role_params(guest={"resources": {amount: value}})
 
 
@@ -372,6 +373,7 @@ STRICT_JOBS: Table = {
 
 
 def engine_problem(path: str, engine: str) -> Problems:
+    """Return the problem of a setting that belongs to a vendor's engine."""
     words = f"ENGINE_NOT_HERE: {engine} is the business of a vendor"
     return [(f"config.job_params.{path}", words)]
 
@@ -413,6 +415,7 @@ ENGINES: Table = {
 
 
 def prefix_ids(subject: str, table: Table) -> Table:
+    """Return the table with the subject in front of each id."""
     return {f"{subject}: {name}": row for name, row in table.items()}
 
 

@@ -32,14 +32,14 @@ BUSY = Failure("RESOURCES_BUSY", "needs cpu 12, free 8, held by job-7")
 SUSPEND = SuspendRequested("n2", at(6))
 
 
-def running_job(dag: str, **common) -> Job:
+def running_job_with(dag: str, **common) -> Job:
     """Return a running job with these common settings."""
     return a_job(status=RUNNING, spec=a_spec(dag, job_params={"common": common}))
 
 
 def job_with_failed_task(**common) -> Job:
     """Return a job ``a -> b; c`` whose task a has just failed at n1."""
-    job = running_job("a -> b; c", **common)
+    job = running_job_with("a -> b; c", **common)
     failure = Failure("EXIT_1", "no", "n1")
     report = report_task(TaskStatus.FAILED, "n1", seconds=3, failure=failure)
     return play(job, 1, AcceptAll(2), accept(A1, 2), accept(A2, 2), report)
@@ -258,7 +258,7 @@ TASKS: dict[str, TaskCase] = {
         words="ENDING",
     ),
     "too many tasks run": TaskCase(
-        job=play(running_job("a; b", task_parallelism=1), 1),
+        job=play(running_job_with("a; b", task_parallelism=1), 1),
         task="b",
         reason="PARALLELISM",
         words="no more than 1 of the job's tasks run in parallel; under way: a",

@@ -63,13 +63,16 @@ class World(SimulatedShell[Job]):
 
     @property
     def job(self) -> Job:
+        """The scheduling node's record of the job."""
         return self.store.record
 
     @property
     def network_is_bad(self) -> bool:
+        """True while the plot has trouble in the network."""
         return self.clockwork.now < self.plot.trouble_until
 
     def task_id(self, attempt: Attempt) -> str:
+        """Return the id of an attempt; that of the first one has the name of its task."""
         if attempt.number == 0:
             return f"task_{attempt.task}"
         return retries.following(self.job.id, attempt.task, attempt.number, "")
@@ -94,6 +97,7 @@ class World(SimulatedShell[Job]):
     # ------------------------------------------------------------ users
 
     def _schedule_user_requests(self) -> None:
+        """Have the users of the plot stop and suspend the job."""
         if self.plot.stop_at is not None:
             self._request_later(self.plot.stop_at, messages.StopRequested("n1", T0))
         for seconds, task in self.plot.stop_tasks:
@@ -107,6 +111,7 @@ class World(SimulatedShell[Job]):
             self._request_later(end + 100.0, resume)
 
     def _request_later(self, seconds: float, request: UserRequest) -> None:
+        """Have a user request something at some second."""
         self.clockwork.call_later(seconds, self._request, request)
 
     def _request(self, request: UserRequest) -> None:
@@ -123,6 +128,7 @@ class World(SimulatedShell[Job]):
     # ------------------------------------------------------------ planners
 
     def _begin_planner(self) -> None:
+        """Begin a planner, which looks at the job without delay."""
         self.lives += 1
         process = OsProcess(
             f"planner {self.lives}",
@@ -135,11 +141,13 @@ class World(SimulatedShell[Job]):
         self.schedule_wakeups()
 
     def _replace_planner(self, dead: OsProcess) -> None:
+        """Begin another planner some seconds after a death."""
         self.processes.remove(dead)
         delay = self.clockwork.random.uniform(0.0, 20.0)
         self.clockwork.call_later(delay, self._begin_planner)
 
     def _apply(self, record: Job, event: Any) -> Job:
+        """Return the record after an event."""
         if isinstance(event, NoRole):
             return exclude(record, event.request, event.at)
         return machine.apply(record, event)
@@ -172,6 +180,7 @@ class World(SimulatedShell[Job]):
         job: Job,
         request: messages.StartTaskAt,
     ) -> None:
+        """Check that a start is not sent for a suspended job or a stopped task."""
         has_begun = old.tasks[request.task].begun
         require(has_begun or not job.suspended, f"{request} while the job is suspended")
         require(request.task not in self.stopped_tasks, f"{request} after the task was stopped")
@@ -252,10 +261,12 @@ class World(SimulatedShell[Job]):
 
     @staticmethod
     def _lost(request: messages.Request) -> Answer:
+        """Return the result of a call whose request may have arrived."""
         return [messages.Lost(request, T0, delivered=True, message="no answer")]
 
     @staticmethod
     def _not_delivered(request: messages.Request) -> Answer:
+        """Return the result of a call whose request has not arrived."""
         return [messages.Lost(request, T0, delivered=False, message="no answer")]
 
     @staticmethod
@@ -277,6 +288,7 @@ class World(SimulatedShell[Job]):
             self.clockwork.call_later(delay * number, self._receive_push, report)
 
     def _receive_push(self, report: PushedReport) -> None:
+        """Have a random planner record a pushed report; without any it is lost."""
         if not self.processes:
             return
         process = self.clockwork.random.choice(self.processes)
@@ -298,6 +310,7 @@ class World(SimulatedShell[Job]):
             require(has_succeeded, f"{task} starts at {node} before {upstream} has succeeded")
 
     def _check_move(self, old: Job, new: Job) -> None:
+        """Compare the record before and after a write."""
         world_checks.check_move(old, new)
         if ended(JOB, new.status) and not ended(JOB, old.status):
             self.ended_at = self.clockwork.now

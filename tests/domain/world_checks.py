@@ -58,6 +58,7 @@ def _check_task_move(
     new: Task,
     retries: int,
 ) -> None:
+    """Compare a task before and after a write."""
     check_status_move(TASK, new.name, old.status, new.status)
     if new.attempt != old.attempt:
         _check_next_attempt(old, new, retries)
@@ -97,6 +98,7 @@ def _check_ended_job(old: Job, new: Job) -> None:
 
 
 def _task_statuses(job: Job) -> dict[str, TaskStatus]:
+    """Return the states of the tasks by name."""
     return {name: task.status for name, task in job.tasks.items()}
 
 
