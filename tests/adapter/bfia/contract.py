@@ -56,9 +56,7 @@ class AtLeast(dict[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, value: object) -> bool:
-        if not isinstance(value, dict):
-            return False
-        return all(name in value and value[name] == field for name, field in self.items())
+        return isinstance(value, dict) and self.items() <= value.items()
 
     def __ne__(self, value: object) -> bool:
         return not self == value

@@ -117,12 +117,15 @@ def comment_text(comment: str) -> str:
     return " ".join(lines).removesuffix(".")
 
 
+# Values that the table shows as words.
+CELLS = {
+    "True": "yes",
+    "False": "no",
+    "None": "–",
+    "": "–",
+}
+
+
 def cell(value: Any) -> str:
     """Return a field's value as the table shows it."""
-    if value is None or value == "":
-        return "–"
-    if value is True:
-        return "yes"
-    if value is False:
-        return "no"
-    return str(value)
+    return CELLS.get(str(value), str(value))

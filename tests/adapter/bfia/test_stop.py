@@ -64,7 +64,7 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
     }
     world.me.coordinator.submit_job(spec, "")
 
-    # b follows a and stops with it
+    # a stops everywhere, so that b, which follows it, never starts
     for label, party_node in parties.items():
         world.run(job_id, "a", label, party_node)
     assert stop_task(node, job_id, "a", prefix) == DONE

@@ -11,7 +11,7 @@ from adapter.bfia.views import status_body
 from gateway.domain.job import Job
 from gateway.domain.timeouts import Timing
 from gateway.jobs.views import view
-from tests.domain.clockwork import Broken
+from tests.domain.clockwork import require
 from tests.domain.strategies import PLAYED, plots
 from tests.domain.world import World
 
@@ -60,12 +60,6 @@ class WatchedWorld(World):
         is_complete = progress == 100
         has_succeeded = outcome == "SUCCEEDED"
         require(is_complete is has_succeeded, f"progress {progress} with outcome {outcome}")
-
-
-def require(condition: bool, violation: str) -> None:
-    """Raise `Broken` with the violation unless the condition holds."""
-    if not condition:
-        raise Broken(violation)
 
 
 @pytest.mark.slow
