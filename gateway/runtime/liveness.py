@@ -118,9 +118,9 @@ class Heartbeat:
                 self._taken_over.discard(gateway.owner)
 
     def _take_over(self, owner: str) -> None:
-        """Fail the runs of a lost gateway, and give its jobs another home.
+        """Fail the runs of a lost gateway, and give its jobs to this one.
 
-        The other home is searched for only once.
+        Jobs without runs there are looked up only once, until all of them have another home.
         """
         job_ids = dict.fromkeys(self._gateways.jobs_of(owner))
         is_first_time = owner not in self._taken_over
@@ -141,15 +141,15 @@ class Heartbeat:
     def home_of(self, local: LocalJob) -> str:
         """Return the gateway for the runs of a job.
 
-        It is the job's home, while that is alive or has runs of the job.
+        It is the job's home while that is alive, or has runs of the job; otherwise this gateway.
         """
         home = local.home
         if home in ("", self._owner):
             return self._owner
-        if self._is_alive(home):
-            return home
         has_runs = any(run.owner == home and not run.over for run in local.runs)
-        return home if has_runs else self._owner
+        if self._is_alive(home) or has_runs:
+            return home
+        return self._owner
 
     def _is_alive(self, owner: str) -> bool:
         """Return whether a gateway has written its heartbeat recently."""

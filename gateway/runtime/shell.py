@@ -64,7 +64,9 @@ def with_calls(
         details: dict[str, int] = {}
         if tries > 1:
             details["tries"] = tries
-        quiet_before = quiet(record) if quiet is not None else 0
+        quiet_before = 0
+        if quiet is not None:
+            quiet_before = quiet(record)
         if quiet_before:
             details["quiet_before"] = quiet_before
         later_notes: tuple[Note, ...] = new.notes[len(record.notes) :]

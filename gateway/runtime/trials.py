@@ -56,7 +56,7 @@ def failed(
 
 
 class Stopped(Exception):
-    """A step failed that the following steps depend on."""
+    """A needed step failed: the following steps depend on it, and are not taken."""
 
 
 @dataclass
