@@ -218,6 +218,22 @@ def test_a_stop_without_an_outcome_leaves_the_outcome_to_the_runs(
         assert local.ending.outcome is outcome
 
 
+def test_a_task_that_is_stopping_does_not_hide_how_the_job_ended():
+    """FATE-Flow stops a failed task before its job; the container may end after both stops."""
+    spec = replace(a_spec("a"), scheduler="n2")
+    running = a_local_job(a_run("a", RunStatus.RUNNING), spec=spec)
+    stop_task = StopRequested(at(1), frozenset({"a"}), None, "n2")
+
+    local = play(running, stop_task, STOP_WITHOUT_OUTCOME)
+    assert local.runs[0].status is RunStatus.STOPPING
+    assert local.ending.outcome is Outcome.STOPPED
+    assert local.ending.failure.task == "a"
+
+    failed = Ending(Outcome.FAILED, at(2), Failure("FAILED_ELSEWHERE"), "n2")
+    local = play(local, StopRequested(at(2), None, failed, "n2", is_inferred=True))
+    assert local.ending.outcome is Outcome.FAILED
+
+
 def stop_with(
     outcome: Outcome, failure: Failure | None = None, seconds: float = 2
 ) -> StopRequested:

@@ -285,13 +285,15 @@ def _ending_by_scheduler(local: LocalJob, event: messages.StopRequested) -> Endi
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return the ending that the runs here show; None if they show none.
 
-    The first failure of a latest run is the job's. A success shows if every task of the flow has
+    The first failure of a latest run is the job's, also that of a run whose task was stopped before
+    and whose container has not ended yet. A success shows if every task of the flow has
     succeeded here, because the standard has no message for the success of a job but its stop.
     """
     latest_runs = _latest_runs(local)
     for run in latest_runs:
-        if run.failure is not None:
-            return _ending_by_failure(run.failure, event)
+        failure = runs.failure_of(run)
+        if failure is not None:
+            return _ending_by_failure(failure, event)
     tasks_here = {run.task_name for run in latest_runs}
     tasks = {node.name for node in local.spec.dag.nodes}
     if tasks_here != tasks or not all(run.over for run in latest_runs):

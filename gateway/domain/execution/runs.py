@@ -468,10 +468,22 @@ def finished(
     status = RunStatus.SUCCESS
     if failure is not None:
         status = RunStatus.FAILED
-        party = run.party
-        failure = replace(failure, role=party.role, task=run.task_name, node=party.node)
+        failure = _at_party(run, failure)
     status = move(RUN, run.status, status)
     return _with_news(replace(run, status=status, ended_at=at, failure=failure))
+
+
+def _at_party(run: Run, failure: Failure) -> Failure:
+    """Return a failure with the party, task and node of its run."""
+    party = run.party
+    return replace(failure, role=party.role, task=run.task_name, node=party.node)
+
+
+def failure_of(run: Run) -> Failure | None:
+    """Return the failure of a run, or the one that a requested stop will have; None without one."""
+    if run.over or run.stop_at is None:
+        return run.failure
+    return _at_party(run, _stop_failure(run))
 
 
 def exit_failure(run: Run, job_id: str) -> Failure:
