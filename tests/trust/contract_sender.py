@@ -1,4 +1,4 @@
-"""Who sends messages about contracts to a node, in whatever name, from the network."""
+"""A sender of messages about contracts, in the name of any node and with any key."""
 
 import json
 import ssl
@@ -20,16 +20,16 @@ APPLY = f"{INTERCONN}/node/contract/apply"
 
 
 def a_key() -> KeyPair:
+    """Generate a key pair."""
     return KeyPair(Ed25519PrivateKey.generate())
 
 
 @dataclass
 class Sender:
-    """Somebody at the network who sends what it likes, signed with the key that it has."""
+    """Anybody on the network: sends any request, signed with its own key."""
 
-    pair: KeyPair | None = field(default_factory=a_key)
-    files: Files | None = None
-    """of a certificate that the same authority has signed"""
+    pair: KeyPair | None = field(default_factory=a_key)  # None: sends unsigned requests
+    files: Files | None = None  # a client certificate of the partners' authority
 
     def ask(
         self,
@@ -39,36 +39,42 @@ class Sender:
         body: dict[str, Any],
         source: str,
     ) -> dict[str, Any]:
-        """Send a request in the name of a node; return the answer."""
-        content, query = b"", ""
+        """Send a request in the name of ``source``; return the body of the response."""
+        content = b""
+        query = ""
         if method == "POST":
             content = json.dumps(body).encode()
         else:
             query = str(httpx.QueryParams(body))
         target = node.settings.node.id
-        sent = {
+        request_headers = {
             "content-type": "application/json",
             "x-source-node-id": source,
             "x-target-node-id": target,
         }
         if self.pair is not None:
             signable = Signable(method, path, query, digest(content), source, target)
-            sent |= headers(signable, sign(self.pair, signable, str(uuid4()), int(time.time())))
-        verify: Any = False
-        if self.files is not None:
-            verify = ssl.create_default_context()
-            verify.check_hostname = False
-            verify.verify_mode = ssl.CERT_NONE
-            verify.load_cert_chain(self.files.certificate, self.files.key)
+            signature = sign(self.pair, signable, str(uuid4()), int(time.time()))
+            request_headers |= headers(signable, signature)
         url = f"{node.addresses()['peer']}{path}?{query}".removesuffix("?")
-        answer = httpx.request(
+        response = httpx.request(
             method,
             url,
             content=content,
-            headers=sent,
-            verify=verify,
+            headers=request_headers,
+            verify=self._tls_context(),
             trust_env=False,
             timeout=60,
         )
-        answered: dict[str, Any] = answer.json()
-        return answered
+        result: dict[str, Any] = response.json()
+        return result
+
+    def _tls_context(self) -> ssl.SSLContext | bool:
+        """Return a context with the client certificate; False if there is none to show."""
+        if self.files is None:
+            return False
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.load_cert_chain(self.files.certificate, self.files.key)
+        return context

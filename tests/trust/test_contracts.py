@@ -1,547 +1,501 @@
-"""Contracts between two nodes that know nothing of each other: exchanged over HTTP, answered by a person."""
+"""Contracts between two nodes that start without routes: sent over HTTP, decided by a person."""
 
 import socket
-import ssl
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from adapter.bfia.management.client import Card, ManagementClient
-from gateway.bootstrap.node import Gateway
-from gateway.domain import applications as domain
-from gateway.domain.applications import Kind, Side
-from gateway.errors import GatewayError, Refused
+from gateway.errors import GatewayError
 from gateway.identity.keys import KeyPair
-from gateway.jobs import contract_inbox, contract_routes
+from gateway.jobs import contract_routes
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
 from route_table.certificates import key_pin, public_key
 from route_table.document import parse
 from route_table.editing import Change
-from route_table.model import InvalidRoutes, RouteTable
+from route_table.model import InvalidRoutes
 from tests.builders import a_local_job, a_spec, raising
-from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
-from tests.routes.test_certificates import EC_P256, SM2, VERSION_2, VERSION_3
 from tests.trust.agreeing import (
-    applied,
-    becomes,
-    contract,
-    person,
-    requested,
-    route,
-    state,
+    apply_for,
+    approve,
+    call_api,
+    change_application,
+    credentials,
+    edit_route,
+    forget_all,
+    make_contract,
+    newest_waiting,
+    put_route,
+    send_unsigned,
+    status_of,
+    terminate,
     two_nodes,
-    waiting,
+    wait_for_status,
 )
 from tests.trust.contract_sender import APPLY, Sender
 
-Nodes = tuple[Gateway, Gateway]
+UPDATE = "/v1/interconn/node/update"
+# Names of this machine and its link-local networks; a partner's node has none of them.
+LOCAL_HOSTS = [
+    "127.0.0.1",
+    "127.1",
+    "2130706433",  # 127.0.0.1 as one number
+    "localhost",
+    "0.0.0.0",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "169.254.169.254",
+    "[fe80::1]",
+]
+# Addresses that are more than a scheme, a host and a port.
+ODD_ADDRESSES = [
+    "http://192.0.2.7/v1/platform",
+    "http://192.0.2.7?x",
+    "http://a@192.0.2.7",
+]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as both:
-        yield both
+def pair(tmp_path_factory):
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as nodes:
+        yield nodes
 
 
 @pytest.fixture
-def nodes(pair: Nodes) -> Iterator[Nodes]:
-    """Give two nodes that know nothing of each other."""
+def nodes(pair):
+    """Give two nodes without routes and applications."""
     yield pair
-    for node in pair:
-        for left in node.stored_applications.list():
-            node.stored_applications.drop(left.number)
-        route(node, {})
+    forget_all(*pair)
 
 
-def credentials(node: Gateway) -> dict[str, Any]:
-    return {**node.card.public(), **node.card.credentials()}
+# ---------------------------------------------------------------- the life of a contract
 
 
-def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes: Nodes):
+def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes):
     me, peer = nodes
     assert not peer.routes.table.routes
-    mine, theirs = contract(me, peer)
-    for node, other in ((me, PEER), (peer, ME)):
-        entry = node.routes.table.routes[other]
-        assert entry.enabled and entry.signing_mode == "required" and len(entry.keys) == 1
-        assert {s.name: s.result for s in node.protocol.try_route(other)}["way back"] is Result.OK
-    person(me, "POST", f"/applications/{mine}/terminate", {"reason": "over"})
-    becomes(peer, theirs, "TERMINATED")
-    wait_for(lambda: not person(me, "GET", f"/applications/{mine}")["notice"])
-    assert not me.routes.table.routes[PEER].enabled and not peer.routes.table.routes[ME].enabled
-    mine, theirs = contract(me, peer)
-    assert me.routes.table.knows(PEER) and peer.routes.table.knows(ME)
-    person(peer, "POST", f"/applications/{theirs}/terminate", {})  # as its owner may, too
-    becomes(me, mine, "TERMINATED")
+
+    mine, theirs = make_contract(me, peer)
+    for node, partner in ((me, PEER), (peer, ME)):
+        route = node.routes.table.routes[partner]
+        assert route.enabled
+        assert route.signing_mode == "required"
+        assert len(route.keys) == 1
+        results = {step.name: step.result for step in node.protocol.try_route(partner)}
+        assert results["way back"] is Result.OK
+
+    call_api(me, "POST", f"/applications/{mine}/terminate", {"reason": "over"})
+    wait_for_status(peer, theirs, "TERMINATED")
+    wait_for(lambda: not call_api(me, "GET", f"/applications/{mine}")["notice"])
+    assert not me.routes.table.routes[PEER].enabled
+    assert not peer.routes.table.routes[ME].enabled
 
 
-def test_a_rejected_application_ends_at_both_nodes_and_can_be_repeated(nodes: Nodes):
+def test_after_its_end_a_contract_can_be_made_again(nodes):
     me, peer = nodes
-    mine = applied(me, "contract", peer)
-    person(peer, "POST", f"/applications/{waiting(peer)}/reject", {"reason": "unknown"})
-    becomes(me, mine, "REJECTED")
-    refused = person(me, "POST", f"/applications/{mine}/terminate", {}, 409)
-    assert refused["data"]["reason"] == "APPLICATION_STATE" and not peer.routes.table.routes
-    contract(me, peer)
+    mine, theirs = make_contract(me, peer)
+    terminate(me, mine)
+    wait_for_status(peer, theirs, "TERMINATED")
+
+    mine, theirs = make_contract(me, peer)
+
+    assert me.routes.table.knows(PEER)
+    assert peer.routes.table.knows(ME)
+    terminate(peer, theirs)  # the node that approved it may end it as well
+    wait_for_status(me, mine, "TERMINATED")
 
 
-def test_an_answer_that_was_lost_is_found_by_a_query(nodes: Nodes, monkeypatch: pytest.MonkeyPatch):
+def test_a_rejected_application_ends_at_both_nodes_and_can_be_repeated(nodes):
     me, peer = nodes
-    mine = applied(me, "contract", peer)
-    monkeypatch.setattr(
-        peer.management, "deliver", lambda _: None
-    )  # taken on the way, and never delivered
-    person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
-    assert state(me, mine) == "APPLIED"
-    assert person(me, "POST", f"/applications/{mine}/refresh")["status"] == "APPROVED"
-    assert me.routes.table.routes[PEER].keys == (peer.card.credentials()["auth_credential"],)
-    meant = "/audit?action=合作方变更申请&limit=1"
-    found = ask(
-        me, "operator", "GET", f"/api/v1{meant}", headers={"accept-language": "zh-CN"}
-    ).json()["audit"]
-    assert [(one["who"], one["detail"]["after"]["application"]) for one in found] == [
-        (f"node {PEER}", mine)
-    ]
+    mine = apply_for(me, "contract", peer)
+    theirs = newest_waiting(peer)
+
+    call_api(peer, "POST", f"/applications/{theirs}/reject", {"reason": "unknown"})
+
+    wait_for_status(me, mine, "REJECTED")
+    refusal = call_api(me, "POST", f"/applications/{mine}/terminate", {}, 409)
+    assert refusal["data"]["reason"] == "APPLICATION_STATE"
+    assert not peer.routes.table.routes
+    make_contract(me, peer)
 
 
-def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
+def test_a_lost_response_to_an_application_is_recovered_by_a_query(nodes, monkeypatch):
     me, peer = nodes
-    mine = applied(me, "contract", peer)
-    theirs = waiting(peer)
-    reached = me.addresses()["peer"]
-    peer.stored_applications.change(theirs, lambda one: replace(one, url="http://127.0.0.1:9"))
-    person(peer, "POST", f"/applications/{theirs}/approve", {})
-    wait_for(
-        lambda: "PEER_UNREACHABLE" in person(peer, "GET", f"/applications/{theirs}")["trouble"]
-    )
-    assert state(me, mine) == "APPLIED"
-    person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": reached}})
-    assert person(peer, "POST", f"/applications/{theirs}/refresh")["notice"] == ""
-    becomes(me, mine, "APPROVED")
+    mine = apply_for(me, "contract", peer)
+    monkeypatch.setattr(peer.management, "deliver", lambda _: None)  # lost on its way
+    approve(peer, newest_waiting(peer))
+    assert status_of(me, mine) == "APPLIED"
+
+    refreshed = call_api(me, "POST", f"/applications/{mine}/refresh")
+
+    assert refreshed["status"] == "APPROVED"
+    peer_key = peer.card.credentials()["auth_credential"]
+    assert me.routes.table.routes[PEER].keys == (peer_key,)
+    path = "/api/v1/audit?action=合作方变更申请&limit=1"
+    response = ask(me, "operator", "GET", path, headers={"accept-language": "zh-CN"})
+    [entry] = response.json()["audit"]
+    assert entry["who"] == f"node {PEER}"
+    assert entry["detail"]["after"]["application"] == mine
 
 
-def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes: Nodes):
+def test_a_decision_is_delivered_once_the_partner_can_be_reached(nodes):
     me, peer = nodes
-    until = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    for numbers, enabled in zip(
-        [contract(me, peer, expires_at=until) for _ in range(2)], (True, False), strict=True
-    ):
-        for node, number, other in zip((me, peer), numbers, (PEER, ME), strict=True):
-            assert node.stored_applications.contract(other, datetime.now(UTC)) is not None
-            past = datetime.now(UTC) - timedelta(seconds=1)
-            node.stored_applications.change(
-                number, lambda one, at=past: replace(one, expires_at=at)
-            )
-            becomes(node, number, "TERMINATED")
-            assert node.routes.table.routes[other].enabled is enabled
-    for node in (me, peer):
-        [found] = person(node, "GET", "/audit?who=gateway&action=route changed")["audit"]
-        assert [(one["before"], one["after"]) for one in found["detail"]["changes"]] == [
-            (True, False)
-        ]
+    mine = apply_for(me, "contract", peer)
+    theirs = newest_waiting(peer)
+    change_application(peer, theirs, url="http://127.0.0.1:9")  # nothing listens there
+
+    approve(peer, theirs)
+
+    wait_for(lambda: "PEER_UNREACHABLE" in trouble_of(peer, theirs))
+    assert status_of(me, mine) == "APPLIED"
+    edit_route(peer, ME, url=me.addresses()["peer"])
+    assert call_api(peer, "POST", f"/applications/{theirs}/refresh")["notice"] == ""
+    wait_for_status(me, mine, "APPROVED")
 
 
-def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes: Nodes):
+def trouble_of(node, number):
+    """Return what hinders the delivery of a decision."""
+    return call_api(node, "GET", f"/applications/{number}")["trouble"]
+
+
+def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes):
     me, peer = nodes
-    contract(me, peer)
-    following = KeyPair(Ed25519PrivateKey.generate()).public
-    keys = (*peer.routes.table.routes[ME].keys, following)
-    person(peer, "PATCH", f"/routes/{ME}", {"route": {"keys": ", ".join(keys)}})
-    contract(me, peer)
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    first = make_contract(me, peer, expires_at=tomorrow)
+    second = make_contract(me, peer, expires_at=tomorrow)
+
+    expire_at_both(nodes, first)
+    assert me.routes.table.routes[PEER].enabled
+    assert peer.routes.table.routes[ME].enabled
+
+    expire_at_both(nodes, second)
+    assert not me.routes.table.routes[PEER].enabled
+    assert not peer.routes.table.routes[ME].enabled
+    for node in nodes:
+        [entry] = call_api(node, "GET", "/audit?who=gateway&action=route changed")["audit"]
+        [change] = entry["detail"]["changes"]
+        assert change["before"] is True
+        assert change["after"] is False
+
+
+def expire_at_both(nodes, numbers):
+    """Let a contract expire; ``numbers`` are its numbers at the two nodes."""
+    for node, number, partner in zip(nodes, numbers, (PEER, ME), strict=True):
+        now = datetime.now(UTC)
+        assert node.stored_applications.contract(partner, now) is not None
+        change_application(node, number, expires_at=now - timedelta(seconds=1))
+        wait_for_status(node, number, "TERMINATED")
+
+
+def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes):
+    me, peer = nodes
+    make_contract(me, peer)
+    next_key = KeyPair(Ed25519PrivateKey.generate()).public
+    keys = (*peer.routes.table.routes[ME].keys, next_key)
+    edit_route(peer, ME, keys=", ".join(keys))
+
+    make_contract(me, peer)
+
     assert peer.routes.table.routes[ME].keys == keys
 
 
-def test_nodes_whose_keys_are_of_sm2_make_contracts_too(tmp_path: Path):
+def test_nodes_with_sm2_keys_make_contracts_too(tmp_path):
     with two_nodes(tmp_path, "sm2") as (me, peer):
-        mine, _ = contract(me, peer)
+        mine, _ = make_contract(me, peer)
         assert me.stored_applications.get(mine).request["auth_type"] == "SM2"
 
 
-def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nodes):
+# ---------------------------------------------------------------- changes in a partner's name
+
+
+def test_an_application_with_another_key_does_not_replace_the_route(nodes):
     me, peer = nodes
-    contract(me, peer)
+    make_contract(me, peer)
+    attacker = KeyPair(Ed25519PrivateKey.generate())
+    application = credentials(me) | {"auth_credential": attacker.public}
+
+    response = Sender(attacker).ask(peer, "POST", APPLY, application, ME)
+
+    assert response["code"] == 0
+    key_in_route = key_pin(public_key(peer.routes.table.routes[ME].keys[0]))
+    check_approval_is_refused(peer, key_in_route, attacker.id)
+
+
+def test_an_application_with_another_address_does_not_replace_the_route(nodes):
+    me, peer = nodes
+    make_contract(me, peer)
+    application = credentials(me) | {"address": "http://127.0.0.1:9"}
+
+    response = Sender(me.card.key()).ask(peer, "POST", APPLY, application, ME)
+
+    assert response["code"] == 0
+    check_approval_is_refused(peer, peer.routes.table.routes[ME].url, "http://127.0.0.1:9")
+
+
+def check_approval_is_refused(peer, in_route, in_application):
+    """Check that approving names the contradiction and leaves the route as it is."""
     before = peer.routes.table.routes[ME]
-    strangers = KeyPair(Ed25519PrivateKey.generate())
-    key, other = key_pin(public_key(before.keys[0])), strangers.id
-    for changes, sender, values in (
-        ({"auth_credential": strangers.public}, strangers, (key, other)),
-        ({"address": "http://127.0.0.1:9"}, me.card.key(), (before.url, "http://127.0.0.1:9")),
-    ):
-        said = Sender(sender).ask(peer, "POST", APPLY, {**credentials(me), **changes}, ME)
-        assert said["code"] == 0
-        refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
-        text = f"the route of {ME} has {values[0]}; the application has {values[1]}; anybody can apply in its name"
-        assert text in refused["msg"] and "而申请为" in translate(
-            refused["msg"].partition(": ")[2], "zh"
-        )
-        assert peer.routes.table.routes[ME] == before
+    number = newest_waiting(peer)
+
+    refusal = call_api(peer, "POST", f"/applications/{number}/approve", {}, 409)
+
+    reason, _, message = refusal["msg"].partition(": ")
+    assert reason
+    assert (
+        f"the route of {ME} has {in_route}; the application has {in_application}; "
+        "anybody can apply in its name" in message
+    )
+    assert "而申请为" in translate(message, "zh")
+    assert peer.routes.table.routes[ME] == before
 
 
-def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
+def test_a_partner_changes_its_address_by_a_signed_update_only(nodes):
     me, peer = nodes
-    mine, _ = contract(me, peer)
-    about = {
+    mine, _ = make_contract(me, peer)
+    body = {
         **credentials(me),
         "contract_id": me.stored_applications.get(mine).id,
         "address": "http://127.0.0.1:8",
     }
-    assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
-    person(peer, "PATCH", f"/routes/{ME}", {"route": {"signing": "accepted"}})
-    me.protocol.peer(PEER).ask("/v1/interconn/node/update", about)
-    entry = peer.routes.table.routes[ME]
-    assert (entry.url, entry.signing) == ("http://127.0.0.1:8", "accepted")
-    wrong = requested(peer, "POST", "/node/update", {}, STRANGER)
-    assert wrong["data"]["reason"] == "NOT_AUTHORISED"
-    audited = person(peer, "GET", f"/audit?who=node {ME}&action=changed&limit=2")["audit"]
-    by = {"from": "127.0.0.1", "key": key_pin(public_key(entry.keys[0]))}
-    assert all(one["detail"].items() >= by.items() for one in audited)
-    changes = [
-        {
-            "node": ME,
-            "field": "url",
-            "before": me.addresses()["peer"],
-            "after": entry.url,
-        }
-    ]
-    assert {one["action"]: one["detail"].get("changes") for one in audited} == {
-        "route changed by a contract": changes,
+    unsigned = send_unsigned(peer, "POST", "/node/update", body)
+    assert unsigned["data"]["reason"] == "SIGNATURE_REFUSED"
+
+    edit_route(peer, ME, signing="accepted")
+    me.protocol.peer(PEER).ask(UPDATE, body)
+
+    route = peer.routes.table.routes[ME]
+    assert route.url == "http://127.0.0.1:8"
+    assert route.signing == "accepted"
+    of_stranger = send_unsigned(peer, "POST", "/node/update", {}, STRANGER)
+    assert of_stranger["data"]["reason"] == "NOT_AUTHORISED"
+
+
+def test_an_address_changed_by_a_partner_is_in_the_audit(nodes):
+    me, peer = nodes
+    mine, _ = make_contract(me, peer)
+    edit_route(peer, ME, signing="accepted")
+    assert send_update(me, mine, address="http://127.0.0.1:8") == ""
+
+    audit = call_api(peer, "GET", f"/audit?who=node {ME}&action=changed&limit=2")["audit"]
+
+    route = peer.routes.table.routes[ME]
+    proof = {"from": "127.0.0.1", "key": key_pin(public_key(route.keys[0]))}
+    for entry in audit:
+        assert entry["detail"].items() >= proof.items()
+    change = {
+        "node": ME,
+        "field": "url",
+        "before": me.addresses()["peer"],
+        "after": route.url,
+    }
+    assert {entry["action"]: entry["detail"].get("changes") for entry in audit} == {
+        "route changed by a contract": [change],
         "application changed by a partner": None,
     }
 
 
-def update(
-    me: Gateway,
-    number: int,
-    **changes: Any,
-) -> str:
-    """Have a partner send a signed update; return why it is refused, empty where it is not."""
-    about = {
-        **credentials(me),
-        "contract_id": me.stored_applications.get(number).id,
-        **changes,
-    }
+def send_update(me, number, **changes):
+    """Send a signed update of a contract to `PEER`; return the refusal's reason, or ""."""
+    contract_id = me.stored_applications.get(number).id
+    body = {**credentials(me), "contract_id": contract_id, **changes}
     try:
-        me.protocol.peer(PEER).ask("/v1/interconn/node/update", about)
+        me.protocol.peer(PEER).ask(UPDATE, body)
     except GatewayError as error:
         return error.reason
     return ""
 
 
-def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Path):
+# ---------------------------------------------------------------- a partner that is locked out
+
+
+def test_no_update_lets_a_locked_out_partner_in_again(tmp_path):
     with two_nodes(tmp_path) as (me, peer):
-        mine, _ = contract(me, peer)
-        spec = a_spec(
-            roles={"guest": (ME,), "host": (PEER,)}
-        )  # under way: its node's requests are served
-        now = datetime.now(
-            UTC
-        )  # after a longer silence `PEER` would ask, and learn that `ME` has no such job
-        peer.store.local_jobs.add(
-            a_local_job(
-                spec=spec,
-                node=PEER,
-                created_at=now,
-            ),
-            "flow",
-        )
-        person(
-            peer, "PATCH", f"/routes/{ME}", {"route": {"enabled": False, "components": "bank/*"}}
-        )
+        mine, _ = make_contract(me, peer)
+        store_running_job(peer)
+
+        edit_route(peer, ME, enabled=False, components="bank/*")
         before = peer.routes.table.routes[ME]
-        assert update(me, mine) == "NOT_AUTHORISED" and peer.routes.table.routes[ME] == before
-        person(peer, "DELETE", f"/routes/{ME}", {})
-        assert update(me, mine) == "NOT_AUTHORISED" and ME not in peer.routes.table.routes
-        person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}})
-        body = {
-            "contract_id": me.stored_applications.get(mine).id,
-            "status": "APPROVED",
-            **peer.card.credentials(),
-        }
-        requested(me, "POST", "/node/contract/confirm", body, PEER)  # the answer, once more
-        assert not me.routes.table.routes[PEER].enabled
-        person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": True}})
-        person(peer, "PUT", f"/routes/{ME}", {"route": {"url": me.addresses()["peer"]}})
-        pending = applied(me, "contract", peer)
-        person(me, "DELETE", f"/routes/{PEER}", {})
-        person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
-        refused = person(me, "POST", f"/applications/{pending}/refresh", status=409)["msg"]
-        assert "disabled here after" in refused and "已被停用" in translate(
-            refused.partition(": ")[2], "zh"
-        )
-        assert state(me, pending) == "APPLIED" and PEER not in me.routes.table.routes
+        assert send_update(me, mine) == "NOT_AUTHORISED"
+        assert peer.routes.table.routes[ME] == before
+
+        call_api(peer, "DELETE", f"/routes/{ME}", {})
+        assert send_update(me, mine) == "NOT_AUTHORISED"
+        assert ME not in peer.routes.table.routes
 
 
-def test_a_lock_out_holds_whatever_its_reason_and_age(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-):
+def store_running_job(peer):
+    """Store a job with `ME` at `PEER`, so that requests of `ME` are served without a route.
+
+    It is created now: after a longer silence `PEER` would ask, and learn that `ME` has no such
+    job.
+    """
+    spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})
+    job = a_local_job(spec=spec, node=PEER, created_at=datetime.now(UTC))
+    peer.store.local_jobs.add(job, "flow")
+
+
+def test_a_repeated_approval_does_not_enable_a_disabled_route(nodes):
     me, peer = nodes
-    mine, theirs = contract(me, peer)
-    pending = applied(me, "contract", peer)
-    person(me, "POST", f"/applications/{mine}/terminate", {})  # which does not lock the partner out
-    becomes(peer, theirs, "TERMINATED")
-    person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
-    becomes(me, pending, "APPROVED")
-    pending = applied(me, "contract", peer)
-    ended = f"contract {me.stored_applications.get(pending).id} has ended"
-    person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}, "reason": ended})
-    person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
-    person(me, "POST", f"/applications/{pending}/refresh", status=409)
+    mine, _ = make_contract(me, peer)
+    edit_route(me, PEER, enabled=False)
+    body = {
+        "contract_id": me.stored_applications.get(mine).id,
+        "status": "APPROVED",
+        **peer.card.credentials(),
+    }
+
+    send_unsigned(me, "POST", "/node/contract/confirm", body, PEER)
+
+    assert not me.routes.table.routes[PEER].enabled
+
+
+def test_an_approval_after_the_route_was_removed_is_refused(nodes):
+    me, peer = nodes
+    make_contract(me, peer)
+    pending = apply_for(me, "contract", peer)
+    call_api(me, "DELETE", f"/routes/{PEER}", {})
+    approve(peer, newest_waiting(peer))
+
+    refusal = refresh_in_vain(me, pending)
+
+    assert "disabled here after" in refusal
+    assert "已被停用" in translate(refusal.partition(": ")[2], "zh")
+    assert status_of(me, pending) == "APPLIED"
+    assert PEER not in me.routes.table.routes
+
+
+def refresh_in_vain(node, number):
+    """Refresh an application that must not be approved; return the refusal's message."""
+    return call_api(node, "POST", f"/applications/{number}/refresh", status=409)["msg"]
+
+
+def test_the_end_of_a_contract_does_not_lock_the_partner_out(nodes):
+    me, peer = nodes
+    mine, theirs = make_contract(me, peer)
+    pending = apply_for(me, "contract", peer)
+    terminate(me, mine)
+    wait_for_status(peer, theirs, "TERMINATED")
+
+    approve(peer, newest_waiting(peer))
+
+    wait_for_status(me, pending, "APPROVED")
+
+
+def test_a_lock_out_holds_for_every_reason_and_age(nodes, monkeypatch):
+    me, peer = nodes
+    make_contract(me, peer)
+    pending = apply_for(me, "contract", peer)
+    # The reason that the gateway itself gives when a contract ends.
+    reason = f"contract {me.stored_applications.get(pending).id} has ended"
+    body = {"route": {"enabled": False}, "reason": reason}
+    call_api(me, "PATCH", f"/routes/{PEER}", body)
+    approve(peer, newest_waiting(peer))
+    refresh_in_vain(me, pending)
+
+    # Many later versions of the route table.
     for number in range(60):
         me.routes.edit(Change(STRANGER, {"url": f"http://192.0.2.{number}"}), "admin")
-    person(me, "POST", f"/applications/{pending}/refresh", status=409)
+    refresh_in_vain(me, pending)
 
-    def strict(text: str) -> RouteTable:  # as a later release may be
+    def strict(text):
+        """Refuse old versions of the table, as a later release may."""
         if parse(text).knows(PEER):
             raise InvalidRoutes(())
         return parse(text)
 
     monkeypatch.setattr(contract_routes, "parse", strict)
-    person(me, "POST", f"/applications/{pending}/refresh", status=409)
-    assert state(me, pending) == "APPLIED" and not me.routes.table.knows(PEER)
+    refresh_in_vain(me, pending)
+    assert status_of(me, pending) == "APPLIED"
+    assert not me.routes.table.knows(PEER)
 
 
-def test_a_partner_cannot_aim_this_node_at_itself_or_its_loopback(
-    nodes: Nodes,
-):
+# ---------------------------------------------------------------- addresses and keys in updates
+
+
+def test_a_partner_cannot_aim_this_node_at_itself_or_its_loopback(nodes):
     me, peer = nodes
-    mine, _ = contract(me, peer)
-    person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": "https://192.0.2.7:7380"}})
+    mine, _ = make_contract(me, peer)
+    edit_route(peer, ME, url="https://192.0.2.7:7380")
     before = peer.routes.table.routes[ME]
-    hosts = [
-        "127.0.0.1",
-        "127.1",
-        "2130706433",
-        "localhost",
-        "0.0.0.0",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-    ]
-    hosts += ["169.254.169.254", "[fe80::1]"]
-    with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.7", 1))
-        hosts.append(probe.getsockname()[0])
-    odd = ["http://192.0.2.7/v1/platform", "http://192.0.2.7?x", "http://a@192.0.2.7"]
-    for address in (
-        *(
-            f"http://{host}:{peer.services.sockets.by_listener['operator'][0].getsockname()[1]}"
-            for host in hosts
-        ),
-        *odd,
-    ):
-        assert update(me, mine, address=address) == "INVALID", address
+    sockets = peer.services.sockets.by_listener
+    port = sockets["operator"][0].getsockname()[1]
+    local = [f"http://{host}:{port}" for host in [*LOCAL_HOSTS, *address_of_this_machine()]]
+
+    for address in [*local, *ODD_ADDRESSES]:
+        assert send_update(me, mine, address=address) == "INVALID", address
+
     assert peer.routes.table.routes[ME] == before
-    assert update(me, mine, address="https://192.0.2.8:7380") == ""
+    assert send_update(me, mine, address="https://192.0.2.8:7380") == ""
 
 
-def test_every_address_of_a_name_counts_without_blocking_signatures(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-):
-    at = [(socket.AF_INET, None, None, "", (ip, 1)) for ip in ("255.255.255.255", "127.0.0.1")]
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            contract_routes.socket, "getaddrinfo", lambda *_, **__: at
-        )  # the first raises
-        [rule] = contract_routes.broken_address_rules("http://gw.bank.example")
-        assert rule.startswith("must not be a loopback address")
-        patched.setattr(
-            contract_routes.socket, "getaddrinfo", raising(socket.gaierror("no such name"))
-        )
-        [rule] = contract_routes.broken_address_rules("http://gw.bank.example")
-        assert "found from here" in rule and "解析" in translate(rule, "zh")
+def address_of_this_machine():
+    """Return the machine's address on its network; [] without a network."""
+    with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.7", 1))  # UDP: nothing is sent
+        return [probe.getsockname()[0]]
+    return []
+
+
+def test_every_address_of_a_host_name_is_checked(monkeypatch):
+    addresses = [
+        (socket.AF_INET, None, None, "", ("255.255.255.255", 1)),  # is not a usable address
+        (socket.AF_INET, None, None, "", ("127.0.0.1", 1)),
+    ]
+    monkeypatch.setattr(contract_routes.socket, "getaddrinfo", lambda *_, **__: addresses)
+
+    [rule] = contract_routes.broken_address_rules("http://gw.bank.example")
+
+    assert rule.startswith("must not be a loopback address")
+
+
+def test_a_host_name_without_an_address_is_refused(monkeypatch):
+    no_such_name = raising(socket.gaierror("no such name"))
+    monkeypatch.setattr(contract_routes.socket, "getaddrinfo", no_such_name)
+
+    [rule] = contract_routes.broken_address_rules("http://gw.bank.example")
+
+    assert "found from here" in rule
+    assert "解析" in translate(rule, "zh")
+
+
+def test_resolving_a_host_name_takes_no_thread_of_the_signatures(nodes, monkeypatch):
     me, peer = nodes
-    mine, _ = contract(me, peer)
-    taken: list[float] = []
+    mine, _ = make_contract(me, peer)
+    borrowed = []
 
-    def unusual(_: str) -> set[str]:
-        taken.append(peer.limiters.peers.borrowed_tokens)
+    def record_borrowed_threads(_):
+        borrowed.append(peer.limiters.peers.borrowed_tokens)
         return set()
 
-    monkeypatch.setattr(contract_routes, "broken_address_rules", unusual)
-    assert update(me, mine) == "" and taken == [1, 1]
+    monkeypatch.setattr(contract_routes, "broken_address_rules", record_borrowed_threads)
+
+    assert send_update(me, mine) == ""
+    assert borrowed == [1, 1]
 
 
-def test_a_partner_does_not_take_the_key_of_another(nodes: Nodes):
+def test_an_update_cannot_bring_the_key_of_another_partner(nodes):
     me, peer = nodes
-    mine, _ = contract(me, peer)
-    theirs = KeyPair(Ed25519PrivateKey.generate())
-    person(
-        peer,
-        "PUT",
-        f"/routes/{STRANGER}",
-        {"route": {"url": "https://192.0.2.9", "keys": theirs.public}},
-    )
-    assert update(me, mine, auth_credential=theirs.public) == "KEY_OF_ANOTHER"
-    said = Sender(theirs).ask(
-        peer, "POST", APPLY, credentials(me) | {"auth_credential": theirs.public}, ME
-    )
-    assert said["code"] == 0
-    refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
-    assert f"in the route of {STRANGER}" in refused["msg"] and "密钥" in translate(
-        refused["msg"], "zh"
-    )
+    mine, _ = make_contract(me, peer)
+    key = KeyPair(Ed25519PrivateKey.generate()).public
+    put_route(peer, STRANGER, url="https://192.0.2.9", keys=key)
+
+    assert send_update(me, mine, auth_credential=key) == "KEY_OF_ANOTHER"
 
 
-def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):
+def test_an_application_cannot_bring_the_key_of_another_partner(nodes):
     me, peer = nodes
-    mine = applied(me, "contract", peer)
-    known = me.stored_applications.get(mine).id
-    answers = []
-    for sender in (STRANGER, PEER):
-        for contract_id in (known, "contract-nowhere"):
-            for method, path, more in (
-                ("POST", "confirm", {"status": "APPROVED", **peer.card.credentials()}),
-                ("POST", "terminate", {}),
-                ("GET", "query", {}),
-            ):
-                body = {"contract_id": contract_id, **more}
-                said = requested(peer, method, f"/node/contract/{path}", body, sender)
-                answers.append((said["data"]["reason"], sender))
-    assert {(reason, sender) for reason, sender in answers} == {
-        ("APPLICATION_UNKNOWN", STRANGER),
-        ("OWN_NODE_ID", PEER),
-    }
-    unnamed = requested(peer, "GET", "/node/contract/query", {"contract_id": known}, sender="")
-    assert unnamed["data"]["reason"] == "NOT_AUTHORISED"
-    assert state(me, mine) == "APPLIED" and not me.routes.table.routes
+    make_contract(me, peer)
+    stranger = KeyPair(Ed25519PrivateKey.generate())
+    put_route(peer, STRANGER, url="https://192.0.2.9", keys=stranger.public)
+    application = credentials(me) | {"auth_credential": stranger.public}
+    assert Sender(stranger).ask(peer, "POST", APPLY, application, ME)["code"] == 0
 
+    number = newest_waiting(peer)
+    refusal = call_api(peer, "POST", f"/applications/{number}/approve", {}, 409)
 
-def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(
-    nodes: Nodes, tmp_path: Path
-):
-    _, peer = nodes
-    body = {
-        **credentials(peer),
-        "node_id": "no id",
-        "address": "ftp://x",
-        "auth_credential": "no key",
-        "expired_time": 1,
-    }
-    del body["system"]
-    said = requested(peer, "POST", "/node/contract/apply", body, "")
-    assert {p["path"] for p in said["data"]["problems"]} == {
-        "node_id",
-        "address",
-        "auth_credential",
-        "expired_time",
-        "system",
-    }
-    der = ssl.PEM_cert_to_DER_cert(Path(Authority(tmp_path).sign("x").certificate).read_text())
-    for was, now in ((EC_P256, SM2), (VERSION_3, VERSION_2)):  # of a kind that cannot be used
-        unusable = {
-            "node_id": ME,
-            "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(was, now, 1)),
-        }
-        said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | unusable, "")
-        assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
-    for odd in ("soon", 1e300):
-        said = requested(
-            peer, "POST", "/node/contract/apply", credentials(peer) | {"expired_time": odd}, ""
-        )
-        assert "expired_time" in {p["path"] for p in said["data"]["problems"]}
-    said = requested(
-        peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": "-x"}, ""
-    )
-    assert [p["path"] for p in said["data"]["problems"]] == ["node_id"]
-    said = requested(
-        peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": STRANGER}, ME
-    )
-    assert [(p["path"], p["rule"]) for p in said["data"]["problems"]] == [
-        ("node_id", f"is not the sender, {ME}")
-    ]
-    assert requested(peer, "GET", "/node/health", {}, "")["data"] == {"status": "ok"}
-    own = requested(peer, "POST", "/node/contract/apply", credentials(peer), "")
-    assert own["data"]["reason"] == "OWN_NODE_ID"
-    assert person(peer, "GET", "/applications")["applications"] == []
-    past = {"expires_at": "2020-01-01T00:00:00Z"}
-    wrong = person(
-        peer,
-        "POST",
-        "/applications",
-        {
-            "kind": "contract",
-            "partner": PEER,
-            "url": "x",
-            **past,
-        },
-        400,
-    )
-    assert {p["path"] for p in wrong["data"]["problems"]} >= {"partner", "url", "expires_at"}
-    unknown = {
-        "kind": "contract",
-        "partner": ME,
-        "url": "http://127.0.0.1:9",
-        "fields": {"address": "ftp://x"},
-    }
-    assert person(peer, "POST", "/applications", unknown, 400)["data"]["problems"]
-
-
-def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
-    with two_nodes(tmp_path) as (me, peer):  # of its own, as it uses up the quota of unknown nodes
-        reasons = []
-        for number in range(contract_inbox.MAX_OF_ADDRESS + 1):
-            body, sender = {**credentials(me), "node_id": f"JG{number}"}, f"JG{number}"
-            first, second = (
-                Sender(me.card.key()).ask(peer, "POST", APPLY, body, sender) for _ in range(2)
-            )
-            assert first["data"] == second["data"]
-            reasons.append(first["data"].get("reason"))
-        assert reasons == [None] * contract_inbox.MAX_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
-        body["name"] = "x" * 70_000
-        assert (
-            requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"]
-            == "TOO_LARGE"
-        )
-        asked = [
-            requested(peer, "GET", "/node/query", {"node_id": PEER}, "")["data"] for _ in range(100)
-        ]
-    assert asked[0]["system"] == "bfia-gateway" and any(
-        one.get("reason") == "PARTNER_QUOTA" for one in asked
-    )
-
-
-def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes):
-    me, peer = nodes
-    body = {
-        "kind": "contract",
-        "partner": STRANGER,
-        "url": peer.addresses()["operator"],
-        "key": peer.card.key().id,
-    }  # type: ignore[union-attr]
-    said = person(me, "POST", "/applications", body, 409)
-    assert said["data"]["reason"] == "NOT_SERVED_THERE"
-    assert person(me, "GET", "/applications")["applications"] == []
-
-
-def test_a_partner_that_answers_with_nothing_that_counts_is_named():
-    answers = iter([{}, {"contract_id": "c" * 101}, {"status": "PERHAPS"}])
-    peer: Any = SimpleNamespace(ask=lambda *_, **more: next(answers))
-    card = Card(ME, "bank", lambda: "http://here", lambda: None)
-    client = ManagementClient(card, lambda *_: peer, lambda _: None)
-    new = domain.new_application(
-        Kind.CONTRACT,
-        "c1",
-        PEER,
-        Side.MINE,
-        PEER,
-        {},
-        datetime.now(UTC),
-        None,
-        None,
-        "http://there",
-    )
-    for call in (client.apply, client.apply, client.query):
-        with pytest.raises(Refused) as refused:
-            call(new)
-        assert refused.value.reason == "NO_ENVELOPE" and PEER in refused.value.message
-    with pytest.raises(Refused, match="identity rotate makes one"):
-        card.credentials()
+    assert f"in the route of {STRANGER}" in refusal["msg"]
+    assert "密钥" in translate(refusal["msg"], "zh")

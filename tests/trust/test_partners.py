@@ -1,15 +1,12 @@
-"""Two nodes that know nothing of each other become partners by an invitation each."""
+"""Two nodes that start without routes become partners by one invitation each."""
 
 import json
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.keys import Keyring, six_words
@@ -20,119 +17,165 @@ from tests.cli import call
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, Node, ask, serving
 
+POLL = "/v1/interconn/schedule/task/poll"
+
+
+def initialize(config, node):
+    """Write a node's configuration, as `init` does."""
+    done = call("init", "--node", node, "--engine", "process", "-o", str(config))
+    assert done.exit_code == 0
+
 
 @contextmanager
-def new_node(home: Path, node: str) -> Iterator[tuple[Path, Gateway]]:
-    """Serve a node as `init` makes it, on free ports."""
-    file = home / "node.yml"
-    assert call("init", "--node", node, "--engine", "process", "-o", str(file)).exit_code == 0
-    settings = yaml.safe_load(file.read_text())
+def new_node(home, node):
+    """Serve a node as `init` configures it, on free ports; yield its configuration and itself."""
+    config = home / "node.yml"
+    initialize(config, node)
+    settings = yaml.safe_load(config.read_text())
     for listener, port in zip(("peer", "container", "operator"), free_ports(3), strict=True):
         settings["listen"][listener]["bind"] = f"127.0.0.1:{port}"
-    file.write_text(yaml.safe_dump(settings))
-    with serving(Node(load(file))) as gateway:
-        yield file, gateway
+    config.write_text(yaml.safe_dump(settings))
+    with serving(Node(load(config))) as gateway:
+        yield config, gateway
+
+
+def write_invitation(file, node, address, key="key"):
+    """Write the invitation of a node with one key."""
+    invitation = {
+        "node": node,
+        "address": address,
+        "keys": [key],
+    }
+    file.write_text(json.dumps(invitation))
+
+
+# ---------------------------------------------------------------- two invitations
+
+
+def invite(config, node, file):
+    """Write a node's invitation into a file."""
+    address = node.addresses()["peer"]
+    done = call("partner", "invite", "--address", address, "--config", str(config))
+    assert done.exit_code == 0, done.stderr
+    file.write_text(done.stdout)
+
+
+def accept(config, node, file):
+    """Accept an invitation, after a first answer of "no"; return the words to compare."""
+    address = node.addresses()["peer"]
+    command = ["partner", "accept", str(file), "--address", address, "--config", str(config)]
+    declined = CliRunner().invoke(app, command, input="n\n")
+    assert declined.exit_code == 1
+    assert "the words at both sides" in declined.stderr
+    assert f"warning: {address} is not encrypted" in declined.stderr
+
+    done = call(*command, "--yes", "--json")
+    assert done.exit_code == 0, done.stderr
+    start_of_json = done.stdout.index("{\n")
+    return json.loads(done.stdout[start_of_json:])["words"]
+
+
+def test_two_invitations_make_two_partners_that_sign(tmp_path):
+    with (
+        new_node(tmp_path / "me", ME) as (my_config, me),
+        new_node(tmp_path / "peer", PEER) as (peer_config, peer),
+    ):
+        my_invitation = tmp_path / "me.json"
+        peer_invitation = tmp_path / "peer.json"
+        invite(my_config, me, my_invitation)
+        invite(peer_config, peer, peer_invitation)
+
+        my_words = accept(my_config, me, peer_invitation)
+        peer_words = accept(peer_config, peer, my_invitation)
+
+        assert my_words == peer_words
+        assert len(my_words.split()) == 6
+        check_partner_must_sign(me, PEER)
+        check_partner_must_sign(peer, ME)
+
+
+def check_partner_must_sign(node, partner):
+    """Check that the route to a partner works, and that unsigned requests are refused."""
+    assert node.routes.table.routes[partner].signing_mode == "required"
+    results = {step.name: step.result for step in node.protocol.try_route(partner)}
+    assert results["way back"] is Result.OK
+    body = {"task_id": "t", "role": "guest"}
+    response = ask(node, "peer", "POST", POLL, json=body, headers={"x-source-node-id": partner})
+    assert response.json()["data"]["reason"] == "SIGNATURE_REFUSED"
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[tuple[Path, Gateway]]]:
-    with new_node(tmp_path / "me", ME) as me, new_node(tmp_path / "peer", PEER) as peer:
-        yield [me, peer]
+def keys(tmp_path):
+    """Give three public keys."""
+    return [Keyring(tmp_path / name).make("ed25519").public for name in "abc"]
 
 
-def test_two_invitations_make_two_partners_that_sign(
-    nodes: list[tuple[Path, Gateway]], tmp_path: Path
-):
-    invitations = []
-    for config, gateway in nodes:
-        made = call(
-            "partner", "invite", "--address", gateway.addresses()["peer"], "--config", str(config)
-        )
-        assert made.exit_code == 0, made.stderr
-        invitations.append(tmp_path / f"{gateway.settings.node.id}.json")
-        invitations[-1].write_text(made.stdout)
-    shown = []
-    for (config, gateway), theirs in zip(nodes, reversed(invitations), strict=True):
-        address = gateway.addresses()["peer"]
-        words = ["partner", "accept", str(theirs), "--address", address, "--config", str(config)]
-        refused = CliRunner().invoke(app, words, input="n\n")
-        assert refused.exit_code == 1 and "the words at both sides" in refused.stderr
-        assert f"warning: {address} is not encrypted" in refused.stderr
-        done = call(*words, "--yes", "--json")
-        assert done.exit_code == 0, done.stderr
-        shown.append(json.loads(done.stdout[done.stdout.index("{\n") :])["words"])
-    assert shown[0] == shown[1] and len(shown[0].split()) == 6
-    for (_, gateway), other in zip(nodes, (PEER, ME), strict=True):
-        assert gateway.routes.table.routes[other].signing_mode == "required"
-        assert {s.name: s.result for s in gateway.protocol.try_route(other)}[
-            "way back"
-        ] is Result.OK
-        path, body = "/v1/interconn/schedule/task/poll", {"task_id": "t", "role": "guest"}
-        said = ask(
-            gateway, "peer", "POST", path, json=body, headers={"x-source-node-id": other}
-        ).json()
-        assert said["data"]["reason"] == "SIGNATURE_REFUSED"
+def test_both_sides_see_the_same_words(keys):
+    mine = {"node": "A", "address": "https://a", "keys": [keys[0]]}
+    theirs = {"node": "B", "address": "https://a", "keys": [keys[1]]}
+    assert six_words(mine, theirs) == six_words(theirs, mine)
 
 
-def test_a_replaced_key_or_address_changes_the_words_to_compare(tmp_path: Path):
-    keys = [[Keyring(tmp_path / name).make("ed25519").public] for name in "abc"]
-    mine, theirs, thief = (
-        {
-            "node": "A",
-            "address": "https://a",
-            "keys": key,
-        }
-        for key in keys
-    )
-    theirs, thief = theirs | {"node": "B"}, thief | {"node": "B"}
-    assert six_words(mine, theirs) == six_words(theirs, mine) != six_words(mine, thief)
-    assert six_words(mine, theirs | {"address": "https://thief"}) != six_words(mine, theirs)
+@pytest.mark.parametrize("replaced", ["keys", "address"])
+def test_a_replaced_key_or_address_changes_the_words_to_compare(keys, replaced):
+    mine = {"node": "A", "address": "https://a", "keys": [keys[0]]}
+    theirs = {"node": "B", "address": "https://a", "keys": [keys[1]]}
+    of_thief = {"keys": [keys[2]], "address": "https://thief"}
+
+    forged = theirs | {replaced: of_thief[replaced]}
+
+    assert six_words(mine, forged) != six_words(mine, theirs)
 
 
-def test_a_route_that_is_there_is_replaced_only_on_demand(tmp_path: Path):
+# ---------------------------------------------------------------- a partner that is already there
+
+
+def test_an_existing_route_is_replaced_only_on_demand(tmp_path):
     ring = Keyring(tmp_path / "partner")
-    old, new, file = ring.make("ed25519"), ring.make("ed25519"), tmp_path / "theirs.json"
-    with new_node(tmp_path / "me", ME) as (config, gateway):
-        words = [
-            "partner",
-            "accept",
-            str(file),
-            "--address",
-            "https://me",
-            "--yes",
-            "--config",
-            str(config),
-        ]
-        for address, pair in (("https://before", old), ("https://after", new)):
-            file.write_text(
-                json.dumps(
-                    {
-                        "node": PEER,
-                        "address": address,
-                        "keys": [pair.public],
-                    }
-                )
-            )
-            done = call(*words)
-            assert gateway.routes.table.routes[PEER].url == "https://before"
-        assert (
-            done.exit_code == 1
-            and f"https://before, keys: {old.id}; to replace that" in done.stderr
-        )
+    old_key = ring.make("ed25519")
+    new_key = ring.make("ed25519")
+    invitation = tmp_path / "theirs.json"
+    with new_node(tmp_path / "me", ME) as (config, node):
+        command = ["partner", "accept", str(invitation), "--address", "https://me"]
+        command += ["--yes", "--config", str(config)]
+        write_invitation(invitation, PEER, "https://before", old_key.public)
+        call(*command)
+        assert node.routes.table.routes[PEER].url == "https://before"
+
+        write_invitation(invitation, PEER, "https://after", new_key.public)
+        refused = call(*command)
+        assert refused.exit_code == 1
+        assert f"https://before, keys: {old_key.id}; to replace that" in refused.stderr
+        assert node.routes.table.routes[PEER].url == "https://before"
+
         disabled = {"route": {"enabled": False}}
-        assert (
-            ask(gateway, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=disabled).status_code
-            == 200
-        )
-        done = call(*words, "--replace", "--ca", Authority(tmp_path / "tls").file)
-        assert (
-            done.exit_code == 0
-            and f"replaces the route of {PEER}: https://before, disabled, keys: {old.id}"
-            in done.stderr
-        )
-        route = gateway.routes.table.routes[PEER]
-        assert (route.url, route.keys, route.enabled) == ("https://after", (new.public,), True)
+        response = ask(node, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=disabled)
+        assert response.status_code == 200
+        done = call(*command, "--replace", "--ca", Authority(tmp_path / "tls").file)
+        assert done.exit_code == 0
+        before = f"https://before, disabled, keys: {old_key.id}"
+        assert f"replaces the route of {PEER}: {before}" in done.stderr
+        route = node.routes.table.routes[PEER]
+        assert route.url == "https://after"
+        assert route.keys == (new_key.public,)
+        assert route.enabled is True
         assert route.ca == str(tmp_path / "tls" / "ca.pem")
+
+
+# ---------------------------------------------------------------- unusable invitations
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Give the configuration of a node that does not run."""
+    file = tmp_path / "node.yml"
+    initialize(file, ME)
+    return str(file)
+
+
+@pytest.fixture
+def invitation(tmp_path):
+    return tmp_path / "invitation.json"
 
 
 @pytest.mark.parametrize(
@@ -143,43 +186,45 @@ def test_a_route_that_is_there_is_replaced_only_on_demand(tmp_path: Path):
         '{"node": "A", "address": "http://a\\nthe words at both sides: others", "keys": ["key"]}',
         "[1]",
     ],
+    ids=["empty", "no keys", "a line break", "a list"],
 )
-def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
-    config, file = tmp_path / "node.yml", tmp_path / "invitation.json"
-    call("init", "--node", ME, "--engine", "process", "-o", str(config))
-    file.write_text(text)
-    refused = call(
-        "partner", "accept", str(file), "--address", "https://me", "--config", str(config)
+def test_a_file_that_is_not_an_invitation_is_refused(config, invitation, text):
+    invitation.write_text(text)
+    command = ("partner", "accept", str(invitation), "--address", "https://me")
+
+    refused = call(*command, "--config", config)
+
+    assert refused.exit_code == 2
+    assert "--address" not in refused.stderr
+
+
+def test_accepting_requires_the_nodes_own_address(config, invitation):
+    write_invitation(invitation, PEER, "https://peer")
+
+    refused = call("partner", "accept", str(invitation), "--config", config)
+
+    assert refused.exit_code == 2
+    assert "give --address" in refused.stderr
+
+
+def test_the_nodes_own_invitation_is_refused(config, invitation):
+    write_invitation(invitation, ME, "https://me")
+    command = ("partner", "accept", str(invitation), "--address", "https://me")
+
+    message = call(*command, "--config", config).stderr
+
+    assert message == (
+        f"{invitation} is this node's own invitation: "
+        "send it to the partner, and accept the partner's\n"
     )
-    assert refused.exit_code == 2 and "--address" not in refused.stderr
-    file.write_text(
-        json.dumps(
-            {
-                "node": PEER,
-                "address": "https://peer",
-                "keys": ["key"],
-            }
-        )
-    )
-    refused = call("partner", "accept", str(file), "--config", str(config))
-    assert refused.exit_code == 2 and "give --address" in refused.stderr
-    assert call("partner", "invite", "--config", str(config)).exit_code == 2
-    file.write_text(
-        json.dumps(
-            {
-                "node": ME,
-                "address": "https://me",
-                "keys": ["key"],
-            }
-        )
-    )
-    own = call(
-        "partner", "accept", str(file), "--address", "https://me", "--config", str(config)
-    ).stderr
-    assert (
-        own
-        == f"{file} is this node's own invitation: send it to the partner, and accept the partner's\n"
-    )
-    assert "是本节点自己的邀请：请发给合作方，并接受合作方的邀请" in translate(own, "zh")
-    bare = call("partner", "invite", "--address", "127.0.0.1:7380", "--config", str(config))
-    assert bare.exit_code == 2 and "must begin with https:// or http://" in bare.stderr
+    assert "是本节点自己的邀请：请发给合作方，并接受合作方的邀请" in translate(message, "zh")
+
+
+def test_inviting_requires_an_address(config):
+    assert call("partner", "invite", "--config", config).exit_code == 2
+
+
+def test_the_address_of_an_invitation_needs_a_scheme(config):
+    refused = call("partner", "invite", "--address", "127.0.0.1:7380", "--config", config)
+    assert refused.exit_code == 2
+    assert "must begin with https:// or http://" in refused.stderr

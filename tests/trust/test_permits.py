@@ -1,64 +1,79 @@
-"""Under contract: datasets, permitted for a time and a number of jobs; audits of projects, flows and models."""
+"""Under contract: permits for datasets, by time and number of jobs; audits of projects, flows and models."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from adapter.bfia.management.wire import AUDITED
 from gateway.domain.applications import Kind
 from gateway.domain.run import Address
-from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotFound
 from gateway.identity.keys import Keyring
 from gateway.jobs.trust import presented
 from tests.builders import a_spec
-from tests.contracts.apis import THIRD, World, two_nodes
+from tests.contracts.apis import THIRD, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, uploaded
 from tests.store.test_repositories import trained
-from tests.trust.agreeing import applied, becomes, contract, person, requested, state, waiting
+from tests.trust.agreeing import (
+    apply_for,
+    approve,
+    call_api,
+    change_application,
+    edit_route,
+    make_contract,
+    newest_waiting,
+    reject,
+    send_unsigned,
+    status_of,
+    terminate,
+    wait_for_status,
+)
 
-DATASET = "bank#credit, 2026"
-"""commas separate permits in their header"""
+DATASET = "bank#credit, 2026"  # the comma separates permits in their header
+ADDRESS = Address(*DATASET.split("#"))
 PUBLISHED = "/datasets/bank/credit%2C%202026/published"
-_numbers = count()
+job_numbers = count()
 
 
 @contextmanager
-def world_of(home: Path, level: str) -> Iterator[World]:
-    """`ME` has a dataset and asks for so much; `PEER` wants to use it."""
+def world_with_dataset(home, level):
+    """Serve `ME`, which owns a dataset and requires a level of trust, and `PEER`."""
     for node in (ME, PEER):
         Keyring(home / node / "state").make("ed25519")
-    with two_nodes(home, me={"trust": {"level": level}, "data": {"grants": "listed"}}) as world:
-        uploaded(world.me, *DATASET.split("#"), b"id,income\nsecret-a,1\nsecret-b,2\n")
+    settings = {"trust": {"level": level}, "data": {"grants": "listed"}}
+    with two_nodes(home, me=settings) as world:
+        rows = b"id,income\nsecret-a,1\nsecret-b,2\n"
+        uploaded(world.me, ADDRESS.namespace, ADDRESS.name, rows)
         yield world
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Nodes with a contract, for which `PEER` has applied; `ME` wants permits, and has a model."""
-    with world_of(tmp_path_factory.mktemp("nodes"), "permit") as world:
-        contract(world.peer, world.me)
+def world(tmp_path_factory):
+    """Nodes with a contract on the application of `PEER`; `ME` requires permits and has a model."""
+    with world_with_dataset(tmp_path_factory.mktemp("nodes"), "permit") as world:
+        make_contract(world.peer, world.me)
         trained(world.me.store)
-        person(world.me, "PUT", PUBLISHED, {"nodes": [PEER]})
+        call_api(world.me, "PUT", PUBLISHED, {"nodes": [PEER]})
         yield world
 
 
-def a_job(dataset: str = DATASET) -> JobSpec:
-    spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id=f"job-permit-{next(_numbers)}")
-    params = {r: {"0": {"a": {"dataset_id": d}}} for r, d in (("host", dataset), ("guest", ""))}
-    return replace(spec, task_params=params)
+def a_job():
+    """Build a job of `PEER` that reads the dataset of `ME`."""
+    roles = {"guest": (PEER,), "host": (ME,)}
+    params = {
+        "host": {"0": {"a": {"dataset_id": DATASET}}},
+        "guest": {"0": {"a": {"dataset_id": ""}}},
+    }
+    return a_spec("a", roles, job_id=f"job-permit-{next(job_numbers)}", task_params=params)
 
 
-def created(world: World, spec: JobSpec) -> str:
-    """Create a job of the partner here; return the reason of the refusal."""
+def create_at_me(world, spec):
+    """Create a job of `PEER` at `ME`; return the refusal's reason, or ""."""
     try:
         world.peer.peers.participant(ME, "bfia").create_job(spec, PEER)
     except GatewayError as error:
@@ -66,186 +81,218 @@ def created(world: World, spec: JobSpec) -> str:
     return ""
 
 
-def permitted(world: World, **more: Any) -> tuple[int, int]:
-    """Apply for the dataset and approve that; return the numbers at both."""
-    mine = applied(world.peer, "dataset", world.me, DATASET, **more)
-    theirs = waiting(world.me)
-    person(world.me, "POST", f"/applications/{theirs}/approve", {})
-    becomes(world.peer, mine, "APPROVED")
+def get_permit(world, **fields):
+    """Apply for the dataset and approve it; return the numbers at `PEER` and at `ME`."""
+    mine = apply_for(world.peer, "dataset", world.me, DATASET, **fields)
+    theirs = newest_waiting(world.me)
+    approve(world.me, theirs)
+    wait_for_status(world.peer, mine, "APPROVED")
     return mine, theirs
 
 
-def ended(
-    world: World,
-    mine: int,
-    theirs: int,
-) -> None:
-    person(world.me, "POST", f"/applications/{theirs}/terminate", {})
-    becomes(world.peer, mine, "TERMINATED")
+def end_permit(world, mine, theirs):
+    """Terminate a permit at its owner; wait until `PEER` has learned of it."""
+    terminate(world.me, theirs)
+    wait_for_status(world.peer, mine, "TERMINATED")
 
 
-def test_a_partner_sees_what_is_published_for_it_and_never_rows(world: World):
-    listed = person(world.peer, "GET", f"/partners/{ME}/datasets")
+def contract_id(world):
+    """Return the id of the contract between the nodes."""
+    return world.me.applications.contract_with(PEER).id
+
+
+def query_me(world, path, query):
+    """Query a path of `ME` as `PEER` does, signed."""
+    return world.peer.protocol.peer(ME).ask(f"/v1/interconn{path}", {}, "GET", query=query)
+
+
+# ---------------------------------------------------------------- datasets and their permits
+
+
+def test_a_partner_sees_the_description_of_a_dataset_and_no_rows(world):
+    listed = call_api(world.peer, "GET", f"/partners/{ME}/datasets")
+
     [record] = listed["records"]
-    assert (record["dataset_id"], record["count"], listed["total"]) == (DATASET, 2, 1)
-    assert [(c["name"], c["data_type"], c["distribution"]) for c in record["column_metas"]] == [
-        ("id", "varchar", "DISCRETE"),
-        ("income", "int", "CONTINUOUS"),
-    ]
+    assert record["dataset_id"] == DATASET
+    assert record["count"] == 2
+    assert listed["total"] == 1
+    id_column, income_column = record["column_metas"]
+    assert id_column["name"] == "id"
+    assert id_column["data_type"] == "varchar"
+    assert id_column["distribution"] == "DISCRETE"
+    assert income_column["name"] == "income"
+    assert income_column["data_type"] == "int"
+    assert income_column["distribution"] == "CONTINUOUS"
     assert "secret" not in str(listed)
-    known = world.me.applications.contract_with(PEER).id
-    found = world.peer.protocol.peer(ME)
-    query = {"contract_id": known, "dataset_id": DATASET}
-    assert (
-        found.ask("/v1/interconn/dataset/pub/query", {}, "GET", query=query)["label_columns"] == ""
-    )
-    person(world.me, "DELETE", PUBLISHED)
-    assert person(world.peer, "GET", f"/partners/{ME}/datasets")["records"] == []
+    query = {"contract_id": contract_id(world), "dataset_id": DATASET}
+    assert query_me(world, "/dataset/pub/query", query)["label_columns"] == ""
+
+
+def test_an_unpublished_dataset_is_like_one_that_does_not_exist(world):
+    call_api(world.me, "DELETE", PUBLISHED)
+
+    assert call_api(world.peer, "GET", f"/partners/{ME}/datasets")["records"] == []
     for dataset in (DATASET, "bank#none"):
-        body = {
-            "kind": "dataset",
-            "partner": ME,
-            "subject": dataset,
-        }
-        assert (
-            person(world.peer, "POST", "/applications", body, 404)["data"]["reason"]
-            == "DATASET_NOT_PUBLISHED"
-        )
-    person(world.me, "PUT", PUBLISHED, {})
-    assert person(world.peer, "GET", f"/partners/{ME}/datasets")["total"] == 1
+        body = {"kind": "dataset", "partner": ME, "subject": dataset}
+        refusal = call_api(world.peer, "POST", "/applications", body, 404)
+        assert refusal["data"]["reason"] == "DATASET_NOT_PUBLISHED"
+
+    call_api(world.me, "PUT", PUBLISHED, {})
+    assert call_api(world.peer, "GET", f"/partners/{ME}/datasets")["total"] == 1
 
 
-def test_a_job_needs_the_permit_and_runs_with_it(world: World):
-    assert created(world, a_job()) == "NOT_AUTHORISED"
-    world.me.sharing.grant(Address(*DATASET.split("#")), PEER, "ann")
-    assert created(world, a_job()) == "PERMIT_MISSING"
-    mine, theirs = permitted(world)
-    kept = world.me.stored_applications
+def test_a_job_needs_the_permit_and_runs_with_it(world):
+    assert create_at_me(world, a_job()) == "NOT_AUTHORISED"
+    world.me.sharing.grant(ADDRESS, PEER, "ann")
+    assert create_at_me(world, a_job()) == "PERMIT_MISSING"
+
+    mine, theirs = get_permit(world)
+    stored = world.me.stored_applications
     wait_for(
-        lambda: not kept.get(theirs).token,
+        lambda: not stored.get(theirs).token,
         10,
         0.02,
         "the owner forgets the permit once it is delivered",
     )
-    assert kept.get(theirs).digest
+    assert stored.get(theirs).digest
+
     spec = a_job()
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
-    assert (
-        world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.SUCCEEDED
-    )
-    assert world.me.stored_applications.get(theirs).jobs == 1
+    job = world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer)
+    assert job.outcome is Outcome.SUCCEEDED
+    assert stored.get(theirs).jobs == 1
+
     spec = a_job()
-    assert created(world, spec) == ""
-    ended(world, mine, theirs)
-    with pytest.raises(GatewayError) as refused:
+    assert create_at_me(world, spec) == ""
+    end_permit(world, mine, theirs)
+    with pytest.raises(GatewayError) as refusal:
         world.peer.peers.participant(ME, "bfia").start_job(spec.job_id, PEER)
-    assert refused.value.reason == "NOT_AUTHORISED"  # the grant ended with it
+    assert refusal.value.reason == "NOT_AUTHORISED"  # the grant ended with the permit
 
 
-def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World):
-    mine, theirs = permitted(world, jobs=2)
+def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world):
+    mine, theirs = get_permit(world, jobs=2)
     first = a_job()
-    assert [created(world, spec) for spec in (first, first, a_job(), a_job())] == [
-        "",
-        "",
-        "",
-        "PERMIT_USED_UP",
-    ]
+
+    assert create_at_me(world, first) == ""
+    assert create_at_me(world, first) == ""
+    assert create_at_me(world, a_job()) == ""
+    assert create_at_me(world, a_job()) == "PERMIT_USED_UP"
+
     world.peer.peers.participant(ME, "bfia").start_job(first.job_id, PEER)
-    ended(world, mine, theirs)
+    end_permit(world, mine, theirs)
 
 
-def test_concurrent_jobs_use_a_permit_no_more_often_than_allowed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    mine, theirs = permitted(world, jobs=2)
-    monkeypatch.setattr(
-        world.me.stored_applications, "use", lambda *_, **__: False
-    )  # another was faster
+def test_concurrent_jobs_use_a_permit_no_more_often_than_allowed(world, monkeypatch):
+    mine, theirs = get_permit(world, jobs=2)
+    another_job_was_first = Mock(return_value=False)
+    monkeypatch.setattr(world.me.stored_applications, "use", another_job_was_first)
     spec = a_job()
-    assert (
-        created(world, spec) == "PERMIT_USED_UP"
-        and world.me.store.local_jobs.find(spec.job_id) is None
-    )
-    ended(world, mine, theirs)
+
+    assert create_at_me(world, spec) == "PERMIT_USED_UP"
+
+    assert world.me.store.local_jobs.find(spec.job_id) is None
+    end_permit(world, mine, theirs)
 
 
-def test_an_unpublished_dataset_cannot_be_applied_for_again(world: World):
-    mine, theirs = applied(world.peer, "dataset", world.me, DATASET), waiting(world.me)
-    person(world.me, "POST", f"/applications/{theirs}/reject", {})
-    person(world.me, "DELETE", PUBLISHED)
-    again = world.peer.stored_applications.get(mine)
-    with pytest.raises(GatewayError) as refused:
-        world.peer.management.apply(again)
-    assert refused.value.reason == "DATASET_NOT_PUBLISHED"
-    assert person(world.me, "GET", f"/applications/{theirs}")["status"] == "REJECTED"
-    person(world.me, "PUT", PUBLISHED, {})
+def test_an_unpublished_dataset_cannot_be_applied_for_again(world):
+    mine = apply_for(world.peer, "dataset", world.me, DATASET)
+    theirs = newest_waiting(world.me)
+    reject(world.me, theirs)
+    call_api(world.me, "DELETE", PUBLISHED)
+    application = world.peer.stored_applications.get(mine)
+
+    with pytest.raises(GatewayError) as refusal:
+        world.peer.management.apply(application)
+
+    assert refusal.value.reason == "DATASET_NOT_PUBLISHED"
+    assert status_of(world.me, theirs) == "REJECTED"
+    call_api(world.me, "PUT", PUBLISHED, {})
 
 
-def test_a_permit_ends_by_time(world: World):
-    mine, theirs = permitted(world, expires_at=(datetime.now(UTC) + timedelta(days=1)).isoformat())
-    assert created(world, a_job()) == ""
+def test_a_permit_ends_by_time(world):
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    mine, theirs = get_permit(world, expires_at=tomorrow)
+    assert create_at_me(world, a_job()) == ""
+
     for node, number in ((world.me, theirs), (world.peer, mine)):
-        node.stored_applications.change(
-            number, lambda one: replace(one, expires_at=datetime.now(UTC))
-        )
-        becomes(node, number, "TERMINATED")
-    assert created(world, a_job()) in ("NOT_AUTHORISED", "PERMIT_MISSING")
+        change_application(node, number, expires_at=datetime.now(UTC))
+        wait_for_status(node, number, "TERMINATED")
+
+    assert create_at_me(world, a_job()) in ("NOT_AUTHORISED", "PERMIT_MISSING")
 
 
-def test_a_permit_is_of_no_use_to_others_or_for_others(world: World):
-    mine, theirs = permitted(world)
+def test_a_permit_is_valid_only_with_its_token(world):
+    mine, theirs = get_permit(world)
     token = world.peer.stored_applications.get(mine).token
     assert presented(f"other/1/{token}") == (world.me.stored_applications.get(theirs).digest,)
     assert presented("no permit, a/b") == ()
-    world.peer.stored_applications.change(mine, lambda one: replace(one, token="guessed"))
-    assert created(world, a_job()) == "PERMIT_MISSING"
-    world.peer.stored_applications.change(mine, lambda one: replace(one, token=token))
-    assert created(world, a_job()) == ""
-    ended(world, mine, theirs)
+
+    change_application(world.peer, mine, token="guessed")
+    assert create_at_me(world, a_job()) == "PERMIT_MISSING"
+    change_application(world.peer, mine, token=token)
+    assert create_at_me(world, a_job()) == ""
+
+    end_permit(world, mine, theirs)
 
 
-def test_a_request_without_a_contract_learns_nothing(world: World):
-    mine, theirs = permitted(world)
-    audit = world.me.stored_applications.get(theirs).id
-    known = world.me.applications.contract_with(PEER).id
+@pytest.mark.parametrize(
+    ("sender", "reason"),
+    [(STRANGER, "NOT_AUTHORISED"), (ME, "OWN_NODE_ID"), ("", "NOT_AUTHORISED")],
+    ids=["a stranger", "the node itself", "no name"],
+)
+def test_a_request_of_no_partner_learns_nothing(world, sender, reason):
+    mine, theirs = get_permit(world)
+    of_contract = {"contract_id": contract_id(world)}
+    of_audit = {"audit_id": world.me.stored_applications.get(theirs).id}
+
     for path, query in (
-        ("/dataset/pub/list", {"contract_id": known}),
-        ("/project/list", {"contract_id": known}),
-        ("/component/list", {"contract_id": known}),
-        ("/dataset/audit/query", {"audit_id": audit}),
+        ("/dataset/pub/list", of_contract),
+        ("/project/list", of_contract),
+        ("/component/list", of_contract),
+        ("/dataset/audit/query", of_audit),
     ):
-        assert (
-            requested(world.me, "GET", path, query, STRANGER)["data"]["reason"] == "NOT_AUTHORISED"
-        )
-        assert requested(world.me, "GET", path, query, ME)["data"]["reason"] == "OWN_NODE_ID"
-        assert requested(world.me, "GET", path, query, "")["data"]["reason"] == "NOT_AUTHORISED"
-    for path, query in (
-        ("/dataset/pub/list", {"contract_id": known}),
-        ("/dataset/audit/query", {"audit_id": audit}),
-    ):
-        said = requested(world.me, "GET", path, query, THIRD)["data"]["reason"]
-        nowhere = requested(world.me, "GET", path, dict.fromkeys(query, "none"), THIRD)["data"][
-            "reason"
-        ]
-        assert said == nowhere and said in ("CONTRACT_UNKNOWN", "APPLICATION_UNKNOWN")
-    ended(world, mine, theirs)
+        response = send_unsigned(world.me, "GET", path, query, sender)
+        assert response["data"]["reason"] == reason, path
+
+    end_permit(world, mine, theirs)
 
 
-@pytest.mark.parametrize("level", ["known", "contract"])
-def test_what_a_level_asks_for(tmp_path: Path, level: str):
-    with world_of(tmp_path, level) as world:
-        world.me.sharing.grant(Address(*DATASET.split("#")), PEER, "ann")
+def test_a_partner_without_the_contract_learns_nothing(world):
+    mine, theirs = get_permit(world)
+    audit_id = world.me.stored_applications.get(theirs).id
+
+    for path, key, existing, reason in (
+        ("/dataset/pub/list", "contract_id", contract_id(world), "CONTRACT_UNKNOWN"),
+        ("/dataset/audit/query", "audit_id", audit_id, "APPLICATION_UNKNOWN"),
+    ):
+        for value in (existing, "none"):
+            response = send_unsigned(world.me, "GET", path, {key: value}, THIRD)
+            assert response["data"]["reason"] == reason
+
+    end_permit(world, mine, theirs)
+
+
+def test_level_known_requires_no_contract(tmp_path):
+    with world_with_dataset(tmp_path, "known") as world:
+        world.me.sharing.grant(ADDRESS, PEER, "ann")
+        assert create_at_me(world, a_job()) == ""
+
+
+def test_level_contract_requires_a_contract_that_is_valid(tmp_path):
+    with world_with_dataset(tmp_path, "contract") as world:
+        world.me.sharing.grant(ADDRESS, PEER, "ann")
         spec = a_job()
-        assert created(world, spec) == ("" if level == "known" else "NO_CONTRACT")
-        if level == "contract":
-            plan = world.peer.peers.participant(ME, "bfia").dry_run(spec, PEER)
-            assert any("NO_CONTRACT" in item.cause for item in plan)
-            mine, _ = contract(world.peer, world.me)
-            assert created(world, spec) == ""
-            person(world.peer, "POST", f"/applications/{mine}/terminate", {})
-            assert created(world, a_job()) != ""
+        assert create_at_me(world, spec) == "NO_CONTRACT"
+        plan = world.peer.peers.participant(ME, "bfia").dry_run(spec, PEER)
+        assert any("NO_CONTRACT" in problem.cause for problem in plan)
+
+        mine, _ = make_contract(world.peer, world.me)
+        assert create_at_me(world, spec) == ""
+
+        terminate(world.peer, mine)
+        assert create_at_me(world, a_job()) != ""
 
 
 # ---------------------------------------------------------------- audits of projects, flows and models
@@ -255,7 +302,7 @@ PROJECT = {
     "type": "HETERO_FL",
     "datasets": [{"dataset_id": "shop#orders"}],
 }
-FIELDS: dict[Kind, dict[str, Any]] = {
+FIELDS = {
     Kind.PROJECT: PROJECT,
     Kind.FLOW: {"name": "评分", "dag": {"components": []}},
     Kind.MODEL: {"apply_project_id": "project-1"},
@@ -267,139 +314,177 @@ SUBJECTS = {
 }
 
 
-def apply(
-    world: World,
-    kind: Kind,
-    **more: Any,
-) -> tuple[int, int]:
-    """Apply for something of `ME`; return the numbers at both."""
-    mine = applied(world.peer, str(kind), world.me, SUBJECTS[kind], fields=FIELDS[kind] | more)
-    return mine, waiting(world.me)
+def apply_at_me(world, kind, **fields):
+    """Apply to `ME` for an audit; return the application's numbers at `PEER` and at `ME`."""
+    fields = FIELDS[kind] | fields
+    mine = apply_for(world.peer, str(kind), world.me, SUBJECTS[kind], fields=fields)
+    return mine, newest_waiting(world.me)
 
 
-def granted(world: World) -> tuple[str, ...]:
-    return world.me.models.all("流程 1")[0].granted
+def nodes_with_the_model(world):
+    """Return the nodes that may use the model of `ME`."""
+    return world.me.models.all(SUBJECTS[Kind.MODEL])[0].granted
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: World, kind: Kind):
-    mine, theirs = apply(world, kind)
-    assert (
-        person(world.me, "GET", f"/applications/{theirs}")["request"].items()
-        >= FIELDS[kind].items()
-    )
-    person(world.me, "POST", f"/applications/{theirs}/approve", {})
-    becomes(world.peer, mine, "APPROVED")
-    kept = world.peer.stored_applications.get(mine)
-    assert kept.token and kept.level == AUDITED[kind].level
-    assert granted(world) == ((PEER,) if kind is Kind.MODEL else ())
-    person(world.peer, "POST", f"/applications/{mine}/terminate", {})
-    becomes(world.me, theirs, "TERMINATED")
-    assert granted(world) == ()
-    mine, theirs = apply(world, kind)
-    person(world.me, "POST", f"/applications/{theirs}/reject", {"reason": "not this year"})
-    becomes(world.peer, mine, "REJECTED")
-    audit = {"audit_id": world.peer.stored_applications.get(mine).id}
-    asked = world.peer.protocol.peer(ME).ask(
-        f"/v1/interconn/{kind}/audit/query", {}, "GET", query=audit
-    )
-    assert asked["status"] == "REJECTED"
+def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world, kind):
+    mine, theirs = apply_at_me(world, kind)
+    shown_request = call_api(world.me, "GET", f"/applications/{theirs}")["request"]
+    assert shown_request.items() >= FIELDS[kind].items()
+
+    approve(world.me, theirs)
+    wait_for_status(world.peer, mine, "APPROVED")
+    application = world.peer.stored_applications.get(mine)
+    assert application.token
+    assert application.level == AUDITED[kind].level
+    model_users = (PEER,) if kind is Kind.MODEL else ()
+    assert nodes_with_the_model(world) == model_users
+
+    terminate(world.peer, mine)
+    wait_for_status(world.me, theirs, "TERMINATED")
+    assert nodes_with_the_model(world) == ()
 
 
-def test_what_is_approved_while_the_partner_ends_it_ends_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    mine, theirs = apply(world, Kind.MODEL)
-    kept = world.me.stored_applications
-    find = kept.find
+@pytest.mark.parametrize("kind", FIELDS)
+def test_a_rejected_audit_can_be_queried(world, kind):
+    mine, theirs = apply_at_me(world, kind)
+    rejection = {"reason": "not this year"}
+    call_api(world.me, "POST", f"/applications/{theirs}/reject", rejection)
+    wait_for_status(world.peer, mine, "REJECTED")
 
-    def then_approved(*about: Any) -> Any:
-        if found := find(*about):
+    audit_id = world.peer.stored_applications.get(mine).id
+    response = query_me(world, f"/{kind}/audit/query", {"audit_id": audit_id})
+
+    assert response["status"] == "REJECTED"
+
+
+def test_an_approval_that_crosses_its_end_by_the_partner_ends_too(world, monkeypatch):
+    mine, theirs = apply_at_me(world, Kind.MODEL)
+    stored = world.me.stored_applications
+    find = stored.find
+
+    def find_then_approve(*arguments):
+        """Approve after the partner's request has read the application."""
+        application = find(*arguments)
+        if application:
             monkeypatch.undo()
-            person(world.me, "POST", f"/applications/{theirs}/approve", {})
-        return found
+            approve(world.me, theirs)
+        return application
 
-    audit = kept.get(theirs).id
-    monkeypatch.setattr(kept, "find", then_approved)
-    world.me.applications.end(Kind.MODEL, audit, PEER)
-    assert state(world.me, theirs) == "TERMINATED" and granted(world) == ()
-    person(world.peer, "POST", f"/applications/{mine}/terminate", {})
+    monkeypatch.setattr(stored, "find", find_then_approve)
+    world.me.applications.end(Kind.MODEL, stored.get(theirs).id, PEER)
 
-
-def test_a_model_that_is_not_here_cannot_be_approved(world: World):
-    mine = applied(world.peer, "model", world.me, "none", fields=FIELDS[Kind.MODEL])
-    theirs = waiting(world.me)
-    refused = person(world.me, "POST", f"/applications/{theirs}/approve", {}, 404)
-    assert refused["data"]["reason"] == "MODEL_UNKNOWN" and state(world.me, theirs) == "APPLIED"
-    person(world.peer, "POST", f"/applications/{mine}/terminate", {})
+    assert status_of(world.me, theirs) == "TERMINATED"
+    assert nodes_with_the_model(world) == ()
+    terminate(world.peer, mine)
 
 
-def test_a_project_and_the_components_are_seen_by_their_partner_only(world: World):
-    apply(world, Kind.PROJECT, description="for 2027")
-    for asking, other in ((world.peer, ME), (world.me, PEER)):
-        [found] = person(asking, "GET", f"/partners/{other}/projects")["records"]
-        assert found == {
+def test_an_unknown_model_cannot_be_approved(world):
+    mine = apply_for(world.peer, "model", world.me, "none", fields=FIELDS[Kind.MODEL])
+    theirs = newest_waiting(world.me)
+
+    refusal = call_api(world.me, "POST", f"/applications/{theirs}/approve", {}, 404)
+
+    assert refusal["data"]["reason"] == "MODEL_UNKNOWN"
+    assert status_of(world.me, theirs) == "APPLIED"
+    terminate(world.peer, mine)
+
+
+# ---------------------------------------------------------------- what partners see of each other
+
+
+def test_a_project_is_seen_by_its_two_partners_only(world):
+    apply_at_me(world, Kind.PROJECT, description="for 2027")
+
+    for node, partner in ((world.peer, ME), (world.me, PEER)):
+        [project] = call_api(node, "GET", f"/partners/{partner}/projects")["records"]
+        assert project == {
             "project_id": "project-1",
             "name": "scoring",
             "type": "HETERO_FL",
             "description": "for 2027",
         }
-    known = world.me.applications.contract_with(PEER).id
-    peer = world.peer.protocol.peer(ME)
-    query = {"contract_id": known, "project_id": "project-1"}
-    found = peer.ask("/v1/interconn/project/query", {}, "GET", query=query)
-    assert (found["nodes"], found["datasets"]) == ([PEER, ME], {PEER: ["shop#orders"]})
+    query = {"contract_id": contract_id(world), "project_id": "project-1"}
+    project = query_me(world, "/project/query", query)
+    assert project["nodes"] == [PEER, ME]
+    assert project["datasets"] == {PEER: ["shop#orders"]}
     with pytest.raises(GatewayError, match="no project of that id"):
-        peer.ask(
-            "/v1/interconn/project/query", {}, "GET", query=query | {"project_id": "project-2"}
-        )
-    listed = person(world.peer, "GET", f"/partners/{ME}/components")["records"]
-    assert {one["code"] for one in listed} >= {"vendor/Thing", "vendor/Judge"}
+        query_me(world, "/project/query", query | {"project_id": "project-2"})
+    assert send_unsigned(world.me, "GET", "/project/query", query, THIRD)["code"] != 0
+
+
+def test_a_partner_sees_the_components_that_its_route_allows(world):
+    listed = call_api(world.peer, "GET", f"/partners/{ME}/components")["records"]
+    codes = {component["code"] for component in listed}
+    assert codes >= {"vendor/Thing", "vendor/Judge"}
+
     query = {
-        "contract_id": known,
+        "contract_id": contract_id(world),
         "code": "vendor/Thing",
         "version": "1.0.0",
     }
-    found = peer.ask("/v1/interconn/component/query", {}, "GET", query=query)
-    assert (found["status"], found["outputs"][0]["name"]) == ("ENABLED", "out")
+    component = query_me(world, "/component/query", query)
+    assert component["status"] == "ENABLED"
+    assert component["outputs"][0]["name"] == "out"
     with pytest.raises(NotFound, match="no component of that code and version"):
-        peer.ask("/v1/interconn/component/query", {}, "GET", query=query | {"version": "9"})
-    person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": "other/*"}})
-    assert person(world.peer, "GET", f"/partners/{ME}/components")["records"] == []
-    person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": "*"}})
-    assert requested(world.me, "GET", "/project/query", query, THIRD)["code"] != 0
+        query_me(world, "/component/query", query | {"version": "9"})
+
+    edit_route(world.me, PEER, components="other/*")
+    assert call_api(world.peer, "GET", f"/partners/{ME}/components")["records"] == []
+    edit_route(world.me, PEER, components="*")
 
 
-def test_only_the_two_nodes_can_change_or_see_an_application(world: World):
-    mine, theirs = apply(world, Kind.FLOW)
-    audit = world.me.stored_applications.get(theirs).id
-    senders = {
-        STRANGER: "NOT_AUTHORISED",
-        "": "NOT_AUTHORISED",
-        ME: "OWN_NODE_ID",
-        THIRD: "APPLICATION_UNKNOWN",
-    }
+@pytest.mark.parametrize(
+    ("sender", "reason"),
+    [
+        (STRANGER, "NOT_AUTHORISED"),
+        ("", "NOT_AUTHORISED"),
+        (ME, "OWN_NODE_ID"),
+        (THIRD, "APPLICATION_UNKNOWN"),
+    ],
+    ids=["a stranger", "no name", "the node itself", "another partner"],
+)
+def test_only_the_two_nodes_can_change_or_see_an_application(world, sender, reason):
+    mine, theirs = apply_at_me(world, Kind.FLOW)
+    audit_id = world.me.stored_applications.get(theirs).id
+
     for kind in AUDITED:
-        for method, word, body in (
-            ("POST", "confirm", {"audit_id": audit, "status": "APPROVED"}),
-            ("POST", "terminate", {"audit_id": audit}),
-            ("GET", "query", {"audit_id": audit}),
+        for method, verb, fields in (
+            ("POST", "confirm", {"status": "APPROVED"}),
+            ("POST", "terminate", {}),
+            ("GET", "query", {}),
         ):
-            for sender, reason in senders.items():
-                said = requested(world.me, method, f"/{kind}/audit/{word}", body, sender)
-                assert said["data"]["reason"] == reason, (kind, word, sender)
-        body = {
-            "audit_id": "x",
-            "contract_id": "x",
-            AUDITED[kind].subject: "x",
-            **FIELDS.get(kind, {}),
-        }
-        said = requested(world.me, "POST", f"/{kind}/audit/apply", body, THIRD)
-        assert said["data"]["reason"] in ("CONTRACT_UNKNOWN", "NO_CONTRACT")
-    wrong = world.peer.protocol.peer(ME)
-    for status in ("APPLIED", "TERMINATED", "OTHER"):
-        with pytest.raises(GatewayError) as refused:
-            body = {"audit_id": audit, "status": status}
-            wrong.ask("/v1/interconn/flow/audit/confirm", body)
-        assert [problem.path for problem in refused.value.problems] == ["status"]
-    assert state(world.me, theirs) == state(world.peer, mine) == "APPLIED"
+            body = {"audit_id": audit_id, **fields}
+            response = send_unsigned(world.me, method, f"/{kind}/audit/{verb}", body, sender)
+            assert response["data"]["reason"] == reason, (kind, verb)
+
+    assert status_of(world.me, theirs) == "APPLIED"
+    assert status_of(world.peer, mine) == "APPLIED"
+    reject(world.me, theirs)
+
+
+@pytest.mark.parametrize("kind", AUDITED)
+def test_a_partner_without_the_contract_cannot_apply(world, kind):
+    body = {
+        "audit_id": "x",
+        "contract_id": "x",
+        AUDITED[kind].subject: "x",
+        **FIELDS.get(kind, {}),
+    }
+    response = send_unsigned(world.me, "POST", f"/{kind}/audit/apply", body, THIRD)
+    assert response["data"]["reason"] in ("CONTRACT_UNKNOWN", "NO_CONTRACT")
+
+
+@pytest.mark.parametrize("status", ["APPLIED", "TERMINATED", "OTHER"])
+def test_a_partner_can_confirm_only_by_a_decision(world, status):
+    mine, theirs = apply_at_me(world, Kind.FLOW)
+    audit_id = world.me.stored_applications.get(theirs).id
+    body = {"audit_id": audit_id, "status": status}
+
+    with pytest.raises(GatewayError) as refusal:
+        world.peer.protocol.peer(ME).ask("/v1/interconn/flow/audit/confirm", body)
+
+    assert [problem.path for problem in refusal.value.problems] == ["status"]
+    assert status_of(world.me, theirs) == "APPLIED"
+    assert status_of(world.peer, mine) == "APPLIED"
+    reject(world.me, theirs)
