@@ -77,6 +77,11 @@ class UsedSignatures:
         with self._lock:
             return self._uses.setdefault(signature, use).request == request
 
+    def __len__(self) -> int:
+        """Return the number of signatures that are remembered."""
+        with self._lock:
+            return len(self._uses)
+
     def _forget_expired(self, now: float) -> None:
         expired = []
         for signature, use in self._uses.items():

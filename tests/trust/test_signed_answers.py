@@ -1,14 +1,12 @@
-"""Answers are signed: who sits between two nodes can change none, nor put one in another's place."""
+"""Responses are signed: a proxy between two nodes can neither change nor swap one."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from unittest.mock import Mock
 
 import pytest
 from anyio import CapacityLimiter
 
 from adapter.bfia import requests
-from gateway.bootstrap.node import Gateway
 from gateway.errors import NotFound, PeerUnreachable
 from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
 from gateway.identity.signatures import (
@@ -22,269 +20,268 @@ from gateway.identity.signatures import (
 from gateway.runtime.trials import Result
 from tests.e2e.recorder import Recorder
 from tests.inprocess import ME, PEER, running
-from tests.trust.agreeing import route
+from tests.trust.agreeing import set_routes
+from tests.trust.peer_requests import POLL
 
 
 @dataclass(frozen=True)
-class Passing:
-    """A request or an answer on its way."""
+class Message:
+    """A request or a response on its way."""
 
     headers: dict[str, str]
     body: bytes
+    # of a request
     method: str = ""
     path: str = ""
+    # of a response
     status: int = 0
 
 
-class Between(Recorder):
-    """Passes everything on, and lets a test change what comes back."""
+class Proxy(Recorder):
+    """Passes requests on to `PEER`; a test sets ``respond`` to change the responses."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.attack: Callable[[Passing], Passing] = self.forward
+        self.respond = self.forward
 
-    def pass_on(
-        self,
-        to: str,
-        method: str,
-        path: str,
-        raw: bytes,
-        headers: Mapping[str, str],
-    ) -> tuple[int, dict[str, str], bytes]:
-        said = self.attack(Passing(dict(headers), raw, method, path))
-        return said.status, said.headers, said.body
+    def pass_on(self, to, method, path, raw, headers):
+        response = self.respond(Message(dict(headers), raw, method, path))
+        return response.status, response.headers, response.body
 
-    def forward(self, asked: Passing) -> Passing:
+    def forward(self, request):
+        """Return the partner's response."""
         status, headers, body = super().pass_on(
-            PEER, asked.method, asked.path, asked.body, asked.headers
+            PEER,
+            request.method,
+            request.path,
+            request.body,
+            request.headers,
         )
-        return Passing(headers, body, status=status)
+        return Message(headers, body, status=status)
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway, Between]]:
-    """Give a node, its partner, and who sits between them."""
+def nodes(tmp_path_factory):
+    """Give a node, its partner, and the proxy by which it reaches the partner."""
     home = tmp_path_factory.mktemp("nodes")
-    keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
-    with running(home / ME) as me, running(home / PEER, PEER) as peer, Between() as between:
-        between.ways[PEER] = peer.services.sockets.by_listener["peer"][0].getsockname()[1]
-        route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
-        route(
-            me,
-            {
-                PEER: {
-                    "host": "127.0.0.1",
-                    "port": between.port,
-                    "keys": keys[PEER],
-                }
-            },
-        )
-        yield me, peer, between
+    my_key = Keyring(home / ME / "state").make("ed25519").public
+    peer_key = Keyring(home / PEER / "state").make("ed25519").public
+    with running(home / ME) as me, running(home / PEER, PEER) as peer, Proxy() as proxy:
+        peer_socket = peer.services.sockets.by_listener["peer"][0]
+        proxy.ways[PEER] = peer_socket.getsockname()[1]
+        set_routes(peer, {ME: {"url": me.addresses()["peer"], "keys": my_key}})
+        by_proxy = {"host": "127.0.0.1", "port": proxy.port, "keys": peer_key}
+        set_routes(me, {PEER: by_proxy})
+        yield me, peer, proxy
 
 
 @pytest.fixture
-def nodes(pair: tuple[Gateway, Gateway, Between]) -> Iterator[tuple[Gateway, Gateway, Between]]:
-    yield pair
-    pair[2].attack = pair[2].forward
+def me(nodes):
+    return nodes[0]
 
 
-def poll(me: Gateway) -> None:
+@pytest.fixture
+def proxy(nodes):
+    proxy = nodes[2]
+    yield proxy
+    proxy.respond = proxy.forward
+
+
+def poll(me):
+    """Poll a task that the partner does not know."""
     me.protocol.participant(PEER).poll_task("t", "guest", ME)
 
 
-def refused(me: Gateway, why: str) -> PeerUnreachable:
-    with pytest.raises(PeerUnreachable, match=why) as error:
+def check_response_does_not_count(me, message):
+    """Poll; check that the response is refused, with a message. Return the error."""
+    with pytest.raises(PeerUnreachable, match=message) as error:
         poll(me)
-    assert error.value.reason == "ANSWER_NOT_SIGNED" and error.value.delivered
+    assert error.value.reason == "ANSWER_NOT_SIGNED"
+    assert error.value.delivered
     return error.value
 
 
-def test_what_the_partner_answers_counts(nodes: tuple[Gateway, Gateway, Between]):
-    me, _, _ = nodes
+def test_the_partners_own_response_counts(me):
     with pytest.raises(NotFound):
         poll(me)
-    status, said = me.protocol.peer(PEER).raw("POST", "/no/such/path", {})
-    assert (status, said["data"]["reason"]) == (404, "PATH_UNKNOWN")
-    assert {step.name: step.result for step in me.protocol.try_route(PEER)}["way back"] is Result.OK
+    status, body = me.protocol.peer(PEER).raw("POST", "/no/such/path", {})
+    assert status == 404
+    assert body["data"]["reason"] == "PATH_UNKNOWN"
+    results = {step.name: step.result for step in me.protocol.try_route(PEER)}
+    assert results["way back"] is Result.OK
 
 
-def forged(between: Between, asked: Passing) -> Passing:
-    """Answer with a signature by a key of one's own."""
+# ---------------------------------------------------------------- attacks
+
+
+def change_body(proxy, request):
+    response = proxy.forward(request)
+    return replace(response, body=response.body.replace(b"404", b"0  "))
+
+
+def change_status(proxy, request):
+    return replace(proxy.forward(request), status=201)
+
+
+def change_signature(proxy, request):
+    response = proxy.forward(request)
+    signature = response.headers["x-auth-sign"] + "x"
+    return replace(response, headers=response.headers | {"x-auth-sign": signature})
+
+
+def respond_without_signature(proxy, request):
+    return Message({}, b'{"code": 0, "msg": "all is well"}', status=200)
+
+
+def sign_with_another_key(proxy, request):
     body = b'{"code": 0, "msg": "success", "data": {}}'
-    answer = SignableResponse(
-        200, digest(body), Signable(asked.method, asked.path, "", digest(asked.body), ME, PEER)
-    )
-    value = sign(
-        KeyPair(KEY_GENERATORS["ed25519"]()),
-        answer,
-        asked.headers["x-nonce"],
-        int(asked.headers["x-timestamp"]) // 1000,
-    )
-    return Passing(headers(answer, value), body, status=200)
+    signable_request = Signable(request.method, request.path, "", digest(request.body), ME, PEER)
+    signable = SignableResponse(200, digest(body), signable_request)
+    another_pair = KeyPair(KEY_GENERATORS["ed25519"]())
+    created = int(request.headers["x-timestamp"]) // 1000
+    signature = sign(another_pair, signable, request.headers["x-nonce"], created)
+    return Message(headers(signable, signature), body, status=200)
 
 
-def with_body(said: Passing) -> Passing:
-    return replace(said, body=said.body.replace(b"404", b"0  "))
+def send_to_another_path(proxy, request):
+    return proxy.forward(replace(request, path=request.path + "/none"))
 
 
-def with_signature(said: Passing) -> Passing:
-    return replace(said, headers=said.headers | {"x-auth-sign": said.headers["x-auth-sign"] + "x"})
-
-
-Attack = Callable[[Between, Passing], Passing]
 NOT_ITS_OWN = "not proven to be its own"
-ATTACKS: dict[str, tuple[Attack, str]] = {
-    "another body": (lambda between, asked: with_body(between.forward(asked)), NOT_ITS_OWN),
-    "another status": (
-        lambda between, asked: replace(between.forward(asked), status=201),
-        NOT_ITS_OWN,
-    ),
-    "another signature": (
-        lambda between, asked: with_signature(between.forward(asked)),
-        NOT_ITS_OWN,
-    ),
-    "no signature": (
-        lambda *_: Passing({}, b'{"code": 0, "msg": "all is well"}', status=200),
-        "^[^;]* says, unproven: all is well",
-    ),
-    "by another key": (forged, "has no key"),
-    "to another path": (
-        lambda between, asked: between.forward(replace(asked, path=asked.path + "/none")),
-        "not one of this message",
-    ),
+ATTACKS = {
+    "another body": (change_body, NOT_ITS_OWN),
+    "another status": (change_status, NOT_ITS_OWN),
+    "another signature": (change_signature, NOT_ITS_OWN),
+    "no signature": (respond_without_signature, "^[^;]* says, unproven: all is well"),
+    "by another key": (sign_with_another_key, "has no key"),
+    "to another path": (send_to_another_path, "not one of this message"),
 }
 
 
-@pytest.mark.parametrize(("attack", "why"), ATTACKS.values(), ids=ATTACKS)
-def test_a_changed_answer_is_none(
-    nodes: tuple[Gateway, Gateway, Between],
-    attack: Attack,
-    why: str,
-):
-    me, _, between = nodes
-    between.attack = lambda asked: attack(between, asked)
-    refused(me, why)
+@pytest.mark.parametrize(("attack", "message"), ATTACKS.values(), ids=ATTACKS)
+def test_a_changed_response_does_not_count(me, proxy, attack, message):
+    def respond(request):
+        return attack(proxy, request)
+
+    proxy.respond = respond
+    check_response_does_not_count(me, message)
 
 
-def test_the_answer_to_another_request_is_none(nodes: tuple[Gateway, Gateway, Between]):
-    me, _, between = nodes
-    earlier: list[Passing] = []
+def test_the_response_to_another_request_does_not_count(me, proxy):
+    responses = []
 
-    def keep(asked: Passing) -> Passing:
-        earlier.append(between.forward(asked))
-        return earlier[0]
+    def respond_with_the_first(request):
+        responses.append(proxy.forward(request))
+        return responses[0]
 
-    between.attack = keep
+    proxy.respond = respond_with_the_first
     with pytest.raises(NotFound):
         poll(me)
-    refused(me, "it is the answer to another request")
+    check_response_does_not_count(me, "it is the answer to another request")
 
 
-def test_a_request_that_was_taken_cannot_be_shown_as_refused(
-    nodes: tuple[Gateway, Gateway, Between],
-):
-    me, _, between = nodes
+def test_a_served_request_cannot_be_shown_as_refused(me, proxy):
+    def forward_twice(request):
+        """Return the refusal of the repetition: its nonce was used."""
+        proxy.forward(request)
+        return proxy.forward(request)
 
-    def again(asked: Passing) -> Passing:
-        between.forward(asked)
-        return between.forward(asked)  # the partner refuses it: the nonce was used
-
-    between.attack = again
-    assert "x-auth-sign is not accepted" in refused(me, "no signature").message
+    proxy.respond = forward_twice
+    error = check_response_does_not_count(me, "no signature")
+    assert "x-auth-sign is not accepted" in error.message
 
 
-def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(
-    nodes: tuple[Gateway, Gateway, Between],
-):
-    me, _, between = nodes
-    before = me.routes.table.routes[PEER]
-    entry = {"url": f"http://127.0.0.1:{between.port}", "keys": ", ".join(before.keys)}
-    route(me, {PEER: entry | {"signing": "accepted"}})
+def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(me, proxy):
+    keys = ", ".join(me.routes.table.routes[PEER].keys)
+    route = {"url": f"http://127.0.0.1:{proxy.port}", "keys": keys}
+    set_routes(me, {PEER: {**route, "signing": "accepted"}})
     try:
-        between.attack = lambda asked: Passing(
-            {}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200
-        )
+        unsigned = Message({}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200)
+        proxy.respond = Mock(return_value=unsigned)
         poll(me)
-        between.attack = lambda asked: replace(between.forward(asked), status=201)
-        refused(me, "not one of this message")
+
+        def respond(request):
+            return change_status(proxy, request)
+
+        proxy.respond = respond
+        check_response_does_not_count(me, "not one of this message")
     finally:
-        route(me, {PEER: entry})
+        set_routes(me, {PEER: route})
 
 
-def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Between]):
-    me, _, between = nodes
-    seen: list[Passing] = []
+# ---------------------------------------------------------------- headers and pieces
 
-    def keep(asked: Passing) -> Passing:
-        seen.extend((asked, between.forward(asked)))
-        return seen[-1]
 
-    between.attack = keep
+def test_the_rfcs_own_headers_travel_both_ways(me, proxy):
+    messages = []
+
+    def record(request):
+        response = proxy.forward(request)
+        messages.extend([request, response])
+        return response
+
+    proxy.respond = record
     with pytest.raises(NotFound):
         poll(me)
-    for one in seen:
-        params, signature = (
-            one.headers[n].removeprefix("bfia=") for n in ("signature-input", "signature")
-        )
-        assert one.headers["x-auth-sign"] == f"input={params}, signature={signature}"
-        assert one.headers["content-digest"] == digest(one.body)
+    for message in messages:
+        params = message.headers["signature-input"].removeprefix("bfia=")
+        signature = message.headers["signature"].removeprefix("bfia=")
+        assert message.headers["x-auth-sign"] == f"input={params}, signature={signature}"
+        assert message.headers["content-digest"] == digest(message.body)
+
+
+@dataclass
+class InPieces:
+    """An ASGI application that responds in two pieces; collects the messages it sent."""
+
+    sent: list = field(default_factory=list)
+
+    async def serve(self, scope, receive, send):
+        scope["state"]["answer_is_signed"] = True  # as once a request's signature was checked
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"two"})
+
+    async def send(self, message):
+        self.sent.append(message)
 
 
 @pytest.mark.anyio
-async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
-    pair, sent = KeyPair(KEY_GENERATORS["ed25519"]()), list[Any]()
-    asked = Signable("POST", "/v1/interconn/schedule/task/poll", "", digest(b""), PEER, ME)
+async def test_a_response_in_pieces_is_signed_as_a_whole():
+    pair = KeyPair(KEY_GENERATORS["ed25519"]())
     nonce = "0123456789abcdef"
+    request = Signable("POST", POLL, "", digest(b""), PEER, ME)
+    app = InPieces()
+    signing = requests.with_signed_responses(app.serve, lambda: pair, lambda _: None, CapacityLimiter(1))
 
-    async def app(
-        scope: Any,
-        receive: Any,
-        send: Any,
-    ) -> None:
-        scope["state"][requests._ANSWERED] = True
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [],
-            }
-        )
-        await send(
-            {
-                "type": "http.response.body",
-                "body": b"one ",
-                "more_body": True,
-            }
-        )
-        await send({"type": "http.response.body", "body": b"two"})
+    await signing(scope_of(request, sign(pair, request, nonce, 1)), None, app.send)
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+    start, body = app.sent
+    assert body["body"] == b"one two"
+    response = SignableResponse(200, digest(b"one two"), request)
+    signature = dict(start["headers"])[b"x-auth-sign"].decode()
+    check_response(response, signature, nonce, [pair.public])
 
-    made = headers(asked, sign(pair, asked, nonce, 1))
-    named = [(b"x-source-node-id", PEER.encode()), (b"x-target-node-id", ME.encode())]
-    raw = [*named, *((name.lower().encode(), value.encode()) for name, value in made.items())]
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": asked.path,
-        "raw_path": asked.path.encode(),
+
+def scope_of(request, signature):
+    """Return the ASGI scope of a signed request."""
+    named = {
+        "x-source-node-id": request.source,
+        "x-target-node-id": request.target,
+        **headers(request, signature),
     }
-    scope |= {
+    raw_headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+    return {
+        "type": "http",
+        "method": request.method,
+        "path": request.path,
+        "raw_path": request.path.encode(),
         "query_string": b"",
-        "headers": raw,
+        "headers": raw_headers,
         "state": {},
     }
-    signing = requests.with_signed_responses(app, lambda: pair, lambda _: None, CapacityLimiter(1))
-    await signing(scope, None, send)  # type: ignore[arg-type]
-    start, body = sent
-    said = {name.decode(): value.decode() for name, value in start["headers"]}
-    assert body["body"] == b"one two"
-    check_response(
-        SignableResponse(200, digest(b"one two"), asked), said["x-auth-sign"], nonce, [pair.public]
-    )
 
 
 @pytest.fixture
-def anyio_backend() -> str:
+def anyio_backend():
     return "asyncio"
