@@ -1,182 +1,150 @@
-"""What a person removes from a route never lets more through than before."""
+"""A person who removes fields of a route never opens the node further than before."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from gateway.bootstrap.node import Gateway
 from gateway.diagnostics.network import signing_of
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.runtime.trials import Result
-from tests.inprocess import ME, PEER, ask, running
-from tests.trust.agreeing import route
+from tests.inprocess import PEER
+from tests.trust.agreeing import call_api, edit_route, put_route, set_routes
+from tests.trust.peer_requests import PeerRequest
+from tests.world import UNREACHABLE, write_routes
 
-POLL = "/v1/interconn/schedule/task/poll"
 KEY = KeyPair(KEY_GENERATORS["ed25519"]()).public
-ADDRESS = {"url": "http://127.0.0.1:9"}
+UNSIGNED = PeerRequest()  # a poll in the name of the partner
 
 
-def polled(node: Gateway) -> str:
-    """Poll a task in the partner's name, without a signature; return the reason of the refusal."""
-    headers = {"x-source-node-id": PEER, "x-target-node-id": ME}
-    answer = ask(
-        node, "peer", "POST", POLL, json={"task_id": "t", "role": "guest"}, headers=headers
-    )
-    return str(answer.json()["data"]["reason"])
+@pytest.fixture
+def me(world):
+    """Give a node without routes."""
+    return world.node()
 
 
-def changed(
-    node: Gateway,
-    method: str,
-    entry: dict[str, Any],
-    status: int = 200,
-) -> Any:
-    answer = ask(node, "operator", method, f"/api/v1/routes/{PEER}", json={"route": entry})
-    assert answer.status_code == status, answer.text
-    return answer.json()
+def route_file(node):
+    """Return the file of a node's route table."""
+    return Path(str(node.settings.route_table.file))
 
 
-def by_unset(node: Gateway) -> None:
-    changed(node, "PATCH", {"keys": None})
+def set_partner(node, **fields):
+    """Replace the route table by a route to the partner with these fields."""
+    set_routes(node, {PEER: {**UNREACHABLE, **fields}})
 
 
-def by_a_new_entry(node: Gateway) -> None:
-    changed(node, "PUT", ADDRESS)
+# ---------------------------------------------------------------- the last key of a partner
 
 
-def by_the_file(node: Gateway) -> None:
-    route(node, {PEER: ADDRESS})
+def unset_the_keys(node):
+    edit_route(node, PEER, keys=None)
 
 
-def by_rollback(node: Gateway) -> None:
-    answer = ask(node, "operator", "POST", "/api/v1/route-versions/2/rollback", json={})
-    assert answer.status_code == 200, answer.text
+def replace_the_entry(node):
+    put_route(node, PEER, **UNREACHABLE)
 
 
-def by_unset_of_all(node: Gateway) -> None:
-    changed(
-        node,
-        "PATCH",
-        {
-            "keys": None,
-            "signing": None,
-            "bundles": None,
-        },
-    )
-    changed(node, "PATCH", {"signing": None})
+def edit_the_file(node):
+    set_partner(node)
 
 
-def by_removal_and_a_new_entry(node: Gateway) -> None:
-    route(node, {})
-    route(node, {PEER: ADDRESS})
+def roll_back(node):
+    call_api(node, "POST", "/route-versions/2/rollback", {})
 
 
-WAYS = [
-    by_unset,
-    by_a_new_entry,
-    by_the_file,
-    by_rollback,
-    by_unset_of_all,
-    by_removal_and_a_new_entry,
-]
+def unset_every_field(node):
+    edit_route(node, PEER, keys=None, signing=None, bundles=None)
+    edit_route(node, PEER, signing=None)
+
+
+def remove_and_add_the_entry(node):
+    set_routes(node, {})
+    set_partner(node)
 
 
 @pytest.mark.parametrize(
-    "accepted", [{}, {"signing": "required", "bundles": "required"}], ids=["keys", "partner"]
+    "fields", [{}, {"signing": "required", "bundles": "required"}], ids=["keys", "partner"]
 )
-@pytest.mark.parametrize("removed", WAYS)
-def test_a_route_without_its_last_key_takes_nothing(
-    tmp_path: Path,
-    removed: Callable[[Gateway], None],
-    accepted: dict[str, str],
-):
-    """Attack: the partner's lost key is revoked, and whoever has found its name sends requests without one."""
-    with running(tmp_path) as me:
-        route(me, {PEER: ADDRESS})
-        route(
-            me,
-            {
-                PEER: {
-                    **ADDRESS,
-                    "keys": KEY,
-                    **accepted,
-                }
-            },
-        )
-        assert polled(me) == "SIGNATURE_REFUSED"
-        removed(me)
-        assert me.routes.table.routes[PEER].keys == ()
-        assert polled(me) == "SIGNATURE_REFUSED"
-        written = yaml.safe_load((tmp_path / "routes.yml").read_text())
-        assert written[PEER]["signing"] == "required"  # the file says so, too
-        assert me.routes.problems == ()
+@pytest.mark.parametrize(
+    "remove_keys",
+    [
+        unset_the_keys,
+        replace_the_entry,
+        edit_the_file,
+        roll_back,
+        unset_every_field,
+        remove_and_add_the_entry,
+    ],
+)
+def test_a_route_without_its_last_key_accepts_nothing(me, remove_keys, fields):
+    """Attack: a lost key is revoked, and its finder sends requests without a signature."""
+    set_partner(me)
+    set_partner(me, keys=KEY, **fields)
+    assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
+
+    remove_keys(me)
+
+    assert me.routes.table.routes[PEER].keys == ()
+    assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
+    written = yaml.safe_load(route_file(me).read_text())
+    assert written[PEER]["signing"] == "required"
+    assert me.routes.problems == ()
 
 
-def test_a_route_takes_unsigned_requests_again_by_an_explicit_word(tmp_path: Path):
-    with running(tmp_path) as me:
-        route(me, {PEER: {**ADDRESS, "keys": KEY}})
-        changed(me, "PATCH", {"keys": None})
-        changed(me, "PATCH", {"signing": "off"})
-        assert polled(me) == "TASK_UNKNOWN"
+def test_a_route_accepts_unsigned_requests_again_on_explicit_demand(me):
+    set_partner(me, keys=KEY)
+    edit_route(me, PEER, keys=None)
+    edit_route(me, PEER, signing="off")
+    assert UNSIGNED.refusal_of(me) == "TASK_UNKNOWN"
 
 
-def test_a_file_that_cannot_be_written_weakens_no_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with running(tmp_path) as me:
-        route(me, {PEER: {**ADDRESS, "keys": KEY}})
-        (
-            tmp_path / ".routes.yml.part"
-        ).mkdir()  # in the place of the file that would become the new one
-        (tmp_path / "routes.yml").write_text(yaml.safe_dump({PEER: ADDRESS}))
-        for _ in range(2):
-            me.routes.reload()
-            assert "cannot be written" in str(me.routes.problems[0])
-            assert polled(me) == "SIGNATURE_REFUSED"
+def test_a_file_that_cannot_be_written_weakens_no_route(me):
+    set_partner(me, keys=KEY)
+    file = route_file(me)
+    # A folder in the place of the temporary file: the gateway cannot write the table.
+    file.with_name(".routes.yml.part").mkdir()
+    write_routes(file, {PEER: UNREACHABLE})
+
+    for _ in range(2):
+        me.routes.reload()
+        assert "cannot be written" in str(me.routes.problems[0])
+        assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
 
 
-def test_doctor_names_a_route_that_takes_nothing(tmp_path: Path):
-    with running(tmp_path) as me:
-        route(me, {PEER: {**ADDRESS, "keys": KEY}})
-        changed(me, "PATCH", {"keys": None})
-        step = signing_of(me.settings)
-        assert (
-            step.result is Result.WARNING and PEER in step.cause and "partner accept" in step.remedy
-        )
+def test_doctor_names_a_route_that_accepts_nothing(me):
+    set_partner(me, keys=KEY)
+    edit_route(me, PEER, keys=None)
+
+    step = signing_of(me.settings)
+
+    assert step.result is Result.WARNING
+    assert PEER in step.cause
+    assert "partner accept" in step.remedy
+
+
+# ---------------------------------------------------------------- the list of components
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-def test_a_list_of_components_is_not_removed_unnoticed(tmp_path: Path, method: str):
-    """Attack: none; a person who takes the last component away would have allowed all of them."""
-    with running(tmp_path) as me:
-        route(
-            me,
-            {
-                PEER: {
-                    **ADDRESS,
-                    "keys": KEY,
-                    "components": "vendor/*",
-                }
-            },
-        )
-        entry = {
-            **ADDRESS,
-            "keys": KEY,
-            "components": None,
-        }
-        assert changed(me, method, entry, 400)["data"]["reason"] == "ROUTE_INVALID"
-        assert not me.routes.table.routes[PEER].may_run("other/sum")
-        changed(me, method, {**entry, "components": "*"})
-        assert me.routes.table.routes[PEER].may_run("other/sum")
+def test_a_list_of_components_is_not_removed_unnoticed(me, method):
+    """Without the list, the partner could run every component."""
+    set_partner(me, keys=KEY, components="vendor/*")
+    path = f"/routes/{PEER}"
+    entry = {**UNREACHABLE, "keys": KEY}
+
+    refusal = call_api(me, method, path, {"route": {**entry, "components": None}}, 400)
+    assert refusal["data"]["reason"] == "ROUTE_INVALID"
+    assert not me.routes.table.routes[PEER].may_run("other/sum")
+
+    call_api(me, method, path, {"route": {**entry, "components": "*"}})
+    assert me.routes.table.routes[PEER].may_run("other/sum")
 
 
-def test_a_file_without_the_list_of_components_leaves_it_in_force(tmp_path: Path):
-    with running(tmp_path) as me:
-        route(me, {PEER: {**ADDRESS, "components": "vendor/*"}})
-        (tmp_path / "routes.yml").write_text(yaml.safe_dump({PEER: ADDRESS}))
-        me.routes.reload()
-        assert me.routes.problems[0].path == f"{PEER}.components"
-        assert not me.routes.table.routes[PEER].may_run("other/sum")
+def test_a_file_without_the_list_of_components_leaves_it_in_force(me):
+    set_partner(me, components="vendor/*")
+    write_routes(route_file(me), {PEER: UNREACHABLE})
+
+    me.routes.reload()
+
+    assert me.routes.problems[0].path == f"{PEER}.components"
+    assert not me.routes.table.routes[PEER].may_run("other/sum")
