@@ -32,7 +32,7 @@ from tests.e2e.nodes import Federation, wait_for
 from tests.inprocess import ME, listening
 
 ANOTHER_ADDRESS = ("127.0.0.2", 0)  # of a client, on any port
-MAX_CONNECTIONS = 512  # of one client, with a limit of 4096 descriptors
+MAX_CONNECTIONS = 512  # of one address, at the peers' listener
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"  # without its end
 HELLO = PlainTextResponse("hello")
 
