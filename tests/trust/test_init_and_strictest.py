@@ -1,38 +1,39 @@
-"""The same attacks on a node as `init` writes it and on the strictest one, at every path."""
+"""The same attacks at every path of a node as `init` configures it, and of the strictest one."""
 
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
-from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.keys import KeyPair
 from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, STRANGER, Node, routes_of, serving
+from tests.world import UNREACHABLE, write_routes
 
 OTHER = "JG0100003300000030"
-HELLO = "/v1/interconn/schedule/node/hello"
-CONTRACT = [f"/v1/interconn/node/contract/{verb}" for verb in ("confirm", "terminate", "query")]
+# Paths that tell everybody who this node is, and which paths it has.
 OPEN = (
-    HELLO,
+    "/v1/interconn/schedule/node/hello",
     "/docs",
     "/openapi.json",
-    *(f"/v1/interconn/node/{name}" for name in ("query", "health")),
+    "/v1/interconn/node/query",
+    "/v1/interconn/node/health",
 )
-"""tell everybody who this node is, and which paths there are"""
+# Serves unknown nodes: a person decides on the application (see test_contracts.py).
 APPLY = "/v1/interconn/node/contract/apply"
-"""is for nodes that are not known yet: a person decides (`test_contracts`)"""
+# Paths that name a contract: an unknown one is no reason to tell strangers from partners.
+CONTRACT = (
+    "/v1/interconn/node/contract/confirm",
+    "/v1/interconn/node/contract/terminate",
+    "/v1/interconn/node/contract/query",
+)
 CALLBACK = "/v1/platform/schedule/task/callback"
-CHANNEL = [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
+CHANNEL = "/v1/interconn/chan"
 REFUSED = {
     "OWN_NODE_ID",
     "NOT_AUTHORISED",
@@ -44,223 +45,218 @@ REFUSED = {
 
 @dataclass
 class Target:
-    """A node under attack."""
+    """The node under attack."""
 
-    node: Gateway
+    node: Node
     authority: Authority
-    certificates: dict[str, Files]
+    certificates: dict[str, Files]  # by node
     clients: dict[tuple[str, str], httpx.Client] = field(default_factory=dict)
 
-    def client(self, listener: str, who: str) -> httpx.Client:
-        """Return a client of a listener, by TLS with the certificate of ``who`` where the listener wants one."""
-        if (listener, who) not in self.clients:
-            url, context = (
-                self.node.addresses()[listener],
-                ssl.create_default_context(cafile=self.authority.file),
-            )
-            if listener in self.node.tls:
-                url = url.replace("http://", "https://")
-                context.load_cert_chain(
-                    self.certificates[who].certificate, self.certificates[who].key
-                )
-            client = httpx.Client(
-                base_url=url,
-                verify=context,
-                trust_env=False,
-                timeout=60,
-            )
-            self.clients[listener, who] = client
-        return self.clients[listener, who]
+    def send(self, listener, method, path, owner="", **kwargs):
+        """Send a request, with the certificate of ``owner`` if the listener requires one."""
+        if (listener, owner) not in self.clients:
+            self.clients[listener, owner] = self._client(listener, owner)
+        return self.clients[listener, owner].request(method, path, **kwargs)
 
-    def send(
-        self,
-        listener: str,
-        method: str,
-        path: str,
-        who: str = "",
-        **more: Any,
-    ) -> httpx.Response:
-        """Make a request, with the certificate of a partner ``who`` where that is wanted."""
-        return self.client(listener, who).request(method, path, **more)
+    def _client(self, listener, owner):
+        url = self.node.addresses()[listener]
+        context = ssl.create_default_context(cafile=self.authority.file)
+        if listener in self.node.tls:
+            url = url.replace("http://", "https://")
+            files = self.certificates[owner]
+            context.load_cert_chain(files.certificate, files.key)
+        return httpx.Client(base_url=url, verify=context, trust_env=False, timeout=60)
+
+
+def run_init(*options):
+    """Write a configuration by `init`; return the output."""
+    done = CliRunner().invoke(app, ["init", "--engine", "process", *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def settings_of(kind, authority, certificate):
+    """Return how the settings of a kind of node differ from those of `init`."""
+    listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
+    if kind == "init":
+        return {"listen": listen}
+    listen["peer"]["tls"] = {
+        "certificate": certificate.certificate,
+        "key": certificate.key,
+        "client_ca": authority.file,
+        "revoked": authority.revoke(),
+    }
+    return {
+        "listen": listen,
+        "auth": {"mode": "on"},
+        "approval": {"mode": "person"},
+        "fate": {"enabled": False},
+    }
+
+
+def a_route():
+    """Return the route to a partner that signs with a key of its own."""
+    return {
+        **UNREACHABLE,
+        "keys": KeyPair(Ed25519PrivateKey.generate()).public,
+        "components": ["vendor/*"],
+    }
 
 
 @pytest.fixture(scope="module", params=["init", "strictest"])
-def target(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
+def target(request, tmp_path_factory):
     home = tmp_path_factory.mktemp(request.param)
-    file = home / "node.yml"
-    made = CliRunner().invoke(app, ["init", "--node", ME, "--engine", "process", "-o", str(file)])
-    assert made.exit_code == 0, made.output
+    config = home / "node.yml"
+    run_init("--node", ME, "-o", str(config))
     authority = Authority(home / "tls")
     certificates = {node: authority.sign(node, "127.0.0.1", node) for node in (ME, PEER, OTHER)}
-    over: dict[str, Any] = {n: {"bind": "127.0.0.1:0"} for n in ("peer", "container", "operator")}
-    more: dict[str, Any] = {}
-    if request.param == "strictest":
-        own, revoked = certificates[ME], authority.revoke()
-        tls = {
-            "certificate": own.certificate,
-            "key": own.key,
-            "client_ca": authority.file,
-            "revoked": revoked,
-        }
-        over["peer"]["tls"] = tls
-        more = {
-            "auth": {"mode": "on"},
-            "approval": {"mode": "person"},
-            "fate": {"enabled": False},
-        }
-    routes = {
-        node: {
-            "url": "http://127.0.0.1:9",
-            "keys": KeyPair(Ed25519PrivateKey.generate()).public,
-            "components": ["vendor/*"],
-        }
-        for node in (PEER, OTHER)
-    }
-    (home / "routes.yml").write_text(yaml.safe_dump(routes))
-    gateway = Node(load(file, {"listen": over, **more}))
-    with serving(gateway):
-        yield (target := Target(gateway, authority, certificates))
+    write_routes(home / "routes.yml", {PEER: a_route(), OTHER: a_route()})
+    settings = load(config, settings_of(request.param, authority, certificates[ME]))
+    with serving(Node(settings)) as node:
+        target = Target(node, authority, certificates)
+        yield target
         for client in target.clients.values():
             client.close()
 
 
-def reason(answer: httpx.Response) -> str:
-    said = answer.json()
-    found = said.get("data", {}).get("reason", "") if isinstance(said.get("data"), dict) else ""
-    return str(found or said.get("message", "") or said.get("msg", ""))
+def reason_of(response):
+    """Return the reason of a refusal; its message if it has no reason."""
+    body = response.json()
+    data = body.get("data")
+    if isinstance(data, dict) and data.get("reason"):
+        return data["reason"]
+    return body.get("message", "") or body.get("msg", "")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [((), "every user of this machine may do everything"), (("--auth",), "tokens are required")],
+    ("options", "text"),
+    [
+        ((), "every user of this machine may do everything"),
+        (("--auth",), "tokens are required"),
+    ],
+    ids=["without tokens", "with tokens"],
 )
-def test_init_says_who_may_use_the_operators_listener(
-    tmp_path: Path,
-    words: tuple[str, ...],
-    said: str,
-):
-    made = CliRunner().invoke(
-        app, ["init", "--engine", "process", "-o", str(tmp_path / "node.yml"), *words]
-    )
-    assert made.exit_code == 0 and said in made.output
+def test_init_tells_who_may_use_the_operators_listener(tmp_path, options, text):
+    assert text in run_init("-o", str(tmp_path / "node.yml"), *options)
 
 
+# ---------------------------------------------------------------- the listener of peers
+
+AS_PEER = {"x-source-node-id": PEER, "x-target-node-id": ME}
+# Owner of the certificate, and headers, by the attacker's name.
 ATTACKERS = {
     "nobody": (OTHER, {}),
     "a stranger": (OTHER, {"x-source-node-id": STRANGER}),
     "the node itself": (OTHER, {"x-source-node-id": ME}),
-    "another partner's name": (OTHER, {"x-source-node-id": PEER, "x-target-node-id": ME}),
-    "a stolen certificate, without the key": (
-        PEER,
-        {"x-source-node-id": PEER, "x-target-node-id": ME},
-    ),
-    "an invented signature": (
-        PEER,
-        {
-            "x-source-node-id": PEER,
-            "x-target-node-id": ME,
-            "x-auth-sign": "input=()",
-        },
-    ),
+    "another partner's name": (OTHER, AS_PEER),
+    "a stolen certificate, without the key": (PEER, AS_PEER),
+    "an invented signature": (PEER, AS_PEER | {"x-auth-sign": "input=()"}),
 }
 
 
-@pytest.mark.parametrize(("who", "headers"), ATTACKERS.values(), ids=ATTACKERS)
-def test_no_path_of_peers_does_anything_for(
-    target: Target,
-    who: str,
-    headers: dict[str, str],
-):
-    paths = {
-        (m, r.path) for r in routes_of(target.node.apps["peer"]) for m in r.methods if m != "HEAD"
+def guarded_requests(node):
+    """Return methods and paths that serve partners only, except the channel's."""
+    requests = set()
+    for route in routes_of(node.apps["peer"]):
+        for method in route.methods - {"HEAD"}:
+            requests.add((method, route.path))
+    assert len(requests) > 20
+    open_paths = (*OPEN, APPLY)
+    guarded = []
+    for method, path in sorted(requests):
+        if path not in open_paths and "/chan/" not in path:
+            guarded.append((method, path))
+    return guarded
+
+
+@pytest.mark.parametrize(("owner", "headers"), ATTACKERS.values(), ids=ATTACKERS)
+def test_no_path_of_peers_does_anything_for(target, owner, headers):
+    query = {"contract_id": "c"}
+    body = {
+        "job_id": "job-1",
+        "task_id": "t",
+        "node_id": PEER,
+        "contract_id": "c",
+        "status": "REJECTED",
     }
-    assert len(paths) > 20
-    for method, path in sorted(paths):
-        if path in (*OPEN, APPLY) or "/chan/" in path:
-            continue
-        body = {
-            "job_id": "job-1",
-            "task_id": "t",
-            "node_id": PEER,
-            "contract_id": "c",
-            "status": "REJECTED",
-        }
-        answer = target.send(
-            "peer",
-            method,
-            path,
-            who,
-            headers=headers,
-            json=body,
-            params={"contract_id": "c"},
+
+    for method, path in guarded_requests(target.node):
+        response = target.send(
+            "peer", method, path, owner, headers=headers, json=body, params=query
         )
-        unknown = {"APPLICATION_UNKNOWN"} if path in CONTRACT else set()
-        assert reason(answer) in REFUSED | unknown, (method, path, answer.text)
+        refusals = REFUSED
+        if path in CONTRACT:
+            refusals = REFUSED | {"APPLICATION_UNKNOWN"}
+        assert reason_of(response) in refusals, (method, path, response.text)
+
     assert target.node.store.local_jobs.find("job-1") is None
+
+
+def test_an_attempt_is_in_the_audit(target):
+    path = "/v1/interconn/schedule/job/stop"
+    target.send("peer", "POST", path, PEER, headers={"x-source-node-id": ME}, json={})
+
+    refusals = []
+    for entry in target.node.audit.list():
+        if entry.detail.get("reason") == "OWN_NODE_ID":
+            refusals.append(entry)
+    assert any(entry.detail["from"] for entry in refusals)
+
+
+@pytest.mark.parametrize("claimed", [ME, STRANGER, PEER])
+def test_another_node_brings_no_message_in_the_name_of(target, claimed):
+    if claimed == PEER and not target.node.tls:
+        return  # without TLS the channel is open to this attack: see docs/security.md
+    headers = {
+        "x-ptp-version": "1.0",
+        "x-ptp-source-node-id": claimed,
+        "x-ptp-session-id": "session_x",
+    }
+
+    response = target.send("peer", "POST", f"{CHANNEL}/invoke", OTHER, headers=headers, json={})
+
+    assert response.json()["code"] != "E0000000000", response.text
+    assert target.node.broker.sessions() == ()
+
+
+# ---------------------------------------------------------------- the other listeners
 
 
 @pytest.mark.parametrize(
     "path", ["/v1/platform/schedule/job/create_all", "/api/v1/audit", "/metrics"]
 )
 @pytest.mark.parametrize("listener", ["peer", "container"])
-def test_no_path_of_operators_is_on_another_listener(
-    target: Target,
-    listener: str,
-    path: str,
-):
-    for method in ("GET", "POST"):
-        assert reason(target.send(listener, method, path, PEER, json={})) in REFUSED
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_no_path_of_operators_is_on_another_listener(target, method, listener, path):
+    response = target.send(listener, method, path, PEER, json={})
+    assert reason_of(response) in REFUSED
 
 
-def test_a_container_without_a_run_gets_nothing(target: Target):
+@pytest.mark.parametrize(
+    "token", [{}, {"x-ptp-token": "invented"}], ids=["no token", "an invented token"]
+)
+@pytest.mark.parametrize("verb", ["push", "pop", "peek", "release"])
+def test_a_container_without_a_run_cannot_use_the_channel(target, verb, token):
     headers = {
         "x-ptp-session-id": "session_job-1",
         "x-ptp-topic": "t",
         "x-ptp-target-node-id": PEER,
+        **token,
     }
-    for token in ("", "invented"):
-        for path in CHANNEL:
-            sent = {**headers, **({"x-ptp-token": token} if token else {})}
-            answer = target.send("container", "POST", path, json={"topic": "t"}, headers=sent)
-            assert "RUN_TOKEN_REQUIRED" in answer.text, answer.text
-    sent_back = {
+    path = f"{CHANNEL}/{verb}"
+
+    response = target.send("container", "POST", path, json={"topic": "t"}, headers=headers)
+
+    assert "RUN_TOKEN_REQUIRED" in response.text, response.text
+    assert target.node.broker.sessions() == ()
+
+
+def test_a_container_without_a_run_cannot_report(target):
+    report = {
         "task_id": "t",
         "role": "guest.0",
         "status": "SUCCESS",
     }
-    answer = target.send("container", "POST", CALLBACK, json=sent_back)
-    assert reason(answer) in ("RUN_TOKEN_REQUIRED", "TASK_UNKNOWN", "NOT_AUTHORISED"), answer.text
-    assert target.node.broker.sessions() == ()
-
-
-@pytest.mark.parametrize("claimed", [ME, STRANGER, PEER])
-def test_another_node_brings_no_message_in_the_name_of(target: Target, claimed: str):
-    named = {
-        "x-ptp-version": "1.0",
-        "x-ptp-source-node-id": claimed,
-        "x-ptp-session-id": "session_x",
-    }
-    answer = target.send("peer", "POST", "/v1/interconn/chan/invoke", OTHER, headers=named, json={})
-    if (
-        claimed == PEER and not target.node.tls
-    ):  # docs/security.md says so: the channel is not signed
-        return
-    assert answer.json()["code"] != "E0000000000", answer.text
-    assert target.node.broker.sessions() == ()
-
-
-def test_what_was_tried_is_in_the_audit(target: Target):
-    target.send(
-        "peer",
-        "POST",
-        "/v1/interconn/schedule/job/stop",
-        PEER,
-        headers={"x-source-node-id": ME},
-        json={},
-    )
-    found = target.node.audit.list()
-    assert any(
-        entry.detail.get("reason") == "OWN_NODE_ID" and entry.detail["from"] for entry in found
-    )
+    response = target.send("container", "POST", CALLBACK, json=report)
+    refusals = ("RUN_TOKEN_REQUIRED", "TASK_UNKNOWN", "NOT_AUTHORISED")
+    assert reason_of(response) in refusals, response.text
