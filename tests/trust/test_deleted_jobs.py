@@ -1,27 +1,33 @@
-"""A partner uses a table here and has its job deleted: what it used stays on record, whoever deletes."""
+"""A partner's use of a table stays on record after its job is deleted, at either node."""
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from gateway.domain.spec import JobSpec
+import pytest
+
 from gateway.domain.states import JobStatus
 from tests.builders import a_spec
-from tests.contracts.apis import World, two_nodes
+from tests.contracts.apis import two_nodes
 from tests.inprocess import ME, PEER, ask, uploaded
 
 TABLE = "bank#credit"
 
 
-def a_partners_job(world: World) -> JobSpec:
-    """Run a job of `PEER` that reads a table of `ME`, to its end."""
-    spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id=f"job-{uuid4().hex}")
-    tables = {
+@pytest.fixture
+def world(tmp_path):
+    with two_nodes(tmp_path) as world:
+        uploaded(world.me, *TABLE.split("#"))
+        yield world
+
+
+@pytest.fixture
+def finished_job(world):
+    """Give a finished job of `PEER` that has read a table of `ME`."""
+    params = {
         "guest": {"0": {"a": {"dataset_id": ""}}},
         "host": {"0": {"a": {"dataset_id": TABLE}}},
     }
-    spec = replace(spec, task_params=tables)
+    roles = {"guest": (PEER,), "host": (ME,)}
+    spec = a_spec("a", roles, job_id=f"job-{uuid4().hex}", task_params=params)
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
     world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer)
@@ -29,51 +35,60 @@ def a_partners_job(world: World) -> JobSpec:
     return spec
 
 
-def delete(
-    world: World,
-    node: Any,
-    spec: JobSpec,
-) -> None:
-    answer = ask(node, "operator", "DELETE", f"/api/v1/jobs/{spec.job_id}")
-    assert answer.status_code == 200, answer.text
+def delete(node, spec):
+    """Delete a job as an operator of a node."""
+    response = ask(node, "operator", "DELETE", f"/api/v1/jobs/{spec.job_id}")
+    assert response.status_code == 200, response.text
 
 
-def test_what_a_partner_used_stays_on_record_whoever_deletes_its_job(tmp_path: Path):
-    """Attack: a partner reads a table and has the job deleted everywhere: nothing told of it any more."""
-    with two_nodes(tmp_path) as world:
-        uploaded(world.me, *TABLE.split("#"))
-        spec = a_partners_job(world)
-        before = world.shown(spec)
-        lines = [line.event for line in world.me.store.timeline(spec.job_id)]
-        delete(world, world.peer, spec)
-        assert world.peer.store.jobs.find(spec.job_id) is None
+def events(node, spec):
+    """Return the events in a job's timeline."""
+    return [entry.event for entry in node.store.timeline(spec.job_id)]
 
-        after = world.shown(spec)
-        for kept in ("initiator", "parties", "parameters", "runs"):
-            assert after[kept] == before[kept], kept
-        (run,) = after["runs"]
-        assert ask(world.me, "operator", "GET", run["log"]).status_code == 200
-        assert [line.event for line in world.me.store.timeline(spec.job_id)] == [
-            *lines,
-            "deleted by a partner",
-        ]
-        query = {"action": spec.job_id, "who": f"node {PEER}"}
-        entries = ask(world.me, "operator", "GET", "/api/v1/audit", params=query).json()["audit"]
-        use = {
-            "task": "a",
-            "party": "host.0",
-            "component": "vendor/Thing",
-            "version": "1.0.0",
-            "tables": [TABLE],
-        }
-        (used,) = [use for entry in entries for use in entry["detail"].get("used", ())]
-        assert used.items() >= (use | {"attempts": 1}).items() and used["at"]
 
-        delete(world, world.me, spec)
-        assert world.me.store.local_jobs.find(spec.job_id) is None
-        (line,) = world.me.store.timeline(spec.job_id)
-        assert (line.event, line.detail["initiator"], line.detail["used"]) == (
-            "job deleted",
-            PEER,
-            [used],
-        )
+def recorded_use(world, spec):
+    """Return the partner's use of tables according to the audit."""
+    query = {"action": spec.job_id, "who": f"node {PEER}"}
+    audit = ask(world.me, "operator", "GET", "/api/v1/audit", params=query).json()["audit"]
+    [use] = [use for entry in audit for use in entry["detail"].get("used", ())]
+    return use
+
+
+def test_a_job_that_its_partner_deletes_stays_on_record(world, finished_job):
+    """Attack: a partner reads a table and deletes the job everywhere."""
+    before = world.shown(finished_job)
+    events_before = events(world.me, finished_job)
+
+    delete(world.peer, finished_job)
+
+    assert world.peer.store.jobs.find(finished_job.job_id) is None
+    after = world.shown(finished_job)
+    for field in ("initiator", "parties", "parameters", "runs"):
+        assert after[field] == before[field], field
+    [run] = after["runs"]
+    assert ask(world.me, "operator", "GET", run["log"]).status_code == 200
+    assert events(world.me, finished_job) == [*events_before, "deleted by a partner"]
+    use = recorded_use(world, finished_job)
+    assert use["at"]
+    expected = {
+        "task": "a",
+        "party": "host.0",
+        "component": "vendor/Thing",
+        "version": "1.0.0",
+        "tables": [TABLE],
+        "attempts": 1,
+    }
+    assert use.items() >= expected.items()
+
+
+def test_the_use_of_a_table_stays_on_record_if_its_owner_deletes_the_job(world, finished_job):
+    delete(world.peer, finished_job)
+    use = recorded_use(world, finished_job)
+
+    delete(world.me, finished_job)
+
+    assert world.me.store.local_jobs.find(finished_job.job_id) is None
+    [entry] = world.me.store.timeline(finished_job.job_id)
+    assert entry.event == "job deleted"
+    assert entry.detail["initiator"] == PEER
+    assert entry.detail["used"] == [use]

@@ -1,81 +1,86 @@
-"""One person submits a job and agrees to it here, where the rules ask for somebody's agreement."""
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+"""Four eyes: the person who submits a job cannot give the approval that the rules require."""
 
 import pytest
 
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.auth import Role, openid_token_name
-from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus
-from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration
-from tests.inprocess import ME, ask, running, token_of
-from tests.memory_engine import MemoryEngine, Script
+from tests.inprocess import ME, token_of
+from tests.memory_engine import Script
+from tests.world import NodeSetup
 
-OWN = "0123456789abcdef0123"
-CREATE = "/v1/platform/schedule/job/create_all"
-LI, RENAMED, ANOTHER = (
-    openid_token_name("li", "7"),
-    openid_token_name("na", "7"),
-    openid_token_name("li", "8"),
+# The rules require an approval of the node's own jobs, too.
+NODE = NodeSetup(
+    scripts={IMAGE: Script()},
+    token="0123456789abcdef0123",
+    providers=[registration()],
+    settings={"approval": {"mode": "rules", "rules": [{"decide": "ask"}]}},
 )
+LI = openid_token_name("li", "7")
+LI_RENAMED = openid_token_name("na", "7")
+ANOTHER_LI = openid_token_name("li", "8")
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[tuple[Gateway, dict[str, str]]]:
-    """A node whose rules ask a person about its own jobs too, and the tokens of ann and bob, who are admins."""
-    rules = [{"decide": "ask"}]
-    approval = {"mode": "rules", "rules": rules}
-    tokens = {"operator": OWN}
-
-    make = MemoryEngine.making({IMAGE: Script()})
-    with running(
-        tmp_path,
-        make_engine=make,
-        auth={"mode": "on", "token": OWN},
-        approval=approval,
-    ) as gateway:
-        gateway.registry.register(provider_from_request(registration()))
-        for name in ("ann", "bob", LI, RENAMED, ANOTHER):
-            tokens[name] = token_of(gateway, Role.ADMIN, name)
-        yield gateway, tokens
+@pytest.fixture(scope="module")
+def tokens(node):
+    """Give the tokens of several admins, by their names; "operator" is the bootstrap token."""
+    tokens = {"operator": NODE.token}
+    for name in ("ann", "bob", LI, LI_RENAMED, ANOTHER_LI):
+        tokens[name] = token_of(node, Role.ADMIN, name)
+    return tokens
 
 
-def noted(gateway: Gateway, who: str) -> bool:
-    lines = [line for line in gateway.audit.list() if (line.who, line.status) == (who, 403)]
-    return any("SAME_PERSON" in line.detail["refused"] for line in lines)
-
-
-def test_the_submitter_of_a_job_may_reject_but_not_approve_it(node: tuple[Gateway, dict[str, str]]):
-    gateway, tokens = node
-
-    def call(
-        who: str,
-        path: str,
-        body: Any = None,
-    ) -> dict[str, Any]:
-        headers = {"authorization": f"Bearer {tokens[who]}"}
-        return dict(ask(gateway, "operator", "POST", path, json=body, headers=headers).json())
-
+def submit(node, token):
+    """Submit a job of this node; return its id."""
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, scheduler=ME, initiator=ME)
-    for submitter, who, another in (
+    body = create_body(spec, PROFILES["spec"])
+    del body["job_id"]
+    response = node.post("/v1/platform/schedule/job/create_all", body, token=token)
+    return response.json()["data"]["job_id"]
+
+
+def status_of(node, job_id):
+    return node.store.local_jobs.get(job_id).status
+
+
+def is_refusal_in_audit(node, person):
+    """Return whether the audit has an approval that was refused to a person for its own job."""
+    for entry in node.audit.list():
+        if entry.who == person and entry.status == 403:
+            return "SAME_PERSON" in entry.detail["refused"]
+    return False
+
+
+@pytest.mark.parametrize(
+    ("submitter", "same_person", "another_person"),
+    [
         ("ann", "ann", "bob"),
         ("operator", "operator", "bob"),
-        (LI, RENAMED, ANOTHER),
-    ):
-        body = create_body(spec, PROFILES["spec"])
-        body.pop("job_id")
-        job_id = call(submitter, CREATE, body)["data"]["job_id"]
-        assert gateway.store.local_jobs.get(job_id).status is JobStatus.PENDING
-        refused = call(who, f"/api/v1/jobs/{job_id}/approve", {"by": "somebody else"})
-        assert (refused["code"], refused["data"]["reason"]) == (403, "SAME_PERSON")
-        assert gateway.store.local_jobs.get(job_id).status is JobStatus.PENDING
-        assert noted(gateway, who)
-        assert call(another, f"/api/v1/jobs/{job_id}/approve")["approval"]["by"] == another
-    job_id = call("ann", CREATE, body)["data"]["job_id"]
-    assert call("ann", f"/api/v1/jobs/{job_id}/reject")["local_status"] == "REJECTED"
+        (LI, LI_RENAMED, ANOTHER_LI),
+    ],
+    ids=["a token", "the bootstrap token", "an OpenID person"],
+)
+def test_only_another_person_than_the_submitter_may_approve(
+    node, tokens, submitter, same_person, another_person
+):
+    job_id = submit(node, tokens[submitter])
+    assert status_of(node, job_id) is JobStatus.PENDING
+    path = f"/api/v1/jobs/{job_id}/approve"
+
+    refusal = node.post(path, {"by": "somebody else"}, token=tokens[same_person]).json()
+
+    assert refusal["code"] == 403
+    assert refusal["data"]["reason"] == "SAME_PERSON"
+    assert status_of(node, job_id) is JobStatus.PENDING
+    assert is_refusal_in_audit(node, same_person)
+    approved = node.post(path, token=tokens[another_person]).json()
+    assert approved["approval"]["by"] == another_person
+
+
+def test_the_submitter_of_a_job_may_reject_it(node, tokens):
+    job_id = submit(node, tokens["ann"])
+    response = node.post(f"/api/v1/jobs/{job_id}/reject", token=tokens["ann"])
+    assert response.json()["local_status"] == "REJECTED"
