@@ -344,6 +344,10 @@ class TokenBucket:
         # Name -> tokens, time of that count.
         self._buckets: dict[str, tuple[float, float]] = {}
 
+    def __len__(self) -> int:
+        """Return the number of names that have a bucket."""
+        return len(self._buckets)
+
     def take(self, name: str) -> bool:
         """Take a token; return False if the bucket is empty."""
         now = self._clock()

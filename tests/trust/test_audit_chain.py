@@ -56,7 +56,7 @@ def problems_of(lines, pair=PAIR, head=None):
 
 
 def rehash(lines, pair=None):
-    """Number lines and compute their hashes again, as anybody can; sign heads if there is a pair."""
+    """Number lines and compute their hashes again, which needs no key; sign heads if there is a pair."""
     result = []
     previous_hash = ""
     for number, line in enumerate(lines, 1):

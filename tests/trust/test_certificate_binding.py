@@ -200,7 +200,7 @@ def call_by_grpc(site, owner, path, message, metadata):
 
 
 def grpc_credentials(site, owner):
-    """Return credentials with the certificate of ``owner``, without one for "nobody"."""
+    """Return credentials with the certificate of ``owner``, without one for an unknown owner."""
     authority = Path(site.authority.file).read_bytes()
     files = site.files.get(owner)
     if files is None:
@@ -223,7 +223,7 @@ def test_by_grpc_a_message_is_accepted_only_from_the_node_of_the_certificate(sit
     for path in (GRPC_INVOKE, GRPC_TRANSPORT, GRPC_PART):
         for owner in (OTHER, "nameless"):
             assert call_by_grpc(site, owner, path, MESSAGE, METADATA) in GRPC_DENIED
-        assert call_by_grpc(site, "nobody", path, MESSAGE, METADATA) == "UNAVAILABLE"
+        assert call_by_grpc(site, "no certificate", path, MESSAGE, METADATA) == "UNAVAILABLE"
     passed_on = METADATA | {"x-handed-on": "1"}
     assert call_by_grpc(site, OTHER, GRPC_INVOKE, MESSAGE, passed_on) in GRPC_DENIED
     named_inside = Inbound(payload=b"hi", metadata=METADATA).SerializeToString()

@@ -46,7 +46,7 @@ def connect(port):
 
 
 def open_connections(stack, port, number, start_of_request=b""):
-    """Return open connections, on each of which the start of a request was sent."""
+    """Open connections, send the start of a request on each, and return them."""
     connections = []
     for _ in range(number):
         connection = stack.enter_context(connect(port))

@@ -348,7 +348,7 @@ def test_a_product_that_does_not_sign_can_agree_if_a_person_allows_it(nodes):
 
     route = me.routes.table.routes[PEER]
     assert route.signing == "off"
-    assert route.keys == ()  # nobody has compared the key, so that it is not stored
+    assert route.keys == ()  # no person has compared the key, so that it is not stored
     assert status_of(me, mine) == "APPROVED"
     assert key_of_application(me, mine) == ""
 

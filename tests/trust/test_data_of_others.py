@@ -274,7 +274,7 @@ def register_unfitting_versions(node):
 
 @pytest.fixture(scope="module", params=["listed", "open"])
 def guessing_world(request, tmp_path_factory):
-    """Nodes, of which `ME` has datasets; none is granted to `PEER`."""
+    """Two nodes; `ME` has datasets, and none is granted to `PEER`."""
     home = tmp_path_factory.mktemp("nodes")
     storage = {"url": f"file://{home / 'storage'}", "stand_in": "none"}
     settings = {"data": {"grants": request.param}, "storage": storage}

@@ -76,7 +76,7 @@ def run_init(*options):
 
 
 def settings_of(kind, authority, certificate):
-    """Return how the settings of a kind of node differ from those of `init`."""
+    """Return how the settings of a kind of node differ from the ones `init` writes."""
     listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
     if kind == "init":
         return {"listen": listen}

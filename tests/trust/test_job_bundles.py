@@ -119,7 +119,7 @@ def refusal_of(action, *arguments):
     return refusal.value.reason
 
 
-# ---------------------------------------------------------------- what is signed
+# ---------------------------------------------------------------- the signed statement
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -164,8 +164,8 @@ def test_a_bundle_shows_a_node_no_parameters_of_others(world):
 # ---------------------------------------------------------------- forged bundles
 
 
-def flip_each_bit(content):
-    """Yield copies of bytes, in each of which one byte differs."""
+def change_each_byte(content):
+    """Yield copies of bytes, each with one different byte."""
     for position in range(len(content)):
         changed = bytearray(content)
         changed[position] ^= 1
@@ -174,7 +174,7 @@ def flip_each_bit(content):
 
 def changed_texts(text):
     """Yield changed copies of a base64 text."""
-    for content in flip_each_bit(b64decode(text)):
+    for content in change_each_byte(b64decode(text)):
         yield b64encode(content).decode()
     yield text + "\n"  # a lenient decoder reads it alike
 

@@ -133,7 +133,7 @@ def body_about(job):
 
 
 def store_local_job(node, spec, *runs):
-    """Store a job of which a node does its part."""
+    """Store a job in which a node takes part."""
     local_job = replace(a_local_job(*runs), spec=spec, node=ME)
     node.store.local_jobs.add(local_job, spec.flow_id)
 
@@ -143,7 +143,7 @@ def store_local_job(node, spec, *runs):
 
 @pytest.mark.parametrize("sender", [STRANGER, INVENTED, REMOVED])
 def test_a_name_in_a_job_opens_no_command(site, job, sender):
-    """Attack: anybody sends in the name of a node that a partner's job names."""
+    """Attack: a stranger sends in the name of a node that a partner's job names."""
     paths = site.command_paths()
     assert len(paths) > 30
     assert set(paths) >= OF_PARTIES

@@ -1,157 +1,236 @@
-"""One partner takes all that a node has: requests without end, jobs without end."""
+"""Attacks: one partner uses up a node by endless requests or endless jobs."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.bootstrap.node import Gateway
 from gateway.domain.execution import machine
-from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import RunTiming
 from gateway.http import peers
 from gateway.http.peers import TokenBucket
 from tests.builders import a_local_job, a_run, a_spec, at
-from tests.contracts.apis import THIRD, World, two_nodes
+from tests.contracts.apis import THIRD, two_nodes
 from tests.inprocess import ME, PEER, ask
+from tests.trust.peer_requests import reason_of
 
 
-def reason(answer: Any) -> tuple[int, str]:
-    said = answer.json()
-    return said["code"], (said.get("data") or {}).get("reason", "")
-
-
-def sent(
-    node: Gateway,
-    path: str,
-    body: Any,
-    sender: str,
-) -> tuple[int, str]:
+def send(world, path, body, sender):
+    """Send `ME` a request in a node's name; return the body of the response."""
     headers = {"x-source-node-id": sender}
-    return reason(ask(node, "peer", "POST", INTERCONN + path, json=body, headers=headers))
+    return ask(world.me, "peer", "POST", INTERCONN + path, json=body, headers=headers).json()
 
 
-def test_a_bucket_refills_within_a_minute_and_each_name_has_its_own():
-    now = [0.0]
-    bucket = TokenBucket(3, lambda: now[0])
-    assert [bucket.take("a") for _ in range(4)] == [True, True, True, False]
+def check_quota_is_reached(response):
+    """Check that a request was refused for its sender's quota."""
+    assert response["code"] == 429
+    assert reason_of(response) == "PARTNER_QUOTA"
+
+
+# ---------------------------------------------------------------- requests
+
+
+class Clock:
+    """A clock that a test sets, in seconds."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_bucket_refills_within_a_minute():
+    clock = Clock()
+    bucket = TokenBucket(3, clock)
+    assert take_until_refused(bucket, "a") == 3
+
+    clock.now = 20.0
+    assert take_until_refused(bucket, "a") == 1
+    clock.now = 2000.0
+    assert take_until_refused(bucket, "a") == 3
+
+
+def take_until_refused(bucket, name):
+    """Return the number of tokens that a name gets."""
+    number = 0
+    while bucket.take(name):
+        number += 1
+    return number
+
+
+def test_each_name_has_its_own_bucket():
+    bucket = TokenBucket(3, Clock())
+    take_until_refused(bucket, "a")
     assert bucket.take("b")
-    now[0] = 20.0
-    assert [bucket.take("a") for _ in range(2)] == [True, False]
-    now[0] = 2000.0
-    assert [bucket.take("a") for _ in range(4)] == [True, True, True, False]
 
 
-def test_names_without_end_are_kept_to_a_bound(monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_names_is_bounded(monkeypatch):
     """Attack: each request names another node."""
     monkeypatch.setattr(peers, "MAX_BUCKETS", 2)
     bucket = TokenBucket(3)
-    assert all(bucket.take(f"{number}") for number in range(9)) and len(bucket._buckets) <= 2
+    for number in range(9):
+        assert bucket.take(str(number))
+        assert len(bucket) <= 2
 
 
-def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path: Path):
+def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path):
+    body = {"job_id": "job-none"}
     with two_nodes(tmp_path, me={"limits": {"partner_requests_per_minute": 5}}) as world:
-        asked = [sent(world.me, "/job/status_all", {"job_id": "job-none"}, PEER) for _ in range(7)]
-        assert asked[:5] == [(404, "JOB_UNKNOWN")] * 5 and asked[5:] == [(429, "PARTNER_QUOTA")] * 2
-        assert sent(world.me, "/job/status_all", {"job_id": "job-none"}, THIRD) == (
-            404,
-            "JOB_UNKNOWN",
-        )
-        channel = {
+        for _ in range(5):
+            response = send(world, "/job/status_all", body, PEER)
+            assert response["code"] == 404
+            assert reason_of(response) == "JOB_UNKNOWN"
+        check_quota_is_reached(send(world, "/job/status_all", body, PEER))
+        check_quota_is_reached(send(world, "/job/status_all", body, PEER))
+
+        of_third = send(world, "/job/status_all", body, THIRD)
+        assert of_third["code"] == 404
+        assert reason_of(of_third) == "JOB_UNKNOWN"
+        headers = {
             "x-ptp-source-node-id": PEER,
             "x-ptp-session-id": "s",
             "x-ptp-target-node-id": ME,
         }
-        answer = ask(
-            world.me, "peer", "POST", "/v1/interconn/chan/invoke", headers=channel, content=b"x"
-        )
-        assert answer.status_code == 429
+        path = "/v1/interconn/chan/invoke"
+        message = ask(world.me, "peer", "POST", path, headers=headers, content=b"x")
+        assert message.status_code == 429
 
 
-def a_job(world: World, scheduler: str) -> JobSpec:
-    """Submit a job of both nodes at one of them."""
-    roles = {"guest": (scheduler,), "host": (PEER if scheduler == ME else ME,)}
+# ---------------------------------------------------------------- time and cores
+
+
+def submit(world, scheduler):
+    """Submit a job between both nodes at one of them; its containers run until the test ends them."""
+    node = world.me
+    partner = PEER
+    if scheduler == PEER:
+        node = world.peer
+        partner = ME
+    roles = {"guest": (scheduler,), "host": (partner,)}
     spec = a_spec("a", roles, job_id=f"job-of-{scheduler}")
-    (world.me if scheduler == ME else world.peer).coordinator.submit_job(spec, scheduler)
+    node.coordinator.submit_job(spec, scheduler)
     return spec
 
 
-def test_a_partners_job_does_not_run_here_for_ever(tmp_path: Path):
+def test_a_partners_job_ends_after_its_time_here(tmp_path):
     with two_nodes(tmp_path, me={"limits": {"partner_job_seconds": 0.1}}) as world:
-        spec = a_job(world, PEER)  # its containers never end by themselves
-        assert (
-            world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome
-            is Outcome.STOPPED
-        )
-        (local,) = world.closed(spec.job_id)
-        assert local.ending is not None and local.ending.failure is not None
-        assert (local.ending.failure.reason, local.ending.failure.node) == ("TIMEOUT", ME)
-        own = a_job(world, ME)
-        for label, node in (("guest.0", world.me), ("host.0", world.peer)):
-            world.run(own.job_id, "a", label, node)
-        world.end_all(own)  # which could not be if it had been ended
-        assert world.wait_status(own.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
+        spec = submit(world, PEER)
+
+        job = world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer)
+
+        assert job.outcome is Outcome.STOPPED
+        [local_job] = world.closed(spec.job_id)
+        assert local_job.ending.failure.reason == "TIMEOUT"
+        assert local_job.ending.failure.node == ME
+
+
+def test_the_time_of_partners_jobs_does_not_bound_our_own(tmp_path):
+    with two_nodes(tmp_path, me={"limits": {"partner_job_seconds": 0.1}}) as world:
+        spec = submit(world, ME)
+        world.run(spec.job_id, "a", "guest.0", world.me)
+        world.run(spec.job_id, "a", "host.0", world.peer)
+
+        world.end_all(spec)  # fails if a run was ended before
+
+        job = world.wait_status(spec.job_id, JobStatus.FINISHED)
+        assert job.outcome is Outcome.SUCCEEDED
+
+
+def is_ended(scheduler, initiator, limit, seconds):
+    """Return whether a job ends itself at node n1 after some seconds."""
+    spec = replace(a_spec("a"), scheduler=scheduler, initiator=initiator)
+    job = a_local_job(a_run("a", created_at=at(0)))
+    job = replace(job, spec=spec, node="n1")
+    changed, *_ = machine.step(job, at(seconds), RunTiming(partner_job=limit))
+    return changed.ending is not None
 
 
 @pytest.mark.parametrize(
     ("scheduler", "initiator"), [("n1", "n1"), ("n2", "n1"), ("n1", "n2"), ("n2", "n2")]
 )
-def test_the_time_of_a_job_is_bounded_unless_it_is_ours(scheduler: str, initiator: str):
-    spec = replace(a_spec("a"), scheduler=scheduler, initiator=initiator)
-    local = replace(a_local_job(a_run("a", created_at=at(0))), spec=spec, node="n1")
-    for limit in (None, 60.0):
-        timing = RunTiming(partner_job=limit)
-        ended = machine.step(local, at(61), timing)[0].ending
-        ours = limit is None or (scheduler, initiator) == ("n1", "n1")
-        assert (ended is None) is ours
-        assert machine.step(local, at(59), timing)[0].ending is None
+def test_the_time_of_a_job_is_bounded_unless_it_is_ours(scheduler, initiator):
+    is_ours = scheduler == "n1" and initiator == "n1"
+    assert not is_ended(scheduler, initiator, 60.0, 59)
+    assert is_ended(scheduler, initiator, 60.0, 61) is not is_ours
+    assert not is_ended(scheduler, initiator, None, 59)
+    assert not is_ended(scheduler, initiator, None, 61)
 
 
-def test_a_partners_task_that_requests_nothing_leaves_cores_to_others(tmp_path: Path):
+def test_a_partners_task_that_requests_nothing_leaves_cores_to_others(tmp_path):
     with two_nodes(tmp_path) as world:
-        cores = {}
-        for scheduler in (ME, PEER):
-            spec = a_job(world, scheduler)
-            run = world.run(spec.job_id, "a", "guest.0" if scheduler == ME else "host.0")
-            (launch,) = [one for one in world.engine().launches if one.name == run.name]
-            cores[scheduler] = launch.limits.cpu
-        assert cores[PEER] == 0.75 * cores[ME] > 0
+        our_job = submit(world, ME)
+        partners_job = submit(world, PEER)
+
+        our_cores = cores_of(world, our_job, "guest.0")
+        partners_cores = cores_of(world, partners_job, "host.0")
+
+        assert partners_cores == 0.75 * our_cores
+        assert partners_cores > 0
 
 
-def test_only_a_partner_with_too_many_jobs_is_refused(tmp_path: Path):
+def cores_of(world, spec, party):
+    """Return the cores of a party's container at `ME`."""
+    run = world.run(spec.job_id, "a", party)
+    [launch] = [launch for launch in world.engine().launches if launch.name == run.name]
+    return launch.limits.cpu
+
+
+# ---------------------------------------------------------------- the number of jobs
+
+
+@pytest.fixture
+def two_jobs_world(tmp_path):
+    """Two nodes; `ME` accepts two jobs of each partner."""
     with two_nodes(tmp_path, me={"limits": {"partner_jobs": 2}}) as world:
+        yield world
 
-        def created(number: int, sender: str) -> tuple[int, str]:
-            spec = a_spec("a", {"guest": (sender,), "host": (ME,)}, job_id=f"job-{sender}-{number}")
-            return sent(world.me, "/job/create", create_body(spec, PROFILES["spec"]), sender)
 
-        assert [created(n, PEER)[0] for n in range(2)] == [0, 0]
-        assert created(2, PEER) == (429, "PARTNER_QUOTA")
-        assert created(1, PEER) == (0, ""), "what is here already is no further job"
-        assert created(0, THIRD) == (0, "")
-        world.me.participant.stop_job(f"job-{PEER}-0", "", None, PEER)
-        assert created(3, PEER) == (0, "")
-        for number in (1, 3):
-            assert sent(world.me, "/job/stop", {"job_id": f"job-{PEER}-{number}"}, PEER)[0] == 0
+def create_job(world, number, sender):
+    """Create a job of a partner at `ME`; return the body of the response."""
+    roles = {"guest": (sender,), "host": (ME,)}
+    spec = a_spec("a", roles, job_id=f"job-{sender}-{number}")
+    return send(world, "/job/create", create_body(spec, PROFILES["spec"]), sender)
 
-        def submitted(job_id: str) -> tuple[int, str]:
-            spec = a_spec(
-                "a",
-                {"guest": (PEER,), "host": (ME,)},
-                job_id=job_id,
-                scheduler=ME,
-                initiator=PEER,
-            )
-            return sent(world.me, "/job/create_all", create_body(spec, PROFILES["spec"]), PEER)
 
-        assert [submitted(f"job-{n}")[0] for n in range(2)] == [0, 0]
-        assert submitted("job-2") == (429, "PARTNER_QUOTA"), (
-            "what it has submitted here counts as well"
-        )
-        for number in range(2):
-            world.me.coordinator.stop_job(f"job-{number}", "", PEER)
+def test_only_a_partner_with_too_many_jobs_is_refused(two_jobs_world):
+    world = two_jobs_world
+    assert create_job(world, 0, PEER)["code"] == 0
+    assert create_job(world, 1, PEER)["code"] == 0
+
+    check_quota_is_reached(create_job(world, 2, PEER))
+
+    repeated = create_job(world, 1, PEER)
+    assert repeated["code"] == 0, "a job that is already here does not count again"
+    assert create_job(world, 0, THIRD)["code"] == 0
+    world.me.participant.stop_job(f"job-{PEER}-0", "", None, PEER)
+    assert create_job(world, 3, PEER)["code"] == 0
+    for number in (1, 3):
+        stop = {"job_id": f"job-{PEER}-{number}"}
+        assert send(world, "/job/stop", stop, PEER)["code"] == 0
+
+
+def submit_as_peer(world, job_id):
+    """Submit a job of `PEER` that `ME` schedules; return the body of the response."""
+    spec = a_spec(
+        "a",
+        {"guest": (PEER,), "host": (ME,)},
+        job_id=job_id,
+        scheduler=ME,
+        initiator=PEER,
+    )
+    return send(world, "/job/create_all", create_body(spec, PROFILES["spec"]), PEER)
+
+
+def test_jobs_that_a_partner_submits_here_count_as_well(two_jobs_world):
+    world = two_jobs_world
+    assert submit_as_peer(world, "job-0")["code"] == 0
+    assert submit_as_peer(world, "job-1")["code"] == 0
+
+    check_quota_is_reached(submit_as_peer(world, "job-2"))
+
+    world.me.coordinator.stop_job("job-0", "", PEER)
+    world.me.coordinator.stop_job("job-1", "", PEER)

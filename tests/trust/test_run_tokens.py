@@ -1,4 +1,4 @@
-"""A container, and likewise a node, uses only the channel of its own job and reports only for itself.
+"""A container, like a node, uses only the channel of its own job and reports only for itself.
 
 A container proves its run by a token, or by its network address if it sends no token.
 """

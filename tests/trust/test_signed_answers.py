@@ -265,12 +265,12 @@ async def test_a_response_in_pieces_is_signed_as_a_whole():
 
 def scope_of(request, signature):
     """Return the ASGI scope of a signed request."""
-    named = {
+    all_headers = {
         "x-source-node-id": request.source,
         "x-target-node-id": request.target,
         **headers(request, signature),
     }
-    raw_headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+    raw_headers = [(name.lower().encode(), value.encode()) for name, value in all_headers.items()]
     return {
         "type": "http",
         "method": request.method,

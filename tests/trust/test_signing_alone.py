@@ -1,30 +1,25 @@
-"""Another product can sign for us by the page and the script alone."""
+"""Another product can sign requests by the documentation page and its example script alone."""
 
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 
 from gateway.identity.keys import Keyring
 from tests.e2e.nodes import ROOT
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER
+from tests.trust.peer_requests import POLL, PeerRequest
+from tests.world import UNREACHABLE
 
 SCRIPT = ROOT / "examples/sign_request.py"
-POLL = "/v1/interconn/schedule/task/poll"
 
 
-def script(
-    folder: Path,
-    *words: str,
-    given: bytes = b"",
-) -> str:
-    """Run the script where nothing of ours can be imported."""
+def run_script(folder, *words, body=b""):
+    """Run the script, isolated from the modules of the gateway; return its output."""
     done = subprocess.run(
         [sys.executable, "-I", str(SCRIPT), *words],
-        input=given,
+        input=body,
         capture_output=True,
         cwd=folder,
         check=True,
@@ -32,37 +27,39 @@ def script(
     return done.stdout.decode()
 
 
-def test_it_imports_nothing_of_ours():
-    text = SCRIPT.read_text()
-    named = [
-        node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
-    found = {n.module or "" if isinstance(n, ast.ImportFrom) else n.names[0].name for n in named}
-    assert {name.partition(".")[0] for name in found} <= {*sys.stdlib_module_names, "cryptography"}
+def imported_modules(source):
+    """Return the top-level names of all modules that a source imports."""
+    modules = set()
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.ImportFrom):
+            modules.add(statement.module or "")
+        elif isinstance(statement, ast.Import):
+            modules.update(alias.name for alias in statement.names)
+    return {module.partition(".")[0] for module in modules}
 
 
-def test_it_checks_the_vectors(tmp_path: Path):
-    assert (
-        script(tmp_path, "check", str(ROOT / "docs/signing-vectors.json"))
-        == "the requests and the answer hold\n"
-    )
+def test_the_script_imports_no_module_of_the_gateway():
+    allowed = {*sys.stdlib_module_names, "cryptography"}
+    assert imported_modules(SCRIPT.read_text()) <= allowed
 
 
-@pytest.mark.parametrize("path", [POLL, f"{POLL}?a=b"])
-def test_a_node_accepts_what_it_signs(tmp_path: Path, path: str):
-    ring, body = Keyring(tmp_path / "partner"), b'{"task_id": "t", "role": "guest"}'
-    home = tmp_path / "me"
-    home.mkdir()
-    entry = {"url": "http://127.0.0.1:9", "keys": ring.make("ed25519").public}
-    (home / "routes.yml").write_text(yaml.safe_dump({PEER: entry}))
-    printed = script(
-        tmp_path, "sign", str(ring.files["signing"]), "POST", path, PEER, ME, given=body
-    )
-    headers = dict(line.split(": ", 1) for line in printed.splitlines()) | {
-        "content-type": "application/json"
-    }
-    with running(home) as node:
-        answers = [
-            ask(node, "peer", "POST", path, content=body, headers=headers).json() for _ in range(2)
-        ]
-    assert [said["data"]["reason"] for said in answers] == ["TASK_UNKNOWN", "SIGNATURE_REFUSED"]
+def test_the_script_checks_the_vectors(tmp_path):
+    output = run_script(tmp_path, "check", str(ROOT / "docs/signing-vectors.json"))
+    assert output == "the requests and the answer hold\n"
+
+
+@pytest.mark.parametrize("query", ["", "a=b"])
+def test_a_node_accepts_what_the_script_signs(tmp_path, world, query):
+    ring = Keyring(tmp_path / "partner")
+    public_key = ring.make("ed25519").public
+    node = world.node(routes={PEER: {**UNREACHABLE, "keys": public_key}})
+    path = f"{POLL}?{query}".removesuffix("?")
+    body = PeerRequest.body
+    key_file = str(ring.files["signing"])
+
+    output = run_script(tmp_path, "sign", key_file, "POST", path, PEER, ME, body=body)
+
+    headers = tuple(tuple(line.split(": ", 1)) for line in output.splitlines())
+    request = PeerRequest(query=query, headers=headers)
+    assert request.refusal_of(node) == "TASK_UNKNOWN"
+    assert request.refusal_of(node) == "SIGNATURE_REFUSED"  # repeated
