@@ -1,9 +1,7 @@
-"""A container's report or metadata that costs the gateway its memory: it is bounded, and becomes a warning."""
+"""Attack: reports and metadata of a container that would fill the gateway's memory."""
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,9 @@ from tests.builders import a_spec
 from tests.data.test_reports import FLOW, PLACE, run_with, written
 
 MIB = 1024 * 1024
-MOST = 192 * MIB
-"""bytes of memory beyond what the interpreter has without it"""
-
-_MEASURED = """
+MAX_GROWTH = 192 * MIB  # of a process that reads a report and metadata
+# Prints, for each storage, by how many bytes a new process grows that reads from it.
+MEASURE = """
 import os, resource, sys
 from pathlib import Path
 from gateway.domain.run import Address
@@ -26,34 +23,67 @@ from gateway.errors import GatewayError
 from gateway.data.reports import read_report
 from gateway.data.file_storage import FileStorage
 
+def memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
 for root in sys.argv[1:]:
     if os.fork():
         assert os.wait()[1] == 0
         continue
-    storage, place = FileStorage(Path(root)), Address("ns", "report")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    read_report(storage, place)
+    storage = FileStorage(Path(root))
+    address = Address("ns", "report")
+    before = memory()
+    read_report(storage, address)
     try:
-        storage.metadata(place)
+        storage.metadata(address)
     except GatewayError:
         pass
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024, flush=True)
+    print(memory() - before, flush=True)
     os._exit(0)
 """
 
 
-def filled(
-    piece: bytes,
-    size: int,
-    begin: bytes = b"[",
-    end: bytes = b"{}]",
-) -> bytes:
-    return begin + piece * ((size - len(begin) - len(end)) // len(piece)) + end
+def repeat(piece, size, start=b"[", end=b"{}]"):
+    """Repeat a piece between a start and an end, up to a size in bytes."""
+    count = (size - len(start) - len(end)) // len(piece)
+    return start + piece * count + end
 
 
-def memory(*roots: Path) -> list[int]:
-    """Return by how many bytes a process grows that reads report and metadata of each."""
-    command = [sys.executable, "-c", _MEASURED, *map(str, roots)]
+def one_object(keys):
+    """Return a JSON object with many keys of six digits."""
+    members = [b'"%06x":1' % number for number in range(keys)]
+    return b"{" + b",".join(members) + b"}"
+
+
+def objects_with_own_keys(number):
+    """Return a JSON list of objects that have no key in common."""
+    objects = [b'{"%d":1}' % key for key in range(number)]
+    return b"[" + b",".join(objects) + b"]"
+
+
+def tables_with_own_keys(tables, rows):
+    """Return a JSON object of tables whose rows have no key in common."""
+    table = objects_with_own_keys(rows)
+    members = [b'"%d":%b' % (number, table) for number in range(tables)]
+    return b"{" + b",".join(members) + b"}"
+
+
+REPORTS = {
+    "empty lists": repeat(b"[],", LARGEST_JSON),
+    "small objects": repeat(b'{"a":1},', LARGEST_JSON),
+    "one object of many keys": one_object(LARGEST_JSON // 11 - 1),
+    "objects with own keys": objects_with_own_keys(10_000),
+    "tables with own keys": tables_with_own_keys(100, 1_900),
+    "a row of many cells": b"1," * (LARGEST_JSON // 2 - 1) + b"1\n",
+    "a row of many cells on many lines": b'"\n",' * (LARGEST_JSON // 4 - 1) + b"1\n",
+    "a wide table": (b"12," * 99_999 + b"1\n") * 13,
+    "nested deeply": b"[" * (LARGEST_JSON - 1),
+}
+
+
+def measure_growth(*roots):
+    """Return by how many bytes a process grows that reads report and metadata, by storage."""
+    command = [sys.executable, "-c", MEASURE, *map(str, roots)]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -61,53 +91,52 @@ def memory(*roots: Path) -> list[int]:
         check=True,
         timeout=120,
     )
-    return [int(line) for line in done.stdout.splitlines()]
+    sizes = [int(line) for line in done.stdout.splitlines()]
+    return dict(zip([root.name for root in roots], sizes, strict=True))
 
 
-REPORTS: dict[str, Callable[[], bytes]] = {
-    "empty lists": lambda: filled(b"[],", LARGEST_JSON),
-    "small objects": lambda: filled(b'{"a":1},', LARGEST_JSON),
-    "one object of many keys": lambda: (
-        b"{" + b",".join(b'"%06x":1' % n for n in range(LARGEST_JSON // 11 - 1)) + b"}"
-    ),
-    "each object has a key of its own": lambda: (
-        b"[" + b",".join(b'{"%d":1}' % n for n in range(10_000)) + b"]"
-    ),
-    "many tables whose objects have keys of their own": lambda: (
-        b"{"
-        + b",".join(
-            b'"%d":[%b]' % (t, b",".join(b'{"%d":1}' % n for n in range(1_900))) for t in range(100)
-        )
-        + b"}"
-    ),
-    "a row of many cells": lambda: b"1," * (LARGEST_JSON // 2 - 1) + b"1\n",
-    "a row of many cells on many lines": lambda: b'"\n",' * (LARGEST_JSON // 4 - 1) + b"1\n",
-    "a wide table": lambda: (b"12," * 99_999 + b"1\n") * 13,
-    "nested deeply": lambda: b"[" * (LARGEST_JSON - 1),
-}
-
-
-def test_a_report_and_metadata_cost_little_memory_whatever_is_in_them(tmp_path: Path):
-    for kind, made in REPORTS.items():
-        content = made()
+def test_every_report_costs_little_memory(tmp_path):
+    for kind, content in REPORTS.items():
         assert len(content) <= LARGEST_JSON
         written(tmp_path / kind, content)
+
+    growth = measure_growth(*sorted(tmp_path.iterdir()))
+
+    assert len(growth) == len(REPORTS)
+    assert max(growth.values()) < MAX_GROWTH, growth
+
+
+def test_metadata_cost_little_memory(tmp_path):
     for size in (LARGEST_JSON, 64 * MIB):
         storage = written(tmp_path / f"metadata {size}", b"{}")
-        (storage.path(PLACE) / "metadata").write_bytes(
-            filled(b'{"a":1},', size, b'{"column_info":[', b"{}]}")
-        )
-    roots = sorted(tmp_path.iterdir())
-    grown = dict(zip([root.name for root in roots], memory(*roots), strict=True))
-    assert len(grown) == len(REPORTS) + 2 and max(grown.values()) < MOST, grown
+        metadata = repeat(b'{"a":1},', size, start=b'{"column_info":[', end=b"{}]}")
+        (storage.path(PLACE) / "metadata").write_bytes(metadata)
+
+    growth = measure_growth(*sorted(tmp_path.iterdir()))
+
+    assert len(growth) == 2
+    assert max(growth.values()) < MAX_GROWTH, growth
 
 
-def test_what_is_not_read_is_a_warning_of_its_task(tmp_path: Path):
-    storage, run = run_with(tmp_path, b"id\n1\n", filled(b"[],", LARGEST_JSON + 4))
-    (storage.path(run.outputs["data"]) / "metadata").write_bytes(filled(b"[],", 64 * MIB))
+def test_an_output_that_is_too_large_to_read_is_a_warning_of_its_task(tmp_path):
+    large_report = repeat(b"[],", LARGEST_JSON + 4)
+    storage, run = run_with(tmp_path, b"id\n1\n", large_report)
+    metadata = storage.path(run.outputs["data"]) / "metadata"
+    metadata.write_bytes(repeat(b"[],", 64 * MIB))
+
     about_data, about_report = output_warnings(storage, a_spec(FLOW), run)
-    assert about_data.startswith("metadata of output d: ") and "more than" in about_data
-    assert about_report.startswith("report r has ") and "reports are read up to" in about_report
-    (storage.path(run.outputs["report"]) / "data_0").write_bytes(b'"\n",' * (LARGEST_ROW // 4 + 1))
+
+    assert about_data.startswith("metadata of output d: ")
+    assert "more than" in about_data
+    assert about_report.startswith("report r has ")
+    assert "reports are read up to" in about_report
+
+
+def test_a_row_that_is_too_large_is_refused(tmp_path):
+    storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
+    report = run.outputs["report"]
+    row = b'"\n",' * (LARGEST_ROW // 4 + 1)
+    (storage.path(report) / "data_0").write_bytes(row)
+
     with pytest.raises(Invalid, match="must have rows of at most"):
-        storage.columns(run.outputs["report"])
+        storage.columns(report)

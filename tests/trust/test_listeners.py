@@ -1,25 +1,22 @@
-"""Attacks at the listeners: this node's own id, requests within requests, pages in the browsers of its people."""
+"""Attacks at the listeners: the node's own id, requests within requests, pages in browsers."""
 
 import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from adapter.bfia import examples
-from gateway.bootstrap.node import Gateway
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, STRANGER
+from tests.trust.peer_requests import CONTROL
 from tests.world import UNREACHABLE, NodeSetup
 
-SCHEDULE = "/v1/interconn/schedule"
-
-
-# Several gateways of one node have an entry of their own id: it must not make the id trusted.
+# Several gateways of one node have a route to its own id: it must not make the id trusted.
 NODE = NodeSetup(routes={PEER: UNREACHABLE, ME: UNREACHABLE})
+CHANNEL = "/v1/interconn/chan"
 
-# ---------------------------------------------------------------- the own id, to pass for this node's platform
+# ---------------------------------------------------------------- the node's own id as the sender
 
 SPELLINGS = [
     {"x-source-node-id": ME},
@@ -29,74 +26,84 @@ SPELLINGS = [
     {"x-source-node-id": PEER, "x-node-id": ME},
     {"x-source-node-id": PEER, "x-ptp-source-node-id": ME},
 ]
+COMMANDS = [
+    f"{CONTROL}/job/create_all",
+    f"{CONTROL}/job/stop",
+    "/v1/interconn/job/audit/apply",
+]
 
 
-def test_no_command_is_taken_from_a_peer_that_claims_the_own_id(node: Gateway):
-    """In every spelling; `test_init_and_strictest` tries every path."""
+@pytest.mark.parametrize("headers", SPELLINGS, ids=str)
+@pytest.mark.parametrize("path", COMMANDS)
+def test_no_command_is_accepted_from_a_peer_with_this_nodes_id(node, headers, path):
+    """In every spelling; test_init_and_strictest.py tries every path."""
     body = {**examples.A_JOB, "job_id": examples.JOB}
-    for headers in SPELLINGS:
-        for path in (
-            f"{SCHEDULE}/job/create_all",
-            f"{SCHEDULE}/job/stop",
-            "/v1/interconn/job/audit/apply",
-        ):
-            response = ask(node, "peer", "POST", path, headers=headers, json=body).json()
-            assert (response["code"], response["data"]["reason"]) == (403, "OWN_NODE_ID"), headers
-    assert ask(node, "operator", "GET", "/api/v1/jobs").json()["jobs"] == []
+
+    response = node.post(path, body, listener="peer", headers=headers).json()
+
+    assert response["code"] == 403
+    assert response["data"]["reason"] == "OWN_NODE_ID"
+    assert node.get("/api/v1/jobs").json()["jobs"] == []
 
 
-@pytest.mark.parametrize("path", ["invoke", "part"])
-@pytest.mark.parametrize("more", [{}, {"x-handed-on": "1"}], ids=["direct", "handed on"])
-def test_a_message_that_claims_the_own_id_is_not_taken(
-    node: Gateway,
-    more: dict[str, str],
-    path: str,
-):
-    about = {
+@pytest.mark.parametrize("path", [f"{CHANNEL}/invoke", f"{CHANNEL}/part"])
+@pytest.mark.parametrize("handed_on", [{}, {"x-handed-on": "1"}], ids=["direct", "handed on"])
+@pytest.mark.parametrize(
+    "spelling",
+    ["x-ptp-source-node-id", "x-ptp-from-node-id", "x_ptp_source_node_id", "x-source-node-id"],
+)
+def test_a_message_in_this_nodes_name_is_refused(node, path, handed_on, spelling):
+    headers = {
         "x-ptp-version": "1",
         "x-ptp-session-id": "session_job-1",
         "x-ptp-topic": "t",
+        "x-ptp-target-node-id": ME,
+        spelling: ME,
+        **handed_on,
     }
-    about |= {"x-ptp-target-node-id": ME, "content-type": "application/json"} | more
-    for name in (
-        "x-ptp-source-node-id",
-        "x-ptp-from-node-id",
-        "x_ptp_source_node_id",
-        "x-source-node-id",
-    ):
-        headers = about | {name: ME}
-        response = ask(
-            node, "peer", "POST", f"/v1/interconn/chan/{path}", headers=headers, json={}
-        ).json()
-        assert response["code"] == "E0000000403" and "own id" in response["message"], name
-    body = {
+
+    response = node.post(path, {}, listener="peer", headers=headers).json()
+
+    assert response["code"] == "E0000000403"
+    assert "own id" in response["message"]
+
+
+def test_an_envelope_in_this_nodes_name_is_refused(node):
+    envelope = {
         "metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME},
         "payload": "",
     }
-    response = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", json=body).json()
-    assert response["code"] == "E0000000403" and "own id" in response["message"]
+
+    response = node.post(f"{CHANNEL}/invoke", envelope, listener="peer").json()
+
+    assert response["code"] == "E0000000403"
+    assert "own id" in response["message"]
 
 
-def test_the_body_of_an_unknown_sender_is_not_read(node: Gateway):
-    for headers in ({}, {"x-source-node-id": "JG0000000000000404"}):
-        for path in ("job/create", "task/callback"):
-            response = ask(
-                node, "peer", "POST", f"{SCHEDULE}/{path}", headers=headers, content=b"{not json"
-            ).json()
-            assert (response["code"], response["data"]["reason"]) == (
-                403,
-                "NOT_AUTHORISED",
-            )  # and not INVALID
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-source-node-id": STRANGER}], ids=["no name", "a stranger"]
+)
+@pytest.mark.parametrize("path", ["job/create", "task/callback"])
+def test_the_body_of_an_unknown_sender_is_not_read(node, headers, path):
+    url = f"{CONTROL}/{path}"
+
+    response = node.request("POST", url, listener="peer", headers=headers, content=b"{not json")
+
+    assert response.json()["code"] == 403
+    assert response.json()["data"]["reason"] == "NOT_AUTHORISED"  # and not INVALID
 
 
-# ---------------------------------------------------------------- whose end two readers see in different places
+# ---------------------------------------------------------------- requests with an ambiguous end
 
 HELLO = b"POST /v1/interconn/schedule/node/hello HTTP/1.1\r\nhost: localhost\r\n"
+# A second request, which a reader may find in the body of the first one.
 HIDDEN = HELLO + b"content-length: 2\r\nconnection: close\r\n\r\n{}"
-EMPTY = b"0\r\n\r\n"
+CHUNKED = b"transfer-encoding: chunked"
+EMPTY = b"0\r\n\r\n"  # a chunked body
+# Headers and body of a request, by the ambiguity.
 AMBIGUOUS = {
-    "length, then chunks": (b"content-length: 4\r\ntransfer-encoding: chunked", EMPTY),
-    "chunks, then a length": (b"transfer-encoding: chunked\r\ncontent-length: 4", EMPTY),
+    "length, then chunks": (b"content-length: 4\r\n" + CHUNKED, EMPTY),
+    "chunks, then a length": (CHUNKED + b"\r\ncontent-length: 4", EMPTY),
     "two lengths": (b"content-length: 0\r\ncontent-length: 5", b""),
     "a length with a sign": (b"content-length: +2", b"{}"),
     "a length in hexadecimal": (b"content-length: 0x2", b"{}"),
@@ -105,195 +112,192 @@ AMBIGUOUS = {
     "a blank before the colon": (b"transfer-encoding : chunked", EMPTY),
     "a folded header": (b"x-a: b\r\n transfer-encoding: chunked\r\ncontent-length: 2", b"{}"),
     "line feeds alone": (b"x-a: b\ntransfer-encoding: chunked", EMPTY),
-    "line feeds in chunks": (b"transfer-encoding: chunked", b"2\n{}\n0\n\n"),
-    "a negative chunk": (b"transfer-encoding: chunked", b"-2\r\n{}\r\n0\r\n\r\n"),
-    "a chunk without end": (b"transfer-encoding: chunked", b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n"),
+    "line feeds in chunks": (CHUNKED, b"2\n{}\n0\n\n"),
+    "a negative chunk": (CHUNKED, b"-2\r\n{}\r\n0\r\n\r\n"),
+    "a chunk without end": (CHUNKED, b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n"),
     "a tab before the colon": (b"transfer-encoding\t: chunked", EMPTY),
     "a control character before the coding": (b"transfer-encoding: \x0bchunked", EMPTY),
     "a control character in the name": (b"transfer-encoding\0: chunked", EMPTY),
     "a carriage return alone": (b"x-a: b\rtransfer-encoding: chunked", EMPTY),
     "a coding in quotes": (b'transfer-encoding: "chunked"', EMPTY),
-    "two codings in two headers": (
-        b"transfer-encoding: chunked\r\ntransfer-encoding: identity",
-        EMPTY,
-    ),
+    "two codings in two headers": (CHUNKED + b"\r\ntransfer-encoding: identity", EMPTY),
     "no name before the colon": (b": chunked", EMPTY),
     "no colon": (b"transfer-encoding chunked", EMPTY),
     "lengths in a list": (b"content-length: 2, 5", b"{}"),
     "no length": (b"content-length: ", b"{}"),
     "a length beyond all numbers": (b"content-length: 18446744073709551618", b"{}"),
     "a length with a blank in it": (b"content-length: 2 2", b"{}"),
-    "a chunk in hexadecimal notation": (b"transfer-encoding: chunked", b"0x2\r\n{}\r\n0\r\n\r\n"),
-    "a blank after a chunk's size": (b"transfer-encoding: chunked", b"2 \r\n{}\r\n0\r\n\r\n"),
-    "a line feed in a chunk's extension": (b"transfer-encoding: chunked", b"2;a\n{}\r\n0\r\n\r\n"),
-    "two carriage returns after a chunk's size": (
-        b"transfer-encoding: chunked",
-        b"2\r\r\n{}\r\n0\r\n\r\n",
-    ),
-    "a chunk longer than its size": (b"transfer-encoding: chunked", b"2\r\n{}XX0\r\n\r\n"),
-    "a chunk without a line's end": (b"transfer-encoding: chunked", b"2\r\n{}0\r\n\r\n"),
+    "a chunk in hexadecimal notation": (CHUNKED, b"0x2\r\n{}\r\n0\r\n\r\n"),
+    "a blank after a chunk's size": (CHUNKED, b"2 \r\n{}\r\n0\r\n\r\n"),
+    "a line feed in a chunk's extension": (CHUNKED, b"2;a\n{}\r\n0\r\n\r\n"),
+    "two carriage returns after a chunk's size": (CHUNKED, b"2\r\r\n{}\r\n0\r\n\r\n"),
+    "a chunk longer than its size": (CHUNKED, b"2\r\n{}XX0\r\n\r\n"),
+    "a chunk without a line's end": (CHUNKED, b"2\r\n{}0\r\n\r\n"),
 }
+LISTENERS = ["peer", "container", "operator"]
 
 
-def answers(
-    node: Gateway,
-    listener: str,
-    request: bytes,
-) -> bytes:
-    """Return all that a listener answers before it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port_of(node, listener)), timeout=30) as connection:
+def connect(node, listener):
+    """Open a connection to a listener."""
+    port = int(node.addresses()[listener].rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def send_bytes(node, listener, request):
+    """Send bytes; return everything that a listener sends until it closes the connection."""
+    with connect(node, listener) as connection, connection.makefile("rb") as received:
         connection.sendall(request)
-        with connection.makefile("rb") as response:
-            return response.read()
+        return received.read()
 
 
-def port_of(node: Gateway, listener: str) -> int:
-    """Return a listener's port."""
-    return int(node.addresses()[listener].rpartition(":")[2])
-
-
-def statuses(received: bytes) -> list[bytes]:
-    """Return the status line of every response of a connection."""
+def statuses(received):
+    """Return the status line of every response on a connection."""
     return re.findall(rb"HTTP/1\.1 \d\d\d [^\r]*", received)
 
 
-@pytest.mark.parametrize("listener", ["peer", "container", "operator"])
-def test_what_two_readers_may_end_in_different_places_is_refused(node: Gateway, listener: str):
-    for what, (headers, body) in AMBIGUOUS.items():
-        match = answers(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
-        assert match.startswith(b"HTTP/1.1 400 ") or match.count(b"HTTP/1.1 ") == 0, (what, match)
-        assert match.count(b"HTTP/1.1 ") <= 1, (what, match)
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize(("headers", "body"), AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_a_request_with_an_ambiguous_end_is_refused(node, listener, headers, body):
+    received = send_bytes(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
+
+    responses = statuses(received)
+    assert len(responses) <= 1
+    if responses:
+        assert received.startswith(b"HTTP/1.1 400 ")
 
 
+# ---------------------------------------------------------------- upgrades, tunnels and trailers
+
+H2C_UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
+WEBSOCKET_UPGRADE = (
+    b"connection: keep-alive, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+)
+WAITING_UPGRADE = b"connection: upgrade\r\nupgrade: h2c\r\nexpect: 100-continue\r\n"
 UPGRADES = {
-    "of Java's client": b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n",
-    "to websockets": b"connection: keep-alive, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
+    "of Java's client": H2C_UPGRADE,
+    "to websockets": WEBSOCKET_UPGRADE,
     "to anything": b"upgrade: what/1.0, ever\r\nconnection: upgrade\r\n",
-    "while it waits to send": b"connection: upgrade\r\nupgrade: h2c\r\nexpect: 100-continue\r\n",
+    "before it sends": WAITING_UPGRADE,
 }
-JSON_KIND = b"content-type: application/json\r\n"
+JSON = b"content-type: application/json\r\n"
+END_OF_HEAD = b"\r\n\r\n"
+WITH_LENGTH = b"content-length: %d" % len(HIDDEN) + END_OF_HEAD
+CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)
+# End of the head and body of a request whose body looks like a request.
 FRAMES = {
-    "a length": (b"content-length: %d\r\n\r\n" % len(HIDDEN), HIDDEN),
-    "chunks": (
-        b"transfer-encoding: chunked\r\n\r\n",
-        b"%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN),
-    ),
+    "a length": (WITH_LENGTH, HIDDEN),
+    "chunks": (CHUNKED + END_OF_HEAD, CHUNKS),
 }
 
 
-@pytest.mark.parametrize("listener", ["peer", "container", "operator"])
-@pytest.mark.parametrize("upgrade", UPGRADES)
-@pytest.mark.parametrize("frame", FRAMES)
-def test_a_request_that_asks_for_an_upgrade_keeps_its_body(
-    node: Gateway,
-    listener: str,
-    upgrade: str,
-    frame: str,
-):
-    end_of_head, body = FRAMES[frame]
-    plain = HELLO + JSON_KIND + end_of_head + body
-    expected = answers(node, listener, plain + HIDDEN)
-    received = answers(
-        node, listener, HELLO + JSON_KIND + UPGRADES[upgrade] + end_of_head + body + HIDDEN
-    )
-    assert statuses(received.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")) == statuses(expected)
-    assert len(statuses(expected)) == 2
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
+@pytest.mark.parametrize(("end_of_head", "body"), FRAMES.values(), ids=FRAMES)
+def test_a_request_for_an_upgrade_keeps_its_body(node, listener, upgrade, end_of_head, body):
+    rest = end_of_head + body + HIDDEN
+    plain = send_bytes(node, listener, HELLO + JSON + rest)
+    upgraded = send_bytes(node, listener, HELLO + JSON + upgrade + rest)
+
+    upgraded = upgraded.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    assert len(statuses(plain)) == 2
+    assert statuses(upgraded) == statuses(plain)
 
 
-def test_a_body_that_comes_after_its_head_is_no_request(node: Gateway):
-    """The head asks for an upgrade; the body comes once the listener has response that it may."""
-    end_of_head, body = FRAMES["a length"]
-    head = HELLO + UPGRADES["while it waits to send"] + b"connection: close\r\n" + end_of_head
-    address = ("127.0.0.1", port_of(node, "peer"))
-    with (
-        socket.create_connection(address, timeout=30) as connection,
-        connection.makefile("rb") as received,
-    ):
+def test_a_body_that_follows_its_head_later_is_no_request(node):
+    """Attack: the head asks for an upgrade, and the listener waits for the body."""
+    head = HELLO + WAITING_UPGRADE + b"connection: close\r\n" + WITH_LENGTH
+    with connect(node, "peer") as connection, connection.makefile("rb") as received:
         connection.sendall(head)
         assert received.readline() == b"HTTP/1.1 100 Continue\r\n"
-        connection.sendall(body)
+        connection.sendall(HIDDEN)
         assert len(statuses(received.read())) == 1
 
 
-def test_nobody_gets_a_tunnel(node: Gateway):
-    for listener in ("peer", "container", "operator"):
-        for target in (b"127.0.0.1:22", b"/"):
-            received = answers(
-                node, listener, b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN
-            )
-            assert received.startswith(b"HTTP/1.1 400 ") and len(statuses(received)) == 1
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("target", [b"127.0.0.1:22", b"/"])
+def test_a_tunnel_is_refused(node, listener, target):
+    request = b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+
+    received = send_bytes(node, listener, request + HIDDEN)
+
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert len(statuses(received)) == 1
 
 
-def test_a_trailer_names_no_sender(node: Gateway):
+def test_a_trailer_names_no_sender(node):
     head = HELLO + b"connection: close\r\n"
-    named = b"x-source-node-id: " + PEER.encode() + b"\r\n"
-    body = b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
-    assert b'"knows_you":true' in answers(node, "peer", head + named + body + b"\r\n")
-    assert b'"knows_you":false' in answers(node, "peer", head + body + named + b"\r\n")
+    name = b"x-source-node-id: " + PEER.encode() + b"\r\n"
+    body = CHUNKED + b"\r\n\r\n2\r\n{}\r\n0\r\n"
+    by_header = send_bytes(node, "peer", head + name + body + b"\r\n")
+    by_trailer = send_bytes(node, "peer", head + body + name + b"\r\n")
+
+    assert b'"knows_you":true' in by_header
+    assert b'"knows_you":false' in by_trailer
 
 
-# ---------------------------------------------------------------- a page asks a listener that has no password
+# ---------------------------------------------------------------- pages in browsers
 
+# Headers of a request that a page sends from the browser of a person on this machine.
 PAGES = {
     "another site": {"origin": "https://evil.example"},
-    "a name that was made to lead here": {
+    "a name that resolves to this machine": {
         "host": "evil.example:7380",
         "origin": "http://evil.example:7380",
     },
-    "a page that keeps its origin to itself": {"origin": "null"},
-    "a picture, which tells no origin": {"sec-fetch-site": "cross-site"},
+    "a page that hides its origin": {"origin": "null"},
+    "an image, which names no origin": {"sec-fetch-site": "cross-site"},
 }
 
 
+@pytest.mark.parametrize("headers", PAGES.values(), ids=PAGES)
 @pytest.mark.parametrize(
     ("listener", "path"),
-    [("peer", f"{SCHEDULE}/job/start"), ("container", "/v1/interconn/chan/pop")],
+    [("peer", f"{CONTROL}/job/start"), ("container", f"{CHANNEL}/pop")],
+    ids=["peer", "container"],
 )
-def test_a_page_reaches_neither_peers_nor_containers_listener(
-    node: Gateway,
-    listener: str,
-    path: str,
-):
-    for page, headers in PAGES.items():
-        for method, asked in (("POST", path), ("GET", "/openapi.json"), ("OPTIONS", path)):
-            response = ask(node, listener, method, asked, headers=headers)
-            assert response.status_code == 403, (page, method)
-            assert response.json()["data"]["reason"] == "FOREIGN_ORIGIN"
-            assert not [name for name in response.headers if name.startswith("access-control")]
-    assert ask(node, listener, "GET", "/openapi.json").status_code == 200
+def test_a_page_reaches_neither_peers_nor_containers_listener(node, listener, path, headers):
+    for method, url in (("POST", path), ("GET", "/openapi.json"), ("OPTIONS", path)):
+        response = node.request(method, url, listener=listener, headers=headers)
+        assert response.status_code == 403, method
+        assert response.json()["data"]["reason"] == "FOREIGN_ORIGIN"
+        for name in response.headers:
+            assert not name.startswith("access-control")
+    assert node.get("/openapi.json", listener=listener).status_code == 200
 
 
-def test_nor_one_port_that_serves_both(tmp_path: Path):
+def test_a_page_does_not_reach_one_port_for_peers_and_containers(world):
     listen = {
         "peer": {"bind": "127.0.0.1:0"},
         "container": None,
         "operator": {"bind": "127.0.0.1:0"},
     }
-    with running(tmp_path, listen=listen) as node:
-        assert (
-            ask(node, "peer", "GET", "/openapi.json", headers=PAGES["another site"]).status_code
-            == 403
-        )
+    node = world.node(settings={"listen": listen})
+    response = node.get("/openapi.json", listener="peer", headers=PAGES["another site"])
+    assert response.status_code == 403
 
 
-# ---------------------------------------------------------------- the log that all this is written to
+# ---------------------------------------------------------------- the log of refusals
 
-LOGS = """
+LOG_IN_BOTH_FORMATS = """
 import structlog
 from gateway.cli.serve import configure_logs
 for form in ("text", "json"):
     configure_logs(form)
-    structlog.get_logger("gateway").warning("refused", action="POST /x\\n2026-11-23 [info] approved\\x1b[31m")
+    action = "POST /x\\n2026-11-23 [info] approved\\x1b[31m"
+    structlog.get_logger("gateway").warning("refused", action=action)
 """
 
 
-def test_what_others_send_ends_no_line_of_the_log_and_steers_no_terminal():
-    response = subprocess.run(
-        [sys.executable, "-c", LOGS],
+def test_logged_requests_neither_end_a_line_nor_control_a_terminal():
+    done = subprocess.run(
+        [sys.executable, "-c", LOG_IN_BOTH_FORMATS],
         capture_output=True,
         text=True,
         check=True,
-    ).stderr
-    text, as_json = response.splitlines()
-    assert as_json.startswith("{") and not text.startswith("{")
-    assert response.count("approved") == 2 and "\x1b" not in response
+    )
+
+    as_text, as_json = done.stderr.splitlines()
+    assert not as_text.startswith("{")
+    assert as_json.startswith("{")
+    assert done.stderr.count("approved") == 2
+    assert "\x1b" not in done.stderr
