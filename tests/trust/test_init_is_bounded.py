@@ -1,13 +1,11 @@
-"""A job that asks for nothing takes the whole machine: no row of a new node's configuration bounded it."""
+"""A job that requests nothing is bounded, so that it cannot use up the whole machine."""
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from engines.base import Capacity, Limits
+from engines.base import Capacity
 from engines.process.engine import this_machine
 from gateway.cli.main import app
 from gateway.config.loader import load
@@ -18,49 +16,65 @@ from tests.builders import a_run, at
 from tests.contracts.databases import a_store
 from tests.core.test_engine_failures import IMAGE, ended
 from tests.core.test_shells import submit
-from tests.inprocess import running
 from tests.inprocess import settings as settings_of
 from tests.memory_engine import MemoryEngine, Script
 
 
-def launched(tmp_path: Path, **settings: Any) -> list[Limits]:
-    """Run a job that asks for nothing; return the bounds of its containers."""
+def limits_of_containers(world, **settings):
+    """Run a job that requests nothing; return the limits of its containers."""
+    node = world.node(scripts={IMAGE: Script(0)}, settings=settings)
+    job_id = submit(node).json()["data"]["job_id"]
+    ended(node, job_id)
+    assert node.engine.launches
+    return [spec.limits for spec in node.engine.launches]
 
-    with running(tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(0)}), **settings) as node:
-        ended(node, submit(node).json()["data"]["job_id"])
-        assert isinstance(node.engine, MemoryEngine) and node.engine.launches
-        return [spec.limits for spec in node.engine.launches]
 
-
-@pytest.mark.parametrize("engine", ["process", "docker"])
-def test_a_new_configuration_leaves_the_machine_some_memory_and_disk(
-    tmp_path: Path, engine: str
-) -> None:
+@pytest.fixture(params=["process", "docker"])
+def new_settings(request, tmp_path):
+    """Give the settings of a node as `init` writes them."""
     file = tmp_path / "node.yml"
-    CliRunner().invoke(app, ["init", "--engine", engine, "-o", str(file)], catch_exceptions=False)
-    settings = load(file, {})
-    assert settings.resources.memory_gib is not None and settings.resources.disk_gib is not None
-    assert settings.limits.pids is not None
-    assert 0 < settings.resources.memory_gib * GIB < this_machine().memory
-    assert 0 < settings.resources.disk_gib * GIB < shutil.disk_usage(tmp_path).total
-    bounded = launched(
-        tmp_path / "node",
-        limits=settings.limits.model_dump(),
-        resources=settings.resources.model_dump(),
-    )
-    most = settings.resources.memory_gib * GIB * SHARE
-    for limits in bounded:
-        assert limits.memory == pytest.approx(most, abs=2) and limits.cpu and limits.pids
+    arguments = ["init", "--engine", request.param, "-o", str(file)]
+    CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return load(file, {})
 
 
-def test_without_any_setting_a_container_is_bounded_by_the_machine(tmp_path: Path) -> None:
+def test_a_new_configuration_leaves_the_machine_memory_and_disk(new_settings, tmp_path):
+    memory = new_settings.resources.memory_gib * GIB
+    disk = new_settings.resources.disk_gib * GIB
+
+    assert 0 < memory < this_machine().memory
+    assert 0 < disk < shutil.disk_usage(tmp_path).total
+    assert new_settings.limits.pids is not None
+
+
+def test_a_new_configuration_bounds_a_job_that_requests_nothing(new_settings, world):
+    limits = new_settings.limits.model_dump()
+    resources = new_settings.resources.model_dump()
+
+    for container in limits_of_containers(world, limits=limits, resources=resources):
+        memory = new_settings.resources.memory_gib * GIB * SHARE
+        assert container.memory == pytest.approx(memory, abs=2)
+        assert container.cpu
+        assert container.pids
+
+
+def test_without_any_setting_a_container_is_bounded_by_the_machine(world):
     machine = this_machine()
-    for limits in launched(tmp_path):
-        assert (limits.cpu, limits.pids) == (machine.cpu, 512)
-        assert limits.memory is not None and limits.memory < machine.memory
+    for container in limits_of_containers(world):
+        assert container.cpu == machine.cpu
+        assert container.pids == 512
+        assert container.memory is not None
+        assert container.memory < machine.memory
 
 
-def test_what_a_job_asks_for_raises_the_bound(tmp_path: Path) -> None:
+NOTHING = {"cpu": None, "memory": None, "disk": None}
+# Each more than the share of a job that requests nothing.
+MUCH = {"cpu": 3.5, "memory": 8 * GIB, "disk": 2 * GIB}
+
+
+@pytest.fixture
+def ceilings(tmp_path):
+    """Give the function that bounds a run, at a node with 4 cores, 8 GiB memory and 1 GiB disk."""
     engine = MemoryEngine(
         node="n1",
         installation="i",
@@ -70,24 +84,22 @@ def test_what_a_job_asks_for_raises_the_bound(tmp_path: Path) -> None:
     with a_store(f"sqlite:///{tmp_path}/test.db") as store:
         context = NodeContext("n1", store, lambda: at(0))
         settings = settings_of(tmp_path, resources={"disk_gib": 1})
-        ceilings = EngineCapacities(context, {"": engine}, settings).ceilings
-        open_, asked = (
-            {
-                "cpu": None,
-                "memory": None,
-                "disk": None,
-            },
-            {
-                "cpu": 3.5,
-                "memory": 8 * GIB,
-                "disk": 2 * GIB,
-            },
-        )
-        assert ceilings(a_run(limits=open_)) == {
-            "cpu": 4,
-            "memory": 6 * GIB,
-            "disk": 0.75 * GIB,
-        }
-        assert ceilings(a_run(limits=asked)) == asked
-        for kind, amount in asked.items():
-            assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount
+        yield EngineCapacities(context, {"": engine}, settings).ceilings
+
+
+def test_a_run_that_requests_nothing_is_bounded_by_a_share_of_the_node(ceilings):
+    assert ceilings(a_run(limits=NOTHING)) == {
+        "cpu": 4,
+        "memory": 6 * GIB,
+        "disk": 0.75 * GIB,
+    }
+
+
+def test_a_request_of_a_job_raises_the_bound(ceilings):
+    assert ceilings(a_run(limits=MUCH)) == MUCH
+
+
+@pytest.mark.parametrize("resource", MUCH)
+def test_a_request_raises_the_bound_of_one_resource(ceilings, resource):
+    limits = NOTHING | {resource: MUCH[resource]}
+    assert ceilings(a_run(limits=limits))[resource] == MUCH[resource]

@@ -68,17 +68,54 @@ def tables_with_own_keys(tables, rows):
     return b"{" + b",".join(members) + b"}"
 
 
-REPORTS = {
-    "empty lists": repeat(b"[],", LARGEST_JSON),
-    "small objects": repeat(b'{"a":1},', LARGEST_JSON),
-    "one object of many keys": one_object(LARGEST_JSON // 11 - 1),
-    "objects with own keys": objects_with_own_keys(10_000),
-    "tables with own keys": tables_with_own_keys(100, 1_900),
-    "a row of many cells": b"1," * (LARGEST_JSON // 2 - 1) + b"1\n",
-    "a row of many cells on many lines": b'"\n",' * (LARGEST_JSON // 4 - 1) + b"1\n",
-    "a wide table": (b"12," * 99_999 + b"1\n") * 13,
-    "nested deeply": b"[" * (LARGEST_JSON - 1),
-}
+def empty_lists():
+    return repeat(b"[],", LARGEST_JSON)
+
+
+def small_objects():
+    return repeat(b'{"a":1},', LARGEST_JSON)
+
+
+def one_object_of_many_keys():
+    return one_object(LARGEST_JSON // 11 - 1)
+
+
+def objects_without_common_keys():
+    return objects_with_own_keys(10_000)
+
+
+def tables_without_common_keys():
+    return tables_with_own_keys(100, 1_900)
+
+
+def a_row_of_many_cells():
+    return b"1," * (LARGEST_JSON // 2 - 1) + b"1\n"
+
+
+def a_row_of_many_cells_on_many_lines():
+    return b'"\n",' * (LARGEST_JSON // 4 - 1) + b"1\n"
+
+
+def a_wide_table():
+    return (b"12," * 99_999 + b"1\n") * 13
+
+
+def a_deeply_nested_list():
+    return b"[" * (LARGEST_JSON - 1)
+
+
+# Functions, as the reports are too large for a constant.
+REPORTS = [
+    empty_lists,
+    small_objects,
+    one_object_of_many_keys,
+    objects_without_common_keys,
+    tables_without_common_keys,
+    a_row_of_many_cells,
+    a_row_of_many_cells_on_many_lines,
+    a_wide_table,
+    a_deeply_nested_list,
+]
 
 
 def measure_growth(*roots):
@@ -96,9 +133,10 @@ def measure_growth(*roots):
 
 
 def test_every_report_costs_little_memory(tmp_path):
-    for kind, content in REPORTS.items():
+    for build_report in REPORTS:
+        content = build_report()
         assert len(content) <= LARGEST_JSON
-        written(tmp_path / kind, content)
+        written(tmp_path / build_report.__name__, content)
 
     growth = measure_growth(*sorted(tmp_path.iterdir()))
 
