@@ -43,7 +43,7 @@ class PeerRequest:
         created: int | None = None,
         target: str = ME,
     ) -> "PeerRequest":
-        """Return the request signed for ``target``; ``created`` is in epoch seconds, default now."""
+        """Return the request signed for ``target``, at ``created`` (epoch seconds; default now)."""
         if created is None:
             created = int(time.time())
         body_digest = digest(self.body)

@@ -56,7 +56,7 @@ def problems_of(lines, pair=PAIR, head=None):
 
 
 def rehash(lines, pair=None):
-    """Number lines and compute their hashes again, which needs no key; sign heads if there is a pair."""
+    """Number lines and compute their hashes, which needs no key; sign heads if there is a pair."""
     result = []
     previous_hash = ""
     for number, line in enumerate(lines, 1):
@@ -179,7 +179,7 @@ def test_a_log_is_verified_with_the_nodes_own_key_only(log):
     assert problems_of(log, OTHER_PAIR) != []
 
 
-# ---------------------------------------------------------------- the beginning and the end of a log
+# ---------------------------------------------------------------- both ends of a log
 
 
 def test_old_lines_may_be_removed_up_to_a_signed_head(log):

@@ -1,4 +1,4 @@
-"""Applications for contracts that are refused: invalid, too many, or of a node without a part in them."""
+"""Refused applications for contracts: invalid ones, too many, and ones of other nodes."""
 
 import ssl
 from datetime import UTC, datetime
@@ -95,7 +95,7 @@ def test_an_invalid_application_is_refused_with_every_problem(nodes):
 
 
 def problems_of_application(peer, body, sender=""):
-    """Send an invalid application; return the problems of its refusal. Check that none is stored."""
+    """Send an invalid application, check that it is not stored; return its problems."""
     response = send_unsigned(peer, "POST", "/node/contract/apply", body, sender)
     assert call_api(peer, "GET", "/applications")["applications"] == []
     return response["data"]["problems"]

@@ -1,4 +1,4 @@
-"""An initiator signs its jobs: a changed or foreign job is refused, at its creation and its start."""
+"""An initiator signs its jobs: changed and foreign ones are refused, at creation and start."""
 
 import json
 import zipfile
@@ -319,7 +319,7 @@ def test_a_bundle_with_another_statement_is_refused(world, statement):
     [(VALID_DAYS + 1) * DAY, -3600],
     ids=["too old", "of the future"],
 )
-def test_a_bundle_for_another_node_time_or_signer_is_refused(world, age):
+def test_a_bundle_of_another_time_is_refused(world, age):
     created = int(world.me.clock().timestamp()) - age
     spec = sign_job(world, a_job(), {"created": created})
     assert refusal_of(world.peer.bundles.accept, spec, ME) == "BUNDLE_EXPIRED"

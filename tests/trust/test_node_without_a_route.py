@@ -39,7 +39,7 @@ REFUSED = {"NOT_AUTHORISED", "SIGNATURE_REFUSED"}
 
 @dataclass
 class Site:
-    """A node with a default route, and a partner whose jobs name nodes known only to the partner."""
+    """A node with a default route, and a partner whose jobs name nodes that only it knows."""
 
     me: Node
     peer: Node
@@ -265,7 +265,7 @@ def test_a_bundle_vouches_for_other_nodes_only(site, job):
     ids=["without the route", "with a disabled route"],
 )
 def test_a_removed_partner_without_keys_begins_no_jobs(tmp_path, routes):
-    """Attack: its running jobs make the partner known, so it begins new ones without a signature."""
+    """Attack: its running jobs make the partner known, and it begins new ones unsigned."""
     roles = {"guest": (PEER,), "host": (ME,)}
     spec = a_spec("a", roles, job_id="job-former", scheduler=PEER)
     with running(tmp_path) as me:

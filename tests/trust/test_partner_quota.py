@@ -104,7 +104,7 @@ def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path
 
 
 def submit(world, scheduler):
-    """Submit a job between both nodes at one of them; its containers run until the test ends them."""
+    """Submit a job of both nodes at one of them; its containers run until the test ends them."""
     node = world.me
     partner = PEER
     if scheduler == PEER:

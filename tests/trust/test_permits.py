@@ -1,4 +1,4 @@
-"""Under contract: permits for datasets, by time and number of jobs; audits of projects, flows and models."""
+"""Under contract: permits for datasets by time and number of jobs; audits of other things."""
 
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -295,7 +295,7 @@ def test_level_contract_requires_a_contract_that_is_valid(tmp_path):
         assert create_at_me(world, a_job()) != ""
 
 
-# ---------------------------------------------------------------- audits of projects, flows and models
+# ---------------------------------------------------------------- audits: projects, flows, models
 
 PROJECT = {
     "name": "scoring",
