@@ -218,7 +218,7 @@ def exchange(channel, path, message, metadata):
     return channel.unary_unary(path)(message, metadata=metadata, timeout=60)
 
 
-def test_by_grpc_a_message_is_accepted_only_from_the_node_of_the_certificate(site):
+def test_by_grpc_a_message_is_accepted_only_from_the_certificates_node(site):
     """Attack: nodes with another certificate, or without one, send in a partner's name."""
     for path in (GRPC_INVOKE, GRPC_TRANSPORT, GRPC_PART):
         for owner in (OTHER, "nameless"):
