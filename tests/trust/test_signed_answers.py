@@ -252,7 +252,9 @@ async def test_a_response_in_pieces_is_signed_as_a_whole():
     nonce = "0123456789abcdef"
     request = Signable("POST", POLL, "", digest(b""), PEER, ME)
     app = InPieces()
-    signing = requests.with_signed_responses(app.serve, lambda: pair, lambda _: None, CapacityLimiter(1))
+    signing = requests.with_signed_responses(
+        app.serve, lambda: pair, lambda _: None, CapacityLimiter(1)
+    )
 
     await signing(scope_of(request, sign(pair, request, nonce, 1)), None, app.send)
 
