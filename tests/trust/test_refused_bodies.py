@@ -190,7 +190,7 @@ def an_app(handler):
 
 
 class Senders:
-    """Senders of large bodies, each of which waits for ``end`` before its last bytes."""
+    """Senders of large bodies, who wait for ``end`` before the last bytes."""
 
     def __init__(self):
         self.end = anyio.Event()
