@@ -128,12 +128,14 @@ class Recorder:
     def _record_call(self, frame: FrameType) -> None:
         """Record the file of a called function; the router's function starts the recording."""
         code = frame.f_code
-        if self._pending is not None and code.co_qualname in ROUTERS:
+        begins_request = self._pending is not None and code.co_qualname in ROUTERS
+        if begins_request:
             self._current = self._pending
             self._pending = None
         if self._current is None or not _serves_request():
             return
-        if code.co_filename.startswith(PRODUCT_FOLDERS) and not _is_resumed(frame):
+        is_product = code.co_filename.startswith(PRODUCT_FOLDERS)
+        if is_product and not _is_resumed(frame):
             self._current.files.add(os.path.relpath(code.co_filename, ROOT))
 
 

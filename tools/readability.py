@@ -38,7 +38,9 @@ COLUMNS: Mapping[str, str] = {
     "dense": "conditional expressions, := and lambdas per 1000 lines of code",
     "branches": "decisions per 100 lines of functions",
     "placeholders": "names that say nothing, per 1000 names",
-    "idiom": "relative clauses in place of a noun, per 1000 words of docstrings, comments and pages",
+    "idiom": (
+        "relative clauses in place of a noun, per 1000 words of docstrings, comments and pages"
+    ),
 }
 
 # Folders whose subfolders are measured one by one, and folders that are measured as a whole.
@@ -244,9 +246,10 @@ def measure_module(source: str) -> Measured:
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
     """Yield docstrings, and all other strings that are statements, such as below a constant."""
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        statements = body if isinstance(body, list) else []
-        for statement in statements:
+        body = getattr(node, "body", ())
+        if isinstance(node, (ast.Lambda, ast.IfExp)):
+            continue  # their body is an expression
+        for statement in body:
             if isinstance(statement, ast.Expr) and is_text(statement.value):
                 yield statement.value
 

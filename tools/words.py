@@ -118,6 +118,7 @@ def places_in(path: Path) -> Iterator[Place]:
 
 
 def _identifier_places(path: Path, text: str) -> Iterator[Place]:
+    """Yield the identifiers that contain a word of `IDENTIFIERS`."""
     for line, name in identifiers(ast.parse(text)):
         for word in parts_of(name):
             for pattern, instead in IDENTIFIERS.items():
@@ -126,6 +127,7 @@ def _identifier_places(path: Path, text: str) -> Iterator[Place]:
 
 
 def _prose_places(path: Path, text: str) -> Iterator[Place]:
+    """Yield the phrases of `PROSE` in comments and strings."""
     for first_line, prose in prose_of(text):
         for pattern, instead in PROSE.items():
             for match in re.finditer(pattern, prose, re.IGNORECASE):
@@ -134,6 +136,7 @@ def _prose_places(path: Path, text: str) -> Iterator[Place]:
 
 
 def _chinese_places(path: Path, text: str) -> Iterator[Place]:
+    """Yield the words of `CHINESE` in a Chinese text."""
     for pattern, instead in CHINESE.items():
         for match in re.finditer(pattern, text):
             line = text.count("\n", 0, match.start()) + 1

@@ -212,7 +212,7 @@ def medians(
     times: int,
     rounds: int,
 ) -> tuple[float, float]:
-    """Return the median seconds of a message at the nodes and at the floor, in alternating rounds."""
+    """Return the median seconds of a message at the nodes and at the floor, measured in turn."""
     seconds: list[float] = []
     bare_seconds: list[float] = []
     for _ in range(rounds):

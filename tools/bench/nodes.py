@@ -59,7 +59,7 @@ def provider() -> dict[str, Any]:
 
 
 def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
-    """Return a job of so many tasks at two parties, each of which reads the output before it."""
+    """Return a job of so many tasks at two parties; each reads the output of the task before."""
     return {
         "flow_id": "bench",
         "dag": {"components": list(map(_chained_task, range(tasks))), "version": "2.0"},

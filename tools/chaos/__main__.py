@@ -31,8 +31,11 @@ _PAIRED = {
 def main() -> None:
     """Play the trials of the options; the exit code is 1 if a rule was broken."""
     options = parse_options()
+    engines = [options.engine]
+    if options.engine == "both":
+        engines = ["process", "docker"]
     results = []
-    for engine in ("process", "docker") if options.engine == "both" else (options.engine,):
+    for engine in engines:
         if engine == "docker":
             check_docker()
         for paired in _PAIRED[options.gateways]:
@@ -126,15 +129,18 @@ def select_trials(
     paired: bool,
     brief: bool,
 ) -> list[Trial]:
-    """Return so many trials, with further seeds if one seed has too few; see `run`."""
+    """Return so many trials, with further seeds if one seed has too few; see `run`.
+
+    The list is empty if no trial has the text ``only`` in its fault or phase.
+    """
     trials: list[Trial] = []
-    while not trials or len(trials) < count:
+    while True:
         new_trials = sample(seed, engine) if brief else all_trials(seed, engine, paired)
-        trials += [trial for trial in new_trials if only in trial.fault or only in trial.phase]
-        if not trials:
-            break
+        selected = [trial for trial in new_trials if only in trial.fault or only in trial.phase]
+        trials += selected
+        if not selected or len(trials) >= count:
+            return trials[: count or None]
         seed += 1
-    return trials[: count or None]
 
 
 def wait_for_containers(world: World) -> None:

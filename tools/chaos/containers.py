@@ -31,7 +31,7 @@ class Containers(ABC):
     def __init__(self, register: Path) -> None:
         self._register = register
         register.mkdir()
-        register.chmod(0o777)  # containers write there as the user nobody
+        register.chmod(0o777)  # containers write there as an unprivileged user
 
     @property
     def register(self) -> Path:

@@ -51,7 +51,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a trial's job; ``broken`` says which rule did not hold, and is empty if all did."""
+    """The end of a trial's job; ``broken``: the rule that did not hold, empty if all did."""
 
     trial: Trial
     outcome: str
@@ -83,9 +83,10 @@ def all_trials(
     random.shuffle(combinations)
     if is_cluster:  # a short run, which plays the first trials, plays the cluster's own faults
         combinations.sort(key=lambda combination: combination[1] not in engine_faults)
+    possible_retries = (0, 1) if is_cluster else (0,)
     trials = []
     for number, (phase, fault) in enumerate(combinations):
-        retries = random.choice((0, 1)) if is_cluster else 0
+        retries = random.choice(possible_retries)
         trials.append(Trial(phase, fault, _trial_seed(seed, number), retries))
     return trials
 
@@ -400,16 +401,13 @@ def _outcome_at_host(world: World, job_id: str) -> str:
     refusal = response.get("data") or {}
     if refusal.get("reason") == "JOB_UNKNOWN":
         return _NEVER_ACCEPTED
-    outcomes = []
-    was_accepted = False
-    for entry in response["timeline"]:
-        if entry["event"] in ("job FINISHED here", "job REJECTED here"):
-            outcomes.append(str(entry["detail"].get("outcome")))
-        if entry["event"] == "job READY here":
-            was_accepted = True
-    if outcomes:
-        return outcomes[-1]
-    return "" if was_accepted else _NEVER_ACCEPTED
+    details = {entry["event"]: entry["detail"] for entry in response["timeline"]}
+    for event in ("job FINISHED here", "job REJECTED here"):
+        if event in details:
+            return str(details[event].get("outcome"))
+    if "job READY here" in details:
+        return ""
+    return _NEVER_ACCEPTED
 
 
 def _check_end(
