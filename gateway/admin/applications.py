@@ -254,7 +254,8 @@ def terminate(
     application: OneNumber,
     body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
 ) -> Response:
-    """Ending a contract disables the partner's route, ending the use of a dataset revokes the grant.
+    """Ending a contract disables the partner's route, ending the use of a dataset revokes the
+    grant.
 
     The partner is notified.
     """

@@ -397,7 +397,10 @@ def router(
         at: Table,
         body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing(),
     ) -> Response:
-        """The dataset's file `metadata` is rewritten, its data is not. A new match id is checked."""
+        """The dataset's file `metadata` is rewritten, its data is not.
+
+        A new match id is checked.
+        """
         before, after = datasets.edit(at, body)
         record_change(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))

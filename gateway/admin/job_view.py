@@ -138,25 +138,30 @@ def _local_part(
 
 
 def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
-    """Return a job's times of creation, start and end, as far as this node has them, and its
-    user.
+    """Return a job's times of creation, start and end, and its user, as far as they are known.
+
+    ``local``: this node's part of the job; ``job``: the job as its scheduler has it. A participant
+    takes the start of its first run for the job's, and does not know the user.
     """
+    times: dict[str, Any] = {
+        "created_at": None,
+        "started_at": None,
+        "ended_at": None,
+        "user": "",
+    }
     record = job or local
-    started_at = None
+    if record is not None:
+        times |= {"created_at": record.created_at, "ended_at": record.ended_at}
     if job is not None:
-        started_at = job.started_at
+        times |= {"started_at": job.started_at, "user": job.user}
     elif local is not None:
         starts = [run.started_at for run in local.runs if run.started_at]
-        started_at = min(starts, default=None)
-    return {
-        "created_at": record.created_at if record else None,
-        "started_at": started_at,
-        "ended_at": record.ended_at if record else None,
-        "user": job.user if job else "",
-    }
+        times["started_at"] = min(starts, default=None)
+    return times
 
 
 def _sessions(local: LocalJob) -> dict[str, None]:
+    """Return the names of the sessions that the job may have: its own, and one per task."""
     names = [local.id, *(run.task_id for run in local.runs)]
     return dict.fromkeys(f"session_{name}" for name in names)
 
@@ -270,8 +275,9 @@ def _of_task(
     task: DagNode,
     created_at: datetime | None,
 ) -> dict[str, Any]:
-    """Return a task's parameters at a party with their origins, including the component's
-    defaults.
+    """Return a task's parameters at a party with their origins, and the component's defaults.
+
+    The defaults are missing for a component that is not registered here, or without that role.
     """
     parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
     ref = task.component
@@ -294,6 +300,7 @@ def _run(
     reason: waiting.Waiting | None,
     logs: bool,
 ) -> dict[str, Any]:
+    """Return a run; ``reason``: why it waits; ``logs``: with the last lines of a failed one."""
     body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
     is_newest = run in local.newest_runs(run.task_name)
     body["engine"] = run.engine or run.owner.rpartition("/")[2] or services.engine.kind
@@ -413,6 +420,7 @@ def _secrets(services: JobServices, local: LocalJob | None) -> list[str]:
 
 
 def _folder(run: Run) -> str:
+    """Return the folder of a run's files in an archive."""
     return f"{run.party.label}/{run.task_name}/attempt-{run.attempt}"
 
 
@@ -422,8 +430,9 @@ def _log(
     folder: str,
     secrets: list[str],
 ) -> Iterable[Entry]:
-    """Return the log files of a run, or an entry with the error if another gateway of this node has
-    them.
+    """Return the log files of a run.
+
+    If another gateway of this node has them, return an entry that raises the error when it is read.
     """
     try:
         services.run_logs.check_here(run)
@@ -433,10 +442,12 @@ def _log(
 
 
 def _refused(error: NotFound) -> Iterable[bytes]:
+    """Raise the error, in place of the content of an entry."""
     raise error
 
 
 def _reports(services: JobServices, local: LocalJob) -> Iterator[Entry]:
+    """Yield the stored reports of a job's runs here."""
     for run in local.runs:
         for key, name in sorted(run.output_keys.items()):
             output_type = local.spec.dag.type_of(run.task_name, key)

@@ -230,7 +230,9 @@ def router(
             Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])
         ] = Deployment(),
     ) -> Response:
-        """The body is optional; its ``nodes`` may use the version like the parties of its training."""
+        """The body is optional; its ``nodes`` may use the version like the parties of its
+        training.
+        """
         apply = partial(models.deploy, model_id, version, body.nodes)
         return change(request, model_id, version, apply)
 

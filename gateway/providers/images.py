@@ -95,10 +95,12 @@ class SignaturePolicy:
 
     def _signer_for(self, provider: str, image: str, engine: Engine) -> Signer | None:
         """Return the first signer that applies to an image; None if there is none."""
+        if not self._signers:
+            return None
         names: Sequence[str] = (image,)
-        if self._signers and _IMAGE_ID.fullmatch(image):  # an id does not name its registry
+        if _IMAGE_ID.fullmatch(image):  # an id does not name its registry
             names = engine.image_facts(image).repo_digests or names
-        registries = {registry_of(name) for name in names}
+        registries = set(map(registry_of, names))
         for signer in self._signers:
             if signer.applies_to(provider, registries):
                 return signer

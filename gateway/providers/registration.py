@@ -291,8 +291,10 @@ def _check_images(
     unsigned = [image for image in images if image.is_unsigned]
     if unsigned:
         raise Invalid(_image_problems(unsigned, path), reason=unsigned[0].reason)
+    if not strict:
+        return
     unusable = [image for image in images if image.reason]
-    if unusable and strict:
+    if unusable:
         raise Invalid(_image_problems(unusable, path), reason="IMAGE_NOT_USABLE")
 
 
@@ -304,7 +306,7 @@ def _image_problems(images: Iterable[InspectedImage], path: str) -> Iterator[Pro
 
 
 def _check_digests(images: Sequence[InspectedImage]) -> None:
-    """Raise `Refused` unless every image has a digest."""
+    """Raise `Refused` unless every image has a digest; a missing signature is the first reason."""
     without_digest = [image for image in images if not image.facts.digest]
     if not without_digest:
         return

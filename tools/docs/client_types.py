@@ -1,4 +1,4 @@
-"""The types of the Python client's responses, from the OpenAPI document of the operators' listener."""
+"""The types of the Python client's responses, from the operators' OpenAPI document."""
 
 import ast
 from collections.abc import Iterator, Mapping, Set

@@ -22,13 +22,14 @@ _INTRO = {
     "en": """# Endpoints
 
 A node has three listeners; each serves its own paths and responds to others with 404. On each,
-`/openapi.json` describes bodies, responses and examples; `/docs` on the operators' listener shows them in a
-browser. With `auth.mode: on` the operators' listener requires a token (`/docs` asks for it in the page); the
-last column names the roles with access. Lists have pages: send `next` of a response as `after`; the default
-of `limit` is 100 (`/api/v1/events` has pages of 1000 and no `limit`). Paths below `/v2/partner` and
-`/v2/scheduler` are served with `fate.enabled` only. Paths of jobs and logs below `/v1/platform/schedule` are
-also served below `/v2/schedule`; `job/status_all`, `task/get_log_line` and `task/get_log` take GET and POST.
-中文版: [endpoints.zh-CN.md](endpoints.zh-CN.md).""",
+`/openapi.json` describes bodies, responses and examples; `/docs` on the operators' listener shows
+them in a browser. With `auth.mode: on` the operators' listener requires a token (`/docs` asks for
+it in the page); the last column names the roles with access. Lists have pages: send `next` of a
+response as `after`; the default of `limit` is 100 (`/api/v1/events` has pages of 1000 and no
+`limit`). Paths below `/v2/partner` and `/v2/scheduler` are served with `fate.enabled` only. Paths
+of jobs and logs below `/v1/platform/schedule` are also served below `/v2/schedule`;
+`job/status_all`, `task/get_log_line` and `task/get_log` take GET and POST. 中文版:
+[endpoints.zh-CN.md](endpoints.zh-CN.md).""",
     "zh": """# 接口
 
 节点有三个监听端口，各自只提供自己的路径，对其他端口的路径返回 404。每个端口的 `/openapi.json`

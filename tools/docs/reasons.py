@@ -7,8 +7,8 @@ _INTRO = {
     "en": """# Reasons
 
 Every refusal, failure and wait has a reason: a word for programs that stays the same over versions.
-A message for people names the subject. Refusals carry the reason as `data.reason`, jobs and tasks as
-`failure.reason` or `waiting.reason`, and the command line begins its message with it. 中文版:
+A message for people names the subject. Refusals carry the reason as `data.reason`, jobs and tasks
+as `failure.reason` or `waiting.reason`, and the command line begins its message with it. 中文版:
 [reasons.zh-CN.md](reasons.zh-CN.md).""",
     "zh": """# 原因
 

@@ -17,11 +17,11 @@ _INTRO = {
     "en": """# Settings
 
 Settings are in a YAML file. Environment variables take precedence: `engine.kind` is
-`BFIA_GATEWAY__ENGINE__KIND`; a list or a whole section is written as JSON. Unknown keys and wrong values are
-refused at the start, all together, each with its path. Relative paths are relative to the file's folder.
-`bfia-gateway init` writes a file with all settings; `bfia-gateway settings` shows the values of a running
-node and their origins. `<name>` is a key of your choice, `[]` each entry of a list. 中文版:
-[settings.zh-CN.md](settings.zh-CN.md).""",
+`BFIA_GATEWAY__ENGINE__KIND`; a list or a whole section is written as JSON. Unknown keys and wrong
+values are refused at the start, all together, each with its path. Relative paths are relative to
+the file's folder. `bfia-gateway init` writes a file with all settings; `bfia-gateway settings`
+shows the values of a running node and their origins. `<name>` is a key of your choice, `[]` each
+entry of a list. 中文版: [settings.zh-CN.md](settings.zh-CN.md).""",
     "zh": """# 设置
 
 一个 YAML 文件，环境变量优先：`engine.kind` 对应 `BFIA_GATEWAY__ENGINE__KIND`，列表或整节写成 JSON。
