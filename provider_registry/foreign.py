@@ -182,10 +182,7 @@ def _value_at(document: Any, path: str) -> Any:
 
 
 def _app_image_reference(body: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the image of an AppImage as one reference, name and tag.
-
-    Nothing if it names no image.
-    """
+    """Yield the problem of an AppImage's image, which is one reference here: name and tag."""
     image = _value_at(body, "spec.image")
     if not isinstance(image, Mapping) or not isinstance(image.get("name"), str):
         return

@@ -289,7 +289,7 @@ def _number_or_text(text: str) -> Any:
 def _structure(text: str) -> Any:
     """Return the object or list that a text spells.
 
-    The text if it is too large or deeply nested.
+    Returns the text itself if the value is too large or nested too deeply.
     """
     value = json_of(text)
     if document_problem(value) is not None:

@@ -371,9 +371,9 @@ def as_text(value: Any) -> str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list without blanks; a single text counts as a list.
+    """Return the texts of a list without blanks.
 
-    Empty for None.
+    A single text counts as a list, None as an empty one.
     """
     entries = value or []
     if isinstance(value, str):

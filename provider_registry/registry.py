@@ -236,7 +236,7 @@ class Repository(Protocol):
     ) -> Sequence[Revision]:
         """Return at most ``limit`` revisions, newest first.
 
-        With ``before``, only those with a lower number than that.
+        With ``before``, only lower numbers than that.
         """
 
     def since(self, key: str, moment: datetime) -> Revision | None:
@@ -608,9 +608,9 @@ class Registry:
         raise self._unknown(provider, version, DEVICE)
 
     def _read_state(self, key: str, at: datetime | None) -> Provider | None:
-        """Return a provider at a moment, or today's (``at`` None).
+        """Return a provider at a moment, or today's if ``at`` is None.
 
-        None if it was not registered.
+        Returns None if it was not registered.
         """
         registered = self._read_once(key, partial(self.repository.get, key))
         if at is None:
@@ -804,7 +804,7 @@ def _split_key(provider_name: str | None) -> tuple[str, str, str]:
 def _matches(provider: Provider, pattern: tuple[str | None, str | None, str | None]) -> bool:
     """Return whether a provider has a name, version and device.
 
-    Absent parts and ``*`` match any.
+    An absent part or ``*`` matches any.
     """
     key_parts = (provider.name, provider.version, provider.device)
     return all(

@@ -487,7 +487,7 @@ def _is_choice(parameter: Parameter, choices: Sequence[str], value: Any) -> bool
 def list_limited(values: Sequence[str], limit: int) -> str:
     """Return values in one line for a message.
 
-    "…" and their number if there are more than ``limit``.
+    More than ``limit`` values are cut, with "…" and their number at the end.
     """
     text = ", ".join(value[:MAX_CHOICE_LENGTH] for value in values[:limit])
     if len(values) > limit:

@@ -187,7 +187,7 @@ def certificates(file: str) -> list[x509.Certificate]:
 def stamp(file: str) -> tuple[int, int]:
     """Return a file's modification time in nanoseconds and its size in bytes.
 
-    A file that does not exist has (0, 0).
+    The result is (0, 0) for a file that does not exist.
     """
     try:
         status = os.stat(file)

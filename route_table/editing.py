@@ -209,7 +209,7 @@ def _yaml(text: str) -> YAML:
 def _indent_of(text: str) -> int:
     """Return the indentation of the first indented line that is neither blank nor a comment.
 
-    That is `_DEFAULT_INDENT` for a text without such a line.
+    A text without such a line has `_DEFAULT_INDENT`.
     """
     for line in text.splitlines():
         content = line.lstrip(" ")

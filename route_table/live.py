@@ -101,7 +101,7 @@ class Repository(Protocol):
     def followed_by(self) -> str:
         """Return the address of another gateway of this node that follows a file.
 
-        "" without one.
+        Returns "" if there is none.
         """
 
     def set_exported(self, export: Export) -> None:
@@ -263,7 +263,7 @@ class LiveRoutes:
     def former(self, node: str) -> Route | None:
         """Return the last enabled route of a node, even a removed one.
 
-        None without running jobs with it.
+        Returns None if no jobs with the node are running.
         """
         if not self._in_use(node):
             return None
@@ -471,10 +471,7 @@ class LiveRoutes:
         return self._versions.get(number)
 
     def _adopt_newest(self) -> None:
-        """Adopt the newest version if it did not come from this object, but from another gateway.
-
-        After a restart, it may also come from the process before.
-        """
+        """Adopt the newest version if another gateway, or the process before this one, added it."""
         number = self._versions.newest_number()
         if number <= self._table.version:
             return

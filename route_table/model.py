@@ -267,7 +267,7 @@ class RouteTable:
     def _by_default(self, node: str) -> Route:
         """Return the default route with a node's id. Raises `UnknownNode` if there is none.
 
-        No node has the id ``default``.
+        It is also raised for the id ``default``, which no node has.
         """
         default = self.routes.get(DEFAULT_ENTRY)
         has_default = default is not None and default.enabled

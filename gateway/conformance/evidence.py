@@ -195,7 +195,7 @@ class Trace:
     def _last_words(self) -> str:
         """Return the last lines of the error output, or else of the output, to be appended.
 
-        Or "".
+        Returns "" if it printed nothing.
         """
         for stream in (self.stderr, self.stdout):
             text = stream.decode("utf-8", "replace").strip()

@@ -107,10 +107,7 @@ class Storages(Storage):
             raise StorageFailed(text, reason=failures[0].reason)
 
     def failures(self, seconds: float = _SECONDS) -> dict[str, StorageFailed]:
-        """Check all storages elsewhere at the same time.
-
-        Return the failures by the storage's name.
-        """
+        """Check all storages elsewhere at the same time; return the failures by storage."""
         checks = self._start_checks()
         wait(checks.values(), seconds)
         failures = {}
@@ -296,10 +293,7 @@ class Storages(Storage):
             yield parts
 
     def _note_remote(self, staging: Staging, address: Address) -> None:
-        """Note the target of a write to a storage elsewhere.
-
-        `gc` deletes the rest of a failed one.
-        """
+        """Note the target of a write elsewhere, so that `gc` can delete what a failed write left there."""
         if address.storage:
             staging.note(address)
 

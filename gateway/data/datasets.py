@@ -323,7 +323,7 @@ class Datasets:
     def change(self, dataset: Dataset) -> str:
         """Describe how the files of a table registered in place have changed.
 
-        "" if they have not.
+        Returns "" if they have not.
         """
         if not dataset.in_place:
             return ""

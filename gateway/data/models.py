@@ -288,10 +288,9 @@ class Models:
     def import_archive(self, archive: Path, max_bytes: int) -> list[Kept]:
         """Import an archive of at most ``max_bytes`` unpacked.
 
-        Return the whole version at this node.
-
-        Models of parties that are here already stay; the new ones are deployed and granted like
-        them. Raises `Invalid`, `Conflict`, `TooLarge`.
+        Returns all parties' records of the version at this node. Models of parties that are here
+        already stay; the new ones are deployed and granted like them. Raises `Invalid`, `Conflict`,
+        `TooLarge`.
         """
         storage = self._storage.named("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]

@@ -277,7 +277,7 @@ class OutputCatalog:
     def _metadata(self, output: Output) -> OutputMetadata:
         """Return the metadata of an output.
 
-        Without a readable file, only what the job says of it.
+        Without a readable file, it has only the fields that the job tells.
         """
         address = output.address
         plain = OutputMetadata(

@@ -333,7 +333,7 @@ def _url(remote: Remote) -> str:
 def shown_place(storages: Storages, address: Address) -> str:
     """Return the URL of an address, which does not depend on the storage's name.
 
-    "" for a storage that the settings do not name any more.
+    Returns "" for a storage that the settings do not name any more.
     """
     path = f"{address.namespace}/{address.name}"
     if not address.storage:

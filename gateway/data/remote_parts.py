@@ -90,10 +90,7 @@ class RemoteParts:
         return self._operator.open(self._target(number), "wb", concurrent=uploads)
 
     def _take_pieces(self, number: int) -> Iterator[bytes]:
-        """Yield a partition's waiting bytes, first from the disk, then from memory.
-
-        They wait no longer.
-        """
+        """Remove and yield a partition's waiting bytes, first from the disk, then from memory."""
         rest = b""
         if self._spilled.pop(number, 0):
             with self._spill_path(number).open("rb") as file:

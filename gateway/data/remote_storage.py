@@ -370,7 +370,7 @@ class RemoteStorage(Storage):
     def _check_name_node(self) -> None:
         """Raise `StorageFailed` if the NameNode does not listen.
 
-        HDFS's client takes 20 s to notice.
+        The library's client takes 20 s to notice that.
         """
         address = (self.remote.host, self.remote.port)
         try:

@@ -94,9 +94,8 @@ class Storage(ABC):
     ) -> AbstractContextManager[None]:
         """Put a staged table in its place while the context is open.
 
-        If the block raises, take it back.
-
-        Without ``overwrite`` an existing table is refused. Raises `Conflict`, `Invalid`.
+        If the block raises, the table is taken back. Without ``overwrite`` an existing table is
+        refused. Raises `Conflict`, `Invalid`.
         """
 
     @abstractmethod
@@ -333,9 +332,9 @@ class Storage(ABC):
             return file.read(1) == b"\n"
 
     def _is_table(self, address: Address) -> bool:
-        """Return whether data is a CSV table, by its metadata.
+        """Return whether data is a CSV table.
 
-        Data registered in place always is.
+        Its metadata tells; data that was registered in place always is one.
         """
         if address.in_place:
             return True

@@ -98,9 +98,9 @@ def _refuse_other_formats(start: bytes) -> None:
 
 
 def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
-    """Return the delimiter in a line ``sep=;`` before the header (Excel's convention).
+    """Return the delimiter that a line ``sep=;`` before the header names (Excel's convention).
 
-    "" without one.
+    Returns "" without such a line.
     """
     match = _SEPARATOR_LINE.match(file.peek()[:_HEADER].decode(encoding, "replace"))
     if match is None:

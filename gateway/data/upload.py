@@ -223,9 +223,9 @@ class Edit(BaseModel):
         return {key: value for key, value in changed.items() if value is not None}
 
     def _column_name(self, key: str, dataset: Dataset) -> Any:
-        """Return the column that the change names under a key.
+        """Return the column that the change names under a key, or else the present one.
 
-        Without one, the present one or "".
+        "" for none.
         """
         name = getattr(self, key)
         if name is None:

@@ -208,7 +208,7 @@ class Workspace:
     def _checkpoint_folder(self, run: Run) -> Path | None:
         """Return the folder of a run's checkpoints.
 
-        None if it has none, or not in the node's folder.
+        Returns None for a run without checkpoints, or with checkpoints in a storage elsewhere.
         """
         if run.checkpoint is None or run.engine in self._apart.storage:
             return None

@@ -312,7 +312,7 @@ def routes(node: Installation) -> Step:
 def _table_conflict(node: Installation) -> str:
     """Return how the file of routes contradicts the newest stored table, and what to do.
 
-    "" if it does not, also for a node without such a file.
+    Returns "" if it does not, or if there is no such file.
     """
     file = node.settings.route_table.file
     if file is None or not node.database_ready:

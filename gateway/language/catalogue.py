@@ -95,7 +95,7 @@ def of_environment() -> str:
 def of_header(accepted: str) -> str:
     """Return the preferred language of an ``Accept-Language`` header.
 
-    English if it names neither.
+    A header that names neither of our languages gets English.
     """
     preferred = ENGLISH
     highest_weight = 0.0
@@ -298,7 +298,7 @@ def _translated_parts(
     - ``every``: all parts must have a translation; otherwise one is enough
     - ``ends``: the beginning of the separator, if it belongs to the part before it
 
-    "" for a text of one part, or without these translations.
+    Returns "" for a text of one part, or if these translations are missing.
     """
     *first_parts, last_part = text.split(separator)
     if not first_parts:
@@ -470,7 +470,7 @@ def _value_pattern(name: str) -> str:
 def entries_of(file: str) -> Any:
     """Return the content of a YAML file in this package.
 
-    It is a mapping, in ``reasons.yml`` a list.
+    For ``reasons.yml`` it is a list, for the others a mapping.
     """
     import yaml
 
