@@ -293,7 +293,7 @@ class Storages(Storage):
             yield parts
 
     def _note_remote(self, staging: Staging, address: Address) -> None:
-        """Note the target of a write elsewhere, so that `gc` can delete what a failed write left there."""
+        """Note the target of a write elsewhere: `gc` deletes the files of a failed one."""
         if address.storage:
             staging.note(address)
 
