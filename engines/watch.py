@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from engines.base import Engine, EngineDown, EngineError, Running
@@ -116,7 +117,7 @@ class Subscription:
                 log.exception("the subscriber failed on what became of %s", name or "the engine")
 
 
-class Follower(Subscription):
+class Follower(Subscription, ABC):
     """Looks for exits repeatedly, in a thread of its own. Subclasses implement `_look`."""
 
     def __init__(
@@ -143,9 +144,9 @@ class Follower(Subscription):
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT)
 
+    @abstractmethod
     def _look(self) -> None:
         """Report exits; may wait for the next one."""
-        raise NotImplementedError
 
     def _interrupt(self) -> None:
         """End a look that waits for an exit."""

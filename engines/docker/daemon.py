@@ -3,6 +3,7 @@
 It covers images, the labels of this node's runs, their logs, and watches.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ class DaemonOptions:
     saved_log_size: int = 32 * 1024 * 1024  # bytes of a stream that `save_logs` keeps
 
 
-class DaemonEngine(StreamingEngine):
+class DaemonEngine(StreamingEngine, ABC):
     """Runs of one installation at a daemon. `engines.base.Engine` specifies the methods."""
 
     def __init__(
@@ -110,12 +111,12 @@ class DaemonEngine(StreamingEngine):
                 return record
         return None
 
+    @abstractmethod
     def _log_place(self, name: str) -> str:
         """Return the daemon's path to the logs of one of our runs, ``containers/…`` or ``tasks/…``.
 
         Empty if there are none.
         """
-        raise NotImplementedError
 
     def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
         """Return the stdout and stderr of a run, which are requested when they are read."""

@@ -1,5 +1,6 @@
 """The shell of the records: applies events, decides, stores, and acts on the decisions."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -85,7 +86,7 @@ def notes_of(
     return [Note(at, CALLED, call.node, {**asdict(call), **details}) for call in calls]
 
 
-class Shell(Generic[J, ActionsT]):
+class Shell(ABC, Generic[J, ActionsT]):
     """The only way into the records of one side of the jobs.
 
     Events are applied and the due actions decided in one write; then the actions are carried out.
@@ -252,25 +253,25 @@ class Shell(Generic[J, ActionsT]):
 
     # ------------------------------------------------------------ implemented by each side
 
+    @abstractmethod
     def _apply(self, record: J, event: Any) -> J:
         """Return the record after an event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _decide(self, record: J) -> tuple[J, ActionsT]:
         """Return the record with its due actions claimed, and the actions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self, record: J, actions: ActionsT) -> None:
         """Carry out actions, after the write that claimed them."""
-        raise NotImplementedError
 
     def _next_due(self, record: J) -> datetime | None:
         """Return when a job has its next action; None if it has none."""
         return self._records.next_due(record)
 
+    @abstractmethod
     def _mark_reached(self, record: J, node: NodeId) -> J:
         """Return the record with its unreached calls to this node made due again."""
-        raise NotImplementedError
 
     def _end_containers(self, job_id: str, containers: list[str]) -> None:
         """Remove the containers of an abandoned job."""

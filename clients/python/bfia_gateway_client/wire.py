@@ -10,6 +10,7 @@ import json
 import re
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class File:
             yield chunk
 
 
-class Wire:
+class Wire(ABC):
     """Requests to one node. Every method raises `GatewayError`."""
 
     blocks: ClassVar[bool]  # True if requests block, so that coroutines never suspend
@@ -103,33 +104,33 @@ class Wire:
 
     # -------------------------------------------------------- sent by the subclasses
 
+    @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Wait for some seconds."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _send(self, request: Arguments) -> httpx.Response:
         """Send a request and return the response with its body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _stream(self, request: Arguments) -> AbstractAsyncContextManager[httpx.Response]:
         """Send a request and give the response before its body is read."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _read_body(self, response: httpx.Response) -> None:
         """Read the body of a streamed response."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _chunks(self, response: httpx.Response, size: int | None = None) -> AsyncIterator[bytes]:
         """Yield the body of a streamed response, in chunks of ``size`` bytes or as they arrive."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _content(self, file: File) -> Any:
         """Return a file as the httpx client takes the content of a request."""
-        raise NotImplementedError
 
     # -------------------------------------------------------- requests
 
