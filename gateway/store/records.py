@@ -29,6 +29,8 @@ from gateway.store.timeline import add_notes, log_notes
 
 # The states of active jobs. A query for "not finished" would read all the finished ones.
 UNDER_WAY = ("PENDING", "READY", "RUNNING")
+MAX_CACHED_RECORDS = 2000  # of each of the two records per job
+MAX_CACHED_CHARACTERS = 64_000_000  # stored texts of these records together
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
@@ -66,7 +68,7 @@ class Records(Generic[R]):
         self._rows: Rows[R] = rows
         self._also: Callable[[sa.Connection, R, R], None] | None = also
         self._sole_writer = sole_writer
-        self._cache: RecordCache[R] = RecordCache()
+        self._cache: RecordCache[R] = RecordCache(MAX_CACHED_RECORDS, MAX_CACHED_CHARACTERS)
         self._load_query = self._load_statement()
         self._count_under_way = self._count_statement()
         self._change = self._change_statement()
@@ -548,8 +550,8 @@ class CachedRecord(Generic[R]):
 class RecordCache(Generic[R]):
     """The recently used records, which may be stale: the database tells the current version."""
 
-    def __init__(self, capacity: int = 2000, characters: int = 64_000_000) -> None:
-        """``characters``: limit of the stored texts of all records together."""
+    def __init__(self, capacity: int, characters: int) -> None:
+        """``capacity``: limit of records; ``characters``: of their stored texts together."""
         self._capacity = capacity
         self._characters = characters
         self._size = 0

@@ -1,27 +1,22 @@
 """The databases of the store's tests: one per module and kind, emptied before each test."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from gateway.store import schema
-from gateway.store.store import Store
 from tests.contracts.databases import a_store, careless_database
 
 
 @pytest.fixture(
     scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)]
 )
-def migrated(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    worker_id: str,
-) -> Iterator[str]:
+def shared_url(request, tmp_path_factory, worker_id):
+    """The address of the module's database, which has the newest schema."""
     with ExitStack() as stack:
         if request.param == "mariadb":
-            name = f"{worker_id}_{request.module.__name__.rpartition('.')[2]}"
-            url = stack.enter_context(careless_database(name))
+            module = request.module.__name__.rpartition(".")[2]
+            url = stack.enter_context(careless_database(f"{worker_id}_{module}"))
         else:
             url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'test.db'}"
         with a_store(url):
@@ -29,23 +24,24 @@ def migrated(
 
 
 @pytest.fixture
-def stores(migrated: str) -> Iterator[tuple[Store, Store]]:
-    """Yield the stores of two gateways on one empty database."""
-    with a_store(migrated) as one, a_store(migrated) as other:
-        with one.write() as connection:
-            for table in schema.metadata.sorted_tables:
-                if table is not schema.resource_pool:
-                    connection.execute(table.delete())
-            connection.execute(
-                schema.resource_pool.update().values(
-                    ignored=0,
-                    repaired=0,
-                    expired=0,
-                )
-            )
-        yield one, other
+def stores(shared_url):
+    """The stores of two gateways on one empty database."""
+    with a_store(shared_url) as first, a_store(shared_url) as second:
+        delete_rows(first)
+        yield first, second
 
 
 @pytest.fixture
-def store(stores: tuple[Store, Store]) -> Store:
+def store(stores):
     return stores[0]
+
+
+def delete_rows(store):
+    """Empty every table; the row of the resource pool stays, with all its counts at 0."""
+    pool = schema.resource_pool
+    with store.write() as connection:
+        for table in schema.metadata.sorted_tables:
+            if table is not pool:
+                connection.execute(table.delete())
+        counts = {"ignored": 0, "repaired": 0, "expired": 0}
+        connection.execute(pool.update().values(**counts))

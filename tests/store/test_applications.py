@@ -1,77 +1,95 @@
-"""Applications in the database: found by what a partner names, changed by one at a time, counted exactly."""
+"""Applications in the database: their ids, concurrent decisions, and the count of their uses."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from gateway.domain import applications
-from gateway.domain.applications import APPROVED, Kind, Side
+from gateway.domain.applications import APPROVED, IllegalMove, Kind, Side, record_decision
 from gateway.errors import NotFound
 from gateway.store.applications import SqlApplications
-from gateway.store.store import Store
 from tests.domain.test_applications import NOW, an_application
 
+JOBS = [f"job-{number}" for number in range(8)]
 
-def test_an_id_means_what_its_partner_its_side_and_its_kind_mean(store: Store):
-    kept = SqlApplications(store)
-    one = kept.add(an_application())
-    assert one is not None and kept.get(one.number) == one
-    assert kept.add(an_application()) is None
-    for other in (
-        replace(one, partner="b"),
-        replace(one, side=Side.MINE),
-        replace(one, kind=Kind.MODEL),
-    ):
-        assert kept.find(other.side, other.partner, other.kind, one.id) is None
-        assert kept.add(other) is not None
-    assert kept.find(Side.THEIRS, "B", Kind.DATASET, "a1") == one
-    every = kept.list()
-    assert (
-        len(every) == 4
-        and kept.list(limit=2) == every[:2]
-        and kept.list(after=every[1].number) == every[2:]
-    )
-    assert kept.list(Side.THEIRS, Kind.DATASET, partner="B") == [one]
+
+def test_an_id_is_unique_per_partner_side_and_kind(store):
+    applications = SqlApplications(store)
+    first = applications.add(an_application())
+
+    assert first is not None
+    assert applications.get(first.number) == first
+    assert applications.add(an_application()) is None
+    variants = [
+        replace(first, partner="b"),
+        replace(first, side=Side.MINE),
+        replace(first, kind=Kind.MODEL),
+    ]
+    for variant in variants:
+        assert applications.find(variant.side, variant.partner, variant.kind, variant.id) is None
+        assert applications.add(variant) is not None
+    assert applications.find(Side.THEIRS, "B", Kind.DATASET, "a1") == first
+
+
+def test_applications_are_listed_by_pages_and_filters(store):
+    applications = SqlApplications(store)
+    first = applications.add(an_application())
+    applications.add(an_application(partner="b"))
+    applications.add(an_application(side=Side.MINE))
+    applications.add(an_application(kind=Kind.MODEL))
+
+    all_applications = applications.list()
+    assert len(all_applications) == 4
+    assert applications.list(limit=2) == all_applications[:2]
+    assert applications.list(after=all_applications[1].number) == all_applications[2:]
+    assert applications.list(Side.THEIRS, Kind.DATASET, partner="B") == [first]
+
+
+def test_an_unknown_number_is_not_found(store):
+    applications = SqlApplications(store)
+
     with pytest.raises(NotFound):
-        kept.get(99)
+        applications.get(99)
     with pytest.raises(NotFound):
-        kept.change(99, lambda one: one)
+        applications.change(99, replace)
 
 
-def test_of_concurrent_decisions_one_counts(stores: tuple[Store, Store]):
-    kept = [SqlApplications(store) for store in stores]
-    made = kept[0].add(an_application())
-    assert made is not None
+def test_of_concurrent_decisions_one_counts(stores):
+    gateways = [SqlApplications(store) for store in stores]
+    application = gateways[0].add(an_application())
+    assert application is not None
 
-    def decide(number: int) -> bool:
+    def decide(number):
+        def approve(current):
+            return record_decision(current, True, str(number), "", NOW, "t", "d")
+
         try:
-            kept[number % 2].change(
-                made.number,
-                lambda known: applications.record_decision(
-                    known, True, str(number), "", NOW, "t", "d"
-                ),
-            )
-        except applications.IllegalMove:
+            gateways[number % 2].change(application.number, approve)
+        except IllegalMove:
             return False
         return True
 
     with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(decide, range(8))) == 1
-    assert kept[0].due(NOW) == [str(made.number)]
+        decisions = list(pool.map(decide, range(8)))
+
+    assert sum(decisions) == 1
+    assert gateways[0].due(NOW) == [str(application.number)]
 
 
-def test_concurrent_jobs_never_use_more_than_allowed(stores: tuple[Store, Store]):
-    kept = [SqlApplications(store) for store in stores]
-    made = kept[0].add(an_application(status=APPROVED, most_jobs=3))
-    assert made is not None
+def test_concurrent_jobs_never_use_more_than_allowed(stores):
+    gateways = [SqlApplications(store) for store in stores]
+    application = gateways[0].add(an_application(status=APPROVED, most_jobs=3))
+    assert application is not None
+
+    def create_job(number):
+        """Use the application for a job; each job is created twice, once by each gateway."""
+        job_id = JOBS[number // 2]
+        return gateways[number % 2].use(application, job_id, permit=True)
+
     with ThreadPoolExecutor(4) as pool:
-        used = list(
-            pool.map(lambda n: kept[n % 2].use(made, f"job-{n // 2}", permit=True), range(16))
-        )
-    assert (
-        kept[0].get(made.number).jobs
-        == 3
-        == sum(bool(kept[0].used_by(f"job-{n}")) for n in range(8))
-    )
-    assert sum(used) == 6, "the two creations of one job count once"
+        permitted = list(pool.map(create_job, range(2 * len(JOBS))))
+
+    assert gateways[0].get(application.number).jobs == 3
+    using_jobs = [job_id for job_id in JOBS if gateways[0].used_by(job_id)]
+    assert len(using_jobs) == 3
+    assert sum(permitted) == 6, "the two creations of one job count once"

@@ -1,10 +1,7 @@
-"""The store: round trips, lost races, migrations, on SQLite and on MariaDB."""
+"""The records of jobs: round trips, races, the cache, and searches, on SQLite and on MariaDB."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,292 +18,407 @@ from gateway.store import queries, records, schema
 from gateway.store.database import open_database, outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
-from tests.store.test_repositories import at_once
+from tests.contracts.databases import a_store
+from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("store")  # one database for the module
 
+# The constants and builders here repeat the values in the rows of revision_0015/.
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+GUEST = Party("guest", 0, "A")
+HOST = Party("host", 0, "B")
 SPEC = JobSpec(
-    "job-1",
-    "flow",
-    Dag(
+    job_id="job-1",
+    flow_id="flow",
+    dag=Dag(
         (
-            DagNode("a", ComponentRef("p", "1", "C"), (), (DagOutput("dataset", "d"),)),
-            DagNode("b", ComponentRef("p", "1", "D"), (DagInput("dataset", "a", "d"),)),
+            DagNode(
+                "a",
+                ComponentRef("p", "1", "C"),
+                (),
+                (DagOutput("dataset", "d"),),
+            ),
+            DagNode(
+                "b",
+                ComponentRef("p", "1", "D"),
+                (DagInput("dataset", "a", "d"),),
+            ),
         )
     ),
-    (Party("guest", 0, "A"), Party("host", 0, "B")),
-    "A",
-    "guest",
-    "A",
-    "bfia",
-    "trace",
-    {"common": {"sync_type": "poll"}},
-    {"common": {"a": {"名字": ["x", 1, 2.5, None, True, {"k": "值"}]}}},
+    parties=(GUEST, HOST),
+    initiator="A",
+    initiator_role="guest",
+    scheduler="A",
+    protocol="bfia",
+    trace_id="trace",
+    job_params={"common": {"sync_type": "poll"}},
+    task_params={"common": {"a": {"名字": ["x", 1, 2.5, None, True, {"k": "值"}]}}},
 )
 
 
 def a_job(job_id: str = "job-1") -> Job:
-    nodes = {n: NodeJob(n, create=Call(CallState.SENT, NOW, None, 1)) for n in SPEC.nodes}
-    tasks = {
-        name: Task(
-            name,
-            f"task_{job_id}_{name}",
-            TaskStatus.PENDING,
-            {"A": NodeTask("A", {"guest": TaskStatus.RUNNING}, reported_at=NOW)},
-            failure=Failure("EXIT_1", "died", "A", "guest", name, 1),
-        )
-        for name in ("a", "b")
-    }
-    spec = replace(SPEC, job_id=job_id)
+    create = Call(
+        state=CallState.SENT,
+        sent_at=NOW,
+        tries=1,
+    )
     return Job(
-        spec,
+        replace(SPEC, job_id=job_id),
         JobStatus.PENDING,
         NOW,
-        nodes,
-        tasks,
+        nodes={node: NodeJob(node, create=create) for node in SPEC.nodes},
+        tasks={name: a_task(job_id, name) for name in ("a", "b")},
         ending=Ending(Outcome.FAILED, NOW),
         digest="d" * 64,
     )
 
 
+def a_task(job_id: str, name: str) -> Task:
+    at_scheduler = NodeTask(
+        "A",
+        {"guest": TaskStatus.RUNNING},
+        reported_at=NOW,
+    )
+    return Task(
+        name,
+        f"task_{job_id}_{name}",
+        TaskStatus.PENDING,
+        {"A": at_scheduler},
+        failure=Failure("EXIT_1", "died", "A", "guest", name, 1),
+    )
+
+
 def a_local_job() -> LocalJob:
+    lost_report = Call(CallState.LOST, NOW, NOW, 2, "r", "m")
     run = Run(
-        "r" * 64,
-        "bfia-0123456789abcdef",
-        "task_1",
-        "a",
-        Party("guest", 0, "A"),
-        ComponentRef("p", "1", "C"),
-        "image:1",
-        NOW,
+        run_id="r" * 64,
+        name="bfia-0123456789abcdef",
+        task_id="task_1",
+        task_name="a",
+        party=GUEST,
+        component=ComponentRef("p", "1", "C"),
+        image="image:1",
+        created_at=NOW,
         status=RunStatus.RUNNING,
         parameters={"x": [1, None, "值"]},
         inputs={"train": Address("n", "m")},
         limits={"cpu": 0.5, "memory": None},
         exit=Exit(137, 9, True, NOW, NOW, ("model",)),
-        reporting=Reporting(TaskStatus.RUNNING, Call(CallState.LOST, NOW, NOW, 2, "r", "m")),
+        reporting=Reporting(TaskStatus.RUNNING, lost_report),
     )
-    return LocalJob(SPEC, "A", JobStatus.RUNNING, NOW, "d" * 64, (run,), warnings=("w",))
+    return LocalJob(
+        SPEC,
+        "A",
+        JobStatus.RUNNING,
+        NOW,
+        digest="d" * 64,
+        runs=(run,),
+        warnings=("w",),
+    )
 
 
-def test_a_record_comes_back_as_it_was(stores: tuple[Store, Store]):
-    store, again = stores  # the other has read nothing before, so all of it comes from the database
-    job, local = a_job(), a_local_job()
+def add_warning(text):
+    """Return a change of a job that appends a warning."""
+
+    def change(job):
+        return replace(job, warnings=(*job.warnings, text))
+
+    return change
+
+
+@pytest.fixture
+def sole_store(tmp_path):
+    """The store of a node that alone writes its database, so that it never reads a record twice."""
+    store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def parsed_specs(monkeypatch):
+    """The texts of the jobs' specs that were read from the database and parsed."""
+    texts = []
+
+    def load_and_note(cls, text, **fields):
+        if cls is JobSpec:
+            texts.append(text)
+        return loads(cls, text, **fields)
+
+    monkeypatch.setattr(records, "loads", load_and_note)
+    return texts
+
+
+# ------------------------------------------------------------ round trips
+
+
+def test_a_record_comes_back_as_it_was(stores):
+    store, second_store = stores  # the second one has cached nothing
+    job = a_job()
+    local = a_local_job()
+
     assert store.jobs.add(job, "flow")
     assert store.local_jobs.add(local, "flow")
     assert not store.jobs.add(replace(job, digest="other"), "flow")
-    assert again.jobs.get("job-1") == job
-    assert again.local_jobs.get("job-1") == local
-
-
-def test_gateways_that_start_at_the_same_time_are_one_installation(stores: tuple[Store, Store]):
-    """Each recognises its containers by it after a restart."""
-    assert len(set(at_once(6, lambda i: stores[i % 2].installation()))) == 1
-
-
-def test_a_change_builds_on_what_another_process_wrote(
-    stores: tuple[Store, Store], read: list[str]
-):
-    store, other = stores
-    store.jobs.add(a_job(), "flow")
-
-    def further(said: str) -> Callable[[Job], Job]:
-        return lambda job: replace(job, warnings=(*job.warnings, said))
-
-    def last_said_by(said: str) -> Callable[[Job], Job]:
-        def change(job: Job) -> Job:
-            if job.warnings[-1:] != (said,):
-                raise ValueError(f"not {said}")
-            return job
-
-        return change
-
-    for i in range(2):
-        other.jobs.update("job-1", further(f"theirs {i}"))
-        store.jobs.update("job-1", further(f"mine {i}"))
-        assert other.jobs.update("job-1", last_said_by(f"mine {i}")).warnings[-2:] == (
-            f"theirs {i}",
-            f"mine {i}",
-        )
-    with pytest.raises(ValueError, match="not theirs"):
-        other.jobs.update("job-1", last_said_by("theirs 1"))
-    assert len(read) == 1  # the job itself is the same
-
-
-def test_jobs_with_long_texts_do_not_fill_the_memory(store: Store):
-    """A partner makes such jobs, and ends them, as often as it likes."""
-    store.jobs._cache._characters = 50_000
-    for i in range(6):
-        job = a_job(f"job-{i}")
-        long = replace(SPEC, job_id=job.id, job_params={"common": {"blob": "x" * 10_000}})
-        store.jobs.add(replace(job, spec=long), "flow")
-        store.jobs.update(job.id, lambda job: replace(job, warnings=("w" * 5000,)))
-        assert [*store.jobs._cache._entries] == [f"job-{j}" for j in range(max(i - 2, 0), i + 1)]
-    assert store.jobs.get("job-0").warnings == ("w" * 5000,)
-    store.jobs.forget(f"job-{i}" for i in range(6))
-    assert store.jobs._cache._size == 0
-
-
-def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store: Store):
-    store.jobs.add(a_job(), "flow")
-    known = store.jobs.get("job-1")
-    assert store.jobs.get("job-1") is known
-    with store.write() as connection:
-        connection.execute(schema.job.delete())
-        connection.execute(schema.task.delete())
-    assert store.jobs.find("job-1") is None
-    remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
-    store.jobs.add(remade, "flow")
-    assert store.jobs.update("job-1", lambda job: replace(job, warnings=("w",))) == replace(
-        remade, warnings=("w",)
-    )
-    with pytest.raises(NotFound):
-        store.jobs.update("nothing", lambda job: job)
-
-
-def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store: Store):
-    store.jobs.add(a_job(), "flow")
-    store.jobs.get("job-1")
-    remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
-    with store.write() as connection:  # by another gateway: it has version 1 again
-        row = {"created_at": remade.created_at.timestamp(), "state": record(remade, "tasks", {})[0]}
-        connection.execute(schema.job.update().values(**row))
-    changed = store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
-    assert changed == replace(remade, warnings=("w",))
+    assert second_store.jobs.get("job-1") == job
+    assert second_store.local_jobs.get("job-1") == local
 
 
 def test_a_stored_record_leaves_out_defaults_and_nothing_else():
-    job, local = replace(a_job(), warnings=("w",)), a_local_job()
-    text, parts = record(job, "tasks", {})
-    assert '"denials"' not in text and len(text) < 0.7 * len(dumps(job))
+    job = replace(a_job(), warnings=("w",))
+    local = a_local_job()
+
+    text, _ = record(job, "tasks", {})
+    assert '"denials"' not in text
+    assert len(text) < 0.7 * len(dumps(job))
     assert loads(Job, text, spec=job.spec) == job
-    assert loads(LocalJob, record(local, "runs", {})[0], spec=local.spec) == local
+
+    local_text, _ = record(local, "runs", {})
+    assert loads(LocalJob, local_text, spec=local.spec) == local
+
+
+def test_an_unknown_key_of_a_stored_value_is_ignored():
     assert loads(Call, '{"state": "OK", "unknown": 1}') == Call(CallState.OK)
-    again = replace(job, tasks={**job.tasks, "a": replace(job.tasks["a"], attempt=3)})
-    changed, of_again = record(again, "tasks", parts)
-    assert loads(Job, changed, spec=job.spec) == again
-    kept = [name for name, task in again.tasks.items() if of_again[id(task)] is parts.get(id(task))]
-    assert kept == ["b"], "the text of a task that did not change is used again"
 
 
-def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store: Store):
+def test_the_text_of_an_unchanged_task_is_used_again():
+    job = a_job()
+    _, part_texts = record(job, "tasks", {})
+    changed_task = replace(job.tasks["a"], attempt=3)
+    changed_job = replace(job, tasks={**job.tasks, "a": changed_task})
+
+    text, new_part_texts = record(changed_job, "tasks", part_texts)
+
+    assert loads(Job, text, spec=job.spec) == changed_job
+    same_texts = []
+    for name, task in changed_job.tasks.items():
+        if new_part_texts[id(task)] is part_texts.get(id(task)):
+            same_texts.append(name)
+    assert same_texts == ["b"]
+
+
+def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store):
+    def note_twice(job):
+        return job.with_note(NOW, "second").with_note(NOW, "third")
+
+    def note_late(job):
+        return job.with_note(NOW - SECOND, "written late")
+
     store.jobs.add(a_job().with_note(NOW, "first", "me", text="值"), "flow")
-    store.jobs.update("job-1", lambda job: job.with_note(NOW, "second").with_note(NOW, "third"))
-    assert [(e.event, e.by) for e in store.timeline("job-1")] == [
-        ("first", "me"),
-        ("second", ""),
-        ("third", ""),
-    ]
-    assert store.timeline("job-1")[0].detail == {"text": "值"}
-    assert store.timeline("job-1")[0].at == NOW
-    store.jobs.update(
-        "job-1", lambda job: job.with_note(NOW - timedelta(seconds=1), "written late")
-    )
+    store.jobs.update("job-1", note_twice)
+    timeline = store.timeline("job-1")
+    assert [entry.event for entry in timeline] == ["first", "second", "third"]
+    assert [entry.by for entry in timeline] == ["me", "", ""]
+    assert timeline[0].detail == {"text": "值"}
+    assert timeline[0].at == NOW
+
+    store.jobs.update("job-1", note_late)
     assert store.timeline("job-1")[-1].event == "written late"
     assert store.jobs.get("job-1").notes == ()
 
 
-def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store: Store):
-    for i, status in enumerate((JobStatus.PENDING, JobStatus.FINISHED, JobStatus.PENDING)):
-        job = replace(
-            a_job(f"job-{i}"),
-            status=status,
-            ending=None,
-            created_at=NOW + timedelta(seconds=i),
-        )
-        store.jobs.add(job, "flow" if i else "other")
-    store.local_jobs.add(a_local_job(), "flow")
-    assert list(queries.statuses(store, "flow")) == queries.newest(store, 2) == ["job-2", "job-1"]
-    assert store.jobs.in_state("PENDING", "READY") == ["job-0", "job-2"]
-    due = scheduling_machine.next_due(store.jobs.get("job-0"))
-    assert due is not None
-    assert "job-0" not in store.jobs.due(due - timedelta(seconds=1))
-    assert "job-0" in store.jobs.due(due + timedelta(seconds=1))
-    due = machine.next_due(a_local_job())
-    assert due is not None and store.local_jobs.due(due + timedelta(seconds=1)) == ["job-1"]
+# ------------------------------------------------------------ races
 
 
-def test_tasks_and_runs_are_found_by_id(store: Store):
+def test_gateways_that_start_at_the_same_time_are_one_installation(stores):
+    """A gateway recognises its containers by the installation's id after a restart."""
+
+    def read_installation(number):
+        return stores[number % 2].installation()
+
+    assert len(set(in_parallel(6, read_installation))) == 1
+
+
+def test_a_change_builds_on_what_another_process_wrote(stores, parsed_specs):
+    store, second_store = stores
     store.jobs.add(a_job(), "flow")
-    store.local_jobs.add(a_local_job(), "flow")
-    assert store.job_of_task("task_job-1_b") == "job-1"
-    assert store.local_job_of_task("task_1") == "job-1"
-    assert store.job_of_run("r" * 64) == "job-1"
-    assert store.job_of_container("bfia-0123456789abcdef") == ("job-1", "r" * 64)
-    assert store.job_of_task("other") is None
-    for node in ("S", "other"):
-        store.add_submission("job-9", "f", node, NOW)
-    assert (
-        store.scheduler_of("job-9"),
-        queries.submitted(store, "f"),
-        queries.submitted(store, "g"),
-    ) == (
-        "S",
-        [("job-9", "S")],
-        [],
-    )
+
+    def require_last_warning(text):
+        def change(job):
+            if job.warnings[-1:] != (text,):
+                raise ValueError(f"not {text}")
+            return job
+
+        return change
+
+    for number in range(2):
+        second_store.jobs.update("job-1", add_warning(f"theirs {number}"))
+        store.jobs.update("job-1", add_warning(f"mine {number}"))
+        job = second_store.jobs.update("job-1", require_last_warning(f"mine {number}"))
+        assert job.warnings[-2:] == (f"theirs {number}", f"mine {number}")
+    with pytest.raises(ValueError, match="not theirs"):
+        second_store.jobs.update("job-1", require_last_warning("theirs 1"))
+    assert len(parsed_specs) == 1, "a job's spec never changes, so it is parsed once"
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of jobs that were read."""
-    texts: list[str] = []
+def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store):
+    store.jobs.add(a_job(), "flow")
+    store.jobs.get("job-1")
+    recreated = replace(a_job(), created_at=NOW + SECOND, digest="e" * 64)
+    state, _ = record(recreated, "tasks", {})
+    row = {"created_at": recreated.created_at.timestamp(), "state": state}
+    with store.write() as connection:  # as another gateway; the new record has version 1 as well
+        connection.execute(schema.job.update().values(**row))
 
-    def heard(
-        kind: type,
-        text: str,
-        **elsewhere: Any,
-    ) -> Any:
-        texts.extend([text] if kind is JobSpec else [])
-        return loads(kind, text, **elsewhere)
+    changed = store.jobs.update("job-1", add_warning("w"))
 
-    monkeypatch.setattr(records, "loads", heard)
-    return texts
+    assert changed == replace(recreated, warnings=("w",))
 
 
-def test_a_nodes_running_job_is_found_without_reading_other_jobs(store: Store, read: list[str]):
-    parties = (Party("guest", 0, "A"), Party("host", 0, 'B"1\\余'))
-    for i in range(3):
-        job = a_job(f"job-{i}")
-        store.jobs.add(
-            replace(job, spec=replace(job.spec, parties=parties if i == 1 else SPEC.parties)),
-            "flow",
-        )
-    assert store.in_use(parties[1].node) and len(read) == 1
-    assert not store.in_use("") and not store.in_use("A1") and len(read) == 1
-
-
-def test_no_call_to_the_outside_inside_a_transaction(store: Store):
+def test_no_call_to_the_outside_inside_a_transaction(store):
     outside_transaction()
     with store.write(), pytest.raises(RuntimeError):
         outside_transaction()
     outside_transaction()
 
 
-def test_a_look_for_a_job_that_is_not_there_leaves_the_others_in_memory(tmp_path: Path):
-    store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
-    looks = iter([lambda: store.jobs.find("job-none")])
-    sa.event.listen(store._engine, "commit", lambda _: next(looks, lambda: None)())
-    assert store.jobs.add(a_job(), "flow")  # and another is looked for while it is written
-    assert next(looks, None) is None and store.jobs.cached("job-1") is not None
+# ------------------------------------------------------------ the cache
+
+
+def test_jobs_with_long_texts_do_not_fill_the_memory(store, shared_url, monkeypatch):
+    """A partner may create such jobs, and end them, as often as it likes."""
+    monkeypatch.setattr(records, "MAX_CACHED_CHARACTERS", 50_000)  # three of the jobs below
+
+    with a_store(shared_url) as small_store:
+        jobs = small_store.jobs
+        for start in (0, 6):
+            job_ids = [f"job-{number}" for number in range(start, start + 6)]
+            for count, job_id in enumerate(job_ids, 1):
+                add_long_job(jobs, job_id)
+                cached = [each for each in job_ids[:count] if jobs.cached(each)]
+                assert cached == job_ids[:count][-3:]
+            assert jobs.get(job_ids[0]).warnings == ("w" * 5000,)
+            jobs.forget(job_ids)  # leaves the whole size to the jobs of the second round
+
+
+def add_long_job(jobs, job_id):
+    """Store a job with a text of 10 000 characters; an update adds one of 5 000."""
+    spec = replace(SPEC, job_id=job_id, job_params={"common": {"blob": "x" * 10_000}})
+    jobs.add(replace(a_job(job_id), spec=spec), "flow")
+    jobs.update(job_id, add_warning("w" * 5000))
+
+
+def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store):
+    store.jobs.add(a_job(), "flow")
+    cached = store.jobs.get("job-1")
+    assert store.jobs.get("job-1") is cached
+
+    with store.write() as connection:
+        connection.execute(schema.job.delete())
+        connection.execute(schema.task.delete())
+    assert store.jobs.find("job-1") is None
+
+    recreated = replace(a_job(), created_at=NOW + SECOND, digest="e" * 64)
+    store.jobs.add(recreated, "flow")
+    changed = store.jobs.update("job-1", add_warning("w"))
+    assert changed == replace(recreated, warnings=("w",))
+    with pytest.raises(NotFound):
+        store.jobs.update("nothing", add_warning("w"))
+
+
+def test_a_search_for_an_unknown_job_leaves_the_others_in_memory(tmp_path):
+    engine = open_database(f"sqlite:///{tmp_path / 'node.db'}")
+    store = Store(engine, sole_writer=True)
+    searches = []
+
+    def search_once(connection):
+        if not searches:
+            searches.append("job-none")
+            store.jobs.find("job-none")
+
+    sa.event.listen(engine, "commit", search_once)
+    assert store.jobs.add(a_job(), "flow")
+
+    assert searches, "the search takes place while the job is written"
+    assert store.jobs.cached("job-1") is not None
     store.close()
 
 
-def test_a_job_that_is_deleted_while_it_is_written_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Where no other process writes the database, no record is read again."""
+def test_a_job_that_is_deleted_while_it_is_written_is_gone(sole_store, monkeypatch):
     put = records.RecordCache.put
 
-    def deleted_before(cache: Any, *entry: Any) -> None:
-        assert queries.drop_job(store, "job-1", NOW, "operator", {})
+    def put_after_deletion(cache, *entry):
+        assert queries.drop_job(sole_store, "job-1", NOW, "operator", {})
         put(cache, *entry)
 
-    store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
-    assert store.jobs.add(a_job(), "flow")
-    monkeypatch.setattr(records.RecordCache, "put", deleted_before)
-    store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
+    assert sole_store.jobs.add(a_job(), "flow")
+    monkeypatch.setattr(records.RecordCache, "put", put_after_deletion)
+    sole_store.jobs.update("job-1", add_warning("w"))
+
     with pytest.raises(NotFound):
-        store.jobs.update("job-1", lambda job: replace(job, warnings=()))
-    store.close()
+        sole_store.jobs.update("job-1", add_warning("x"))
+
+
+# ------------------------------------------------------------ searches
+
+
+def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store):
+    statuses = {
+        "job-0": JobStatus.PENDING,
+        "job-1": JobStatus.FINISHED,
+        "job-2": JobStatus.PENDING,
+    }
+    flow_ids = {
+        "job-0": "other",
+        "job-1": "flow",
+        "job-2": "flow",
+    }
+    for number, (job_id, status) in enumerate(statuses.items()):
+        changes = {
+            "status": status,
+            "ending": None,
+            "created_at": NOW + number * SECOND,
+        }
+        store.jobs.add(replace(a_job(job_id), **changes), flow_ids[job_id])
+    store.local_jobs.add(a_local_job(), "flow")
+
+    assert list(queries.statuses(store, "flow")) == ["job-2", "job-1"]
+    assert queries.newest(store, 2) == ["job-2", "job-1"]
+    assert store.jobs.in_state("PENDING", "READY") == ["job-0", "job-2"]
+
+    due = scheduling_machine.next_due(store.jobs.get("job-0"))
+    assert due is not None
+    assert "job-0" not in store.jobs.due(due - SECOND)
+    assert "job-0" in store.jobs.due(due + SECOND)
+
+    local_due = machine.next_due(a_local_job())
+    assert local_due is not None
+    assert store.local_jobs.due(local_due + SECOND) == ["job-1"]
+
+
+def test_tasks_and_runs_are_found_by_id(store):
+    store.jobs.add(a_job(), "flow")
+    store.local_jobs.add(a_local_job(), "flow")
+
+    assert store.job_of_task("task_job-1_b") == "job-1"
+    assert store.local_job_of_task("task_1") == "job-1"
+    assert store.job_of_run("r" * 64) == "job-1"
+    assert store.job_of_container("bfia-0123456789abcdef") == ("job-1", "r" * 64)
+    assert store.job_of_task("other") is None
+
+
+def test_the_first_scheduler_of_a_submission_stays(store):
+    for scheduler in ("S", "other"):
+        store.add_submission("job-9", "f", scheduler, NOW)
+
+    assert store.scheduler_of("job-9") == "S"
+    assert queries.submitted(store, "f") == [("job-9", "S")]
+    assert queries.submitted(store, "g") == []
+
+
+def test_a_nodes_running_job_is_found_without_reading_other_jobs(store, parsed_specs):
+    odd_node = 'B"1\\余'  # quotes, backslashes and other alphabets are escaped in the stored text
+    parties = {
+        "job-0": SPEC.parties,
+        "job-1": (GUEST, Party("host", 0, odd_node)),
+        "job-2": SPEC.parties,
+    }
+    for job_id, job_parties in parties.items():
+        job = a_job(job_id)
+        store.jobs.add(replace(job, spec=replace(job.spec, parties=job_parties)), "flow")
+
+    assert store.in_use(odd_node)
+    assert len(parsed_specs) == 1
+    assert not store.in_use("")
+    assert not store.in_use("A1")
+    assert len(parsed_specs) == 1

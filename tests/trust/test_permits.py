@@ -18,7 +18,7 @@ from tests.builders import a_spec
 from tests.contracts.apis import THIRD, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, uploaded
-from tests.store.test_repositories import trained
+from tests.store.builders import store_training
 from tests.trust.agreeing import (
     apply_for,
     approve,
@@ -57,7 +57,7 @@ def world(tmp_path_factory):
     """Nodes with a contract on the application of `PEER`; `ME` requires permits and has a model."""
     with world_with_dataset(tmp_path_factory.mktemp("nodes"), "permit") as world:
         make_contract(world.peer, world.me)
-        trained(world.me.store)
+        store_training(world.me.store)
         call_api(world.me, "PUT", PUBLISHED, {"nodes": [PEER]})
         yield world
 
