@@ -37,6 +37,15 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return raises
 
 
+def returning(value: Any) -> Callable[..., Any]:
+    """Return a function that returns a value, whatever it is called with."""
+
+    def returns(*_: Any, **__: Any) -> Any:
+        return value
+
+    return returns
+
+
 def sent(seconds: float = 0.0, tries: int = 1) -> Call:
     """Return a call sent at that moment and not answered yet."""
     return Call(CallState.SENT, sent_at=at(seconds), tries=tries)

@@ -140,7 +140,7 @@ class Applications:
         self._clock = clock
         self._inbox = ContractInbox(store, keys_of)
         self._proof = ContractProof(keys_of)
-        self.loop = Loop("applications", self._advance, store.due, clock=clock, workers=1)
+        self.loop = Loop("applications", self.advance, store.due, clock=clock, workers=1)
 
     # -------------------------------------------------- for partners
 
@@ -362,7 +362,7 @@ class Applications:
 
     # -------------------------------------------------- notices and queries that are due
 
-    def _advance(self, number: str) -> None:
+    def advance(self, number: str) -> None:
         """End an expired application, or make the call that is due in the partner's lane.
 
         ``number`` is the application's number; one that was deleted is ignored.

@@ -115,7 +115,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         )
 
         def probe_all(_: str) -> None:
-            self._probe_all()
+            self.probe_all()
 
         def one_item(_: object) -> list[str]:
             return ["all"]  # all runs are probed one after the other
@@ -232,7 +232,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """Return whether a run's container is this gateway's and runs."""
         return run.status is RunStatus.RUNNING and run.owner in ("", self._owner)
 
-    def _probe_all(self) -> None:
+    def probe_all(self) -> None:
         """Probe the runs here whose own next probe is not due soon; write only news.
 
         Of an engine that does not respond only the first run is probed: its watcher records the

@@ -112,13 +112,13 @@ class Inheritance:
             run = _last_run(old, node.name, new)
             if run is None or run.status is not RunStatus.SUCCESS:
                 return f"{new.party.label} has not finished it here", []
-            difference = self._difference(run, new, node, digests)
+            difference = self.difference(run, new, node, digests)
             if difference:
                 return difference, []
             runs.append(replace(run, of_job=run.of_job or old.id))
         return "", runs
 
-    def _difference(
+    def difference(
         self,
         run: Run,
         new: Run,

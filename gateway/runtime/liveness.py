@@ -44,6 +44,7 @@ class Heartbeat:
         clock: Clock,
         *,
         lost_after: float = 60.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``record(job_id, event)`` applies an event of a job's runs.
 
@@ -55,6 +56,7 @@ class Heartbeat:
         self._record = record
         self._clock = clock
         self._lost_after = lost_after
+        self._monotonic = monotonic
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
         self._taken_over: set[str] = set()  # lost gateways whose jobs all have another home
@@ -102,7 +104,7 @@ class Heartbeat:
             self._steady_since = None
             return
         self._known = {gateway.owner: gateway for gateway in gateways}
-        now = time.monotonic()
+        now = self._monotonic()
         if self._steady_since is None or silence > self._lost_after / 2:
             self._steady_since = now
         if now - self._steady_since >= self._lost_after:

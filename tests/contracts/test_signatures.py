@@ -17,8 +17,7 @@ from gateway.providers.images import Images, SignaturePolicy, load_signers
 from gateway.providers.registration import Providers, Requester
 from provider_registry.registry import Registry
 from tests.contracts.test_cluster_refusals import serving
-from tests.core.test_engine_failures import ended
-from tests.core.test_shells import submit
+from tests.core.example_jobs import run_to_end
 from tests.inprocess import running
 from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_request
@@ -207,7 +206,7 @@ def test_a_registration_and_an_approval_are_refused(tmp_path, key, signed_by):
 def test_nothing_starts_that_is_not_signed(tmp_path, key, signed_by):
     with running(tmp_path, make_engine=MemoryEngine.making({"example:1.0.0": Script(0)})) as node:
         node.image_signatures.check = signed_by(key).check  # type: ignore[method-assign]
-        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        failure = run_to_end(node).ending.failure
         assert failure.reason == "SIGNATURE_ABSENT"
         assert "cosign" not in failure.message
         assert list(node.engine.list()) == []

@@ -1,15 +1,11 @@
-"""Applications of partners: what comes late, twice or not at all."""
+"""Applications between partners: late, repeated, refused and lost messages."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gateway.domain.applications import APPLIED, APPROVED, TERMINATED, Application, Kind, Side
-from gateway.domain.spec import NodeId
+from gateway.domain.applications import APPLIED, APPROVED, TERMINATED, Kind, Side
 from gateway.errors import Busy, Conflict, GatewayError, Invalid, NotAllowed, NotFound
 from gateway.jobs.applications import Applications, PartnerAnswer
 from gateway.jobs.contract_routes import ContractRoutes
@@ -20,209 +16,213 @@ from tests.domain.test_applications import NOW, an_application
 
 MINE = an_application(Side.MINE)
 CONTRACT = replace(an_application(), kind=Kind.CONTRACT)
+# A decision of this node, with the notice to the partner due now.
+UNANNOUNCED = an_application(
+    status=APPROVED,
+    notice="confirm",
+    due_at=NOW,
+)
+BUSY = Busy("not now", reason="BUSY")
 
 
-@dataclass
-class Partner:
-    """What a partner answers, and the lane to it; and the effects of what is decided."""
+class ScriptedPartner:
+    """A partner with its lane, which also notes the effects of decisions at this node."""
 
-    answer: PartnerAnswer | GatewayError = field(
-        default_factory=lambda: PartnerAnswer(APPLIED, {}, {})
-    )
-    begun: list[Application] = field(default_factory=list)
-    ended: list[bool] = field(default_factory=list)
+    def __init__(self):
+        self.response = PartnerAnswer(APPLIED, {}, {})  # or an error
+        self.begun = []  # the applications put into effect
+        self.ended = []  # of each application that ended: whether it was its subject's last one
 
-    def query(self, known: Application) -> PartnerAnswer:
-        if isinstance(self.answer, GatewayError):
-            raise self.answer
-        return self.answer
+    def query(self, application):
+        if isinstance(self.response, GatewayError):
+            raise self.response
+        return self.response
 
-    def deliver(self, known: Application) -> None:
-        self.query(known)
+    def deliver(self, application):
+        self.query(application)
 
-    def submit(
-        self,
-        lane: str,
-        work: Callable[[], None],
-        job: str = "",
-    ) -> None:
+    def submit(self, lane, work, job=""):
         work()
 
-    def check(self, new: Application) -> None:
-        return
+    def check(self, application):
+        """Accept every application."""
 
-    def begin(self, known: Application, by: str) -> None:
-        self.begun.append(known)
+    def begin(self, application, by):
+        self.begun.append(application)
 
-    def end(
-        self,
-        known: Application,
-        by: str,
-        *,
-        last: bool,
-    ) -> None:
+    def end(self, application, by, *, last):
         self.ended.append(last)
 
 
 class Site:
     """This node and its partner."""
 
-    def __init__(self, kept: SqlApplications) -> None:
-        self.kept, self.partner, self.now = kept, Partner(), NOW
-        self.noted: list[Any] = []
-        partner: Any = self.partner
+    def __init__(self, store):
+        self.store = SqlApplications(store)
+        self.partner = ScriptedPartner()
+        self.now = NOW
+        self.audit = []
         self.applications = Applications(
-            kept,
-            {Kind.CONTRACT: partner, Kind.DATASET: partner},
-            partner,
-            partner,
-            lambda *said: self.noted.append(said),
-            lambda: self.now,
-            keys_of=self._keys_of_partner,
+            self.store,
+            {Kind.CONTRACT: self.partner, Kind.DATASET: self.partner},
+            self.partner,
+            self.partner,
+            self._note,
+            self._clock,
+            keys_of=self._no_keys,
         )
 
-    def _keys_of_partner(self, _: NodeId) -> Sequence[str]:
+    def _note(self, *entry):
+        self.audit.append(entry)
+
+    def _clock(self):
+        return self.now
+
+    def _no_keys(self, node):
         return ()
 
-    def has(self, new: Application) -> Application:
-        made = self.kept.add(new)
-        assert made is not None
-        return made
+    def add(self, application):
+        """Store an application; return it with its number."""
+        stored = self.store.add(application)
+        assert stored is not None
+        return stored
 
-    def after(self, known: Application, **later: float) -> Application:
-        """Return an application once what is due by then was done."""
-        self.now = NOW + timedelta(**later)
-        for number in self.kept.due(self.now):
-            self.applications.loop._advance(number)
-        return self.kept.get(known.number)
+    def advance(self, application, seconds):
+        """Do everything due some seconds after `NOW`; return the application as it is then."""
+        self.now = NOW + timedelta(seconds=seconds)
+        for number in self.store.due(self.now):
+            self.applications.advance(number)
+        return self.store.get(application.number)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path):
     with a_store(f"sqlite:///{tmp_path / 'applications.db'}") as store:
-        yield Site(SqlApplications(store))
+        yield Site(store)
 
 
-def test_a_repeated_application_is_the_same_and_a_changed_one_refused(
-    site: Site,
-):
-    known = site.applications.receive(an_application())
-    assert site.applications.receive(an_application()) == known
-    with pytest.raises(Conflict, match=f"application {known.number} is APPLIED"):
-        site.applications.receive(replace(an_application(), request={"dataset_id": "ns#other"}))
+def test_a_repeated_application_is_the_same_and_a_changed_one_refused(site):
+    first = site.applications.receive(an_application())
+    changed = an_application(request={"dataset_id": "ns#other"})
+
+    assert site.applications.receive(an_application()) == first
+    with pytest.raises(Conflict, match=f"application {first.number} is APPLIED"):
+        site.applications.receive(changed)
 
 
-def test_a_decision_is_taken_once_and_has_no_effect_a_second_time(site: Site):
-    known = site.has(an_application(status=APPROVED))
-    with pytest.raises(
-        Conflict, match=f"application {known.number} is APPROVED: APPROVED -> REJECTED"
-    ):
-        site.applications.decide(known.number, False, "ann", "")
+def test_a_second_decision_is_refused_and_has_no_effect(site):
+    approved = site.add(an_application(status=APPROVED))
+
+    message = f"application {approved.number} is APPROVED: APPROVED -> REJECTED"
+    with pytest.raises(Conflict, match=message):
+        site.applications.decide(approved.number, False, "ann", "")
     assert site.partner.begun == []
 
 
-def test_a_withdrawn_undecided_contract_leaves_nothing(
-    site: Site,
-):
-    known = site.has(CONTRACT)
-    site.applications.end(Kind.CONTRACT, known.id, known.partner)
-    assert site.kept.list() == [] and site.partner.ended == []
-    site.applications.loop._advance(str(known.number))  # the loop had it on its list
+def test_a_withdrawn_undecided_contract_leaves_nothing(site):
+    contract = site.add(CONTRACT)
+
+    site.applications.end(Kind.CONTRACT, contract.id, contract.partner)
+
+    assert site.store.list() == []
+    assert site.partner.ended == []
+    site.applications.advance(str(contract.number))  # as if it was due before its end
     with pytest.raises(NotFound):
-        site.kept.change(known.number, lambda one: one)
+        site.store.change(contract.number, replace)
 
 
-def test_a_partner_that_this_node_applied_with_moves_and_keeps_its_key(site: Site):
-    known = site.has(
-        replace(
-            CONTRACT,
-            side=Side.MINE,
-            status=APPROVED,
-            answer={"auth_credential": "key"},
-        )
+def test_a_partner_that_moves_keeps_its_key(site):
+    contract = replace(
+        CONTRACT,
+        side=Side.MINE,
+        status=APPROVED,
+        answer={"auth_credential": "key"},
     )
-    site.applications.update(known.partner, known.id, {"address": "https://b:2"}, key="key")
-    after = site.kept.get(known.number)
-    assert after.keys == ("key",)
-    assert (after.url, after.answer) == (
-        "https://b:2",
-        {"auth_credential": "key", "address": "https://b:2"},
-    )
-    assert [one.url for one in site.partner.begun] == ["https://b:2"]
+    stored = site.add(contract)
+
+    site.applications.update(stored.partner, stored.id, {"address": "https://b:2"}, key="key")
+
+    moved = site.store.get(stored.number)
+    assert moved.keys == ("key",)
+    assert moved.url == "https://b:2"
+    assert moved.answer == {"auth_credential": "key", "address": "https://b:2"}
+    assert [application.url for application in site.partner.begun] == ["https://b:2"]
 
 
-def test_a_contracts_route_may_use_a_relay_and_is_refused_otherwise(
-    tmp_path: Path,
-):
+def test_a_contracts_route_may_use_a_relay(tmp_path):
     file = tmp_path / "routes.yml"
     file.write_text("A: {url: 'http://a'}\nB: {via: A}\n")
     routes = LiveRoutes(file)
-    contracts = ContractRoutes(routes, str, lambda *_: None)
-    contracts.begin(replace(CONTRACT, url="http://b:9"), "ann")
-    assert (routes.table.routes["B"].via, routes.table.routes["B"].url) == ("A", "")
-    with pytest.raises(Invalid) as caught:
-        contracts.begin(replace(CONTRACT, partner="C", url="nowhere"), "ann")
-    assert caught.value.reason == "ROUTE_INVALID"
+
+    contract_routes(routes).begin(replace(CONTRACT, url="http://b:9"), "ann")
+
+    route = routes.table.routes["B"]
+    assert route.via == "A"
+    assert route.url == ""
 
 
-def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):
-    known = site.has(replace(MINE, status=APPROVED))
+def test_a_contract_with_an_invalid_address_is_refused(tmp_path):
+    file = tmp_path / "routes.yml"
+    file.write_text("{}")
+
+    with pytest.raises(Invalid) as refusal:
+        contract_routes(LiveRoutes(file)).begin(
+            replace(CONTRACT, partner="C", url="nowhere"), "ann"
+        )
+    assert refusal.value.reason == "ROUTE_INVALID"
+
+
+def contract_routes(routes):
+    return ContractRoutes(routes, str, lambda *change: None)
+
+
+def test_a_response_that_ends_an_application_ends_its_effect(site):
+    approved = site.add(replace(MINE, status=APPROVED))
+
     site.applications.confirm(
-        known.kind, known.id, known.partner, PartnerAnswer(TERMINATED, {}, {})
+        approved.kind,
+        approved.id,
+        approved.partner,
+        PartnerAnswer(TERMINATED, {}, {}),
     )
-    assert site.kept.get(known.number).status is TERMINATED and site.partner.ended == [True]
-    [(who, _, detail)] = site.noted
-    assert (who, detail["before"]["status"], detail["after"]["status"]) == (
-        known.partner,
-        APPROVED,
-        TERMINATED,
-    )
+
+    assert site.store.get(approved.number).status is TERMINATED
+    assert site.partner.ended == [True]
+    [(author, _, detail)] = site.audit
+    assert author == approved.partner
+    assert detail["before"]["status"] == APPROVED
+    assert detail["after"]["status"] == TERMINATED
 
 
 @pytest.mark.parametrize(
-    ("known", "error", "again"),
+    ("application", "error", "is_repeated"),
     [
-        (MINE, Busy("not now", reason="BUSY"), True),
+        (MINE, BUSY, True),
         (MINE, NotAllowed("no", reason="NOT_AUTHORISED"), True),
-        (
-            an_application(
-                status=APPROVED,
-                notice="confirm",
-                due_at=NOW,
-            ),
-            Busy("not now", reason="BUSY"),
-            True,
-        ),
-        (
-            an_application(
-                status=APPROVED,
-                notice="confirm",
-                due_at=NOW,
-            ),
-            NotAllowed("no", reason="SO"),
-            False,
-        ),
+        (UNANNOUNCED, BUSY, True),
+        (UNANNOUNCED, NotAllowed("no", reason="SO"), False),
     ],
+    ids=["query lost", "query refused", "notice lost", "notice refused"],
 )
-def test_a_refused_notice_is_not_repeated_and_a_lost_one_is(
-    site: Site,
-    known: Application,
-    error: GatewayError,
-    again: bool,
-):
-    site.partner.answer = error
-    after = site.after(site.has(known), seconds=20)
-    assert after.trouble == f"{error.reason}: {error.message}" and after.status is known.status
-    assert (after.due_at is not None) is again
+def test_a_refused_notice_is_not_repeated_and_a_lost_one_is(site, application, error, is_repeated):
+    site.partner.response = error
+
+    later = site.advance(site.add(application), seconds=20)
+
+    assert later.trouble == f"{error.reason}: {error.message}"
+    assert later.status is application.status
+    assert (later.due_at is not None) is is_repeated
 
 
-def test_trouble_with_a_call_is_not_noted_where_a_person_decided_meanwhile(site: Site):
-    known = site.has(MINE)
+def test_a_failed_call_is_not_noted_if_a_person_decided_during_it(site):
+    application = site.add(MINE)
 
-    def query(asked: Application) -> PartnerAnswer:
-        site.applications.terminate(known.number, "ann", "")
-        raise Busy("not now", reason="BUSY")
+    def decide_then_fail(_):
+        site.applications.terminate(application.number, "ann", "")
+        raise BUSY
 
-    site.partner.query = query  # type: ignore[method-assign]
-    after = site.after(known, seconds=20)
-    assert (after.status, after.trouble) == (TERMINATED, "")
+    site.partner.query = decide_then_fail
+    later = site.advance(application, seconds=20)
+
+    assert later.status is TERMINATED
+    assert later.trouble == ""

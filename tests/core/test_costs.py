@@ -1,25 +1,22 @@
-"""What a job costs in statements, and a request in round trips: counted, never timed.
+"""The costs of a job in statements and of a request in round trips: counted, never timed.
 
 No query of a job scans the rows of ended jobs. `tools.crossings` prints the cost of a request.
 """
 
 import re
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from gateway.domain.states import JobStatus
-from gateway.store.store import Store
 from tests.builders import a_spec, at
-from tests.contracts.apis import ME, PEER, World, two_nodes
-from tools.crossings import Crossing, measure
+from tests.contracts.apis import ME, PEER, two_nodes
+from tools.crossings import measure
 
-GROWING = (
+# The tables that keep the rows of ended jobs.
+GROWING_TABLES = (
     "job",
     "local_job",
     "task",
@@ -29,148 +26,158 @@ GROWING = (
     "audit",
     "provider_revision",
 )
-"""tables that keep the rows of ended jobs"""
-
-Statement = tuple[str, Any]
-
-
-@contextmanager
-def told(
-    store: Store,
-    *,
-    others_only: bool = False,
-    own_only: bool = False,
-) -> Iterator[list[Statement]]:
-    """Collect the statements of all threads, of all but the test's own, or of that one."""
-    found: list[Statement] = []
-
-    def before(
-        _connection: Any,
-        _cursor: Any,
-        text: str,
-        values: Any,
-        _context: Any,
-        many: bool,
-    ) -> None:
-        own = threading.current_thread() is threading.main_thread()
-        if not ((others_only and own) or (own_only and not own)):
-            found.append((text, values[0] if many else values))
-
-    sa.event.listen(store._engine, "before_cursor_execute", before)
-    try:
-        yield found
-    finally:
-        sa.event.remove(store._engine, "before_cursor_execute", before)
-
-
-def reads_all_of(store: Store, statement: Statement) -> list[str]:
-    """Return the growing tables that a statement goes through from end to end, by the database's own plan."""
-    text, values = statement
-    if text.split()[0] not in ("SELECT", "UPDATE", "DELETE"):
-        return []
-    with store.read() as connection:
-        plan = [
-            str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)
-        ]
-    scanned = (found[1] for line in plan if (found := re.match(r"SCAN (\w+)", line)))
-    return [table for table in scanned if table in GROWING]
-
-
-Played = tuple[World, dict[str, list[list[Statement]]]]
+# The most statements for a job of one task, by the node's side.
+STATEMENTS_PER_JOB = {
+    "scheduling": 62,
+    "taking part": 33,
+}
+# The most round trips to the database for a request.
+ROUND_TRIPS = {
+    "create_all until the job is stored": 4,
+    "a container's callback": 2,
+}
+JOBS = 6
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    """Jobs of one task, each from its submission until both nodes have put it away; what they asked for each."""
-    asked: dict[str, list[list[Statement]]] = {"scheduling": [], "taking part": []}
+def world(tmp_path_factory):
     with two_nodes(tmp_path_factory.mktemp("costs")) as world:
-        for number in range(6):
-            with (
-                told(world.me.store, others_only=True) as mine,
-                told(world.peer.store, others_only=True) as theirs,
-            ):
-                spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
-                spec = replace(
-                    spec, job_id=f"job-{number}", job_params={"common": {"sync_type": "callback"}}
-                )
-                work = threading.Thread(target=_play, args=(world, spec))
-                work.start()
-                work.join(60)
-                assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome == "SUCCEEDED"
-            asked["scheduling"].append(list(mine))
-            asked["taking part"].append(list(theirs))
-        yield world, asked
+        yield world
 
 
-def _play(world: World, spec: Any) -> None:
-    world.me.coordinator.submit_job(spec, ME)
-    for label, node in (("guest.0", world.me), ("host.0", world.peer)):
-        world.end(spec.job_id, "a", label, node=node)
+@pytest.fixture(scope="module")
+def statements_of_jobs(world):
+    """The statements for each of some jobs of one task, from its submission to its end, by side."""
+    statements = {"scheduling": [], "taking part": []}
+    for number in range(JOBS):
+        with (
+            statements_of(world.me, is_background_work) as scheduling,
+            statements_of(world.peer, is_background_work) as taking_part,
+        ):
+            run_job(world, f"job-{number}")
+        statements["scheduling"].append(list(scheduling))
+        statements["taking part"].append(list(taking_part))
+    return statements
 
 
-def test_a_job_reads_through_nothing_that_is_over(played):
-    world, asked = played
-    for store, jobs in (
-        (world.me.store, asked["scheduling"]),
-        (world.peer.store, asked["taking part"]),
-    ):
-        statements = (statement for job in jobs for statement in job)
-        found = {
-            text: tables
-            for text, values in statements
-            if (tables := reads_all_of(store, (text, values)))
-        }
-        assert not found
+@pytest.mark.parametrize("side", STATEMENTS_PER_JOB)
+def test_a_job_scans_no_rows_of_ended_jobs(world, statements_of_jobs, side):
+    node = {"scheduling": world.me, "taking part": world.peer}[side]
+
+    scans = {}
+    for job_statements in statements_of_jobs[side]:
+        for text, values in job_statements:
+            tables = scanned_tables(node.store, text, values)
+            if tables:
+                scans[text] = tables
+    assert scans == {}
 
 
-def test_what_is_under_way_is_found_without_what_is_over(played):
-    store = played[0].me.store
-    with told(store, own_only=True) as asked:
+def test_active_jobs_are_found_without_a_scan_of_ended_ones(world, statements_of_jobs):
+    store = world.me.store
+
+    with statements_of(world.me, is_by_the_test) as statements:
         store.in_use("JG0000000000000404")
         for records in (store.jobs, store.local_jobs):
             records.unfinished()
             records.due(at(0))
         store.launched("somebody")
-        played[0].me.participant.waiting()
-    assert len(asked) == 8
-    assert not [text for text, values in asked if reads_all_of(store, (text, values))]
+        world.me.participant.waiting()
+
+    assert len(statements) == 8
+    for text, values in statements:
+        assert scanned_tables(store, text, values) == [], text
 
 
-@pytest.mark.parametrize(("side", "most"), [("scheduling", 62), ("taking part", 33)])
-def test_a_job_of_one_task_costs_few_statements(
-    played: Played,
-    side: str,
-    most: int,
-):
-    looks = ("SELECT job.version", "SELECT local_job.version")  # the test itself looks often
-    counted = [
-        [
-            text
-            for text, _ in job
-            if "due_at <=" not in text and "gateway" not in text and not text.startswith(looks)
-        ]
-        for job in played[1][side]
-    ]
-    fewest = min(counted, key=len)  # a slow machine asks after a silence, too
-    assert 20 < len(fewest) <= most, "\n".join(fewest)
+@pytest.mark.parametrize(("side", "limit"), STATEMENTS_PER_JOB.items())
+def test_a_job_of_one_task_costs_few_statements(statements_of_jobs, side, limit):
+    counted = []
+    for statements in statements_of_jobs[side]:
+        counted.append([text for text, _ in statements if is_part_of_job(text)])
 
-
-ROUND_TRIPS = {
-    "create_all until the job is stored": 4,
-    "a container's callback": 2,
-}
+    # A slow machine repeats calls after a silence, so the cheapest job counts.
+    cheapest = min(counted, key=len)
+    assert 20 < len(cheapest) <= limit, "\n".join(cheapest)
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Crossing]:
+def crossings(tmp_path_factory):
+    """The measured cost of requests, by their names."""
     return {crossing.name: crossing for crossing in measure(tmp_path_factory.mktemp("node"))}
 
 
 @pytest.mark.parametrize(("name", "limit"), ROUND_TRIPS.items())
-def test_a_request_makes_few_round_trips(
-    measured: dict[str, Crossing],
-    name: str,
-    limit: int,
-) -> None:
-    crossing = measured[name]
+def test_a_request_makes_few_round_trips(crossings, name, limit):
+    crossing = crossings[name]
+
     assert 1 < crossing.round_trips <= limit, crossing.statements
+
+
+@contextmanager
+def statements_of(node, is_counted):
+    """Collect (text, values) of the statements of a node in the threads that ``is_counted`` selects."""
+    url = node.settings.database.url
+    statements = []
+
+    def note(connection, _cursor, text, values, _context, is_many):
+        is_of_node = str(connection.engine.url) == url
+        if is_of_node and is_counted(threading.current_thread()):
+            statements.append((text, values[0] if is_many else values))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def is_by_the_test(thread):
+    return thread is threading.main_thread()
+
+
+def is_background_work(thread):
+    return not is_by_the_test(thread)
+
+
+def is_part_of_job(text):
+    """True for a statement of a job: not of a loop, of a heartbeat or of the waiting test."""
+    is_of_loop = "due_at <=" in text
+    is_of_heartbeat = "gateway" in text
+    is_of_wait = text.startswith(("SELECT job.version", "SELECT local_job.version"))
+    return not (is_of_loop or is_of_heartbeat or is_of_wait)
+
+
+def scanned_tables(store, text, values):
+    """Return the growing tables that a statement reads from end to end, by the database's plan."""
+    if text.split()[0] not in ("SELECT", "UPDATE", "DELETE"):
+        return []
+    with store.read() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all()
+    tables = []
+    for step in plan:
+        scan = re.match(r"SCAN (\w+)", str(step[3]))  # the fourth column describes the step
+        if scan and scan[1] in GROWING_TABLES:
+            tables.append(scan[1])
+    return tables
+
+
+def run_job(world, job_id):
+    """Run a job to its end, in a thread whose statements count as the job's."""
+    spec = a_spec(
+        "a",
+        {"guest": (ME,), "host": (PEER,)},
+        scheduler=ME,
+        initiator=ME,
+        job_id=job_id,
+        job_params={"common": {"sync_type": "callback"}},
+    )
+
+    def submit_and_end():
+        world.me.coordinator.submit_job(spec, ME)
+        world.end(job_id, "a", "guest.0", node=world.me)
+        world.end(job_id, "a", "host.0", node=world.peer)
+
+    thread = threading.Thread(target=submit_and_end)
+    thread.start()
+    thread.join(60)
+    assert world.wait_status(job_id, JobStatus.FINISHED).outcome == "SUCCEEDED"

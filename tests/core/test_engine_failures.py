@@ -1,12 +1,9 @@
-"""What a job is told when its engine or its container fails it: reasons, images that are fetched, last words."""
+"""Jobs whose engine or container fails: reasons, pulled images, last lines of output."""
 
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -16,12 +13,10 @@ from engines.base import (
     EngineError,
     Exited,
     ImageNotFound,
-    LaunchSpec,
     PullDenied,
     PullTimeout,
 )
 from engines.watch import Follower
-from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.data import storage
 from gateway.domain.execution.messages import (
@@ -40,340 +35,495 @@ from gateway.domain.run import Address, Preparation
 from gateway.domain.spec import Call, Failure
 from gateway.domain.states import TaskStatus
 from gateway.errors import StorageAway, StorageFailed
-from tests.builders import T0, raising
-from tests.cli.test_jobs import cli
-from tests.core.test_shells import submit
+from gateway.jobs.container_probes import ContainerProbes
+from gateway.jobs.run_endings import RunEndings
+from tests.builders import T0, raising, returning
+from tests.cli import asking
+from tests.core.example_jobs import IMAGE, PLATFORM, run_to_end, submit, submit_job, wait_for_end
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ask, running
-from tests.memory_engine import Inside, MemoryEngine, Script
+from tests.memory_engine import Script
+from tests.world import NodeSetup
 
-IMAGE = "example:1.0.0"
-Fetch = Callable[[Callable[[str], None]], Script]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(
-        tmp_path_factory.mktemp("node"), make_engine=MemoryEngine.making({IMAGE: Script(0)})
-    ) as node:
-        yield node
+NODE = NodeSetup(scripts={IMAGE: Script(0)})
 
 
-def having(
-    node: Gateway,
-    script: Script | None = None,
-    fetch: Fetch | None = None,
-) -> MemoryEngine:
-    """Have the image be there with a script, or be fetched in a way of the test's."""
-    engine = cast(MemoryEngine, node.engine)
-    engine._images = {IMAGE: script} if script else {}
-    engine.fetchable = {IMAGE: fetch} if fetch else {}
-    engine.launches.clear()
-    return engine
+def node_with_image(world, script):
+    """Start a node with an engine in memory whose only image has a script."""
+    return world.node(scripts={IMAGE: script})
 
 
-def ended(node: Gateway, job_id: str) -> Any:
-    wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 30)
-    return node.store.jobs.get(job_id)
+def node_that_pulls(world, pull):
+    """Start a node whose engine lacks the image and pulls it with a function."""
+    node = world.node(scripts={"present:1.0.0": Script(0)})
+    node.engine.fetchable[IMAGE] = pull
+    return node
 
 
-def played(node: Gateway, **more: float) -> Any:
-    """Submit a job, and return it as it is at its end."""
-    return ended(node, submit(node, **more).json()["data"]["job_id"])
+def runs_of(node, job_id):
+    return node.store.local_jobs.get(job_id).runs
 
 
-@pytest.mark.parametrize("error", [None, PullDenied("not allowed")])
-def test_an_image_is_fetched_first_and_its_failure_is_the_jobs_reason(
-    node: Gateway, error: EngineError | None
-) -> None:
-    def fetch(told: Callable[[str], None]) -> Script:
-        told("1 of 3 layers")
-        if error:
-            raise error
+def wait_until_runs_are_over(node, job_id):
+    def are_over():
+        return all(run.over for run in runs_of(node, job_id))
+
+    wait_for(are_over, 30)
+
+
+# ------------------------------------------------------------ images
+
+
+def test_a_missing_image_is_pulled_first(world):
+    def pull(report):
+        report("1 of 3 layers")
         return Script(0)
 
-    having(node, fetch=fetch)
-    job = played(node)
-    if error:
-        assert (job.ending.failure.reason, job.ending.failure.message) == (error.reason, str(error))
-        return
+    node = node_that_pulls(world, pull)
+    job = run_to_end(node)
+
+    # The container reports nothing, which ends the job unless its exit is seen first.
     assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
-    assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
+    digests = {run.image_digest for run in runs_of(node, job.id)}
+    assert digests == {f"memory:{IMAGE}"}
 
 
-def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Gateway) -> None:
-    words = "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
-    having(node, Script(refused=CreateFailed(words)))
-    job = played(node)
+def test_a_failed_pull_is_the_jobs_reason(world):
+    error = PullDenied("not allowed")
+
+    def pull(report):
+        report("1 of 3 layers")
+        raise error
+
+    failure = run_to_end(node_that_pulls(world, pull)).ending.failure
+
+    assert failure.reason == error.reason
+    assert failure.message == str(error)
+
+
+def test_a_pull_ends_when_the_job_is_stopped(world):
+    is_pulling = threading.Event()
+    pulls = []
+
+    def pull(report):
+        pulls.append(IMAGE)
+        if len(pulls) == 1:
+            raise ImageNotFound("not when it is registered")
+        for _ in range(3000):  # a minute
+            is_pulling.set()
+            report("nothing has come yet")
+            threading.Event().wait(0.02)
+        raise PullTimeout("nobody ended it")
+
+    node = node_that_pulls(world, pull)
+    job_id = submit_job(node)
+    assert is_pulling.wait(30)
+
+    response = node.post(f"{PLATFORM}/stop_all", json={"job_id": job_id})
+
+    assert response.json()["code"] == 0
+    wait_for_end(node, job_id)
+    wait_until_runs_are_over(node, job_id)
+    assert {run.failure.reason for run in runs_of(node, job_id)} == {"STOPPED"}
+    assert node.engine.launches == []
+
+
+# ------------------------------------------------------------ messages
+
+
+def test_an_engines_messages_about_local_folders_are_not_sent_to_others(world):
+    message = (
+        "error while creating mount source path '/srv/bfia/storage/job-1': "
+        "mkdir /srv/bfia: read-only file system"
+    )
+    node = node_with_image(world, Script(refused=CreateFailed(message)))
+
+    job = run_to_end(node)
+
     assert job.ending.failure.reason == "CREATE_FAILED"
     assert job.ending.failure.message == (
         "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
     )
-    notes = [e for e in node.store.timeline(job.id) if e.event == "engine message"]
-    assert {n.detail["message"] for n in notes} == {words} and {
-        n.detail["task"] for n in notes
-    } == {"echo_1"}
+    notes = [entry for entry in node.store.timeline(job.id) if entry.event == "engine message"]
+    assert notes
+    for note in notes:
+        assert note.detail["message"] == message
+        assert note.detail["task"] == "echo_1"
 
 
-def test_an_engine_that_is_away_is_one_sentence_in_the_log(caplog: pytest.LogCaptureFixture):
-    looks: list[int] = []
+def test_an_engine_that_is_away_is_one_sentence_in_the_log(caplog):
+    message = "the container engine does not answer: No such file or directory"
+    looks = []
 
-    class Away(Follower):
-        def _look(self) -> None:
-            looks.append(1)
-            raise EngineDown("the container engine does not answer: No such file or directory")
+    class AwayFollower(Follower):
+        def _look(self):
+            looks.append(message)
+            raise EngineDown(message)
 
-    follower = Away(0.01, lambda _: None, None)
+    follower = AwayFollower(0.01, returning(None), None)
     wait_for(lambda: len(looks) > 2)
     follower.close()
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "engines.watch"]
-    assert line.endswith(
-        "answers again: the container engine does not answer: No such file or directory"
-    )
+
+    [record] = [record for record in caplog.records if record.name == "engines.watch"]
+    assert record.getMessage().endswith(f"answers again: {message}")
 
 
-def test_fetching_ends_when_the_job_is_stopped(node: Gateway) -> None:
-    fetching_now, gone_on = threading.Event(), threading.Event()
-    asked: list[None] = []
-
-    def fetch(told: Callable[[str], None]) -> Script:
-        asked.append(None)
-        if len(asked) == 1:
-            raise ImageNotFound("not when it is registered")
-        for _ in range(3000):
-            fetching_now.set()
-            told("nothing has come yet")
-            gone_on.wait(0.02)
-        raise PullTimeout("nobody ended it")
-
-    engine = having(node, fetch=fetch)
-    job_id = submit(node).json()["data"]["job_id"]
-    assert fetching_now.wait(30)
-    path = "/v1/platform/schedule/job/stop_all"
-    assert ask(node, "operator", "POST", path, json={"job_id": job_id}).json()["code"] == 0
-    ended(node, job_id)
-    wait_for(lambda: all(r.over for r in node.store.local_jobs.get(job_id).runs), 30)
-    assert {r.failure.reason for r in node.store.local_jobs.get(job_id).runs} == {"STOPPED"}
-    assert engine.launches == []
-
-
-def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) -> None:
-    allow = {
-        "example": {
-            "mounts": [{"source": str(tmp_path), "target": "/opt/models"}],
-            "capabilities": ["NET_BIND_SERVICE"],
-        }
-    }
-    engine = {"kind": "process", "docker": {"allow": allow}}
-    with running(
-        tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(0)}), engine=engine
-    ) as node:
-        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{played(node).id}").json()["runs"]
-        granted = [f"{tmp_path} at /opt/models, read-only", "capability NET_BIND_SERVICE"]
-        assert runs and all(run["granted"] == granted for run in runs)
-        assert isinstance(node.engine, MemoryEngine)
-        assert all(spec.capabilities == ("NET_BIND_SERVICE",) for spec in node.engine.launches)
-        assert all(spec.mounts[-1].source == tmp_path for spec in node.engine.launches)
-
-
-def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
-    make = MemoryEngine.making({IMAGE: Script(refused=EngineError("is not reached"))})
-    with running(tmp_path, make_engine=make, limits={"storage_reserve_bytes": 2**60}) as node:
-        refused = submit(node).json()
-        assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
-        ready = ask(node, "operator", "GET", "/health/ready")
-        assert ready.status_code == 503 and "NO_SPACE" in ready.json()["checks"]["storage"]["cause"]
-        node.readiness.failures = dict  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
-        failure = played(node).ending.failure
-        assert failure.reason == "NO_SPACE"
-        assert "GiB free" in failure.message and str(tmp_path) not in failure.message
-
-
-def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
-    """End to end, over the process engine, which leaves its outputs at the same place."""
-    written = threading.Event()
-
-    def fill(spec: LaunchSpec, inside: Inside) -> int:
-        log = Path(spec.environment["config.log.path"])
-        (log / "big").write_bytes(b"x" * 4 * 1024**2)
-        written.set()
-        inside.asked_to_end.wait(60)
-        return 0
-
-    make = MemoryEngine.making({IMAGE: Script(None, body=fill)})
-    with running(tmp_path, make_engine=make, pace=Pace(disk_check=0.1)) as node:
-        job_id = submit(node, disk=0.001).json()["data"]["job_id"]
-        assert written.wait(30)
-        failure = ended(node, job_id).ending.failure
-        assert failure.reason == "NO_SPACE" and "resources.disk" in failure.message
-        wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
-
-
-def test_a_container_removed_from_its_network_is_ended_with_the_cause(node: Gateway) -> None:
-    engine = having(node, Script(None))
-    job_id = submit(node).json()["data"]["job_id"]
-    wait_for(lambda: list(engine.list()) != [], 30)
-    for found in engine.list():
-        engine.cut_off(found.name)
-    run = next(run for run in node.store.local_jobs.get(job_id).runs if run.name == found.name)
-    assert isinstance(node.executor.probes.probe(run), Broken)
-    told_all = replace(run, reported=TaskStatus.SUCCESS)
-    assert isinstance(node.executor.probes.probe(told_all), Inspected), "it has nothing more to say"
-    failure = ended(node, job_id).ending.failure
-    assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
-    wait_for(lambda: list(engine.list()) == [], 30, about="the container is taken away")
-
-
-DOWN, BROKEN = EngineDown("no daemon answers"), EngineError("it answers nonsense")
-AWAY, DENIED = (
-    StorageAway("storage lake cannot be reached"),
-    StorageFailed("storage lake denies access"),
-)
-
-
-def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
-    node: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = having(node, Script(0))
-    local = node.store.local_jobs.get(played(node).id)
-    run = replace(
-        local.runs[0],
-        reported=None,
-        stop_at=None,
-        outputs={"out": Address("a", "b")},
-    )
-    executor, launching = node.executor, node.launching
-
-    def seen(found: Any, error: Exception) -> Any:
-        monkeypatch.setattr(
-            engine, "probe", raising(found) if isinstance(found, Exception) else lambda _: found
-        )
-        monkeypatch.setattr(executor.probes, "_storage", SimpleNamespace(exists=raising(error)))
-        return executor.probes.probe(run)
-
-    assert isinstance(seen(DOWN, AWAY), EngineSilent) and isinstance(seen(BROKEN, AWAY), Inspected)
-    assert isinstance(seen(Exited(0), AWAY), Inspected)
-    assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "NETWORK_LOST"
-    assert seen(Exited(137, oom_killed=True, cut_off=True), AWAY).cause is None
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            executor.probes, "storage_failure", lambda *_: Failure("STORAGE_DENIED", "the cause")
-        )
-        assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "STORAGE_DENIED"
-    broken = seen(Exited(0), DENIED)
-    assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
-    with monkeypatch.context() as patched:
-        patched.setattr(executor.endings, "_storage", SimpleNamespace(exists=raising(DENIED)))
-        sealed = executor.endings.seal(local, replace(run, to_seal=("out",)))
-    assert (
-        isinstance(sealed, Sealed)
-        and sealed.files is None
-        and sealed.message == "storage lake denies access"
-    )
-    for name in ("logs", "stop", "address"):
-        monkeypatch.setattr(engine, name, raising(DOWN))
-    assert executor.probes.last_words(run) == ("", "") and launching.address_of(run) == ""
-    (again,) = executor.endings.stop(run, StopRun(run.run_id, 1))
-    assert isinstance(again, Done) and not again.final and again.message == "no daemon answers"
-    for action, event in ((Probe(run.run_id), Inspected), (Seal(run.run_id), Sealed)):
-        assert isinstance(executor._unexpected_error(action), event)
-    monkeypatch.setattr(launching.disk, "check_room", raising(PermissionError(13, "not permitted")))
-    failed = launching.launch(local, run, fetching=False)
-    assert isinstance(failed, LaunchFailed) and failed.failure.reason == "CREATE_FAILED"
-    monkeypatch.setattr(engine, "ensure_image", raising(DOWN))
-    prepared = replace(local, preparation=Preparation({IMAGE: ""}, T0, T0))
-    later = launching.prepare(prepared, Prepare(), lambda *_: None)
-    assert isinstance(later, Done) and not later.final
-    monkeypatch.setattr(executor.endings, "_end_credentials", raising(AWAY))
-    with pytest.raises(StorageAway):
-        executor.endings.revoke_credentials(replace(run, collect=Call()))
-    executor.endings.revoke_credentials(
-        replace(run, collect=Call(tries=1000))
-    )  # the job goes on without
-
-
-SCRIPT = """
+# Its exit code has a text in the description, which is not among the last lines.
+DESCRIBED_EXIT = """
 for i in $(seq 150); do echo "line $i"; done
 echo '{"result_code": "00000000", "message": "bye"}'
 exit 7
 """
-"""its code has a text in the description"""
 
 
 @pytest.mark.parametrize(
-    ("script", "reason", "message", "last"),
+    ("script", "reason", "message", "last_line"),
     [
-        (SCRIPT, "EXIT_7", "00000000", "bye"),
+        (DESCRIBED_EXIT, "EXIT_7", "00000000", "bye"),
         ("echo '[1]'; exit 3", "EXIT_3", "exit code 3", "[1]"),
         ("exec env python9 run", "EXIT_127", "interpreter", "python9"),
     ],
+    ids=["described", "undescribed", "no interpreter"],
 )
-def test_what_was_said_last_is_shown(
-    tmp_path: Path,
-    script: str,
-    reason: str,
-    message: str,
-    last: str,
-):
-    command = ["/bin/sh", "-c", script]
-    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
-    with running(tmp_path, engine=engine) as node:
-        job = played(node)
-        failure, job_id = job.ending.failure, job.id
-        assert failure.reason == reason and message in failure.message
-        assert ("ok" in failure.message) is (script is SCRIPT), (
-            "the description's text for the code"
-        )
-        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["runs"]
-        lines = next(
-            r["last_lines"] for r in runs if r["exit"] and f"EXIT_{r['exit']['code']}" == reason
-        )
-        assert last in lines[-1] and len(lines) <= 100
-        if script is not SCRIPT:
-            shown = cli(node, "show", job_id).stdout
-            assert message in shown and "last lines of" in shown
+def test_the_last_lines_of_a_failed_container_are_shown(world, script, reason, message, last_line):
+    node = world.node(commands={IMAGE: ["/bin/sh", "-c", script]})
+
+    job = run_to_end(node)
+
+    failure = job.ending.failure
+    assert failure.reason == reason
+    assert message in failure.message
+    has_described_text = "ok" in failure.message
+    assert has_described_text is (script == DESCRIBED_EXIT)
+    lines = last_lines(node, job.id, reason)
+    assert last_line in lines[-1]
+    assert len(lines) <= 100
+    if script != DESCRIBED_EXIT:
+        output = asking("job", node, "show", job.id).stdout
+        assert message in output
+        assert "last lines of" in output
 
 
-def test_a_model_of_holes_is_not_read_through(
-    node: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ends with what the run may take of disk, whatever room it takes, and where the job is stopped."""
-    having(node, Script(0))
-    local = node.store.local_jobs.get(played(node).id)
-    size = 4 * storage.CHUNK
-    place = Address("job-holes", "model")
-    file = node.storage.path(place) / "data_0"
-    file.parent.mkdir(parents=True)
-    with file.open("xb") as hole:
-        hole.truncate(size)
-    run = replace(
-        local.runs[0],
-        outputs={"model": place},
+def last_lines(node, job_id, reason):
+    """Return the last lines of the run that ended with the exit code in a job's reason."""
+    for run in node.get(f"/api/v1/jobs/{job_id}").json()["runs"]:
+        if run["exit"] and f"EXIT_{run['exit']['code']}" == reason:
+            return run["last_lines"]
+    raise AssertionError(f"no run ended with {reason}")
+
+
+# ------------------------------------------------------------ what a node grants and bounds
+
+
+def test_the_grants_of_an_admin_to_a_provider_are_shown_with_its_runs(world, tmp_path):
+    mount = {"source": str(tmp_path), "target": "/opt/models"}
+    grants = {"mounts": [mount], "capabilities": ["NET_BIND_SERVICE"]}
+    engine = {"kind": "process", "docker": {"allow": {"example": grants}}}
+    node = world.node(scripts={IMAGE: Script(0)}, settings={"engine": engine})
+
+    job = run_to_end(node)
+
+    runs = node.get(f"/api/v1/jobs/{job.id}").json()["runs"]
+    assert runs
+    for run in runs:
+        assert run["granted"] == [
+            f"{tmp_path} at /opt/models, read-only",
+            "capability NET_BIND_SERVICE",
+        ]
+    for launch in node.engine.launches:
+        assert launch.capabilities == ("NET_BIND_SERVICE",)
+        assert launch.mounts[-1].source == tmp_path
+
+
+def test_a_full_storage_refuses_to_start_anything(world, tmp_path, monkeypatch):
+    node = world.node(
+        scripts={IMAGE: Script(refused=EngineError("is not reached"))},
+        settings={"limits": {"storage_reserve_bytes": 2**60}},
+    )
+
+    refusal = submit(node).json()
+    assert refusal["code"] != 0
+    assert refusal["data"]["reason"] == "NO_SPACE"
+
+    readiness = node.get("/health/ready")
+    assert readiness.status_code == 503
+    assert "NO_SPACE" in readiness.json()["checks"]["storage"]["cause"]
+
+    # As if the disk was filled between the submission and the start.
+    monkeypatch.setattr(node.readiness, "failures", dict)
+    failure = run_to_end(node).ending.failure
+    assert failure.reason == "NO_SPACE"
+    assert "GiB free" in failure.message
+    assert str(tmp_path) not in failure.message
+
+
+def test_a_container_that_takes_too_much_disk_is_ended(world):
+    """End to end; an engine in memory has its logs in the same folder as the process engine."""
+    is_full = threading.Event()
+
+    def fill(spec, inside):
+        log = Path(spec.environment["config.log.path"])
+        (log / "big").write_bytes(b"x" * 4 * 1024**2)
+        is_full.set()
+        inside.asked_to_end.wait(60)
+        return 0
+
+    node = world.node(scripts={IMAGE: Script(None, body=fill)}, pace=Pace(disk_check=0.1))
+    job_id = submit_job(node, disk=0.001)
+    assert is_full.wait(30)
+
+    failure = wait_for_end(node, job_id).ending.failure
+
+    assert failure.reason == "NO_SPACE"
+    assert "resources.disk" in failure.message
+    wait_for_removal(node)
+
+
+def test_a_container_removed_from_its_network_is_ended_with_the_cause(world):
+    node = node_with_image(world, Script(None))
+    engine = node.engine
+    job_id = submit_job(node)
+    wait_for(lambda: list(engine.list()) != [], 30)
+    names = [listed.name for listed in engine.list()]
+
+    for name in names:
+        engine.cut_off(name)
+
+    [run] = [run for run in runs_of(node, job_id) if run.name == names[-1]]
+    assert isinstance(node.executor.probes.probe(run), Broken)
+    reported = replace(run, reported=TaskStatus.SUCCESS)
+    assert isinstance(node.executor.probes.probe(reported), Inspected), "it needs no network now"
+    failure = wait_for_end(node, job_id).ending.failure
+    assert failure.reason == "NETWORK_LOST"
+    assert "taken off its network" in failure.message
+    wait_for_removal(node)
+
+
+def wait_for_removal(node):
+    def has_no_containers():
+        return list(node.engine.list()) == []
+
+    wait_for(has_no_containers, 30, about="every container is removed")
+
+
+# ------------------------------------------------------------ one run while engine or storage fails
+
+NO_DAEMON = EngineDown("no daemon answers")
+NONSENSE = EngineError("it answers nonsense")
+STORAGE_AWAY = StorageAway("storage lake cannot be reached")
+STORAGE_DENIED = StorageFailed("storage lake denies access")
+
+
+@pytest.fixture(scope="module")
+def ended_job(node):
+    """The node's record of a job that has run to its end."""
+    return node.store.local_jobs.get(run_to_end(node).id)
+
+
+@pytest.fixture
+def run(ended_job):
+    """A run that has reported nothing so far, with one output."""
+    return replace(
+        ended_job.runs[0],
+        reported=None,
+        stop_at=None,
+        outputs={"out": Address("a", "b")},
+    )
+
+
+def probes_with_storage(node, error):
+    """Return the node's probes, with a storage that fails with an error."""
+    failing_storage = SimpleNamespace(
+        exists=raising(error),
+        trouble=returning(None),
+    )
+    return ContainerProbes(node.launching, failing_storage, None, node.clock)
+
+
+def endings(node, failing_storage=None, end_credentials=None):
+    """Return the endings of the node's runs, with a storage or an end of credentials that fails."""
+    return RunEndings(
+        node.context,
+        node.launching,
+        failing_storage or node.storage,
+        node.executor.probes,
+        stop_grace=0.0,
+        end_credentials=end_credentials or returning(None),
+        on_channel=returning(""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine_error", "event"),
+    [(NO_DAEMON, EngineSilent), (NONSENSE, Inspected)],
+    ids=["no daemon", "nonsense"],
+)
+def test_a_probe_of_an_engine_that_fails_ends_no_run(node, run, monkeypatch, engine_error, event):
+    monkeypatch.setattr(node.engine, "probe", raising(engine_error))
+
+    assert isinstance(node.executor.probes.probe(run), event)
+
+
+def test_an_exit_is_probed_again_while_the_outputs_cannot_be_seen(node, run, monkeypatch):
+    monkeypatch.setattr(node.engine, "probe", returning(Exited(0)))
+
+    assert isinstance(probes_with_storage(node, STORAGE_AWAY).probe(run), Inspected)
+
+
+def test_a_storage_that_denies_the_outputs_breaks_the_run(node, run, monkeypatch):
+    monkeypatch.setattr(node.engine, "probe", returning(Exited(0)))
+
+    event = probes_with_storage(node, STORAGE_DENIED).probe(run)
+
+    assert isinstance(event, Broken)
+    assert event.failure.reason == "STORAGE_DENIED"
+
+
+def test_a_lost_network_is_the_cause_of_a_failed_exit(node, run, monkeypatch):
+    monkeypatch.setattr(node.engine, "probe", returning(Exited(1, cut_off=True)))
+    probes = probes_with_storage(node, STORAGE_AWAY)
+    assert probes.probe(run).cause.reason == "NETWORK_LOST"
+
+    denied = Failure("STORAGE_DENIED", "the cause")
+    monkeypatch.setattr(probes, "storage_failure", returning(denied))
+    assert probes.probe(run).cause.reason == "STORAGE_DENIED", "the storage's trouble goes first"
+
+
+def test_a_lost_network_does_not_hide_a_lack_of_memory(node, run, monkeypatch):
+    killed = Exited(137, oom_killed=True, cut_off=True)
+    monkeypatch.setattr(node.engine, "probe", returning(killed))
+
+    assert probes_with_storage(node, STORAGE_AWAY).probe(run).cause is None
+
+
+def test_a_model_in_a_storage_that_fails_is_not_sealed(node, ended_job, run):
+    denying = SimpleNamespace(exists=raising(STORAGE_DENIED))
+
+    event = endings(node, denying).seal(ended_job, replace(run, to_seal=("out",)))
+
+    assert isinstance(event, Sealed)
+    assert event.files is None
+    assert event.message == "storage lake denies access"
+
+
+def test_without_an_engine_a_run_has_no_last_words_and_no_address(node, run, monkeypatch):
+    for name in ("logs", "address"):
+        monkeypatch.setattr(node.engine, name, raising(NO_DAEMON))
+
+    assert node.executor.probes.last_words(run) == ("", "")
+    assert node.launching.address_of(run) == ""
+
+
+def test_a_stop_is_repeated_when_the_engine_answers_again(node, run, monkeypatch):
+    monkeypatch.setattr(node.engine, "stop", raising(NO_DAEMON))
+
+    [event] = node.executor.endings.stop(run, StopRun(run.run_id, 1))
+
+    assert isinstance(event, Done)
+    assert not event.final
+    assert event.message == "no daemon answers"
+
+
+@pytest.mark.parametrize(("action", "event"), [(Probe, Inspected), (Seal, Sealed)])
+def test_an_unexpected_error_of_an_action_ends_no_run(node, run, action, event):
+    assert isinstance(node.executor._unexpected_error(action(run.run_id)), event)
+
+
+def test_a_folder_that_cannot_be_written_fails_the_launch(node, ended_job, run, monkeypatch):
+    not_permitted = PermissionError(13, "not permitted")
+    monkeypatch.setattr(node.launching.disk, "check_room", raising(not_permitted))
+
+    event = node.launching.launch(ended_job, run, fetching=False)
+
+    assert isinstance(event, LaunchFailed)
+    assert event.failure.reason == "CREATE_FAILED"
+
+
+def test_images_are_pulled_later_while_the_engine_is_down(node, ended_job, monkeypatch):
+    monkeypatch.setattr(node.engine, "ensure_image", raising(NO_DAEMON))
+    local = replace(ended_job, preparation=Preparation({IMAGE: ""}, T0, T0))
+
+    event = node.launching.prepare(local, Prepare(), returning(None))
+
+    assert isinstance(event, Done)
+    assert not event.final
+
+
+def test_the_end_of_credentials_is_tried_again_but_not_for_ever(node, run):
+    ending = endings(node, end_credentials=raising(STORAGE_AWAY))
+
+    with pytest.raises(StorageAway):
+        ending.revoke_credentials(replace(run, collect=Call()))
+    ending.revoke_credentials(replace(run, collect=Call(tries=1000)))
+
+
+# ------------------------------------------------------------ a model larger than the run's disk
+
+MODEL_SIZE = 4 * storage.CHUNK  # bytes
+MODEL = Address("job-holes", "model")
+
+
+@pytest.fixture
+def run_with_sparse_model(node, ended_job):
+    """A run with a model of holes, which takes no room and has as many bytes as the run's disk."""
+    file = node.storage.path(MODEL) / "data_0"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as sparse_file:
+        sparse_file.truncate(MODEL_SIZE)
+    return replace(
+        ended_job.runs[0],
+        outputs={"model": MODEL},
         to_seal=("model",),
-        limits={"disk": size},
+        limits={"disk": MODEL_SIZE},
     )
-    open_file, read = node.storage.open_file, []
 
-    def spied(*given: Any) -> Any:
-        read.append(open_file(*given))
-        return read[-1]
 
-    monkeypatch.setattr(node.storage, "open_file", spied)
-    seal = partial(node.executor.endings.seal, local)
-    whole, over = seal(run), seal(replace(run, limits={"disk": size - 1}))
-    assert whole.files[0].size == size
-    assert over.files is None and "more bytes than the disk" in over.message and len(read) == 1, (
-        "it is not opened"
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(node.storage, "exists", lambda _: True)
-        patch.setattr(node.storage, "sums", lambda _, look: look(size) or look(1) or [])
-        elsewhere = seal(replace(run, outputs={"model": replace(place, storage="lake")}))
-    assert elsewhere == replace(over, at=elsewhere.at) and over.final and not whole.final
-    monkeypatch.setattr(storage, "PROGRESS_STEP", storage.CHUNK)
+def test_a_model_as_large_as_the_disk_is_sealed(node, ended_job, run_with_sparse_model):
+    event = endings(node).seal(ended_job, run_with_sparse_model)
+
+    assert event.files[0].size == MODEL_SIZE
+    assert not event.final
+
+
+def test_a_model_larger_than_the_disk_is_not_read(
+    node, ended_job, run_with_sparse_model, monkeypatch
+):
+    monkeypatch.setattr(node.storage, "open_file", raising(AssertionError("it is opened")))
+
+    run = replace(run_with_sparse_model, limits={"disk": MODEL_SIZE - 1})
+    event = endings(node).seal(ended_job, run)
+
+    assert event.files is None
+    assert "more bytes than the disk" in event.message
+    assert event.final
+
+
+def test_the_disk_bounds_a_model_in_another_storage(node, ended_job, run_with_sparse_model):
+    def sums(address, watch):
+        watch(MODEL_SIZE)
+        watch(1)
+        return []
+
+    lake = SimpleNamespace(exists=returning(True), sums=sums)
+    run = replace(run_with_sparse_model, outputs={"model": replace(MODEL, storage="lake")})
+
+    event = endings(node, lake).seal(ended_job, run)
+
+    assert event.files is None
+    assert "more bytes than the disk" in event.message
+    assert event.final
+
+
+def test_a_stopped_job_ends_the_reading_of_its_model(
+    node, ended_job, run_with_sparse_model, monkeypatch
+):
     chunks = []
-    monkeypatch.setattr(
-        storage, "hashlib", SimpleNamespace(sha256=lambda: SimpleNamespace(update=chunks.append))
-    )
-    stopped = seal(run)  # the node's record says that nothing is left to seal
-    assert stopped.files is None and "stopped" in stopped.message and len(chunks) == 1
+    digest = SimpleNamespace(update=chunks.append)
+    monkeypatch.setattr(storage, "hashlib", SimpleNamespace(sha256=returning(digest)))
+    monkeypatch.setattr(storage, "PROGRESS_STEP", storage.CHUNK)
+
+    # The node's record of this job is ended, which looks like a stop to the reading.
+    event = endings(node).seal(ended_job, run_with_sparse_model)
+
+    assert event.files is None
+    assert "stopped" in event.message
+    assert len(chunks) == 1

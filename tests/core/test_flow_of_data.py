@@ -1,187 +1,238 @@
-"""What a flow hands on is compared with the descriptions when a job is created: nothing vanishes on the way."""
+"""The inputs and outputs of a flow are compared with the descriptions when a job is created."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 
 from gateway.domain.dag import Dag, DagInput, DagOutput
-from gateway.domain.run import Address, Run
-from gateway.domain.spec import JobSpec
+from gateway.domain.run import Address
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMAGE, World, registration
-from tests.inprocess import ME, running
-from tests.memory_engine import MemoryEngine, Script
+from tests.inprocess import ME
+from tests.memory_engine import Script
+from tests.world import NodeSetup
 
 _numbers = count()
-OWN = {"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}
+# Task parameters by which the guest's task a reads the node's dataset.
+READS_DATASET = {"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Serve one node with a dataset; `Thing` reads and writes one table."""
-
-    engine = MemoryEngine.making({IMAGE: Script(code=None)})
-    home = tmp_path_factory.mktemp("node")
-    with running(home, make_engine=engine) as node:
-        node.registry.register(provider_from_request(registration()))
-        table = node.storage.path(Address("space", "mine"))
-        table.mkdir(parents=True)
-        (table / "data_0").write_text("id,x\na,1\n")
-        yield World(node, node, home)
+def write_dataset(node):
+    folder = node.storage.path(Address("space", "mine"))
+    folder.mkdir(parents=True)
+    (folder / "data_0").write_text("id,x\na,1\n")
 
 
-def a_job(
-    dag: str | Dag = "a",
-    *roles: str,
-    strict: bool = False,
-    **params: Any,
-) -> JobSpec:
+# The component `Thing` of the provider reads one table and writes one.
+NODE = NodeSetup(
+    scripts={IMAGE: Script(code=None)},
+    providers=[registration()],
+    prepare=write_dataset,
+)
+
+
+@pytest.fixture
+def site(node, tmp_path):
+    """The node, as the world of the contract suites."""
+    return World(node, node, tmp_path)
+
+
+def a_job(dag="a", *roles, strict=False, **task_params):
+    """Build a job in which this node has all roles, by default that of the guest alone."""
+    common = {"strict": True} if strict else {}
     return a_spec(
         dag,
         dict.fromkeys(roles or ("guest",), (ME,)),
         job_id=f"job-flow-{next(_numbers)}",
-        job_params={"common": {"strict": True}} if strict else {},
-        task_params=params,
+        job_params={"common": common},
+        task_params=task_params,
     )
 
 
-def test_what_keeps_a_finished_task_from_being_taken_over_is_named(world: World):
-    [node] = a_job().dag.nodes
-    [new] = world.me.planner.first_runs(a_job(), node)
-    old = replace(new, output_keys={}, outputs={})
-    changed = world.me.inheritance._difference
-    assert changed(
-        replace(old, inputs={}), replace(new, inputs={"in": Address("space", "mine")}), node, {}
-    ) == ("the inputs of guest.0 differ")
-    assert changed(old, replace(new, inputs=old.inputs), node, {}) == "guest.0 has no output out"
-    lost = replace(new, image="nowhere:1")
-    assert changed(old, lost, replace(node, outputs=()), {}).startswith(
-        "image nowhere:1 cannot be looked at ("
-    )
+def create(node, spec):
+    """Create a job; return its warnings."""
+    node.participant.create_job(spec, "")
+    return list(node.store.local_jobs.get(spec.job_id).warnings)
 
 
-def warnings(world: World, spec: JobSpec) -> list[str]:
-    world.me.participant.create_job(spec, "")
-    return list(world.local(spec.job_id).warnings)
+def refusals(node, spec):
+    """Return the problems for which a job is refused, by path; check that nothing is stored."""
+    with pytest.raises(Invalid) as refusal:
+        node.participant.create_job(spec, "")
+    assert node.store.local_jobs.find(spec.job_id) is None
+    return {problem.path: str(problem) for problem in refusal.value.problems}
 
 
-def refused(world: World, spec: JobSpec) -> dict[str, str]:
-    """Return why a job is refused, by path; nothing of it is stored."""
-    with pytest.raises(Invalid) as caught:
-        world.me.participant.create_job(spec, "")
-    assert world.me.store.local_jobs.find(spec.job_id) is None
-    return {problem.path: str(problem) for problem in caught.value.problems}
-
-
-def begun(world: World, spec: JobSpec) -> Run:
+def run_of_second_task(site, spec):
     """Start the job's task a, which writes nothing, and then b; return the run of b."""
-    node = world.me.participant
-    node.start_job(spec.job_id, "")
-    node.start_task(spec.job_id, f"{spec.job_id}-a", "a", "")
-    world.end(spec.job_id, "a", "guest.0")
-    node.start_task(spec.job_id, f"{spec.job_id}-b", "b", "")
-    return world.run(spec.job_id, "b", "guest.0")
+    participant = site.me.participant
+    participant.start_job(spec.job_id, "")
+    participant.start_task(spec.job_id, f"{spec.job_id}-a", "a", "")
+    site.end(spec.job_id, "a", "guest.0")
+    participant.start_task(spec.job_id, f"{spec.job_id}-b", "b", "")
+    return site.run(spec.job_id, "b", "guest.0")
 
 
-def with_more_than_described() -> Dag:
-    """Return a flow with a report and a model too many."""
-    a, b = a_dag("a -> b").nodes
-    outputs = (*a.outputs, DagOutput("report", "curve"), DagOutput("model", "weights"))
+def flow_with_undescribed_outputs():
+    """Return a flow whose task a also writes a report and a model, which b reads."""
+    first, second = a_dag("a -> b").nodes
+    undescribed = (DagOutput("report", "curve"), DagOutput("model", "weights"))
+    model = DagInput("model", "a", "weights")
     return Dag(
         (
-            replace(a, outputs=outputs),
-            replace(b, inputs=(*b.inputs, DagInput("model", "a", "weights"))),
+            replace(first, outputs=(*first.outputs, *undescribed)),
+            replace(second, inputs=(*second.inputs, model)),
         )
     )
 
 
-def test_what_no_description_has_a_counterpart_for_is_refused_all_at_once(world: World):
-    found = refused(world, a_job(with_more_than_described(), **OWN))
-    assert set(found) == {
+# ------------------------------------------------------------ inheritance of finished tasks
+
+
+@pytest.mark.parametrize(
+    ("old_changes", "new_changes", "difference"),
+    [
+        (
+            {"inputs": {}},
+            {"inputs": {"in": Address("space", "mine")}},
+            "the inputs of guest.0 differ",
+        ),
+        ({}, {}, "guest.0 has no output out"),
+    ],
+    ids=["inputs", "outputs"],
+)
+def test_the_obstacle_to_inheriting_a_task_is_named(node, old_changes, new_changes, difference):
+    [task] = a_job().dag.nodes
+    [new] = node.planner.first_runs(a_job(), task)
+    old = replace(new, output_keys={}, outputs={}, **old_changes)
+    new = replace(new, inputs=old.inputs)
+
+    assert node.inheritance.difference(old, replace(new, **new_changes), task, {}) == difference
+
+
+def test_an_image_that_the_engine_lacks_is_an_obstacle_to_inheriting_a_task(node):
+    [task] = a_job().dag.nodes
+    [new] = node.planner.first_runs(a_job(), task)
+    old = replace(new, output_keys={}, outputs={})
+    without_image = replace(new, image="nowhere:1")
+
+    difference = node.inheritance.difference(old, without_image, replace(task, outputs=()), {})
+
+    assert difference.startswith("image nowhere:1 cannot be looked at (")
+
+
+# ------------------------------------------------------------ what descriptions lack
+
+
+def test_everything_without_a_counterpart_in_a_description_is_refused(node):
+    problems = refusals(node, a_job(flow_with_undescribed_outputs(), **READS_DATASET))
+
+    assert set(problems) == {
         "dag.components[0].output[1]",
         "dag.components[0].output[2]",
         "dag.components[1].input[1]",
     }
-    for words in (
-        "inputs that Thing describes, out (dataset)",
-        "take it out of the flow",
-        "model a.weights",
-    ):
-        assert words in found["dag.components[1].input[1]"]
+    text = problems["dag.components[1].input[1]"]
+    assert "inputs that Thing describes, out (dataset)" in text
+    assert "take it out of the flow" in text
+    assert "model a.weights" in text
 
 
-def test_a_flow_is_compared_only_where_its_component_runs(world: World):
-    dag = with_more_than_described()
-    judge = replace(a_dag("c").nodes[0], component=replace(dag.nodes[0].component, name="Judge"))
-    assert warnings(world, a_job(Dag((*dag.nodes, judge)), "arbiter")) == []
+def test_a_flow_is_compared_only_where_its_component_runs(node):
+    dag = flow_with_undescribed_outputs()
+    judge = replace(dag.nodes[0].component, name="Judge")
+    [judging_task] = a_dag("c").nodes
+    judging_task = replace(judging_task, component=judge)
+
+    assert create(node, a_job(Dag((*dag.nodes, judging_task)), "arbiter")) == []
 
 
-def test_a_forgotten_dataset_is_warned_of_and_refused_in_a_strict_job(world: World):
+def test_a_forgotten_dataset_is_a_warning_and_in_a_strict_job_a_refusal(node):
     path = "config.task_params.guest.0.a.dataset_id"
-    (warning,) = warnings(world, a_job())
+
+    [warning] = create(node, a_job())
     assert warning.startswith(f"{path}: is missing: Thing reads out")
-    assert set(refused(world, a_job(strict=True))) == {path}
-    assert warnings(world, a_job(strict=True, **OWN)) == []
+    assert set(refusals(node, a_job(strict=True))) == {path}
+    assert create(node, a_job(strict=True, **READS_DATASET)) == []
 
 
-def test_a_flow_dataset_on_a_task_warns_and_a_strict_job_refuses_it(
-    world: World,
-):
-    both = {"a": {"dataset_id": "space#mine"}, "b": {"dataset_id": "space#mine"}}
+def test_an_ignored_dataset_is_a_warning_and_in_a_strict_job_a_refusal(node):
+    dataset = {"dataset_id": "space#mine"}
+    both_tasks = {"a": dataset, "b": dataset}
+
+    [warning] = create(node, a_job("a -> b", guest={"0|1": both_tasks}))
     path = "config.task_params.guest.0|1.b.dataset_id"
-    (warning,) = warnings(world, a_job("a -> b", guest={"0|1": both}))
     assert warning.startswith(f"{path}: is ignored, as the task reads a")
-    assert set(refused(world, a_job("a -> b", strict=True, guest={"0": both}))) == {
-        path.replace("|1", "")
-    }
+
+    strict_job = a_job("a -> b", strict=True, guest={"0": both_tasks})
+    assert set(refusals(node, strict_job)) == {"config.task_params.guest.0.b.dataset_id"}
 
 
-def test_a_dataset_of_a_component_without_inputs_is_warned_of(world: World):
-    body = registration() | {"version": "3.0.0"}
-    for described in body["components_description"].values():
-        described |= {"version": "3.0.0", "inputData": []}
-    world.me.registry.register(provider_from_request(body))
-    (node,) = a_dag("a").nodes
-    dag = Dag((replace(node, component=replace(node.component, version="3.0.0")),))
-    (warning,) = warnings(world, a_job(dag, guest={"0": {"a": {"dataset_id": "nosharp"}}}))
+def test_a_dataset_for_a_component_without_inputs_is_a_warning(node):
+    register_version(node, "3.0.0", input_data=[])
+    [task] = a_dag("a").nodes
+    dag = Dag((with_version(task, "3.0.0"),))
+
+    [warning] = create(node, a_job(dag, guest={"0": {"a": {"dataset_id": "nosharp"}}}))
+
     assert "guest.0.a.dataset_id: is ignored, as Thing describes no input" in warning
 
 
-def test_one_output_feeds_as_many_inputs_as_the_flow_says(world: World):
-    body = registration()
-    table = body["components_description"]["Thing"]["inputData"][0]
-    for described in body["components_description"].values():
-        described |= {"version": "2.0.0", "inputData": [table, {**table, "name": "validate"}]}
-    world.me.registry.register(provider_from_request(body | {"version": "2.0.0"}))
-    a, b = a_dag("a -> b").nodes
-    ref = replace(b.component, version="2.0.0")
-    spec = a_job(Dag((a, replace(b, component=ref, inputs=b.inputs * 2))), **OWN)
-    assert warnings(world, spec) == []
-    run = begun(world, spec)
+# ------------------------------------------------------------ outputs as inputs
+
+
+def test_one_output_feeds_as_many_inputs_as_the_flow_says(site):
+    node = site.me
+    table = registration()["components_description"]["Thing"]["inputData"][0]
+    register_version(node, "2.0.0", input_data=[table, {**table, "name": "validate"}])
+    first, second = a_dag("a -> b").nodes
+    second = with_version(second, "2.0.0")
+
+    twice = replace(second, inputs=second.inputs * 2)
+    spec = a_job(Dag((first, twice)), **READS_DATASET)
+    assert create(node, spec) == []
+    run = run_of_second_task(site, spec)
     assert run.inputs["validate"] == run.inputs["out"]
-    third = replace(b, component=ref, inputs=b.inputs * 3)
-    assert set(refused(world, a_job(Dag((a, third)), **OWN))) == {"dag.components[1].input[2]"}
+
+    three_times = replace(second, inputs=second.inputs * 3)
+    spec = a_job(Dag((first, three_times)), **READS_DATASET)
+    assert set(refusals(node, spec)) == {"dag.components[1].input[2]"}
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_only_a_strict_job_needs_every_output_of_the_task_before(world: World, strict: bool):
-    spec = a_job("a -> b", strict=strict, **OWN)
-    world.me.participant.create_job(spec, "")
-    if strict:
-        with pytest.raises(Invalid, match="has no output out of task a") as caught:
-            begun(world, spec)
-        assert caught.value.reason == "INPUT_MISSING"
-        return
-    run = begun(world, spec)
+def test_a_strict_job_needs_every_output_of_the_task_before(site):
+    spec = a_job("a -> b", strict=True, **READS_DATASET)
+    create(site.me, spec)
+
+    with pytest.raises(Invalid, match="has no output out of task a") as refusal:
+        run_of_second_task(site, spec)
+    assert refusal.value.reason == "INPUT_MISSING"
+
+
+def test_a_missing_output_of_the_task_before_is_a_warning(site):
+    spec = a_job("a -> b", **READS_DATASET)
+    create(site.me, spec)
+
+    run = run_of_second_task(site, spec)
+
     assert run.inputs == {"out": Address(f"{spec.job_id}-guest-0", f"{spec.job_id}-a-out")}
-    (note,) = [one for one in world.me.store.timeline(spec.job_id) if one.event == "input missing"]
-    assert (
-        note.detail["task"] == "b"
-        and "guest.0 has no output out of task a" in note.detail["message"]
-    )
+    timeline = site.me.store.timeline(spec.job_id)
+    [note] = [entry for entry in timeline if entry.event == "input missing"]
+    assert note.detail["task"] == "b"
+    assert "guest.0 has no output out of task a" in note.detail["message"]
     assert run.warnings == (note.detail["message"],)
+
+
+def register_version(node, version, input_data):
+    """Register a version of the provider whose components have these inputs."""
+    request = registration() | {"version": version}
+    for description in request["components_description"].values():
+        description["version"] = version
+        description["inputData"] = input_data
+    node.registry.register(provider_from_request(request))
+
+
+def with_version(task, version):
+    return replace(task, component=replace(task.component, version=version))

@@ -1,123 +1,141 @@
-"""Many peers are asked at the same time, and one that hangs delays nobody else."""
+"""Many peers are called in parallel, and one that hangs delays no other."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from adapter.bfia import peer as calls
-from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome
 from gateway.jobs import coordinator
-from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, scripted, silence
+from tests.adapter.bfia.scripted import says, scripted, silence
 from tests.adapter.bfia.site import by_path
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, running
+from tests.inprocess import ME
 
-PEERS = [f"JG01000000000001{i:02d}" for i in range(10)]
+PEERS = [f"JG01000000000001{number:02d}" for number in range(10)]
+HUNG = PEERS[-1]
+ANSWERING = PEERS[:-1]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@contextmanager
-def node_and_peers(home: Path, deadline: float = 4) -> Iterator[tuple[Gateway, list[ScriptedPeer]]]:
+@pytest.fixture
+def peers():
+    """Scripted peers by their ids, with their addresses."""
     with ExitStack() as stack:
-        found = [stack.enter_context(scripted()) for _ in PEERS]
-        node = stack.enter_context(running(home))
-        routes = {
-            name: {"url": url, "deadline": deadline}
-            for name, (_, url) in zip(PEERS, found, strict=True)
-        }
-        (home / "routes.yml").write_text(yaml.safe_dump(routes))
-        node.routes.reload()
-        yield node, [peer for peer, _ in found]
+        peers = {}
+        for node_id in PEERS:
+            script, url = stack.enter_context(scripted())
+            peers[node_id] = SimpleNamespace(script=script, url=url)
+        yield peers
 
 
-def together(count: int, **fields: object) -> Answer:
-    """Answer once so many peers are asked: never, if they are asked one after the other."""
-    barrier, met = threading.Barrier(count), threading.Event()
+def a_node(world, peers, deadline):
+    """Start a node with a route to each peer; ``deadline``: seconds for its responses."""
+    routes = {}
+    for node_id, peer in peers.items():
+        routes[node_id] = {"url": peer.url, "deadline": deadline}
+    return world.node(routes=routes)
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not met.is_set():
+
+def together(count, **fields):
+    """Answer once so many peers are called: never, if they are called one after the other."""
+    barrier = threading.Barrier(count)
+    have_met = threading.Event()
+
+    def answer(handler):
+        if not have_met.is_set():
             barrier.wait(30)
-            met.set()
+            have_met.set()
         says(**fields)(handler)
 
     return answer
 
 
-def asked(peer: ScriptedPeer, words: str) -> bool:
-    return any(words in a.target for a in peer.asked)
+def wait_for_calls(peers, path):
+    """Wait until each peer has been called at a path."""
+
+    def are_called():
+        return all(is_called(peer, path) for peer in peers.values())
+
+    wait_for(are_called, 30, 0.01)
 
 
-def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(tmp_path: Path):
-    with node_and_peers(tmp_path) as (node, peers):
-        create, start, task, stop = together(10), together(10), together(10), together(9)
-        poll = says(data={"status": "RUNNING"})
-        for peer in peers:
-            peer.will(
-                by_path(
-                    job_create=create,
-                    job_start=start,
-                    task_start=task,
-                    task_poll=poll,
-                    job_stop=stop,
-                )
-            )
-        peers[-1].will(
-            by_path(
-                job_create=create,
-                job_start=start,
-                task_start=task,
-                task_poll=poll,
-                job_stop=silence,
-            )
-        )
-        spec = a_spec("a", {"host": PEERS}, job_id="job-ten", scheduler=ME)
-        node.coordinator.submit_job(spec, PEERS[0])
-        wait_for(lambda: all(asked(peer, "task/start") for peer in peers), 30, 0.01)
-        node.coordinator.stop("job-ten")
-        wait_for(lambda: all(asked(peer, "job/stop") for peer in peers), 30, 0.01)
-
-        def stopped() -> bool:
-            parts = node.store.jobs.get("job-ten").nodes
-            return all(parts[name].stop.completed for name in PEERS[:-1])
-
-        wait_for(stopped, 30, 0.01)  # and not one after the other: each waits for all nine
-        assert not node.store.jobs.get("job-ten").nodes[PEERS[-1]].stop.completed
-        wait_for(lambda: node.store.jobs.get("job-ten").status is JobStatus.FINISHED, 60, 0.05)
-        assert node.store.jobs.get("job-ten").outcome is Outcome.STOPPED
+def is_called(peer, path):
+    return any(path in request.target for request in peer.script.asked)
 
 
-def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(world, peers):
+    answers = {
+        "job_create": together(10),
+        "job_start": together(10),
+        "task_start": together(10),
+        "task_poll": says(data={"status": "RUNNING"}),
+        "job_stop": together(9),
+    }
+    for peer in peers.values():
+        peer.script.will(by_path(**answers))
+    peers[HUNG].script.will(by_path(**(answers | {"job_stop": silence})))
+    node = a_node(world, peers, deadline=4)
+    spec = a_spec("a", {"host": PEERS}, job_id="job-ten", scheduler=ME)
+
+    node.coordinator.submit_job(spec, PEERS[0])
+    wait_for_calls(peers, "task/start")
+    node.coordinator.stop("job-ten")
+    wait_for_calls(peers, "job/stop")
+
+    def stops():
+        """Return the calls that stop the job, by node."""
+        nodes = node.store.jobs.get("job-ten").nodes
+        return {node_id: job.stop for node_id, job in nodes.items()}
+
+    def answering_have_stopped():
+        return all(stops()[node_id].completed for node_id in ANSWERING)
+
+    def is_finished():
+        return node.store.jobs.get("job-ten").status is JobStatus.FINISHED
+
+    wait_for(answering_have_stopped, 30, 0.01)
+    assert not stops()[HUNG].completed
+    wait_for(is_finished, 60, 0.05)
+    assert node.store.jobs.get("job-ten").outcome is Outcome.STOPPED
+
+
+def test_a_list_of_jobs_asks_all_nodes_in_parallel_and_awaits_no_silent_one(
+    world, peers, monkeypatch
 ):
     monkeypatch.setattr(calls, "LONGEST_CALL", 600.0)
     monkeypatch.setattr(coordinator, "LIST_WITHIN", 2.0)
-    gave_up = threading.Event()
+    silence_is_over = threading.Event()
 
-    def holds(handler: BaseHTTPRequestHandler) -> None:
-        handler.server.peer.over.wait(40)  # type: ignore[attr-defined]
-        gave_up.set()
+    def stay_silent(handler):
+        handler.server.peer.over.wait(40)
+        silence_is_over.set()
         handler.close_connection = True
 
-    with node_and_peers(tmp_path, deadline=600) as (node, peers):
-        state = together(9, data={"job_status": "RUNNING", "status": {}})
-        for peer in peers[:-1]:
-            peer.will(state)
-        peers[-1].will(holds)
-        for i, name in enumerate(PEERS):
-            node.store.add_submission(f"job-{i}", "flow", name, NOW)
-        for i in range(30):
-            node.store.add_submission(f"job-silent-{i}", "flow", PEERS[-1], NOW)
-        wanted = {f"job-{i}": JobStatus.RUNNING for i in range(9)} | {"job-9": JobStatus.PENDING}
-        wanted |= {f"job-silent-{i}": JobStatus.PENDING for i in range(30)}
-        found = node.coordinator.jobs("flow")
-        assert not gave_up.is_set(), "it waited until the silent node hung up"
-        # a machine that stands still for the seconds of one question hears nobody in them
-        wait_for(lambda: found == wanted or node.coordinator.jobs("flow") == wanted)
+    running = together(9, data={"job_status": "RUNNING", "status": {}})
+    for node_id in ANSWERING:
+        peers[node_id].script.will(running)
+    peers[HUNG].script.will(stay_silent)
+    node = a_node(world, peers, deadline=600)
+    expected = {}
+    for number, node_id in enumerate(PEERS):
+        node.store.add_submission(f"job-{number}", "flow", node_id, NOW)
+        expected[f"job-{number}"] = JobStatus.RUNNING
+    expected["job-9"] = JobStatus.PENDING
+    for number in range(30):
+        node.store.add_submission(f"job-silent-{number}", "flow", HUNG, NOW)
+        expected[f"job-silent-{number}"] = JobStatus.PENDING
+
+    statuses = node.coordinator.jobs("flow")
+
+    assert not silence_is_over.is_set(), "the list waited for the silent node"
+
+    def are_listed():
+        # On a machine that stands still during the first list, no response arrives in time.
+        return statuses == expected or node.coordinator.jobs("flow") == expected
+
+    wait_for(are_listed)

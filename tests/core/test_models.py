@@ -1,17 +1,13 @@
-"""Who may predict with a model and who may not, each for a reason of its own; archives of models that race."""
+"""Predictions with a model: each reason for a refusal; the life of a model; imported archives."""
 
 import asyncio
 import zipfile
-from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from gateway.admin.models import save_body
-from gateway.bootstrap.node import Gateway
 from gateway.data import model_archive
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
@@ -19,226 +15,339 @@ from gateway.data.models import Models
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob
-from gateway.domain.spec import JobSpec, Party
+from gateway.domain.spec import Party
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Invalid, TooLarge
 from gateway.store.database import open_database
 from gateway.store.models import SqlModels
 from gateway.store.store import Store
 from provider_registry.model import Component, DataSpec
-from tests.builders import T0, a_spec, at
+from tests.builders import T0, a_spec, at, returning
 from tests.cli.test_models import FLOW, PLACE, left
-from tests.inprocess import ME, PEER, STRANGER, ask, running
+from tests.inprocess import ME, PEER, STRANGER
 
-MODEL, VERSION = "credit model", "job-1"
+MODEL = "credit model"
+VERSION = "job-1"
+TRAINING_PARTIES = {"guest": (ME,), "host": (PEER,)}
+MAX_CONTENT = 100  # bytes of an archive's content
 
 
 @pytest.fixture
-def node(tmp_path: Path):
-    with running(tmp_path) as gateway:
-        left(gateway)
-        yield gateway
+def node(world):
+    """A node with the model of a training."""
+    return world.node(prepare=left)
 
 
-def predicts(
-    roles: Any = None,
-    dag: Any = FLOW,
-    **common: Any,
-) -> JobSpec:
-    asked = {
+def a_prediction(roles=TRAINING_PARTIES, dag=FLOW, **settings):
+    """Build a job that predicts with the model; ``settings`` are further ones for all parties."""
+    common = {
         "job_type": "predict",
         "model_id": MODEL,
         "model_version": VERSION,
-        **common,
     }
-    spec = a_spec(dag, roles or {"guest": (ME,), "host": (PEER,)}, job_id="job-9")
-    return replace(spec, job_params={"common": asked})
+    return a_spec(
+        dag,
+        roles,
+        job_id="job-9",
+        job_params={"common": common | settings},
+    )
 
 
-def reason(gateway: Gateway, spec: JobSpec) -> str:
-    refused = gateway.models.refusal(spec)
-    return refused.reason if refused else ""
+def refusal_reason(node, spec):
+    """Return the reason for which the node refuses a job's use of a model; None for no refusal."""
+    refusal = node.models.refusal(spec)
+    return refusal.reason if refusal else None
 
 
-def test_each_reason_against_a_prediction_in_turn_until_it_is_allowed(node: Gateway):
-    assert reason(node, predicts(model_version="v0")) == "MODEL_UNKNOWN"
-    assert (
-        reason(node, predicts({"host": (ME,), "guest": (PEER,)})) == "MODEL_UNKNOWN"
-    )  # the other party's part
-    stranger = predicts({"guest": (ME,), "host": (STRANGER,)})
-    assert reason(node, stranger) == "MODEL_NOT_AUTHORISED"
-    assert reason(node, predicts()) == "MODEL_NOT_DEPLOYED"
+# ------------------------------------------------------------ predictions
+
+WITH_STRANGER = {"guest": (ME,), "host": (STRANGER,)}
+
+
+def test_a_prediction_with_an_unknown_model_is_refused(node):
+    swapped_roles = {"host": (ME,), "guest": (PEER,)}  # this node has the guest's part
+
+    assert refusal_reason(node, a_prediction(model_version="v0")) == "MODEL_UNKNOWN"
+    assert refusal_reason(node, a_prediction(swapped_roles)) == "MODEL_UNKNOWN"
+
+
+def test_a_prediction_is_allowed_once_the_model_is_deployed(node):
+    assert refusal_reason(node, a_prediction()) == "MODEL_NOT_DEPLOYED"
+
     node.models.deploy(MODEL, VERSION)
-    assert reason(node, predicts()) == "" and reason(node, stranger) == "MODEL_NOT_AUTHORISED"
+
+    assert refusal_reason(node, a_prediction()) is None
+
+
+def test_a_node_outside_the_training_needs_a_grant(node):
+    prediction = a_prediction(WITH_STRANGER)
+    assert refusal_reason(node, prediction) == "MODEL_NOT_AUTHORISED"
+
+    node.models.deploy(MODEL, VERSION)
+    assert refusal_reason(node, prediction) == "MODEL_NOT_AUTHORISED"
     node.models.deploy(MODEL, VERSION, [STRANGER])
-    assert reason(node, stranger) == ""
-    node.models.deploy(MODEL, VERSION)  # says nothing of nodes: as it was
-    assert reason(node, stranger) == ""
+    assert refusal_reason(node, prediction) is None
+    node.models.deploy(MODEL, VERSION)  # names no nodes, so the grants stay
+    assert refusal_reason(node, prediction) is None
     node.models.deploy(MODEL, VERSION, [])
-    assert reason(node, stranger) == "MODEL_NOT_AUTHORISED"
-    assert reason(node, predicts(dag="other")) == ""  # by its component
-    other = replace(
-        FLOW.nodes[0], name="other", component=replace(FLOW.nodes[0].component, name="Else")
-    )
-    assert reason(node, predicts(dag=replace(FLOW, nodes=(other,)))) == "MODEL_NOT_USED"
+    assert refusal_reason(node, prediction) == "MODEL_NOT_AUTHORISED"
+
+
+def test_a_prediction_has_to_use_the_models_component(node):
+    node.models.deploy(MODEL, VERSION)
+    [trees] = FLOW.nodes
+    renamed_task = a_prediction(dag="other")
+    other_component = replace(trees.component, name="Else")
+    other_task = replace(trees, name="other", component=other_component)
+
+    assert refusal_reason(node, renamed_task) is None
+    prediction = a_prediction(dag=replace(FLOW, nodes=(other_task,)))
+    assert refusal_reason(node, prediction) == "MODEL_NOT_USED"
+
+
+def test_a_prediction_with_a_damaged_model_is_refused(node):
+    node.models.deploy(MODEL, VERSION)
+
     (node.storage.path(PLACE) / "data_0").unlink()
-    assert reason(node, predicts()) == "MODEL_DAMAGED"
+
+    assert refusal_reason(node, a_prediction()) == "MODEL_DAMAGED"
 
 
-def test_a_version_is_made_once(node: Gateway):
-    params = {"common": {"model_id": MODEL, "model_version": VERSION}}
-    again = replace(predicts(), job_id="job-2", job_params=params)
-    assert reason(node, again) == "MODEL_VERSION_TAKEN"
-    assert (
-        reason(node, replace(again, job_id="job-1")) == ""
-    )  # the one that made it, asked once more
-    with pytest.raises(Invalid) as refused:
-        node.participant.create_job(again, "")
-    assert refused.value.reason == "MODEL_VERSION_TAKEN"
+def test_each_reason_against_a_prediction_in_turn_until_it_is_allowed(node):
+    stranger = a_prediction(WITH_STRANGER)
+    assert refusal_reason(node, stranger) == "MODEL_NOT_AUTHORISED"
+    assert refusal_reason(node, a_prediction()) == "MODEL_NOT_DEPLOYED"
+
+    node.models.deploy(MODEL, VERSION)
+
+    assert refusal_reason(node, a_prediction()) is None
 
 
-def test_the_models_address_goes_to_the_model_input_or_its_namesake(node: Gateway):
-    spec = predicts()
-    trees = FLOW.nodes[0]
+def test_a_version_is_trained_once(node):
+    settings = {"model_id": MODEL, "model_version": VERSION}
+    second_training = replace(a_prediction(), job_id="job-2", job_params={"common": settings})
+    repeated_training = replace(second_training, job_id="job-1")
 
-    def inputs(*specs: DataSpec) -> dict[str, Any]:
-        component = Component("Thing", "", "v", "1", "", ("guest",), (), (), specs, (), (), {})
-        return node.models.inputs(spec, spec.parties[0], trees, component)
-
-    assert inputs(DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")) == {
-        "weights": PLACE
-    }
-    assert inputs(DataSpec("a", "", "model"), DataSpec("model", "", "model")) == {"model": PLACE}
-    assert inputs(DataSpec("rows", "", "dataset")) == {"model": PLACE}
-    assert node.models.inputs(replace(spec, job_params={}), spec.parties[0], trees, None) == {}  # type: ignore[arg-type]
+    assert refusal_reason(node, second_training) == "MODEL_VERSION_TAKEN"
+    assert refusal_reason(node, repeated_training) is None
+    with pytest.raises(Invalid) as refusal:
+        node.participant.create_job(second_training, "")
+    assert refusal.value.reason == "MODEL_VERSION_TAKEN"
 
 
-def test_a_model_that_a_job_uses_is_not_deleted(node: Gateway):
-    spec = predicts()
-    local = LocalJob(spec, ME, JobStatus.READY, T0, "digest")
-    node.store.local_jobs.add(local, spec.flow_id)
-    with pytest.raises(Conflict) as refused:
-        node.models.delete(MODEL, VERSION)
-    assert (refused.value.reason, "job-9" in refused.value.message) == ("MODEL_IN_USE", True)
-    node.store.local_jobs.update(
-        "job-9", lambda job: replace(job, status=JobStatus.FINISHED, closed=True)
+@pytest.mark.parametrize(
+    ("inputs", "model_input"),
+    [
+        ([DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")], "weights"),
+        ([DataSpec("a", "", "model"), DataSpec("model", "", "model")], "model"),
+        ([DataSpec("rows", "", "dataset")], "model"),
+    ],
+    ids=["the only one", "namesake", "none described"],
+)
+def test_the_models_address_goes_to_the_model_input_or_its_namesake(node, inputs, model_input):
+    spec = a_prediction()
+    component = Component(
+        name="Thing",
+        title="",
+        provider="v",
+        version="1",
+        description="",
+        roles=("guest",),
+        storage_engines=(),
+        parameters=(),
+        inputs=tuple(inputs),
+        outputs=(),
+        results=(),
+        document={},
     )
+
+    addresses = node.models.inputs(spec, spec.parties[0], FLOW.nodes[0], component)
+
+    assert addresses == {model_input: PLACE}
+
+
+def test_a_job_without_a_model_has_no_model_input(node):
+    spec = replace(a_prediction(), job_params={})
+
+    assert node.models.inputs(spec, spec.parties[0], FLOW.nodes[0], None) == {}
+
+
+# ------------------------------------------------------------ deployment and deletion
+
+
+def test_a_model_that_a_job_uses_is_not_deleted(node):
+    spec = a_prediction()
+    node.store.local_jobs.add(LocalJob(spec, ME, JobStatus.READY, T0, "digest"), spec.flow_id)
+
+    with pytest.raises(Conflict) as refusal:
+        node.models.delete(MODEL, VERSION)
+    assert refusal.value.reason == "MODEL_IN_USE"
+    assert "job-9" in refusal.value.message
+
+    change_job(node, "job-9", status=JobStatus.FINISHED, closed=True)
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
 
 
-def test_what_is_not_so_any_more_or_cannot_be_is_refused(
-    node: Gateway, monkeypatch: pytest.MonkeyPatch
-):
-    with pytest.raises(Invalid) as wrong:
+def test_a_model_is_deployed_for_ids_of_nodes_only(node):
+    with pytest.raises(Invalid) as refusal:
         node.models.deploy(MODEL, VERSION, [PEER, "a/b"])
-    assert [p.path for p in wrong.value.problems] == ["nodes[1]"]
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(Conflict, match="was deployed meanwhile") as refused,
-    ):
-        patch.setattr(SqlModels, "delete", lambda *_: False)
+    assert [problem.path for problem in refusal.value.problems] == ["nodes[1]"]
+
+
+def test_a_model_that_was_deployed_during_its_deletion_stays(node, monkeypatch):
+    monkeypatch.setattr(SqlModels, "delete", returning(False))
+
+    with pytest.raises(Conflict, match="was deployed meanwhile") as refusal:
         node.models.delete(MODEL, VERSION)
-    assert refused.value.reason == "MODEL_DEPLOYED" and node.storage.exists(PLACE)
+    assert refusal.value.reason == "MODEL_DEPLOYED"
+    assert node.storage.exists(PLACE)
+
+
+def test_a_missing_file_of_a_model_is_a_damage(node):
+    assert node.models.damages(MODEL, VERSION) == []
+
     node.storage.delete(PLACE)
-    (damage,) = node.models.damages(MODEL, VERSION)
+
+    [damage] = node.models.damages(MODEL, VERSION)
     assert damage.startswith(f"{PLACE.dataset_id}: ")
 
 
-def test_a_training_is_deleted_only_after_its_model(node: Gateway):
-    node.store.local_jobs.update("job-1", lambda job: replace(job, closed=True))
-    refused = ask(node, "operator", "DELETE", "/api/v1/jobs/job-1?here=true")
-    assert refused.status_code == 409 and f"version {VERSION} of model {MODEL}" in refused.text, (
-        refused.text
-    )
+def test_a_training_is_deleted_only_after_its_model(node):
+    change_job(node, "job-1", closed=True)
+
+    response = node.request("DELETE", "/api/v1/jobs/job-1?here=true")
+    assert response.status_code == 409
+    assert f"version {VERSION} of model {MODEL}" in response.text
     assert node.models.damages(MODEL, VERSION) == []
+
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
 
 
-def test_an_archive_larger_than_the_admin_allows_is_cut_off(tmp_path: Path):
-    class Body:
-        async def stream(self) -> AsyncIterator[bytes]:
-            yield bytes(3)
-            yield bytes(3)
+def change_job(node, job_id, **changes):
+    def change(local):
+        return replace(local, **changes)
 
-    with pytest.raises(TooLarge, match=r"larger than 5 bytes, the setting data\.max_upload_bytes"):
-        asyncio.run(save_body(cast(Any, Body()), tmp_path / "archive", 5))
+    node.store.local_jobs.update(job_id, change)
 
 
-LARGEST = 100
-"""bytes of an archive's content here"""
+# ------------------------------------------------------------ archives
 
 
-class LateSight(SqlModels):
-    """Sees a version only at the second look: another archive of it came in right after the first."""
+class LateModels(SqlModels):
+    """Sees a version only at the second look: another archive with it arrives after the first."""
 
-    looked = False
+    looks = 0
 
-    def find(self, model_id: str, version: str) -> list[Any]:
-        found = super().find(model_id, version) if self.looked else []
-        self.looked = True
-        return found
+    def find(self, model_id, version):
+        self.looks += 1
+        if self.looks == 1:
+            return []
+        return super().find(model_id, version)
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Store]:
+def import_archive(tmp_path):
+    """A function that imports an archive into models of a class, and checks that none is damaged."""
     with closing(Store(open_database(f"sqlite:///{tmp_path / 'test.db'}"))) as store:
-        yield store
+
+        def import_archive(archive, models_class=SqlModels):
+            storage = Storages(FileStorage(tmp_path / "storage"))
+            models = Models("n1", models_class(store), storage, list, lambda: at(0))
+            imported = models.import_archive(archive, MAX_CONTENT)
+            assert models.damages("credit", "v1") == []
+            return imported
+
+        yield import_archive
 
 
-def models(
-    store: Store,
-    home: Path,
-    kept: type[SqlModels] = SqlModels,
-) -> Models:
-    return Models("n1", kept(store), Storages(FileStorage(home / "storage")), list, lambda: at(0))
-
-
-def an_archive(home: Path, text: str) -> Path:
-    elsewhere, place = Storages(FileStorage(home / "elsewhere")), Address("job-1", text)
-    elsewhere.path(place).mkdir(parents=True)
-    (elsewhere.path(place) / "data_0").write_text(text)
+def an_archive(home, text):
+    """Write an archive of version v1 of the model credit with this text as its only file."""
+    storage = Storages(FileStorage(home / "source"))
+    address = Address("job-1", text)
+    storage.path(address).mkdir(parents=True)
+    (storage.path(address) / "data_0").write_text(text)
     part = ModelPart(
         "t",
         ComponentRef("vendor", "1.0.0", "Thing"),
         "model0",
         "model",
-        place,
-        elsewhere.sums(place),
+        address,
+        storage.sums(address),
         {},
     )
-    me, other = Party("guest", 0, "n1"), Party("host", 0, "n2")
-    model = PartyModel("credit", "v1", me, (me, other), "job-1", "flow", T0, (part,))
+    guest = Party("guest", 0, "n1")
+    host = Party("host", 0, "n2")
+    model = PartyModel(
+        "credit",
+        "v1",
+        guest,
+        (guest, host),
+        "job-1",
+        "flow",
+        T0,
+        (part,),
+    )
     file = home / f"{text}.zip"
-    file.write_bytes(b"".join(model_archive.write(elsewhere, [model])))
+    file.write_bytes(b"".join(model_archive.write(storage, [model])))
     return file
 
 
-def unpacked(home: Path) -> list[str]:
+def unpacked_texts(home):
     return sorted(file.read_text() for file in (home / "storage").rglob("data_0"))
 
 
-def test_of_two_archives_of_a_version_at_the_same_time_one_is_taken_in(here: Store, tmp_path: Path):
-    archive = an_archive(tmp_path, "one")
-    first = models(here, tmp_path).import_archive(archive, LARGEST)
-    assert models(here, tmp_path).import_archive(archive, LARGEST) == first, "the same once more"
-    with pytest.raises(Conflict, match=r"guest\.0 of credit lies here with other content") as known:
-        models(here, tmp_path).import_archive(an_archive(tmp_path, "third"), LARGEST)
-    assert known.value.reason == "MODEL_EXISTS"
-    with pytest.raises(Conflict) as caught:
-        models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"), LARGEST)
-    assert caught.value.reason == "MODEL_EXISTS"
-    assert models(here, tmp_path).damages("credit", "v1") == [] and unpacked(tmp_path) == ["one"]
+def test_an_upload_above_the_limit_of_the_settings_is_cut_off(tmp_path):
+    class Request:
+        async def stream(self):
+            yield bytes(3)
+            yield bytes(3)
+
+    message = r"larger than 5 bytes, the setting data\.max_upload_bytes"
+    with pytest.raises(TooLarge, match=message):
+        asyncio.run(save_body(Request(), tmp_path / "archive", 5))
 
 
-def test_an_archive_is_as_large_as_its_content(here: Store, tmp_path: Path):
-    stored, small = an_archive(tmp_path, "x" * (LARGEST + 1)), tmp_path / "small.zip"
-    with zipfile.ZipFile(stored) as old, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as new:
-        for name in old.namelist():
-            new.writestr(name, old.read(name))
-    with pytest.raises(
-        TooLarge, match=r"more than 100 bytes unpacked, the setting data\.max_upload_bytes"
+def test_a_repeated_import_changes_nothing(import_archive, tmp_path):
+    archive = an_archive(tmp_path, "first")
+
+    assert import_archive(archive) == import_archive(archive)
+    assert unpacked_texts(tmp_path) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("models_class", "message"),
+    [
+        (SqlModels, r"guest\.0 of credit lies here with other content"),
+        (LateModels, None),
+    ],
+    ids=["one after the other", "at the same time"],
+)
+def test_of_two_different_archives_of_a_version_one_is_imported(
+    import_archive, tmp_path, models_class, message
+):
+    first_archive = an_archive(tmp_path, "first")
+    import_archive(first_archive)
+
+    with pytest.raises(Conflict, match=message) as refusal:
+        import_archive(an_archive(tmp_path, "second"), models_class)
+
+    assert refusal.value.reason == "MODEL_EXISTS"
+    import_archive(first_archive)
+    assert unpacked_texts(tmp_path) == ["first"]
+
+
+def test_the_size_of_an_archive_is_its_unpacked_content(import_archive, tmp_path):
+    compressed = tmp_path / "small.zip"
+    with (
+        zipfile.ZipFile(an_archive(tmp_path, "x" * (MAX_CONTENT + 1))) as archive,
+        zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as copy,
     ):
-        models(here, tmp_path).import_archive(small, LARGEST)
-    assert unpacked(tmp_path) == []
+        for name in archive.namelist():
+            copy.writestr(name, archive.read(name))
+
+    message = r"more than 100 bytes unpacked, the setting data\.max_upload_bytes"
+    with pytest.raises(TooLarge, match=message):
+        import_archive(compressed)
+    assert unpacked_texts(tmp_path) == []

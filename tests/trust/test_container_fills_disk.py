@@ -11,8 +11,7 @@ from gateway.bootstrap import parts
 from gateway.data import workspace
 from tests.contracts.engine_acts import exits, launched, said
 from tests.contracts.harnesses import DockerHarness, ProcessHarness
-from tests.core.test_engine_failures import ended
-from tests.core.test_shells import submit
+from tests.core.example_jobs import run_to_end
 from tests.e2e.nodes import wait_for
 from tests.inprocess import running
 from tests.services.own_docker import remove_network
@@ -95,9 +94,8 @@ def test_a_container_that_fills_a_disk_ends(node, program, disk_gib, message):
     """Its own layer counts, and so do empty files."""
     node.engine.program = program
 
-    job_id = submit(node, disk=disk_gib).json()["data"]["job_id"]
+    failure = run_to_end(node, disk_gib).ending.failure
 
-    failure = ended(node, job_id).ending.failure
     assert failure.reason == "NO_SPACE"
     assert message in failure.message
     wait_for(lambda: not node.engine.list(), 30, about="the containers are removed")

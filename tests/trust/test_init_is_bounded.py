@@ -14,8 +14,7 @@ from gateway.jobs.engine_capacities import SHARE, EngineCapacities
 from gateway.runtime.context import NodeContext
 from tests.builders import a_run, at
 from tests.contracts.databases import a_store
-from tests.core.test_engine_failures import IMAGE, ended
-from tests.core.test_shells import submit
+from tests.core.example_jobs import IMAGE, run_to_end
 from tests.inprocess import settings as settings_of
 from tests.memory_engine import MemoryEngine, Script
 
@@ -23,8 +22,7 @@ from tests.memory_engine import MemoryEngine, Script
 def limits_of_containers(world, **settings):
     """Run a job that requests nothing; return the limits of its containers."""
     node = world.node(scripts={IMAGE: Script(0)}, settings=settings)
-    job_id = submit(node).json()["data"]["job_id"]
-    ended(node, job_id)
+    run_to_end(node)
     assert node.engine.launches
     return [spec.limits for spec in node.engine.launches]
 
