@@ -115,7 +115,10 @@ def test_a_request_makes_few_round_trips(crossings, name, limit):
 
 @contextmanager
 def statements_of(node, is_counted):
-    """Collect (text, values) of the statements of a node in the threads that ``is_counted`` selects."""
+    """Collect the statements of a node as (text, values).
+
+    ``is_counted`` takes a thread and returns whether its statements count.
+    """
     url = node.settings.database.url
     statements = []
 

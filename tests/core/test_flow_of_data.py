@@ -113,7 +113,7 @@ def test_the_obstacle_to_inheriting_a_task_is_named(node, old_changes, new_chang
     assert node.inheritance.difference(old, replace(new, **new_changes), task, {}) == difference
 
 
-def test_an_image_that_the_engine_lacks_is_an_obstacle_to_inheriting_a_task(node):
+def test_an_image_missing_at_the_engine_is_an_obstacle_to_inheritance(node):
     [task] = a_job().dag.nodes
     [new] = node.planner.first_runs(a_job(), task)
     old = replace(new, output_keys={}, outputs={})

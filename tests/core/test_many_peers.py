@@ -104,9 +104,7 @@ def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(world, p
     assert node.store.jobs.get("job-ten").outcome is Outcome.STOPPED
 
 
-def test_a_list_of_jobs_asks_all_nodes_in_parallel_and_awaits_no_silent_one(
-    world, peers, monkeypatch
-):
+def test_a_list_of_jobs_asks_in_parallel_and_awaits_no_silent_node(world, peers, monkeypatch):
     monkeypatch.setattr(calls, "LONGEST_CALL", 600.0)
     monkeypatch.setattr(coordinator, "LIST_WITHIN", 2.0)
     silence_is_over = threading.Event()

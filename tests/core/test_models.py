@@ -113,16 +113,6 @@ def test_a_prediction_with_a_damaged_model_is_refused(node):
     assert refusal_reason(node, a_prediction()) == "MODEL_DAMAGED"
 
 
-def test_each_reason_against_a_prediction_in_turn_until_it_is_allowed(node):
-    stranger = a_prediction(WITH_STRANGER)
-    assert refusal_reason(node, stranger) == "MODEL_NOT_AUTHORISED"
-    assert refusal_reason(node, a_prediction()) == "MODEL_NOT_DEPLOYED"
-
-    node.models.deploy(MODEL, VERSION)
-
-    assert refusal_reason(node, a_prediction()) is None
-
-
 def test_a_version_is_trained_once(node):
     settings = {"model_id": MODEL, "model_version": VERSION}
     second_training = replace(a_prediction(), job_id="job-2", job_params={"common": settings})
@@ -249,7 +239,10 @@ class LateModels(SqlModels):
 
 @pytest.fixture
 def import_archive(tmp_path):
-    """A function that imports an archive into models of a class, and checks that none is damaged."""
+    """A function that imports an archive and checks that no model is damaged.
+
+    Its second argument is the class of the models in the database.
+    """
     with closing(Store(open_database(f"sqlite:///{tmp_path / 'test.db'}"))) as store:
 
         def import_archive(archive, models_class=SqlModels):

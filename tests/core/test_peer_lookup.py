@@ -1,4 +1,4 @@
-"""Unknown peers are never looked up in the database on the event loop, which would delay everyone."""
+"""Unknown peers are looked up outside the event loop, which a query would block."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ NODE = NodeSetup(routes={PEER: UNREACHABLE})
 POLL = "/v1/interconn/schedule/task/poll"
 INVOKE = "/v1/interconn/chan/invoke"
 PUSH = "/v1/interconn/chan/push"
-# The headers of which each names the sender, in every spelling that is read.
+# The headers that name the sender, in every spelling that is read.
 SENDER_HEADERS = (
     "x-source-node-id",
     "x_source_node_id",
@@ -91,7 +91,7 @@ def test_a_request_with_many_headers_looks_up_each_read_sender_once(node, statem
             if str(value).startswith('"x'):  # a node id in the spec of a job
                 lookups[value] += 1
     assert set(lookups) == {f'"{name} 0"' for name in SENDER_HEADERS}
-    # A lookup searches the jobs that the node schedules and those that it takes part in.
+    # One query each for the jobs that the node schedules and the jobs that it takes part in.
     assert set(lookups.values()) == {2}
 
 

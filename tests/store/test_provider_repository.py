@@ -94,7 +94,7 @@ def test_the_history_of_a_deleted_provider_goes_on(providers):
     assert actions == ["updated", "deleted", "updated"]
 
 
-def test_a_revision_is_returned_for_a_time_since_which_a_newer_one_was_written(providers):
+def test_the_revision_replaced_since_a_moment_is_returned(providers):
     first = a_revision(a_provider(), 1, seconds=10)
     second = a_revision(a_provider(metadata={"image": "acme:2"}), 2, seconds=20)
 
