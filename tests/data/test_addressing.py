@@ -1,10 +1,8 @@
-"""Object stores that take virtual-hosted requests only are recognised, and speak for themselves in doctor."""
+"""Object stores that accept virtual-hosted requests only are recognised and named in doctor."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,10 @@ from gateway.diagnostics.machine import storages_of
 from gateway.errors import Invalid, StorageFailed
 from tests.e2e.nodes import ROOT
 
-WORDS = "SecondLevelDomainForbidden: Please use virtual hosted style to access."
-USE = """
+# The message with which the store refuses requests that are not virtual-hosted.
+REFUSAL = "SecondLevelDomainForbidden: Please use virtual hosted style to access."
+# Uses a store below store.test, which this process resolves by its own /etc/hosts.
+SCRIPT = """
 import sys
 from pathlib import Path
 from gateway.data.combined_storage import Storages
@@ -28,28 +28,26 @@ from gateway.domain.run import Address
 from tests.storages import upload
 
 folder, port, addressing = sys.argv[1:]
-remote = Remote("lake", "s3", "store.test", int(port), "lake", "key", "secret", addressing=addressing)
+remote = Remote(
+    "lake", "s3", "store.test", int(port), "lake", "key", "secret", addressing=addressing
+)
 storages = Storages(FileStorage(Path(folder)), [remote])
 tables = Datasets(storages, MemoryDatasets())
 storages.check()
 dataset = upload(tables, "id,x\\n1,2\\n", Address("bank", "customers"), storage="lake")
 assert list(storages.iter_rows(dataset.address)) == [["1", "2"]]
 tables.delete("bank#customers")
-now = storages.remotes["lake"].remote
-assert "addressing=virtual" in now.url() and now.services == (f"lake.store.test:{port}",)
+detected = storages.remotes["lake"].remote
+assert "addressing=virtual" in detected.url()
+assert detected.services == (f"lake.store.test:{port}",)
 """
 
 
 @pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+def port():
+    """The port of a store that accepts virtual-hosted requests only."""
     command = [sys.executable, "-m", "tests.services.virtual_hosted"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    ) as store:
-        assert store.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as store:
         try:
             yield int(store.stdout.readline())
         finally:
@@ -58,48 +56,65 @@ def port() -> Iterator[int]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 @pytest.mark.parametrize("addressing", ["auto", "virtual"])
-def test_a_store_of_the_virtual_hosted_style_is_used(
-    tmp_path: Path,
-    port: int,
-    addressing: str,
-):
+def test_a_store_of_the_virtual_hosted_style_is_used(tmp_path, port, addressing):
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost store.test lake.store.test\n")
-    line = f'mount --bind {hosts} /etc/hosts && exec "$@"'
-    use = [sys.executable, "-c", USE, str(tmp_path / "storage"), str(port), addressing]
-    command = ["unshare", "--mount", "sh", "-c", line, "sh", *use]
-    done = subprocess.run(
-        command,
+    mount = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+    script = [sys.executable, "-c", SCRIPT, str(tmp_path / "storage"), str(port), addressing]
+
+    result = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh", *script],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
     )
-    assert done.returncode == 0, done.stderr
+
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("addressing", ["auto", "path"])
-def test_a_store_that_cannot_be_addressed_is_named(port: int, addressing: str):
+def test_a_store_that_cannot_be_addressed_is_named(port, addressing):
     remote = Remote("lake", "s3", "127.0.0.1", port, "lake", "key", "secret", addressing=addressing)
-    with pytest.raises(StorageFailed) as refused:
+
+    with pytest.raises(StorageFailed) as failure:
         RemoteStorage(remote).check()
-    assert refused.value.reason == "STORAGE_ADDRESSING" and refused.value.own_words == WORDS
-    assert WORDS not in refused.value.message  # partners read it
+
+    assert failure.value.reason == "STORAGE_ADDRESSING"
+    assert failure.value.own_words == REFUSAL
+    assert REFUSAL not in failure.value.message, "partners read it"
 
 
-def test_doctor_shows_code_and_sentence_of_a_store(tmp_path: Path, port: int):
-    lake = {
-        "url": f"s3://127.0.0.1:{port}/lake",
-        "username": "key",
-        "password": "secret",
-    }
-    common = {
-        "node": {"id": "JG1"},
-        "engine": {"kind": "process"},
-        "storage": {"url": f"file://{tmp_path}"},
-    }
-    step = storages_of(load(None, common | {"storages": {"lake": lake | {"addressing": "path"}}}))
-    assert f"the storage says: {WORDS}" in step.cause and "addressing: virtual" in step.remedy
-    for wrong in ({"addressing": "host"}, {"url": "hdfs://h:1/x", "addressing": "path"}):
-        with pytest.raises(Invalid):
-            load(None, common | {"storages": {"lake": lake | wrong}})
+def load_settings(tmp_path, **lake):
+    """Load the settings of a node with a storage elsewhere."""
+    return load(
+        None,
+        {
+            "node": {"id": "JG1"},
+            "engine": {"kind": "process"},
+            "storage": {"url": f"file://{tmp_path}"},
+            "storages": {"lake": {"username": "key", "password": "secret", **lake}},
+        },
+    )
+
+
+def test_doctor_shows_code_and_sentence_of_a_store(tmp_path, port):
+    settings = load_settings(tmp_path, url=f"s3://127.0.0.1:{port}/lake", addressing="path")
+
+    step = storages_of(settings)
+
+    assert f"the storage says: {REFUSAL}" in step.cause
+    assert "addressing: virtual" in step.remedy
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [
+        {"url": "s3://127.0.0.1:9/lake", "addressing": "host"},
+        {"url": "hdfs://h:1/x", "addressing": "path"},
+    ],
+    ids=["unknown style", "not S3"],
+)
+def test_another_addressing_is_refused(tmp_path, lake):
+    with pytest.raises(Invalid):
+        load_settings(tmp_path, **lake)

@@ -1,58 +1,41 @@
-"""Which of a node's storages serves what: uploads, components, and data that is replaced."""
+"""The storages of a node: which one serves a component or a run, and how uploads replace tables."""
 
 import contextlib
 import errno
 import io
-import json
 import os
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import opendal
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from engines.docker import ContainerdEngine, DockerOptions
-from gateway.bootstrap.parts import storages
-from gateway.config.loader import load
 from gateway.data import remote_storage
-from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
-from gateway.data.file_storage import FileStorage
 from gateway.data.remote import Remote
 from gateway.data.remote_parts import RemoteParts
 from gateway.data.s3_reader import ObjectReader
 from gateway.data.upload import Upload
-from gateway.diagnostics.machine import storages_of
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
-from gateway.errors import Conflict, GatewayError, Invalid, NotFound, StorageAway, StorageFailed
-from gateway.language.catalogue import translate
-from gateway.runtime.trials import Result, Step
+from gateway.errors import Conflict, GatewayError, NotFound, StorageAway, StorageFailed
 from gateway.store.database import Database, open_database
 from gateway.store.repositories import SqlDatasets
-from tests import storages as real
 from tests.adapter.bfia.scripted import raw, scripted
-from tests.builders import a_run, raising
+from tests.builders import a_run, raising, returning
 from tests.contracts.test_storage import remote_of
+from tests.data.sites import CLUSTER, LAKE, storages_at
 from tests.forks import ROOT
+from tests.storages import bucket, upload
 
-LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
-CLUSTER = Remote("cluster", "hdfs", "127.0.0.1", 1, "/joint")
+LAKE_IS_AWAY = StorageAway("storage lake cannot be reached")
 
-
-def at(
-    folder: Path,
-    *remotes: Remote,
-    stand_in: bool = True,
-) -> Storages:
-    return Storages(FileStorage(folder), remotes, stand_in=stand_in)
+# ------------------------------------------------------------ the choice of a storage
 
 
 @pytest.mark.parametrize(
@@ -67,228 +50,221 @@ def at(
     ],
 )
 def test_the_first_storage_that_a_component_lists_serves_it(
-    listed: list[str],
-    remotes: list[Remote],
-    stand_in: bool,
-    serving: list[str],
-    tmp_path: Path,
-) -> None:
-    assert at(tmp_path, *remotes, stand_in=stand_in).serving(listed) == serving
+    tmp_path, listed, remotes, stand_in, serving
+):
+    storages = storages_at(tmp_path, *remotes, stand_in=stand_in)
 
-
-def test_what_a_component_cannot_get_here_is_said_at_registration(tmp_path: Path) -> None:
-    assert at(tmp_path).at_registration(["file"]) == at(tmp_path).at_registration([]) == ""
-    assert at(tmp_path, LAKE).at_registration(["s3"]) == ""
-    assert "data in the node's folder alone" in at(tmp_path).at_registration(["s3", "hdfs"])
-    assert "STORAGE_MISMATCH" in at(tmp_path, LAKE, stand_in=False).at_registration(["hdfs"])
+    assert storages.serving(listed) == serving
 
 
 @pytest.mark.parametrize(
-    ("storage", "said", "reason"),
+    ("listed", "remotes", "stand_in", "words"),
+    [
+        (["s3", "hdfs"], [], True, "data in the node's folder alone"),
+        (["hdfs"], [LAKE], False, "STORAGE_MISMATCH"),
+    ],
+    ids=["folder alone", "none"],
+)
+def test_a_component_without_its_storage_is_warned_about_at_registration(
+    tmp_path, listed, remotes, stand_in, words
+):
+    storages = storages_at(tmp_path, *remotes, stand_in=stand_in)
+
+    assert words in storages.at_registration(listed)
+
+
+@pytest.mark.parametrize(
+    ("listed", "remotes"),
+    [(["file"], []), ([], []), (["s3"], [LAKE])],
+    ids=["folder", "any", "S3"],
+)
+def test_a_component_with_its_storage_is_registered_without_warning(tmp_path, listed, remotes):
+    assert storages_at(tmp_path, *remotes).at_registration(listed) == ""
+
+
+@pytest.mark.parametrize(
+    ("storage", "words", "reason"),
     [
         ("cluster", "", "STORAGE_UNREACHABLE"),
         ("cluster", "failed: DSQuotaExceededException: 1 of 1", "STORAGE_FULL"),
         ("lake", "QuotaExceeded at PUT /joint", "STORAGE_FULL"),
         ("lake", "NoSuchBucket", "STORAGE_GONE"),
         ("lost", "", "STORAGE_UNKNOWN"),
-        ("", "QuotaExceeded", None),
     ],
 )
-def test_a_run_that_failed_gets_the_reason_of_its_storage(
-    storage: str,
-    said: str,
-    reason: str | None,
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_failed_gets_the_reason_of_its_storage(tmp_path, storage, words, reason):
     run = a_run(outputs={"data": Address("job", "t", storage)})
-    found = at(tmp_path, LAKE, CLUSTER).trouble(run, said)
-    assert (found.reason if found else None) == reason
+
+    trouble = storages_at(tmp_path, LAKE, CLUSTER).trouble(run, words)
+
+    assert trouble.reason == reason
 
 
-def test_what_may_lie_in_a_storage_that_is_away_is_not_taken_for_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storages = at(tmp_path, LAKE, CLUSTER)
-    away = raising(StorageAway("storage lake cannot be reached"))
-    monkeypatch.setattr(storages.remotes["lake"], "taken", away)
-    monkeypatch.setattr(storages.remotes["cluster"], "taken", lambda address: True)
+def test_a_run_in_the_nodes_folder_has_no_trouble_with_a_storage(tmp_path):
+    run = a_run(outputs={"data": Address("job", "t")})
+
+    assert storages_at(tmp_path, LAKE, CLUSTER).trouble(run, "QuotaExceeded") is None
+
+
+def test_data_that_may_be_in_a_storage_that_is_away_is_not_missing(tmp_path, monkeypatch):
+    storages = storages_at(tmp_path, LAKE, CLUSTER)
+    lake, cluster = storages.remotes["lake"], storages.remotes["cluster"]
+    monkeypatch.setattr(lake, "taken", raising(LAKE_IS_AWAY))
+
+    monkeypatch.setattr(cluster, "taken", returning(True))
     assert storages.find("bank", "t") == Address("bank", "t", "cluster")
-    monkeypatch.setattr(storages.remotes["cluster"], "taken", lambda address: False)
+
+    monkeypatch.setattr(cluster, "taken", returning(False))
     with pytest.raises(StorageAway):
         storages.find("bank", "t")
 
 
-def test_a_storage_by_tls_is_named_so_to_containers() -> None:
-    assert "scheme=https" in replace(LAKE, tls=True).url() and "scheme" not in LAKE.url()
+# ------------------------------------------------------------ a storage elsewhere
 
 
-def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storages = at(tmp_path, LAKE)
-    lake = storages.remotes["lake"]
+def test_a_storage_by_tls_has_its_scheme_in_the_address_for_containers():
+    assert "scheme=https" in replace(LAKE, tls=True).url()
+    assert "scheme" not in LAKE.url()
+
+
+def lake_with(tmp_path, monkeypatch, operator):
+    """Return the storage lake, which uses an operator of a library in place of its server."""
+    monkeypatch.setattr(Remote, "operator", returning(operator))
+    lake = replace(LAKE, addressing="path")  # so that no request finds out
+    return storages_at(tmp_path, lake).remotes["lake"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (opendal.exceptions.PermissionDenied("no"), "STORAGE_DENIED"),
+        (opendal.exceptions.Unexpected("timeout"), "STORAGE_SLOW"),
+    ],
+    ids=["denied", "slow"],
+)
+def test_an_error_of_the_library_is_one_of_our_reasons(tmp_path, monkeypatch, error, reason):
+    lake = lake_with(tmp_path, monkeypatch, SimpleNamespace(write=raising(error)))
+
+    with pytest.raises(StorageFailed) as failure:
+        lake.check()
+    assert failure.value.reason == reason
+
+
+def test_an_error_of_this_machine_is_not_the_storages(tmp_path, monkeypatch):
+    of_a_local_file = PermissionError(errno.EACCES, "not permitted")
+    lake = lake_with(tmp_path, monkeypatch, SimpleNamespace(write=raising(of_a_local_file)))
+
+    with pytest.raises(PermissionError):
+        lake.check()
+
+
+def test_a_server_that_does_not_answer_is_away():
     with (
         pytest.raises(StorageAway, match="cannot be reached: EndpointConnectionError"),
         LAKE.client("s3"),
     ):
         raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
-    for error, reason in (
-        (opendal.exceptions.PermissionDenied("no"), "STORAGE_DENIED"),
-        (opendal.exceptions.Unexpected("timeout"), "STORAGE_SLOW"),
-    ):
-        with pytest.raises(StorageFailed) as caught, lake._storage_errors():
-            raise error
-        assert caught.value.reason == reason
-    with pytest.raises(PermissionError), lake._storage_errors():
-        raise PermissionError(13, "of a file here")
 
-    def failing(*_: Any) -> None:
-        raise failures.pop()
 
-    failures = [
-        StorageAway("storage lake cannot be reached"),
-        StorageFailed("storage lake denies access"),
-    ]
-    monkeypatch.setattr(Remote, "client", failing)
-    lake._abort_uploads("bank/t/")  # a bucket's own rule deletes what was not sent whole
+def test_unfinished_uploads_that_cannot_be_aborted_prevent_no_deletion(tmp_path, monkeypatch):
+    """A rule of the bucket itself deletes them in the end."""
+    lake = lake_with(tmp_path, monkeypatch, opendal.Operator("memory"))
+    address = Address("bank", "t", "lake")
+
+    denied = StorageFailed("storage lake denies access")
+    monkeypatch.setattr(Remote, "client", raising(denied))
+    lake.delete(address)
+
+    monkeypatch.setattr(Remote, "client", raising(LAKE_IS_AWAY))
     with pytest.raises(StorageAway):
-        lake._abort_uploads("bank/t/")
+        lake.delete(address)
 
 
-def test_a_storage_that_takes_long_for_a_sample_is_slow_until_it_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = at(tmp_path, LAKE).remotes["lake"]
-    monkeypatch.setattr(lake, "_operator", opendal.Operator("memory"))
+def test_a_storage_that_takes_long_for_a_sample_is_slow_until_it_is_not(tmp_path, monkeypatch):
+    lake = lake_with(tmp_path, monkeypatch, opendal.Operator("memory"))
+
+    with monkeypatch.context() as slow:
+        slow.setattr(remote_storage, "SAMPLE_SECONDS", -1.0)
+        with pytest.raises(StorageFailed) as failure:
+            lake.check()
+        assert failure.value.reason == "STORAGE_SLOW"
+        with pytest.raises(StorageFailed):
+            lake.check_answers()
+
+    lake.check_answers()  # a sample again, which is in time now
     monkeypatch.setattr(remote_storage, "SAMPLE_SECONDS", -1.0)
-    with pytest.raises(StorageFailed) as caught:
-        lake.check()
-    assert caught.value.reason == "STORAGE_SLOW"
-    monkeypatch.setattr(remote_storage, "SAMPLE_SECONDS", 60.0)
-    lake.check_answers()  # a sample again, which goes well now
-    assert not lake._is_doubtful
+    lake.check_answers()  # no sample any more
+
+
+def test_metadata_of_a_missing_table_are_not_written(tmp_path, monkeypatch):
+    lake = lake_with(tmp_path, monkeypatch, opendal.Operator("memory"))
+
     with pytest.raises(NotFound):
         lake.write_metadata(Address("bank", "none", "lake"), b"{}")
 
 
-def test_a_table_is_not_uploaded_over_one_in_another_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = at(tmp_path, LAKE)
-    site = Datasets(storage, MemoryDatasets())
-    dataset = real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
-    elsewhere = replace(dataset, storage="lake", place="t.1")
-    with pytest.raises(Conflict):
-        site._record_upload(elsewhere, overwrite=False)
-    site._delete_replaced(Address("bank", "t.1", "of-no-settings"))
-    monkeypatch.setattr(site, "_place", raising(StorageAway("storage lake cannot be reached")))
-    assert site.get("bank#t") == dataset
-    with pytest.raises(StorageAway):
-        site.get("bank#unknown")
+class CountingOperator:
+    """An operator in memory that notes the files it opens."""
+
+    def __init__(self):
+        self.memory = opendal.Operator("memory")
+        self.opened = []
+
+    def open(self, path, mode, **options):
+        self.opened.append(path)
+        return self.memory.open(path, mode, **options)
+
+    def capability(self):
+        return self.memory.capability()
 
 
-@pytest.mark.s3
-def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path) -> None:
-    with real.bucket() as place:
-        storage = at(tmp_path / "storage", remote_of(place))
-        known = MemoryDatasets()
-        site = Datasets(storage, known)
-        address = Address("bank", "customers*")
+def test_a_table_of_many_partitions_is_sent_with_few_files_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.data.remote_parts.PIECE", 100)
+    operator = CountingOperator()
+    parts = RemoteParts(operator, "bank/t/", tmp_path, contextlib.nullcontext)
 
-        def upload(text: str, *, overwrite: bool = False) -> Address:
-            return real.upload(site, text, address, overwrite=overwrite).address
+    sent = dict.fromkeys(range(12), b"")
+    for turn in range(60):
+        for number in sent:
+            data = b"%d of %d\n" % (turn, number)
+            sent[number] += data
+            parts.add(number, data)
+    assert len(operator.opened) == 4
 
-        first = upload("id,x\n1,2\n")
-        assert first.storage == "lake" and first.name.startswith("customers_.")
-        with pytest.raises(Conflict):
-            upload("id,x\n1,3\n")
-        second = upload("id,x\n1,3\n", overwrite=True)
-        assert site.resolve("bank#customers*") == second != first
-        assert storage.names("bank", "lake") == [second.name] and storage.names("bank") == []
-        assert list(storage.iter_rows(second)) == [["1", "3"]]
-        assert site.reasons_to_keep(second) == ["dataset bank#customers*"]
-        assert site.reasons_to_keep(first) == []
-        broken = raising(io.UnsupportedOperation("the database is away"))
-        put, known.put = known.put, broken  # type: ignore[method-assign]
-        with pytest.raises(Exception, match="database is away"):
-            upload("id,x\n1,4\n", overwrite=True)
-        known.put = put  # type: ignore[method-assign]
-        assert (
-            storage.names("bank", "lake") == [second.name]
-            and site.resolve("bank#customers*") == second
-        )
-        assert not site.exists(Address("bank", second.name))  # the place of a dataset is not its id
-        site.delete("bank#customers*")
-        assert storage.namespaces() == set() and not site.exists(address)
+    parts.finish()
+    for number, data in sent.items():
+        assert operator.memory.read(f"bank/t/data_{number}") == data
+    assert len(operator.opened) == 12
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.s3
-def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with real.bucket() as place:
-        storage = at(tmp_path / "storage", remote_of(place))
-        site = Datasets(storage, MemoryDatasets())
-        real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
-        monkeypatch.setattr(
-            storage.folder, "delete", raising(OSError(errno.ENOSPC, "No space left on device"))
-        )
-        with pytest.raises(GatewayError, match="No space left"):
-            real.upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
-        assert list(storage.iter_rows(site.resolve("bank#t"))) == [["2"]]
-
-
-def test_an_object_of_s3_is_read_from_its_end_and_to_its_end() -> None:
+@contextlib.contextmanager
+def reader_of_scripted_object(*responses):
+    """Open an object at a server with scripted responses; yield it and the server."""
     with scripted() as (server, url):
-        head = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n"
-        server.will(
-            raw(head + b"01234567"), raw(b"HTTP/1.1 206 Partial\r\ncontent-length: 4\r\n\r\n4567")
-        )
-        signed = SimpleNamespace(
+        server.will(*[raw(response) for response in responses])
+        request = SimpleNamespace(
             method="GET",
             url=f"{url}/bucket/object?signed",
             headers={},
         )
-        with contextlib.closing(ObjectReader(lambda: signed, 60.0, 1)) as file:
-            assert file.seek(-4, io.SEEK_END) == 4 and file.read(None) == b"4567"
+        with contextlib.closing(ObjectReader(lambda: request, 60.0, 1)) as file:
+            yield file, server
 
 
-def test_a_table_of_many_partitions_is_sent_with_few_files_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.data.remote_parts.PIECE", 100)
-    operator, opened = opendal.Operator("memory"), []
+def test_an_object_of_s3_is_read_from_its_end_and_to_its_end():
+    responses = [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n01234567",
+        b"HTTP/1.1 206 Partial\r\ncontent-length: 4\r\n\r\n4567",
+    ]
 
-    class Counting:
-        """Remembers which files were opened."""
-
-        def open(
-            self,
-            path: str,
-            mode: str,
-            **options: Any,
-        ) -> Any:
-            opened.append(path)
-            return operator.open(path, mode, **options)
-
-        def capability(self) -> Any:
-            return operator.capability()
-
-    parts = RemoteParts(cast(Any, Counting()), "bank/t/", tmp_path, contextlib.nullcontext)
-    wanted = dict.fromkeys(range(12), b"")
-    for turn in range(60):
-        for number in wanted:
-            data = b"%d of %d\n" % (turn, number)
-            wanted[number] += data
-            parts.add(number, data)
-    assert len(opened) == 4
-    parts.finish()
-    assert {number: operator.read(f"bank/t/data_{number}") for number in wanted} == wanted
-    assert len(opened) == 12 and list(tmp_path.iterdir()) == []
+    with reader_of_scripted_object(*responses) as (file, _):
+        assert file.seek(-4, io.SEEK_END) == 4
+        assert file.read(None) == b"4567"
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"200 OK\r\ncontent-length: 8\r\n\r\n01234567",
         b"206 Partial Content\r\ntransfer-encoding: chunked\r\n\r\n4\r\n4567\r\n0\r\n\r\n",
@@ -296,39 +272,135 @@ def test_a_table_of_many_partitions_is_sent_with_few_files_open(
     ],
     ids=["all in place of the rest", "of unknown length", "replaced"],
 )
-def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> None:
-    with scripted() as (server, url):
-        head = b'HTTP/1.1 200 OK\r\netag: "a"\r\ncontent-length: 8\r\n\r\n'
-        server.will(raw(head + b"0123"), raw(b"HTTP/1.1 " + answer))
-        signed = SimpleNamespace(
-            method="GET",
-            url=f"{url}/bucket/object?signed",
-            headers={},
-        )
-        with contextlib.closing(ObjectReader(lambda: signed, 60.0, 1)) as file:
-            assert file.read(4) == b"0123"
-            with pytest.raises(opendal.exceptions.Unexpected):
-                file.read(4)
-        assert [asked.headers.get("if-match") for asked in server.asked] == [None, '"a"']
+def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(response):
+    first_half = b'HTTP/1.1 200 OK\r\netag: "a"\r\ncontent-length: 8\r\n\r\n0123'
+
+    with reader_of_scripted_object(first_half, b"HTTP/1.1 " + response) as (file, server):
+        assert file.read(4) == b"0123"
+        with pytest.raises(opendal.exceptions.Unexpected):
+            file.read(4)
+
+    tags = [request.headers.get("if-match") for request in server.asked]
+    assert tags == [None, '"a"']
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_machine_without_certificate_authorities_reaches_its_storage():
+    """As in an image of few packages: the library needs authorities, also for plain HTTP."""
+    script = "from tests.data.sites import LAKE; LAKE.operator().stat('x')"
+    mount = f'mount -t tmpfs none /etc/ssl && exec "{sys.executable}" -c "{script}"'
+
+    result = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert "client error (Connect)" in result.stderr
+    assert "panicked" not in result.stderr
+
+
+# ------------------------------------------------------------ uploads that replace tables
+
+
+def test_a_table_is_not_uploaded_over_one_in_another_storage(tmp_path):
+    site = Datasets(storages_at(tmp_path, LAKE), MemoryDatasets())
+    dataset = upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+    elsewhere = replace(dataset, storage="lake", place="t.1")
+
+    with pytest.raises(Conflict):
+        site._record_upload(elsewhere, overwrite=False)
+
+
+def test_a_replaced_table_in_a_storage_without_settings_is_left_there(tmp_path):
+    site = Datasets(storages_at(tmp_path, LAKE), MemoryDatasets())
+
+    site._delete_replaced(Address("bank", "t.1", "of-no-settings"))
+
+
+def test_without_its_storage_a_dataset_is_the_one_on_record(tmp_path, monkeypatch):
+    storages = storages_at(tmp_path, LAKE)
+    site = Datasets(storages, MemoryDatasets())
+    dataset = upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+    for method in ("find", "exists", "metadata"):
+        monkeypatch.setattr(storages, method, raising(LAKE_IS_AWAY))
+
+    assert site.get("bank#t") == dataset
+    with pytest.raises(StorageAway):
+        site.get("bank#unknown")
 
 
 @pytest.mark.s3
-def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
-    engine = open_database(f"sqlite:///{tmp_path / 'node.db'}")
-    datasets, begin, address = (
-        SqlDatasets(Database(engine)),
-        threading.Barrier(2),
-        Address("bank", "t"),
-    )
-    with real.bucket() as place:
-        storage = at(tmp_path / "0", remote_of(place))
-        sites = [Datasets(at(tmp_path / str(i), remote_of(place)), datasets) for i in (0, 1)]
+def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path, monkeypatch):
+    with bucket() as place:
+        storages = storages_at(tmp_path / "storage", remote_of(place))
+        repository = MemoryDatasets()
+        site = Datasets(storages, repository)
+        address = Address("bank", "customers*")
 
-        def upload(number: int, *, overwrite: bool) -> bool:
-            received = sites[number].receive()
-            sites[number].store_while_received(
-                Upload(address, overwrite=overwrite), received, "t.csv"
+        first = upload(site, "id,x\n1,2\n", address).address
+        assert first.storage == "lake"
+        assert first.name.startswith("customers_.")
+        with pytest.raises(Conflict):
+            upload(site, "id,x\n1,3\n", address)
+
+        second = upload(site, "id,x\n1,3\n", address, overwrite=True).address
+        assert second != first
+        assert site.resolve("bank#customers*") == second
+        assert storages.names("bank", "lake") == [second.name]
+        assert storages.names("bank") == []
+        assert list(storages.iter_rows(second)) == [["1", "3"]]
+        assert site.reasons_to_keep(second) == ["dataset bank#customers*"]
+        assert site.reasons_to_keep(first) == []
+
+        with monkeypatch.context() as outage:
+            outage.setattr(
+                repository, "put", raising(io.UnsupportedOperation("the database is away"))
             )
+            with pytest.raises(Exception, match="database is away"):
+                upload(site, "id,x\n1,4\n", address, overwrite=True)
+        assert storages.names("bank", "lake") == [second.name]
+        assert site.resolve("bank#customers*") == second
+        # The place of a dataset is not its id.
+        assert not site.exists(Address("bank", second.name))
+
+        site.delete("bank#customers*")
+        assert storages.namespaces() == set()
+        assert not site.exists(address)
+
+
+@pytest.mark.s3
+def test_the_new_table_stays_where_the_replaced_one_cannot_be_deleted(tmp_path, monkeypatch):
+    with bucket() as place:
+        storages = storages_at(tmp_path / "storage", remote_of(place))
+        site = Datasets(storages, MemoryDatasets())
+        upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+        disk_full = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(storages.folder, "delete", raising(disk_full))
+
+        with pytest.raises(GatewayError, match="No space left"):
+            upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
+
+        assert list(storages.iter_rows(site.resolve("bank#t"))) == [["2"]]
+
+
+@pytest.mark.s3
+def test_two_gateways_on_one_database_lose_no_upload(tmp_path):
+    engine = open_database(f"sqlite:///{tmp_path / 'node.db'}")
+    repository = SqlDatasets(Database(engine))
+    begin = threading.Barrier(2)
+    with bucket() as place:
+        storages = [storages_at(tmp_path / str(number), remote_of(place)) for number in (0, 1)]
+        sites = [Datasets(each, repository) for each in storages]
+
+        def send(number, *, overwrite):
+            """Upload a table while the other gateway does; return whether it is stored."""
+            site = sites[number]
+            received = site.receive()
+            upload_ = Upload(Address("bank", "t"), overwrite=overwrite)
+            site.store_while_received(upload_, received, "t.csv")
             begin.wait(60)
             try:
                 received.write(f"id,x\n1,{number}\n".encode())
@@ -339,140 +411,21 @@ def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
                 received.close()
             return True
 
+        def send_new(number):
+            return send(number, overwrite=False)
+
+        def send_again(number):
+            return send(number, overwrite=True)
+
         with ThreadPoolExecutor(2) as pool:
-            stored = list(pool.map(lambda number: upload(number, overwrite=False), (0, 1)))
+            stored = list(pool.map(send_new, (0, 1)))
             assert sorted(stored) == [False, True]
-            assert list(storage.iter_rows(sites[0].resolve("bank#t"))) == [
-                ["1", str(stored.index(True))]
-            ]
-            assert all(pool.map(lambda number: upload(number, overwrite=True), (0, 1)))
+            winner = stored.index(True)
+            rows = list(storages[0].iter_rows(sites[0].resolve("bank#t")))
+            assert rows == [["1", str(winner)]]
+            assert list(pool.map(send_again, (0, 1))) == [True, True]
+
         table = sites[0].resolve("bank#t")
-        assert sites[1].resolve("bank#t") == table and storage.names("bank", "lake") == [table.name]
+        assert sites[1].resolve("bank#t") == table
+        assert storages[0].names("bank", "lake") == [table.name]
     engine.dispose()
-
-
-NODE = """
-node: {id: JG0100001100000010, institution: a}
-engine: {kind: process, process: {}}
-storages:
-  lake: {url: "%s", username: key, password_file: lake.key}
-"""
-
-
-def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_path: Path) -> None:
-    file = tmp_path / "node.yml"
-    (tmp_path / "lake.key").write_text("the-secret\n")
-    file.write_text(NODE % "s3://10.0.0.5:9000/joint")
-    remote = storages(load(file)).remotes["lake"].remote
-    assert (remote.host, remote.port, remote.folder, remote.password) == (
-        "10.0.0.5",
-        9000,
-        "joint",
-        "the-secret",
-    )
-    for url in (
-        "ftp://h/x",
-        "s3://h:9000",
-        "s3://key:secret@h/joint",
-        "s3://h/joint/below",
-        "s3://h:0/joint",
-    ):
-        file.write_text(NODE % url)
-        with pytest.raises(Invalid) as refused:
-            load(file)
-        assert "storages.lake.url" in str(refused.value) and "secret" not in str(refused.value)
-    file.write_text((NODE % "s3://h/joint").replace(", password_file: lake.key", ""))
-    with pytest.raises(Invalid, match="password_file"):
-        load(file)
-    file.write_text(NODE % "s3://h/joint")
-    (tmp_path / "lake.key").unlink()
-    with pytest.raises(Invalid, match=r"storages\.lake\.password_file"):
-        storages(load(file))
-    hdfs = NODE.replace("process, process: {}", "docker").replace(
-        "username: key, password_file: lake.key", "%s"
-    )
-    file.write_text(hdfs % ("hdfs://h/joint", "username: bank"))
-    with pytest.raises(Invalid, match=r"storages\.lake\.datanodes"):
-        load(file)
-    for wrong in ("10.0.8.0/24", "10.0.8/33:9866", ":9866", "h:0"):
-        file.write_text(hdfs % ("hdfs://h/joint", f"datanodes: ['{wrong}']"))
-        with pytest.raises(Invalid, match="datanodes"):
-            load(file)
-    file.write_text(hdfs % ("hdfs://h/joint", "datanodes: ['10.0.8.0/24:9866']"))
-    assert storages(load(file)).remotes["lake"].remote.services == ("h:8020", "10.0.8.0/24:9866")
-
-
-@pytest.mark.hdfs
-def test_doctor_warns_that_hdfs_is_open_to_every_container(tmp_path: Path) -> None:
-    file = tmp_path / "node.yml"
-    with real.folder() as place:
-        cluster = {"cluster": {"url": f"{real.hdfs()[0]}{place.name}", "username": real.HDFS_USER}}
-        file.write_text(NODE.partition("storages:")[0] + f"storages: {json.dumps(cluster)}")
-        found = storages_of(load(file))
-        assert found.result is Result.WARNING and "change all of cluster" in found.cause
-
-
-@pytest.mark.s3
-def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_path: Path) -> None:
-    file = tmp_path / "node.yml"
-    with real.bucket() as place:
-        remote = remote_of(place)
-
-        def step(**more: str) -> Step:
-            wanted = {"url": f"s3://{remote.host}:{remote.port}/{place.name}", "region": "default"}
-            wanted |= {
-                "username": remote.username,
-                "password": remote.password,
-                **more,
-            }
-            file.write_text(
-                NODE.partition("storages:")[0] + f"storages: {json.dumps({'lake': wanted})}"
-            )
-            return storages_of(load(file))
-
-        role = os.environ["BFIA_TEST_S3_ROLE"]
-        assert step(role=role).result is Result.OK
-        with contextlib.closing(
-            ContainerdEngine("n", "i", DockerOptions(base_url="tcp://127.0.0.1:1"))
-        ) as away:
-            assert storages_of(load(file), away).cause.startswith(
-                "containers cannot reach storage lake: "
-            )
-        assert step().result is Result.WARNING and "the node's own key of lake" in step().cause
-        denied = step(role=role, password="not-the-key")
-        assert denied.result is Result.FAILED and denied.cause.startswith(
-            "STORAGE_DENIED: storage lake (s3)"
-        )
-        assert denied.remedy.startswith("Check username and password_file in storages")
-        assert translate(denied.remedy, "zh").startswith(
-            "检查 storages 中的 username 与 password_file"
-        )
-        policy = {
-            "Effect": "Deny",
-            "Principal": "*",
-            "Action": ["s3:GetBucketPolicy"],
-        }
-        policy["Resource"] = f"arn:aws:s3:::{place.name}"
-        real.client().put_bucket_policy(
-            Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [policy]})
-        )
-        outlast = step(role=role)
-        assert (
-            outlast.result is Result.WARNING and "credentials of runs outlast them" in outlast.cause
-        )
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
-def test_a_machine_without_certificate_authorities_reaches_its_storage() -> None:
-    """As in an image made from few packages: the library needs some authorities, also for plain http."""
-    ask = "from tests.data.test_combined_storage import LAKE; LAKE.operator().stat('x')"
-    line = f'mount -t tmpfs none /etc/ssl && exec "{sys.executable}" -c "{ask}"'
-    command = ["unshare", "--mount", "sh", "-c", line]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert "client error (Connect)" in done.stderr and "panicked" not in done.stderr, done.stderr

@@ -1,18 +1,11 @@
-"""What is stored although it looks odd is said at the upload, with the line and an example."""
-
-from pathlib import Path
+"""Odd rows are stored, with a warning at the upload that names the line and an example."""
 
 import pytest
 
 from gateway.data.table_format import BLOCK
-from tests.data.test_datasets import HERE, Site
+from tests.data.sites import TABLE
 
 NUMBERS = "".join(f"{number},{number},0.5\n" for number in range(2, 8))
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -35,23 +28,36 @@ def site(tmp_path: Path) -> Site:
         ),
         ("id,y,x0\n1,0,2\n2,1,3\n,,\n,,\n", "line 4", "empty in every column: 2"),
     ],
+    ids=[
+        "separator for Excel",
+        "quoted separator for Excel",
+        "no header",
+        "LIBSVM",
+        "pairs in a cell",
+        "decimal commas",
+        "second header",
+        "total",
+        "not available",
+        "Chinese total",
+        "total in words",
+        "empty rows",
+    ],
 )
-def test_odd_rows_are_stored_with_a_warning(
-    site: Site,
-    table: str,
-    line: str,
-    example: str,
-) -> None:
-    (warning,) = site.store(table).warnings
-    assert line in warning and example in warning
+def test_odd_rows_are_stored_with_a_warning(site, table, line, example):
+    [warning] = site.store(table).warnings
+
+    assert line in warning
+    assert example in warning
 
 
 @pytest.mark.parametrize("odd_row", [",,\n", "Total,,\n", "x,NA,1\n"])
-def test_odd_rows_are_found_far_from_the_beginning(site: Site, odd_row: str) -> None:
-    rows = "".join(f"{number},{number},0.5\n" for number in range(BLOCK // 10))
-    line = rows.count("\n") + 2
-    (warning,) = site.store(f"id,n,x\n{rows}{odd_row}").warnings
-    assert f"line {line}" in warning
+def test_odd_rows_are_found_far_from_the_beginning(site, odd_row):
+    usual_rows = BLOCK // 10  # which fill more than one block
+    rows = "".join(f"{number},{number},0.5\n" for number in range(usual_rows))
+
+    [warning] = site.store(f"id,n,x\n{rows}{odd_row}").warnings
+
+    assert f"line {usual_rows + 2}" in warning
 
 
 @pytest.mark.parametrize(
@@ -64,16 +70,22 @@ def test_odd_rows_are_found_far_from_the_beginning(site: Site, odd_row: str) -> 
         "id,address\n1,http://10.0.0.1:80\n2,http://10.0.0.2:80\n",
         "name\nann\nbob\n",
     ],
+    ids=["numbers", "names", "identity cards", "times", "addresses", "one column"],
 )
-def test_usual_tables_have_no_warnings(site: Site, table: str) -> None:
+def test_usual_tables_have_no_warnings(site, table):
     assert site.store(table).warnings == ()
 
 
-def test_a_match_id_may_be_any_name(site: Site) -> None:
-    assert site.store(f"id,n,x\n{NUMBERS}U9,9,1\n", match_id_name="id").warnings == ()
+def test_a_match_id_may_be_any_name(site):
+    dataset = site.store(f"id,n,x\n{NUMBERS}U9,9,1\n", match_id_name="id")
+
+    assert dataset.warnings == ()
 
 
-def test_a_line_for_excel_is_no_row(site: Site) -> None:
+def test_a_line_for_excel_is_no_row(site):
     dataset = site.store("sep=;\nid;x\n1;2.5\n2;2.7\n", partitions=2, match_id_name="id")
-    assert (dataset.columns, dataset.count, dataset.meta["delimiter"]) == (("id", "x"), 2, ";")
-    assert sorted(site.storage.iter_rows(HERE)) == [["1", "2.5"], ["2", "2.7"]]
+
+    assert dataset.columns == ("id", "x")
+    assert dataset.count == 2
+    assert dataset.meta["delimiter"] == ";"
+    assert sorted(site.storage.iter_rows(TABLE)) == [["1", "2.5"], ["2", "2.7"]]

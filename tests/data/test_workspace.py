@@ -1,7 +1,6 @@
-"""Where a run's places lie, and who may write there."""
+"""The folders of a run: their places, their permissions, and the room in them."""
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,159 +11,218 @@ from gateway.domain.run import Address
 from gateway.errors import Invalid
 from tests.builders import a_run, raising
 
+OUTPUT = Address("job-1-guest-0", "task-out")
+NOT_WRITTEN = Address("job-1-guest-0", "task-none")
+EXABYTE = 2**60
 
-def mode(path: Path) -> int:
+
+@pytest.fixture
+def storage(tmp_path):
+    """The folder of the storage; the workspace makes it."""
+    return tmp_path / "storage"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """The folder of the runs; the workspace makes it."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def workspace(storage, runs):
+    return Workspace(storage, runs, contained=True)
+
+
+def permissions(path):
     return path.stat().st_mode & 0o777
 
 
-def test_a_containers_writes_stay_in_its_mount_while_it_runs(tmp_path: Path):
-    storage, runs = tmp_path / "storage", tmp_path / "runs"
-    storage.mkdir(mode=0o755)  # made by somebody else, and readable for all
+def test_a_containers_writes_stay_in_its_mount_while_it_runs(storage, runs):
+    storage.mkdir(mode=0o755)  # as another program does, readable for all
     workspace = Workspace(storage, runs, contained=True)
-    run = a_run(
-        outputs={
-            "out": Address("job-1-guest-0", "task-out"),
-            "none": Address("job-1-guest-0", "task-none"),
-        }
-    )
+    run = a_run(outputs={"out": OUTPUT, "none": NOT_WRITTEN})
+    output = storage / OUTPUT.namespace / OUTPUT.name
+
     workspace.prepare(run)
-    leaf = storage / "job-1-guest-0" / "task-out"
-    assert mode(leaf) == mode(runs / run.name / "log") == 0o777
-    assert mode(leaf.parent) == mode(runs / run.name) == 0o700
-    (leaf / "data_0").write_text("id\n1\n")
+    assert permissions(output) == 0o777
+    assert permissions(runs / run.name / "log") == 0o777
+    assert permissions(output.parent) == 0o700
+    assert permissions(runs / run.name) == 0o700
+
+    (output / "data_0").write_text("id\n1\n")
     workspace.prepare(run)  # a launch may be repeated
     workspace.clear(run)
-    assert mode(leaf) == 0o755 and (leaf / "data_0").exists()
-    assert not (leaf.parent / "task-none").exists()
-    assert mode(storage) == 0o755
+    assert permissions(output) == 0o755
+    assert (output / "data_0").exists()
+    assert not (output.parent / NOT_WRITTEN.name).exists()
+    assert permissions(storage) == 0o755
 
 
-def test_files_are_counted_up_to_the_most_that_a_run_may_make(tmp_path: Path):
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
+def test_an_input_that_was_never_written_is_not_mounted(storage, workspace):
+    (storage / OUTPUT.namespace / OUTPUT.name).mkdir(parents=True)
+    run = a_run(inputs={"out": OUTPUT, "none": NOT_WRITTEN}, outputs={})
+
+    mounts = workspace.prepare(run).mounts
+
+    assert [mount.source.name for mount in mounts] == ["log", "task-out"]
+
+
+def test_a_table_registered_in_place_is_mounted_at_its_own_path(storage, workspace):
+    file = storage / "warehouse" / "2026" / "c.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text("id\n1\n")
+    registered = Address("warehouse/2026", "c.csv", in_place="file")
+
+    *_, mount = workspace.prepare(a_run(inputs={"in": registered}, outputs={})).mounts
+
+    assert mount.target == "/bfia/storage/warehouse/2026/c.csv"
+    assert mount.read_only is True
+
+
+def test_a_registered_path_out_of_the_storage_is_refused(workspace):
+    hostile = Address("warehouse/..", "c.csv", in_place="file")
+
+    with pytest.raises(Invalid, match="must not begin with a dot"):
+        workspace.prepare(a_run(inputs={"in": hostile}, outputs={}))
+
+
+# ------------------------------------------------------------ engines without the node's folders
+
+CHECKPOINT = Address("checkpoints", "one")
+CHECKPOINT_IN_LAKE = Address("checkpoints", "one", "lake")
+OLD_CHECKPOINT = Address("checkpoints", "old", "lake")
+RUN_IN_LAKE = {
+    "inputs": {},
+    "outputs": {"out": Address("job-1-guest-0", "task-out", "lake")},
+}
+
+
+@pytest.fixture
+def copies():
+    """The copies of checkpoints made so far: (from, to)."""
+    return []
+
+
+@pytest.fixture
+def workspace_with_swarm(storage, runs, copies):
+    """A workspace whose engine swarm shares no folder with the node."""
+
+    def copy(source, target):
+        copies.append((source, target))
+
+    return Workspace(
+        storage,
+        runs,
+        contained=True,
+        apart=Apart(frozenset({"swarm"}), frozenset({"swarm"})),
+        copy=copy,
+    )
+
+
+def test_an_engine_without_shared_folder_gets_a_temporary_log_folder(workspace_with_swarm, copies):
+    run = a_run(
+        engine="swarm",
+        checkpoint=CHECKPOINT_IN_LAKE,
+        checkpoint_from=OLD_CHECKPOINT,
+        **RUN_IN_LAKE,
+    )
+
+    folders = workspace_with_swarm.prepare(run)
+
+    assert folders.mounts == ()
+    assert folders.private_folders == ("/bfia/log",)
+    assert folders.log_path == "/bfia/log"
+    assert folders.checkpoint == ""
+    assert folders.checkpoint_at == CHECKPOINT_IN_LAKE
+    assert copies == [(OLD_CHECKPOINT, CHECKPOINT_IN_LAKE)]
+
+
+def test_an_engine_with_shared_folder_mounts_log_and_checkpoint(workspace_with_swarm):
+    run = a_run(engine="", checkpoint=CHECKPOINT, **RUN_IN_LAKE)
+
+    folders = workspace_with_swarm.prepare(run)
+
+    assert [mount.target for mount in folders.mounts] == ["/bfia/log", "/bfia/checkpoint"]
+    assert folders.private_folders == ()
+
+
+# ------------------------------------------------------------ disk
+
+
+@pytest.fixture
+def run_with_eight_files(storage, workspace):
+    """A run with four files in each of two outputs."""
     run = a_run(outputs={key: Address("job-1-guest-0", key) for key in ("one", "two")})
     workspace.prepare(run)
     for key in ("one", "two"):
         for number in range(4):
-            (tmp_path / "storage" / "job-1-guest-0" / key / f"data_{number}").write_text("x")
-    assert workspace.used(run, 100).files == 8 and 3 < workspace.used(run, 3).files < 8
-    unknown = raising(EngineError("no daemon answers"))
+            (storage / "job-1-guest-0" / key / f"data_{number}").write_text("x")
+    return run
+
+
+def test_files_are_counted_up_to_the_limit_of_a_run(workspace, run_with_eight_files):
+    assert workspace.used(run_with_eight_files, 100).files == 8
+    assert 3 < workspace.used(run_with_eight_files, 3).files < 8
+
+
+def test_a_run_with_too_many_files_fails_without_its_engine(workspace, run_with_eight_files):
+    no_daemon = raising(EngineError("no daemon answers"))
     watch = DiskWatch(
         workspace,
         every=0.0,
         files=5,
-        written=unknown,
+        written=no_daemon,
     )
-    failure = watch.over(run)  # by what lies in the folders here alone
-    assert failure is not None and "made more than 5 files" in failure.message
+
+    failure = watch.over(run_with_eight_files)
+
+    assert failure is not None
+    assert "made more than 5 files" in failure.message
+
+
+def test_a_run_starts_where_there_is_room(workspace):
+    DiskWatch(workspace, 0).check_room(a_run(limits={"disk": 0}))
 
 
 @pytest.mark.parametrize(
     ("reserve", "granted", "words"),
     [
-        (0, 0, ""),
         (
             0,
-            2**60,
+            EXABYTE,
             "was granted 1073741824.000 GiB of it (resources.disk): delete data, ask for less",
         ),
         (
-            2**60,
+            EXABYTE,
             0,
             "are kept back (limits.storage_reserve_bytes): delete data, or lower the reserve",
         ),
     ],
+    ids=["grant", "reserve"],
 )
-def test_no_run_starts_where_it_could_not_write_what_it_was_granted(
-    tmp_path: Path,
-    reserve: int,
-    granted: int,
-    words: str,
-):
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    watch = DiskWatch(workspace, reserve)
-    run = a_run(limits={"disk": granted})
-    if not words:
-        watch.check_room(run)
-        return
-    with pytest.raises(NoSpace) as caught:
-        watch.check_room(run)
-    assert str(caught.value).endswith(words)
+def test_no_run_starts_without_room_for_its_grant(workspace, reserve, granted, words):
+    with pytest.raises(NoSpace) as refusal:
+        DiskWatch(workspace, reserve).check_room(a_run(limits={"disk": granted}))
+    assert str(refusal.value).endswith(words)
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_its_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+# ------------------------------------------------------------ folders that cannot be made
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        Invalid, match=f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"
-    ):
+
+    message = f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"
+    with pytest.raises(Invalid, match=message):
         make_folder(tmp_path / "file" / "state", "state_dir")
-    monkeypatch.setattr(Path, "mkdir", raising(PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(
-        Invalid, match=f"cannot make it in {tmp_path}: Permission denied; grant that"
-    ) as caught:
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_its_setting(tmp_path, monkeypatch):
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(Path, "mkdir", raising(denied))
+
+    message = f"cannot make it in {tmp_path}: Permission denied; grant that"
+    with pytest.raises(Invalid, match=message) as refusal:
         make_folder(tmp_path / "state", "state_dir")
-    assert caught.value.reason == "FOLDER_UNUSABLE" and caught.value.problems[0].path == "state_dir"
-
-
-def test_an_input_that_was_never_written_is_not_mounted(tmp_path: Path):
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    there, never = Address("job-1-guest-0", "task-out"), Address("job-1-guest-0", "task-none")
-    (tmp_path / "storage" / there.namespace / there.name).mkdir(parents=True)
-    mounts = workspace.prepare(a_run(inputs={"out": there, "none": never}, outputs={})).mounts
-    assert [mount.source.name for mount in mounts] == ["log", "task-out"]
-
-
-def test_a_table_registered_in_place_is_mounted_at_its_own_path(tmp_path: Path):
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    (tmp_path / "storage" / "warehouse" / "2026").mkdir(parents=True)
-    (tmp_path / "storage" / "warehouse" / "2026" / "c.csv").write_text("id\n1\n")
-    placed = Address("warehouse/2026", "c.csv", in_place="file")
-    *_, mount = workspace.prepare(a_run(inputs={"in": placed}, outputs={})).mounts
-    assert (mount.target, mount.read_only) == ("/bfia/storage/warehouse/2026/c.csv", True)
-    with pytest.raises(Invalid, match="must not begin with a dot"):
-        workspace.prepare(
-            a_run(inputs={"in": Address("warehouse/..", "c.csv", in_place="file")}, outputs={})
-        )
-
-
-def test_an_engine_without_shared_folder_gets_a_temporary_log_folder(
-    tmp_path: Path,
-):
-    copied: list[tuple[Address, Address]] = []
-    workspace = Workspace(
-        tmp_path / "storage",
-        tmp_path / "runs",
-        contained=True,
-        apart=Apart(frozenset({"swarm"}), frozenset({"swarm"})),
-        copy=lambda *given: copied.append(given),
-    )
-    places = {"outputs": {"out": Address("job-1-guest-0", "task-out", "lake")}, "inputs": {}}
-    checkpoint = Address("checkpoints", "one")
-    there, old = replace(checkpoint, storage="lake"), Address("checkpoints", "old", "lake")
-    far = workspace.prepare(
-        a_run(
-            engine="swarm",
-            checkpoint=there,
-            checkpoint_from=old,
-            **places,
-        )
-    )
-    assert (far.mounts, far.private_folders, far.checkpoint, far.log_path) == (
-        (),
-        ("/bfia/log",),
-        "",
-        "/bfia/log",
-    )
-    assert far.checkpoint_at == there and copied == [(old, there)]
-    near = workspace.prepare(
-        a_run(
-            engine="",
-            checkpoint=checkpoint,
-            **places,
-        )
-    )
-    assert [mount.target for mount in near.mounts] == [
-        "/bfia/log",
-        "/bfia/checkpoint",
-    ] and near.private_folders == ()
+    assert refusal.value.reason == "FOLDER_UNUSABLE"
+    assert refusal.value.problems[0].path == "state_dir"

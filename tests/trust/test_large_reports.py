@@ -10,7 +10,7 @@ from gateway.data.storage import LARGEST_JSON
 from gateway.data.table_reader import LARGEST_ROW
 from gateway.errors import Invalid
 from tests.builders import a_spec
-from tests.data.test_reports import FLOW, PLACE, run_with, written
+from tests.data.report_files import FLOW, REPORT, run_with_outputs, write_report
 
 MIB = 1024 * 1024
 MAX_GROWTH = 192 * MIB  # of a process that reads a report and metadata
@@ -136,7 +136,7 @@ def test_every_report_costs_little_memory(tmp_path):
     for build_report in REPORTS:
         content = build_report()
         assert len(content) <= LARGEST_JSON
-        written(tmp_path / build_report.__name__, content)
+        write_report(tmp_path / build_report.__name__, content)
 
     growth = measure_growth(*sorted(tmp_path.iterdir()))
 
@@ -146,9 +146,9 @@ def test_every_report_costs_little_memory(tmp_path):
 
 def test_metadata_cost_little_memory(tmp_path):
     for size in (LARGEST_JSON, 64 * MIB):
-        storage = written(tmp_path / f"metadata {size}", b"{}")
+        storage = write_report(tmp_path / f"metadata {size}", b"{}")
         metadata = repeat(b'{"a":1},', size, start=b'{"column_info":[', end=b"{}]}")
-        (storage.path(PLACE) / "metadata").write_bytes(metadata)
+        (storage.path(REPORT) / "metadata").write_bytes(metadata)
 
     growth = measure_growth(*sorted(tmp_path.iterdir()))
 
@@ -158,7 +158,7 @@ def test_metadata_cost_little_memory(tmp_path):
 
 def test_an_output_that_is_too_large_to_read_is_a_warning_of_its_task(tmp_path):
     large_report = repeat(b"[],", LARGEST_JSON + 4)
-    storage, run = run_with(tmp_path, b"id\n1\n", large_report)
+    storage, run = run_with_outputs(tmp_path, b"id\n1\n", large_report)
     metadata = storage.path(run.outputs["data"]) / "metadata"
     metadata.write_bytes(repeat(b"[],", 64 * MIB))
 
@@ -171,7 +171,7 @@ def test_an_output_that_is_too_large_to_read_is_a_warning_of_its_task(tmp_path):
 
 
 def test_a_row_that_is_too_large_is_refused(tmp_path):
-    storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
+    storage, run = run_with_outputs(tmp_path, b"id\n1\n", b"{}")
     report = run.outputs["report"]
     row = b'"\n",' * (LARGEST_ROW // 4 + 1)
     (storage.path(report) / "data_0").write_bytes(row)
