@@ -63,6 +63,7 @@ class Capacity:
             return
 
         def may_push(_: Ticket) -> bool:
+            """True once the run is within its share."""
             return self._is_within_share(session, stored)
 
         if not await self._wait_in(self._over_share, may_push, session, wait):
@@ -83,6 +84,7 @@ class Capacity:
         queue = self._queues.setdefault(session, [])
 
         def is_next(ticket: Ticket) -> bool:
+            """True for the first writer of the queue, once there is capacity."""
             return queue[0] is ticket and self._fits(session, stored.size)
 
         try:

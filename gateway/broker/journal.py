@@ -241,6 +241,7 @@ class Spool:
             self._part_path(upload).unlink()
 
     def _part_path(self, upload: str) -> Path:
+        """Return the file of an upload."""
         return self._folder / f"{upload}.part"
 
     def remove_payload(self, number: int) -> None:

@@ -86,6 +86,7 @@ class Mailbox:
         return self._lanes.setdefault((stored.source, stored.run), deque())
 
     def _first_number(self, lane: LaneKey) -> int:
+        """Return the number of the oldest message of a lane."""
         return self._lanes[lane][0].number
 
     def _readable_lanes(self, sources: Collection[str] | None, run: str | None) -> list[LaneKey]:

@@ -493,6 +493,7 @@ def _taken_head(delivery: Delivery) -> dict[str, Any]:
 
 
 def _number(stored: StoredMessage) -> int:
+    """Return the key by which messages are sorted in their order of arrival."""
     return stored.number
 
 

@@ -37,6 +37,7 @@ class Uploads:
             return
 
         def remove_abandoned() -> None:
+            """Delete the old uploads that have not continued."""
             for session in sessions:
                 for name in session.old_uploads - session.uploads.keys():
                     session.spool.remove_part(name)
@@ -122,6 +123,7 @@ class Uploads:
             upload.expiry.cancel()
 
         def expire() -> None:
+            """Drop the upload; if a part is being written, give it more time."""
             if upload.busy:
                 self._restart_expiry(session, name, upload)
             else:

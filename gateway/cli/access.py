@@ -173,6 +173,7 @@ def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
         return
 
     def translated_use(key: Mapping[str, str]) -> str:
+        """Return the use of a key in the language in use."""
         return t(key["use"])
 
     columns: Columns = {

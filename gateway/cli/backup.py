@@ -184,6 +184,7 @@ def _paths_in(value: Any) -> Iterator[Path]:
 
 
 def _paths_of_all(values: Iterable[Any]) -> Iterator[Path]:
+    """Yield every path in some values of settings."""
     for value in values:
         yield from _paths_in(value)
 
@@ -368,6 +369,7 @@ def _refuse_outside(settings: "Settings", home: Path) -> None:
 
 
 def _is_below(path: Path, folder: Path) -> bool:
+    """Return whether a path is in a resolved folder; links in the path are followed."""
     return path.resolve().is_relative_to(folder)
 
 
@@ -423,6 +425,7 @@ def _stored_addresses(store: "Store") -> "list[Address]":
 
 
 def _address_text(address: "Address") -> str:
+    """Return an address in the storage as messages name it."""
     if address.storage:
         return f"{address.dataset_id} in {address.storage}"
     return address.dataset_id
@@ -440,6 +443,7 @@ def _tables(
 
 
 def _rows(archive: ZipFile, table_name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table in a backup."""
     with archive.open(_table_entry(table_name)) as lines:
         yield from map(json.loads, lines)
 

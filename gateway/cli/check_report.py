@@ -42,6 +42,7 @@ def as_json(
 
 
 def _problem_json(problem: "Problem") -> dict[str, Any]:
+    """Return a problem of a description; ``suggestion`` only if there is one."""
     fields = problem._asdict()
     if not fields["suggestion"]:
         del fields["suggestion"]
@@ -62,6 +63,7 @@ def _component_json(result: "CheckedComponent") -> dict[str, Any]:
 
 
 def _finding_json(clause: "Clause", finding: "Finding") -> dict[str, Any]:
+    """Return the result of a clause."""
     return {
         "clause": clause.name,
         "section": clause.section,
@@ -124,6 +126,7 @@ def print_component(result: "CheckedComponent") -> None:
 
 
 def _row(clause: "Clause", finding: "Finding") -> list[str]:
+    """Return the result of a clause as a row of the table."""
     names = "\n".join(dict.fromkeys([t(clause.name), clause.name]))
     remedy = _remedy(clause, finding)
     return [names, mark(finding.result), finding.seen, remedy, t(clause.section)]

@@ -38,6 +38,7 @@ def _option(
     text: str,
     *names: str,
 ) -> tuple[Any, Any]:
+    """Return an option with its default, for `command`."""
     return Annotated[kind, typer.Option(*names, help=text)], default
 
 
@@ -173,6 +174,7 @@ def _send_table(
 
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
+    """Print the size of an uploaded dataset."""
     rows = counted(stored["count"], "row")
     columns = counted(len(stored["columns"]), "column")
     partitions = counted(stored["partitions"], "partition")
@@ -180,6 +182,7 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
 
 
 def _format_text(dataset: Mapping[str, Any]) -> str:
+    """Return the recognised form of an uploaded table."""
     from gateway.data.table_format import encoding_name
 
     delimiter = "tab" if dataset["delimiter"] == "\t" else dataset["delimiter"]
@@ -285,6 +288,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
 
 
 def _dataset_rows(dataset: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the facts about a dataset, each with its name."""
     meta = ""
     if dataset["meta"]:
         meta = json.dumps(dataset["meta"], ensure_ascii=False)
@@ -319,6 +323,7 @@ def _row_count(dataset: Mapping[str, Any]) -> Any:
 
 
 def _origin(dataset: Mapping[str, Any]) -> str:
+    """Return where a dataset came from, its size and its form."""
     size_text = amount(dataset["size"])
     if not dataset["origin"]:
         return f"{t('left in the storage, not uploaded')} ({size_text})"
@@ -573,6 +578,7 @@ def _change_text(dataset: Mapping[str, Any]) -> str:
 
 
 def _print_grants(response: Mapping[str, Any]) -> None:
+    """Print a page of grants."""
     columns: Columns = {
         "dataset": "dataset_id",
         "node": "node",

@@ -110,6 +110,7 @@ def _with_folded_columns(show_help: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of typer's function that shows help, which folds long texts."""
 
     def format_help(*arguments: Any) -> None:
+        """Show help with the folding columns."""
         from typer import rich_utils
 
         vars(rich_utils)["Columns"] = _folded_columns
@@ -143,6 +144,7 @@ def _translate_frame() -> None:
     show_error = rich_utils.rich_format_error
 
     def show_translated_error(error: Any) -> None:
+        """Show a refusal of the parser in the language in use."""
         text = t(error.format_message())
         error.format_message = lambda: text
         show_error(error)

@@ -57,6 +57,7 @@ class DemoData(StrEnum):
 
 
 def _print_version(requested: bool) -> None:
+    """Print the version and end, for the option --version."""
     if requested:
         say(VERSION)
         raise typer.Exit
@@ -188,6 +189,7 @@ def _write_node(
 
 
 def _warn_of_example_id(node_id: str) -> None:
+    """Warn that the node has the default id, which no two nodes may share."""
     text = f"this node is now {node_id}, the default id, and no two nodes may have the same"
     say(
         f"warning: {text}: give it an id of its own with --node before it meets partners",

@@ -30,6 +30,7 @@ def list_models(node: Client, **page: Any) -> Output:
     short_ids = dict(zip(job_ids, short(job_ids), strict=True))
 
     def origin(version: Mapping[str, Any]) -> str:
+        """Return the job of the training, or that the version was imported."""
         if version["imported"]:
             return "imported"
         return str(short_ids[version["job_id"]])

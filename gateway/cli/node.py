@@ -314,6 +314,7 @@ def _print_holders(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
 
 
 def _headings(kinds: Sequence[str]) -> list[str]:
+    """Return the headings of the amounts of these kinds."""
     return [_KINDS[kind] for kind in kinds]
 
 

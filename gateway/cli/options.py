@@ -41,6 +41,7 @@ def _completion(
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        """Return the matching names; typer calls this."""
         config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
         url = str(ctx.params.get("url") or "")
         # Whatever goes wrong: a completion may not print an error into the user's line.

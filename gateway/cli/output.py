@@ -39,4 +39,5 @@ def print_json(
 
 
 def _escape(match: re.Match[str]) -> str:
+    """Return a control character as JSON writes it."""
     return f"\\u{ord(match[0]):04x}"

@@ -305,6 +305,7 @@ def applications(
 
 
 def _side(application: Mapping[str, Any]) -> str:
+    """Return the side that applied, in the language in use."""
     return t(application["side"])
 
 
@@ -396,6 +397,7 @@ def _offered_value(key: str, record: Mapping[str, Any]) -> Any:
 
 
 def _name_of(entry: Any) -> Any:
+    """Return the name of a column that may be described by an object."""
     if isinstance(entry, dict) and "name" in entry:
         return entry["name"]
     return entry
@@ -454,6 +456,7 @@ def _invitation(settings: "Settings", address: str) -> dict[str, Any]:
 
 
 def _warn_of_plain_http(*addresses: str) -> None:
+    """Warn about each address that is not https."""
     for address in addresses:
         if address.lower().startswith("http://"):
             text = f"{address} is not encrypted: anyone on the network can read it; use https"

@@ -105,6 +105,7 @@ def _end_sessions_on_this_loop(peers: PeerServices) -> None:
     loop = asyncio.get_running_loop()
 
     def end_session(session: str) -> None:
+        """End a session, called from the gateway's threads."""
         ending = peers.broker.end_session(session)
         asyncio.run_coroutine_threadsafe(ending, loop).result(_END_SESSION_TIMEOUT)
 
@@ -112,6 +113,7 @@ def _end_sessions_on_this_loop(peers: PeerServices) -> None:
 
 
 def _terminate_this_process() -> None:
+    """Send SIGTERM to this process, which then stops in an orderly way."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -84,6 +84,7 @@ class _ColumnTexts:
         return longest
 
     def _all_text(self) -> str:
+        """Return the heading and all texts."""
         return "\n".join([self.heading, *self.texts])
 
 
@@ -226,6 +227,7 @@ def _without_dispensable(
 
 
 def _total_width(columns: Sequence[_ColumnTexts]) -> int:
+    """Return the characters of all columns, without separators."""
     return sum(column.width for column in columns)
 
 

@@ -285,6 +285,7 @@ class Images:
         """Inspect an image; ``deadline``: monotonic time at which pulling is given up."""
 
         def check_deadline(progress: str) -> None:
+            """End pulling after the deadline; the engine calls this in between."""
             if time.monotonic() >= deadline:
                 raise _PullTimeout(f"{image} was not pulled within {self._seconds:g} s; {progress}")
 
