@@ -66,10 +66,16 @@ class Feed:
         store: Store,
         node: str,
         monotonic: Callable[[], float] = time.monotonic,
+        gap_timeout: float | None = None,
     ) -> None:
+        """``gap_timeout``: seconds to wait for missing numbers; None: as the database requires."""
+        if gap_timeout is None:
+            gap_timeout = 0.0
+            if stored.has_many_writers(store):
+                gap_timeout = _GAP_TIMEOUT
         self._store = store
         self._node = node
-        self._timeout = _GAP_TIMEOUT if stored.has_many_writers(store) else 0.0
+        self._timeout = gap_timeout
         self._monotonic = monotonic
         self._observations: deque[_Observation] = deque(maxlen=_MAX_OBSERVATIONS)
 

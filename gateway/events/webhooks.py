@@ -149,13 +149,13 @@ class Webhooks:
         with client as http:
             while not self._stopping.is_set():
                 try:
-                    pause = self._deliver_some(hook, http)
+                    pause = self.deliver_some(hook, http)
                 except Exception:
                     log.exception("delivering events failed", receiver=without_password(hook.url))
                     pause = self._pace.longest
                 self._stopping.wait(pause)
 
-    def _deliver_some(self, hook: WebhookSettings, http: httpx.Client) -> float:
+    def deliver_some(self, hook: WebhookSettings, http: httpx.Client) -> float:
         """Deliver the next events; return the pause before the next call in seconds."""
         if not self._hold(hook):
             return min(self._pace.longest, _OTHER_HOLDER_PAUSE)

@@ -1,4 +1,4 @@
-"""Events: read in order, from any number on; followed; delivered at least once, also over a kill."""
+"""Events: numbered and in order, followed as a stream, delivered at least once, also over a kill."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.bootstrap.node import Gateway
 from gateway.config.schema import WebhookSettings as Hook
 from gateway.domain.events import KINDS
 from gateway.domain.spec import Note
@@ -24,420 +23,499 @@ from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
 from tests.builders import T0
 from tests.contracts.databases import a_store
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, example, process_engine, wait_for
-from tests.inprocess import ask, running
+from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
+from tests.inprocess import running
 from tests.plain import NO_TLS
+from tests.world import NodeSetup
 from tools.docs import translated
 
-QUICK = Pace(
-    look=0.02,
-    first=0.02,
-    longest=0.1,
+NODE = NodeSetup(
+    settings={
+        "events": {
+            "webhooks": [
+                {
+                    "url": "http://me:hunter2@127.0.0.1:9/x?key=hunter3",
+                    "secret": "hunter4",
+                }
+            ]
+        }
+    }
 )
-SIX = ["job PENDING", "job READY", "job RUNNING", "task RUNNING", "task SUCCESS", "job FINISHED"]
-NAMES = ["created", "ready", "started", "task_started", "task_ended", "finished"]
+
+# Pauses of deliveries, in seconds.
+QUICK = Pace(look=0.02, first=0.02, longest=0.1)
+
+# Entries of a timeline, and the events that they become.
+ENTRIES = [
+    "job PENDING",
+    "job READY",
+    "job RUNNING",
+    "task RUNNING",
+    "task SUCCESS",
+    "job FINISHED",
+]
+NAMES = [
+    "created",
+    "ready",
+    "started",
+    "task_started",
+    "task_ended",
+    "finished",
+]
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(database_url) -> Iterator[Store]:
     with a_store(database_url) as store:
         yield store
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    hooks = [{"url": "http://me:hunter2@127.0.0.1:9/x?key=hunter3", "secret": "hunter4"}]
-    with running(tmp_path_factory.mktemp("node"), events={"webhooks": hooks}) as gateway:
-        yield gateway
+def write(store: Store, *entries: str, job: str = "job-1") -> None:
+    """Write entries into the timeline of a job."""
+    notes = [Note(T0, entry, "n1", {"task": "a"}) for entry in entries]
+    store.note(job, "scheduler", notes)
 
 
-def happen(
-    store: Store,
-    *lines: str,
-    job: str = "job-1",
-) -> None:
-    store.note(job, "scheduler", [Note(T0, line, "n1", {"task": "a"}) for line in lines])
-
-
-def inserted(
-    connection: Any,
-    job: str,
-    event: str,
-    **more: Any,
-) -> None:
+def insert(connection: Any, job: str, entry: str, **columns: Any) -> None:
+    """Insert an entry in a transaction of the test."""
     row = {
         "job_id": job,
-        "event": event,
+        "event": entry,
         "side": "scheduler",
         "at": 0.0,
         "actor": "",
         "detail": "{}",
+        **columns,
     }
-    connection.execute(schema.timeline.insert().values(**row, **more))
+    connection.execute(schema.timeline.insert().values(**row))
 
 
-def names(page: Page) -> list[str]:
-    return [e.event for e in page.events]
+def delete(store: Store, number: int) -> None:
+    """Delete an entry, as if it had not been committed yet."""
+    with store.write() as connection:
+        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == number))
 
 
-def test_events_come_in_order_and_from_any_number_on(store):
+def names_of(page: Page) -> list[str]:
+    return [event.event for event in page.events]
+
+
+def job_ids_of(page: Page) -> list[str]:
+    return [event.job_id for event in page.events]
+
+
+# ---------------------------------------------------------------- the feed
+
+
+def test_events_come_in_order_and_after_any_number(store):
     feed = Feed(store, "n1")
-    happen(
+    write(
         store,
-        *SIX[:3],
+        *ENTRIES[:3],
         "status reported",
         "task RUNNING",
         "status reported",
         "task SUCCESS",
         "job FINISHED",
     )
+
     page = feed.after(0)
-    assert names(page) == NAMES
-    assert page.next == feed.newest() == 8
-    assert names(feed.after(page.events[3].id)) == NAMES[4:]
+    assert names_of(page) == NAMES
+    assert page.next == 8
+    assert feed.newest() == 8
     assert feed.after(page.next).events == ()
-    few = feed.after(0, limit=2)
-    assert names(few) == NAMES[:2]
-    assert few.next == few.events[-1].id
-    assert names(feed.after(0, ("finished", "created"))) == ["created", "finished"]
-    happen(store, "job PENDING", job="job-2")
-    assert [e.job_id for e in feed.after(0, job_id="job-2").events] == ["job-2"]
+
+    fourth = page.events[3].id
+    assert names_of(feed.after(fourth)) == NAMES[4:]
 
 
-def test_numbers_go_on_after_a_job_was_deleted(store):
-    """Else a reader that has come to the newest would miss what takes the same number again."""
+def test_events_are_chosen_by_number_name_and_job(store):
     feed = Feed(store, "n1")
-    happen(store, "job PENDING", "job FINISHED")
+    write(store, *ENTRIES)
+    write(store, "job PENDING", job="job-2")
+
+    first_two = feed.after(0, limit=2)
+    assert names_of(first_two) == NAMES[:2]
+    assert first_two.next == first_two.events[-1].id
+
+    by_name = feed.after(0, ("finished", "created"), job_id="job-1")
+    assert names_of(by_name) == ["created", "finished"]
+    assert job_ids_of(feed.after(0, job_id="job-2")) == ["job-2"]
+
+
+def test_numbers_continue_after_a_job_was_deleted(store):
+    """Else a reader at the newest event would miss an event that reuses its number."""
+    feed = Feed(store, "n1")
+    write(store, "job PENDING", "job FINISHED")
     store.add_submission("job-1", "flow", "n1", T0)
-    read = feed.after(0).next
+    newest = feed.after(0).next
+
     assert queries.drop_job(store, "job-1", T0, "operator", {})
-    happen(store, "job PENDING", job="job-2")
-    assert [(e.event, e.job_id) for e in feed.after(read).events] == [
-        ("deleted", "job-1"),
-        ("created", "job-2"),
-    ]
+    write(store, "job PENDING", job="job-2")
+
+    page = feed.after(newest)
+    assert names_of(page) == ["deleted", "created"]
+    assert job_ids_of(page) == ["job-1", "job-2"]
 
 
-def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store):
-    now = [100.0]
-    feed = Feed(store, "n1", lambda: now[0])
-    feed._timeout = 10.0  # as with a database that many write to
-    happen(store, *["job PENDING"] * 5)
-    assert feed.after(0).next == 5
+class Clock:
+    """A clock that the test advances."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_the_feed_waits_for_a_missing_number_for_some_seconds(store):
+    clock = Clock()
+    write(store, *["job PENDING"] * 5)
+    delete(store, 3)
+    feed = Feed(store, "n1", clock, gap_timeout=10.0)
+    assert feed.after(0).next == 2, "another writer may be about to commit number 3"
+
     with store.write() as connection:
-        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 3))
-    feed = Feed(store, "n1", lambda: now[0])
-    feed._timeout = 10.0
-    assert feed.after(0).next == 2, "number 3 may be another's that is about to appear"
-    with store.write() as connection:
-        inserted(connection, "job-late", "job FINISHED", id=3)
-    assert [e.id for e in feed.after(2).events] == [3, 4, 5]
-    with store.write() as connection:
-        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 4))
+        insert(connection, "job-late", "job FINISHED", id=3)
+    assert [event.id for event in feed.after(2).events] == [3, 4, 5]
+
+    delete(store, 4)
     assert feed.after(3).next == 3
-    now[0] += 10.5
-    assert feed.after(3).next == 5, "nobody came: the number is not used"
+    clock.seconds += 10.5
+    assert feed.after(3).next == 5, "number 4 was not used"
 
 
 @pytest.mark.mariadb
 def test_an_event_committed_late_is_not_skipped(mariadb_url):
-    """Of two writers the one with the lower number commits last."""
+    """Of two writers, the one with the lower number commits last."""
     with a_store(mariadb_url) as store:
-        feed, start = Feed(store, "n1"), Feed(store, "n1").newest()
+        feed = Feed(store, "n1")
+        start = feed.newest()
         with store.write() as slow:
-            inserted(slow, "job-slow", "job PENDING")
-            happen(store, "job PENDING", job="job-quick")
+            insert(slow, "job-slow", "job PENDING")
+            write(store, "job PENDING", job="job-quick")
             assert feed.newest() > start
             page = feed.after(start)
             assert page.events == ()
             assert page.next == start
-        assert [e.job_id for e in feed.after(page.next).events] == ["job-slow", "job-quick"]
+
+        assert job_ids_of(feed.after(page.next)) == ["job-slow", "job-quick"]
 
 
-def test_the_document_shows_the_table_of_the_code():
-    for name, language, heads in (
+@pytest.mark.parametrize(
+    ("page", "language", "heading"),
+    [
         ("events.md", "en", "| Event | Means | In the timeline |"),
         ("events.zh-CN.md", "zh", "| 事件 | 含义 | 时间线中 |"),
-    ):
-        lines = [heads, "|---|---|---|"]
-        for kind in KINDS:
-            means = translated(kind.means, language)
-            lines.append(
-                f"| `{kind.name}` | {means} | {', '.join(f'`{e}`' for e in kind.entries)} |"
-            )
-        assert "\n".join(lines) in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
+    ],
+)
+def test_the_document_shows_the_table_of_the_code(page, language, heading):
+    lines = [heading, "|---|---|---|"]
+    for kind in KINDS:
+        meaning = translated(kind.means, language)
+        entries = ", ".join(f"`{entry}`" for entry in kind.entries)
+        lines.append(f"| `{kind.name}` | {meaning} | {entries} |")
+    assert "\n".join(lines) in (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- the API
 
 
 def follow(
-    node: Gateway,
+    node: Any,
     count: int,
     headers: dict[str, str] | None = None,
     **query: Any,
-) -> list[Any]:
-    """Return so many events of a stream, as (id, event, data), and leave."""
-    found, fields = [], {}
-    url = node.addresses()["operator"] + "/api/v1/events"
+) -> list[tuple[int, str, Any]]:
+    """Return the first events of a stream, as (id, name, data), and disconnect."""
+    events: list[tuple[int, str, Any]] = []
     with httpx.stream(
         "GET",
-        url,
+        node.addresses()["operator"] + "/api/v1/events",
         params=query,
         headers=headers,
         timeout=120,
         trust_env=False,
         verify=NO_TLS,
-    ) as answer:
-        assert answer.status_code == 200
-        assert "text/event-stream" in answer.headers["content-type"]
-        for line in answer.iter_lines():
-            key, _, value = line.partition(": ")
-            fields[key] = value
-            if not line:
-                if "event" in fields:
-                    found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-                if len(found) == count:
-                    return found
-                fields = {}
-    return found
+    ) as response:
+        assert response.status_code == 200
+        assert "text/event-stream" in response.headers["content-type"]
+        fields: dict[str, str] = {}
+        for line in response.iter_lines():
+            if line:
+                key, _, value = line.partition(": ")
+                fields[key] = value
+                continue
+            if "event" in fields:
+                data = json.loads(fields["data"])
+                events.append((int(fields["id"]), fields["event"], data))
+            if len(events) == count:
+                break
+            fields = {}
+    return events
 
 
-def test_a_stream_resumes_where_it_was_interrupted(node):
-    happen(node.store, "job PENDING", "job READY", "job FINISHED", job="job-cut")
-    seen = follow(node, 3, after="0", job_id="job-cut")
-    assert [name for _, name, _ in seen] == ["connected", "created", "ready"]
-    number = str(seen[-1][0])
-    for again in (
-        follow(node, 2, after=number, job_id="job-cut"),
-        follow(node, 2, headers={"last-event-id": number}, job_id="job-cut"),
-        follow(
-            node,
-            2,
-            headers={"last-event-id": number},
-            after="0",
-            job_id="job-cut",
-        ),
-    ):
-        assert [name for _, name, _ in again] == ["connected", "finished"]
-    data = again[1][2]
-    assert data["job_id"] == "job-cut"
+@pytest.mark.parametrize("way", ["after", "last-event-id", "both"])
+def test_a_stream_resumes_at_its_interruption(way, node):
+    job_id = f"job-{way}"
+    write(node.store, "job PENDING", "job READY", "job FINISHED", job=job_id)
+    first = follow(node, 3, after="0", job_id=job_id)
+    assert [name for _, name, _ in first] == ["connected", "created", "ready"]
+
+    last_number, _, _ = first[-1]
+    last_id = {"last-event-id": str(last_number)}
+    if way == "after":
+        rest = follow(node, 2, after=str(last_number), job_id=job_id)
+    elif way == "last-event-id":
+        rest = follow(node, 2, headers=last_id, job_id=job_id)
+    else:  # the header wins
+        rest = follow(node, 2, headers=last_id, after="0", job_id=job_id)
+
+    assert [name for _, name, _ in rest] == ["connected", "finished"]
+    _, _, data = rest[1]
+    assert data["job_id"] == job_id
     assert data["event"] == "finished"
     assert data["detail"] == {"task": "a"}
 
 
-def test_every_wrong_parameter_is_reported_at_once(node):
-    answer = ask(node, "operator", "GET", "/api/v1/events?after=x&follow=2&events=no,finished")
-    assert answer.status_code == 400
-    assert [p["path"] for p in answer.json()["data"]["problems"]] == ["after", "follow", "events"]
+def test_all_wrong_parameters_are_reported_together(node):
+    response = node.get("/api/v1/events?after=x&follow=2&events=no,finished")
+    assert response.status_code == 400
+    problems = response.json()["data"]["problems"]
+    assert [problem["path"] for problem in problems] == ["after", "follow", "events"]
 
 
 def test_a_failing_receiver_is_shown_without_its_password(node):
-    happen(node.store, "job PENDING")
+    write(node.store, "job PENDING")
 
-    def shown() -> Any:
-        return ask(node, "operator", "GET", "/api/v1/events/webhooks").json()["webhooks"][0]
+    def state() -> Any:
+        (webhook,) = node.get("/api/v1/events/webhooks").json()["webhooks"]
+        return webhook
 
-    wait_for(lambda: shown()["tries"], 30)
-    assert "Connect" in shown()["cause"]
-    assert shown()["behind"] >= 1
-    assert "hunter" not in str(shown())
+    wait_for(lambda: state()["tries"], 30)
+    assert "Connect" in state()["cause"]
+    assert state()["behind"] >= 1
+    assert "hunter" not in str(state())
 
 
 @pytest.mark.parametrize(
     "hooks",
     [
-        [{"url": "ftp://x", "secret": "hunter2"}],
-        [
-            {
-                "url": "http://x/",
-                "events": ["nothing"],
-                "secret": "hunter2",
-            }
-        ],
-        [{"url": "http://x/?k=hunter2"}, {"url": "http://x/?k=hunter2"}],
+        pytest.param([{"url": "ftp://x", "secret": "hunter2"}], id="scheme"),
+        pytest.param(
+            [{"url": "http://x/", "events": ["nothing"], "secret": "hunter2"}],
+            id="event",
+        ),
+        pytest.param(
+            [{"url": "http://x/?k=hunter2"}, {"url": "http://x/?k=hunter2"}],
+            id="twice",
+        ),
     ],
 )
-def test_an_invalid_receiver_prevents_the_start(tmp_path, hooks):
-    with pytest.raises(Invalid) as caught, running(tmp_path, events={"webhooks": hooks}):
+def test_an_invalid_receiver_prevents_the_start(hooks, tmp_path):
+    with pytest.raises(Invalid) as refused, running(tmp_path, events={"webhooks": hooks}):
         pass
-    assert "events" in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+    assert "events" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
-def sent(receiver: ScriptedPeer, job_id: str) -> list[str]:
-    """Return the names of the events of a job that a receiver got, also of those that it refused."""
-    return [asked.body["event"] for asked in receiver.asked if asked.body["job_id"] == job_id]
+# ---------------------------------------------------------------- webhooks
+
+
+def delivered(receiver: ScriptedPeer, job_id: str = "job-1") -> list[str]:
+    """Return the events of a job that a receiver got, including the ones that it refused."""
+    bodies = [request.body for request in receiver.requests]
+    return [body["event"] for body in bodies if body["job_id"] == job_id]
 
 
 def webhooks(
     store: Store,
     *hooks: Hook,
+    feed: Feed | None = None,
     holder: str = "gateway-1",
 ) -> Webhooks:
-    return Webhooks(hooks, store, Feed(store, "n1"), holder, lambda: datetime.now(UTC), QUICK)
+    """Return the webhooks of a gateway, which is called ``holder`` among those on the database."""
+
+    def now() -> datetime:
+        return datetime.now(UTC)
+
+    return Webhooks(hooks, store, feed or Feed(store, "n1"), holder, now, QUICK)
 
 
 @contextmanager
-def delivering(store: Store, *hooks: Hook) -> Iterator[Webhooks]:
-    found = webhooks(store, *hooks)
-    found.start()
-    yield found
-    wait_for(lambda: all(h["behind"] == 0 for h in found.state()), 30)
-    found.stop()
+def delivering(store: Store, *hooks: Hook, feed: Feed | None = None) -> Iterator[None]:
+    """Deliver events; at the end wait until every receiver has the newest one."""
+    deliveries = webhooks(store, *hooks, feed=feed)
+    deliveries.start()
+    yield
+
+    def are_up_to_date() -> bool:
+        return all(state["behind"] == 0 for state in deliveries.state())
+
+    wait_for(are_up_to_date, 30)
+    deliveries.stop()
 
 
 def test_refused_and_missed_events_are_delivered_in_order(store):
     with scripted() as (receiver, url):
-        receiver.will(*[says(status=500)] * 3, says())
+        three_errors = [says(status=500)] * 3
+        receiver.will(*three_errors, says())
         with delivering(store, Hook(url=url)):
-            happen(store, *SIX[:3])
-        happen(store, *SIX[3:])  # while nobody delivers
+            write(store, *ENTRIES[:3])
+        write(store, *ENTRIES[3:])  # while no gateway delivers
         with delivering(store, Hook(url=url)):
             pass
-        assert sent(receiver, "job-1") == [NAMES[0]] * 3 + NAMES
-        assert {asked.body["node"] for asked in receiver.asked} == {"n1"}
+
+        repeated = [NAMES[0]] * 3
+        assert delivered(receiver) == repeated + NAMES
+        assert {request.body["node"] for request in receiver.requests} == {"n1"}
 
 
 def test_a_new_receiver_gets_new_chosen_events_with_a_valid_signature(store):
-    happen(store, *SIX, job="job-old")
-    with scripted() as (chosen, url), scripted() as (silent, other):
-        with delivering(
-            store,
-            Hook(
-                url=url,
-                events=["finished"],
-                secret="the secret",
-            ),
-            Hook(url=other, events=["rejected"]),
-        ):
-            happen(store, *SIX)
-        [asked] = chosen.asked
-        assert asked.body["job_id"] == "job-1"
-        assert asked.body["event"] == "finished"
-        assert silent.asked == []
-        headers = asked.headers
-        assert headers["x-bfia-signature"] == signature(
-            "the secret", headers["x-bfia-timestamp"], asked.raw
-        )
-        assert headers["x-bfia-signature"] != signature(
-            "another", headers["x-bfia-timestamp"], asked.raw
-        )
-        assert headers["x-bfia-event-id"] == str(asked.body["id"])
+    write(store, *ENTRIES, job="job-old")
+    with scripted() as (receiver, url), scripted() as (unaffected, unaffected_url):
+        signed = Hook(url=url, events=["finished"], secret="the secret")
+        with delivering(store, signed, Hook(url=unaffected_url, events=["rejected"])):
+            write(store, *ENTRIES)
+
+        assert unaffected.requests == []
+        (request,) = receiver.requests
+        assert request.body["job_id"] == "job-1"
+        assert request.body["event"] == "finished"
+        headers = request.headers
+        timestamp = headers["x-bfia-timestamp"]
+        assert headers["x-bfia-signature"] == signature("the secret", timestamp, request.raw)
+        assert headers["x-bfia-signature"] != signature("another", timestamp, request.raw)
+        assert headers["x-bfia-event-id"] == str(request.body["id"])
 
 
-def test_deliveries_survive_errors_and_stop_if_another_gateway_delivers(store, monkeypatch):
+class FailingFeed(Feed):
+    """A feed whose first read fails."""
+
+    has_failed = False
+
+    def after(self, *args: Any, **kwargs: Any) -> Page:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        return super().after(*args, **kwargs)
+
+
+def test_deliveries_continue_after_an_unexpected_error(store):
+    feed = FailingFeed(store, "n1")
     with scripted() as (receiver, url):
-        with delivering(store, Hook(url=url)) as found:
-            real, failed = found._feed.after, list[int]()
+        with delivering(store, Hook(url=url), feed=feed):
+            write(store, *ENTRIES[:3])
+        assert feed.has_failed
+        assert delivered(receiver) == NAMES[:3]
 
-            def once(*given: Any, **named: Any) -> Page:
-                if not failed:
-                    failed.append(1)
-                    raise ZeroDivisionError
-                return real(*given, **named)
 
-            monkeypatch.setattr(found._feed, "after", once)
-            happen(store, *SIX[:3])
-        assert failed
-        assert sent(receiver, "job-1") == NAMES[:3]
-        happen(store, *SIX[3:])
+def test_deliveries_stop_if_another_gateway_has_taken_over(store, monkeypatch):
+    with scripted() as (receiver, url):
+        hook = Hook(url=url)
+        with delivering(store, hook):
+            write(store, *ENTRIES[:3])
+        write(store, *ENTRIES[3:])
+
         monkeypatch.setattr(webhooks_module.stored, "move_cursor", lambda *_: False)
         with httpx.Client(verify=NO_TLS) as http:
-            assert webhooks(store, Hook(url=url))._deliver_some(Hook(url=url), http) == QUICK.look
-        assert len(sent(receiver, "job-1")) == 4
+            pause = webhooks(store, hook).deliver_some(hook, http)
+        assert pause == QUICK.look
+        assert len(delivered(receiver)) == 4, "one event more than before"
 
 
 def test_one_of_two_gateways_on_a_database_delivers(store):
     with scripted() as (receiver, url):
-        both = [webhooks(store, Hook(url=url), holder=f"gateway-{n}") for n in (1, 2)]
-        for one in both:
-            one.start()
+        gateways = [webhooks(store, Hook(url=url), holder=f"gateway-{n}") for n in (1, 2)]
+        for gateway in gateways:
+            gateway.start()
         for n in range(10):
-            happen(store, *SIX, job=f"job-{n}")
-        wait_for(lambda: len(receiver.asked) >= 60, 60)
-        for one in both:
-            one.stop()
-        numbers = [asked.body["id"] for asked in receiver.asked]
-        assert numbers == sorted(numbers)
-        assert len(set(numbers)) == len(numbers) == 60
+            write(store, *ENTRIES, job=f"job-{n}")
+        wait_for(lambda: len(receiver.requests) >= 60, 60)
+        for gateway in gateways:
+            gateway.stop()
+
+        numbers = [request.body["id"] for request in receiver.requests]
+        assert len(numbers) == 60
+        assert numbers == sorted(set(numbers)), "in order and none twice"
 
 
-def test_receivers_that_say_little_keep_their_connection(store):
-    came = set()
+def test_receivers_with_short_responses_keep_their_connection(store):
+    clients = set()
 
-    def answers(handler: BaseHTTPRequestHandler) -> None:
-        came.add(handler.client_address)
+    def respond(handler: BaseHTTPRequestHandler) -> None:
+        clients.add(handler.client_address)
         says({"taken": True})(handler)
 
     with scripted() as (receiver, url):
-        receiver.will(answers)
+        receiver.will(respond)
         with delivering(store, Hook(url=url)):
-            happen(store, *SIX)
-        assert sent(receiver, "job-1") == NAMES
-        assert len(came) == 1
+            write(store, *ENTRIES)
+        assert delivered(receiver) == NAMES
+        assert len(clients) == 1
 
 
-def test_of_an_answer_only_the_status_counts(store):
-    def answers(handler: BaseHTTPRequestHandler) -> None:
+def test_only_the_status_of_a_response_counts(store):
+    def cut_off(handler: BaseHTTPRequestHandler) -> None:
         handler.close_connection = True
         handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort")
 
     with scripted() as (receiver, url):
-        receiver.will(answers)
+        receiver.will(cut_off)
         with delivering(store, Hook(url=url)):
-            happen(store, *SIX)
-        assert sent(receiver, "job-1") == NAMES
+            write(store, *ENTRIES)
+        assert delivered(receiver) == NAMES
 
 
-def test_an_answer_without_end_is_not_read(store):
-    """Attack: a receiver answers 200 and goes on sending, until the gateway's memory is full."""
+def test_a_response_without_end_is_not_read(store):
+    """Attack: a receiver answers 200 and sends until the gateway's memory is full."""
 
-    def answers(handler: BaseHTTPRequestHandler) -> None:
+    def send_without_end(handler: BaseHTTPRequestHandler) -> None:
         handler.close_connection = True
         handler.wfile.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
         with suppress(OSError):  # the gateway has hung up
             while not receiver.over.wait(0.05):
-                handler.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+                handler.wfile.write(chunk)
 
     with scripted() as (receiver, url):
-        receiver.will(answers)
+        receiver.will(send_without_end)
         with delivering(store, Hook(url=url)):
-            happen(store, *SIX)
-        assert sent(receiver, "job-1") == NAMES
+            write(store, *ENTRIES)
+        assert delivered(receiver) == NAMES
 
 
 @pytest.mark.slow
 def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path):
     """Both ends fail: the node is killed while the receiver refuses."""
+    engine = process_engine("unionpay:2.0.0", command=["/bin/false"])
     with scripted() as (receiver, url):
-        engine = process_engine("unionpay:2.0.0", command=["/bin/false"])
         hooks = {"webhooks": [{"url": url}]}
         with Federation(tmp_path, [jobs.GUEST], engine, events=hooks) as federation:
             node = federation[jobs.GUEST]
             jobs.prepare(federation)
-            receiver.will(*[says(status=500)] * 2, says())
+            receiver.will(says(status=500), says(status=500), says())
             job_id = node.submit(example("create_all_psi_sbt.json"))
-            wait_for(lambda: receiver.asked, 30, 0.005)
+            wait_for(lambda: receiver.requests, 30, 0.005)
             node.kill()
             node.start()
             node.wait_job(job_id, 60, "FAILED")
 
-            def all_came() -> list[dict[str, Any]]:
-                got = [
-                    asked.body["id"] for asked in receiver.asked if asked.body["job_id"] == job_id
-                ]
-                page = node.get(
-                    "/api/v1/events",
-                    after=0,
-                    follow=0,
-                    job_id=job_id,
-                )["events"]
-                finished = [e["event"] for e in page].count(
-                    "finished"
-                ) == 2  # it schedules it and takes part
-                return (
-                    list(page)
-                    if finished and list(dict.fromkeys(got)) == [e["id"] for e in page]
-                    else []
-                )
+            events = wait_for(
+                lambda: all_delivered(node, receiver, job_id), 60, 0.1, "each event came, in order"
+            )
+            assert events[0]["event"] == "created"
 
-            page = wait_for(all_came, 60, 0.1, "each event came, in order")
-            assert page[0]["event"] == "created"
+
+def all_delivered(node: Node, receiver: ScriptedPeer, job_id: str) -> list[dict[str, Any]]:
+    """Return the events of a finished job; none unless its receiver got each, in their order."""
+    events = list(node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"])
+    names = [event["event"] for event in events]
+    if names.count("finished") < 2:  # as scheduler and as party
+        return []
+    bodies = [request.body for request in receiver.requests]
+    numbers = [body["id"] for body in bodies if body["job_id"] == job_id]
+    without_repeats = list(dict.fromkeys(numbers))
+    if without_repeats != [event["id"] for event in events]:
+        return []
+    return events
