@@ -14,7 +14,7 @@ from gateway.bootstrap.node import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, examples, judged, operations, posts, sent, shown
 from tests.inprocess import ask
 from tests.plain import NO_TLS
-from tests.registry.builders import places, replaced
+from tests.registry.builders import json_paths, with_value_at
 
 SOON = 60.0
 """seconds; far more than any answer takes, and far less than one takes that hangs"""
@@ -159,11 +159,11 @@ def test_anything_in_a_body_is_decided_upon(node, client, listener):
             continue
         headers = shown(operation, "header") | {"content-type": "application/json"}
         for kind, example in examples(operation):
-            every = list(places(example)) if kind == "application/json" else []
+            every = list(json_paths(example)) if kind == "application/json" else []
             for at, value in islice(
                 zip(cycle(every), values, strict=False), min(3 * len(every), MOST)
             ):
-                content = json.dumps(replaced(example, at, value), ensure_ascii=False)
+                content = json.dumps(with_value_at(example, at, value), ensure_ascii=False)
                 body = content.encode("utf-8", "surrogatepass")
                 decided(
                     client.post(node.addresses()[listener] + path, content=body, headers=headers),

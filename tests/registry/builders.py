@@ -1,32 +1,36 @@
-"""Descriptions and registrations with defaults, so that a test names only what matters to it."""
+"""Descriptions and registrations with defaults, so that a test names only its own subject."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
 from provider_registry import description, registration
 from provider_registry.model import Component, InvalidDescription, Provider
 
+JsonPath = tuple[str | int, ...]  # the keys and indexes that lead to a value
+
 
 def a_parameter(name: str = "p", **changes: Any) -> dict[str, Any]:
-    return {
+    parameter = {
         "name": name,
         "title": name,
         "type": "string",
         "optional": "true",
-    } | changes
+    }
+    return parameter | changes
 
 
 def a_data(name: str = "train_data", **changes: Any) -> dict[str, Any]:
-    return {
+    data = {
         "name": name,
         "category": "dataset",
         "dataFormat": ["csv"],
-    } | changes
+    }
+    return data | changes
 
 
 def a_description(name: str = "Algo", **changes: Any) -> dict[str, Any]:
-    return {
+    document = {
         "componentName": name,
         "title": name,
         "provider": "acme",
@@ -38,20 +42,24 @@ def a_description(name: str = "Algo", **changes: Any) -> dict[str, Any]:
         "inputData": [a_data()],
         "outputData": [a_data(), a_data("model", category="model")],
         "result": [{"resultCode": "0", "resultMessage": "ok"}],
-    } | changes
+    }
+    return document | changes
 
 
 def a_request(*descriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {
+    """Build the registration of a provider, by default with one component."""
+    components = {}
+    for document in descriptions or (a_description(),):
+        components[document["componentName"]] = document
+    request = {
         "name": "acme",
         "device": "docker",
         "version": "1.0.0",
         "metadata": {"base_url": "", "image": "acme:1.0.0"},
         "protocol": "bfia",
-        "components_description": {
-            d["componentName"]: d for d in descriptions or (a_description(),)
-        },
-    } | changes
+        "components_description": components,
+    }
+    return request | changes
 
 
 def a_component_request(
@@ -59,6 +67,7 @@ def a_component_request(
     image: str = "acme:1.0.0",
     **changes: Any,
 ) -> dict[str, Any]:
+    """Build the registration of one component; ``changes`` are those of its description."""
     return {"imageUrl": image, "component_info": a_description(name, **changes)}
 
 
@@ -66,44 +75,40 @@ def a_component(*parameters: dict[str, Any], **changes: Any) -> Component:
     document = a_description(**changes)
     if parameters:
         document["inputParam"] = list(parameters)
-    return description.component(document)[0]
+    component, _ = description.component(document)
+    return component
 
 
 def a_provider(*descriptions: dict[str, Any], **changes: Any) -> Provider:
     return registration.provider_from_request(a_request(*descriptions, **changes))
 
 
-def refused(read: Any, body: Any) -> list[tuple[str, str]]:
-    """Return path and rule of every problem that a reader refuses a body for; none if it does not."""
+def problems_of(read: Callable[[Any], object], body: Any) -> list[tuple[str, str]]:
+    """Return (path, rule) of the problems for which a reader refuses a body; none if it does not."""
     try:
         read(body)
     except InvalidDescription as error:
-        return [(p.path, p.rule) for p in error.problems]
+        return [(problem.path, problem.rule) for problem in error.problems]
     return []
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield every place in a JSON value, as the steps that lead to it."""
+def json_paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
+    """Yield the path of a JSON value and the paths of all values in it."""
     yield path
-    children = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
+    children: Any = ()
+    if isinstance(value, dict):
+        children = value.items()
+    elif isinstance(value, list):
+        children = enumerate(value)
     for step, child in children:
-        yield from places(child, (*path, step))
+        yield from json_paths(child, (*path, step))
 
 
-def replaced(
-    value: Any,
-    path: tuple[Any, ...],
-    new: Any,
-) -> Any:
-    """Return a JSON value with something else in one place."""
+def with_value_at(value: Any, path: JsonPath, new: Any) -> Any:
+    """Return a JSON value with another one at a path."""
     if not path:
         return new
-    made = copy(value)
-    made[path[0]] = replaced(value[path[0]], path[1:], new)
-    return made
+    step, *rest = path
+    changed = copy(value)
+    changed[step] = with_value_at(value[step], tuple(rest), new)
+    return changed

@@ -1,4 +1,4 @@
-"""A repository of providers that forgets."""
+"""A repository of providers in memory."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from provider_registry.registry import Action, Revision, Stale
 
 
 class MemoryRepository:
-    """Safe to use from several threads."""
+    """Implements `provider_registry.registry.Repository`; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._providers: dict[str, Provider] = {}
@@ -26,10 +26,10 @@ class MemoryRepository:
 
     def write(self, revision: Revision) -> None:
         with self._lock:
-            known = self._revisions.setdefault(revision.key, [])
-            if revision.number != len(known) + 1:
-                raise Stale(f"{revision.key} has {len(known)} revisions")
-            known.append(revision)
+            revisions = self._revisions.setdefault(revision.key, [])
+            if revision.number != len(revisions) + 1:
+                raise Stale(f"{revision.key} has {len(revisions)} revisions")
+            revisions.append(revision)
             if revision.action is Action.DELETED:
                 self._providers.pop(revision.key, None)
             else:
@@ -44,13 +44,18 @@ class MemoryRepository:
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        known = self._revisions.get(key, [])
-        return [r for r in reversed(known) if before is None or r.number < before][:limit]
+        revisions = self._revisions.get(key, [])
+        if before is not None:
+            revisions = revisions[: before - 1]  # their numbers begin at 1
+        return revisions[::-1][:limit]
 
     def since(self, key: str, moment: datetime) -> Revision | None:
-        known = self._revisions.get(key, [])
-        past = [r for r in known if r.at <= moment]
-        return past[-1] if past and past[-1] is not known[-1] else None
+        """Return the revision in force at a moment if a newer one has replaced it since."""
+        revisions = self._revisions.get(key, [])
+        past = [revision for revision in revisions if revision.at <= moment]
+        if not past or past[-1] is revisions[-1]:
+            return None
+        return past[-1]
 
     def owner(self, name: str) -> str | None:
         return self._owners.get(name)

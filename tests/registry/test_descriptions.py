@@ -1,10 +1,9 @@
-"""Component descriptions: what is read in which spellings, and each mistake at its place with what was meant."""
+"""Component descriptions: every spelling that is read, and each mistake with its path and fix."""
 
 import copy
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,48 +19,59 @@ from tests.registry.builders import (
     a_description,
     a_parameter,
     a_request,
-    places,
-    replaced,
+    json_paths,
+    with_value_at,
 )
 
-DATA = json.loads(Path(__file__).with_name("broken.json").read_text("utf-8"))
+# A description without mistakes, and changes that each make one.
+CASES = json.loads(Path(__file__).with_name("broken.json").read_text("utf-8"))
 ABSENT = "<absent>"
 
 
-def changed(document: Any, change: dict[str, Any]) -> Any:
-    made = copy.deepcopy(document)
-    for path, value in change.items():
-        *way, last = [int(s) if s.isdigit() else s for s in re.findall(r"[^.\[\]]+", path)]
-        place = made
-        for step in way:
-            place = place[step]
+def change_document(document, changes):
+    """Return a document with other values at some paths, such as ``inputParam[0].type``."""
+    changed = copy.deepcopy(document)
+    for path, value in changes.items():
+        *steps, last = [to_step(word) for word in re.findall(r"[^.\[\]]+", path)]
+        parent = changed
+        for step in steps:
+            parent = parent[step]
         if value == ABSENT:
-            del place[last]
+            del parent[last]
         else:
-            place[last] = value
-    return made
+            parent[last] = value
+    return changed
 
 
-def found_in(document: Any) -> tuple[str, list[tuple[str, str, str]]]:
+def to_step(word):
+    return int(word) if word.isdigit() else word
+
+
+def judge(document):
+    """Return whether a description is refused or not, and its problems or warnings."""
     try:
-        _, found = description.component(document, provider="acme", version="1.0.0")
-        kind = "warned"
+        _, warnings = description.component(document, provider="acme", version="1.0.0")
     except InvalidDescription as error:
-        found, kind = error.problems, "refused"
-    return kind, [(p.path, p.rule, p.suggestion) for p in found]
+        return "refused", error.problems
+    return "warned", warnings
 
 
 def test_the_description_without_a_mistake_is_silent():
-    assert found_in(DATA["good"]) == ("warned", [])
+    kind, warnings = judge(CASES["good"])
+
+    assert kind == "warned"
+    assert list(warnings) == []
 
 
-@pytest.mark.parametrize("case", DATA["broken"], ids=lambda case: case["mistake"])
-def test_a_mistake_is_reported_at_its_place(case: dict[str, Any]):
-    kind, found = found_in(changed(DATA["good"], case["change"]))
-    expected = (case["path"], case["rule"], case["suggestion"])
-    assert expected in found and kind == case["kind"]
-    others = {path for path, _, _ in found} - {case["path"]}
-    assert not others - set(case["change"]), "nothing else is wrong"
+@pytest.mark.parametrize("case", CASES["broken"], ids=[case["mistake"] for case in CASES["broken"]])
+def test_a_mistake_is_reported_at_its_place(case):
+    kind, problems = judge(change_document(CASES["good"], case["change"]))
+
+    reports = [(problem.path, problem.rule, problem.suggestion) for problem in problems]
+    assert kind == case["kind"]
+    assert (case["path"], case["rule"], case["suggestion"]) in reports
+    other_paths = {problem.path for problem in problems} - {case["path"]}
+    assert other_paths <= set(case["change"]), "nothing else is wrong"
 
 
 @pytest.mark.parametrize(
@@ -73,15 +83,14 @@ def test_a_mistake_is_reported_at_its_place(case: dict[str, Any]):
         ("[0,inf)", ["0", "1e9"], ["-1"]),
     ],
 )
-def test_bounds_are_open_only_where_the_vendor_does(
-    validator: str,
-    inside: list[str],
-    outside: list[str],
-):
+def test_bounds_are_open_only_where_the_vendor_writes_so(validator, inside, outside):
     for default in (*inside, *outside):
-        change = {"inputParam[0].validator": validator, "inputParam[0].defaultValue": default}
-        _, found = found_in(changed(DATA["good"], change))
-        assert bool(found) is (default in outside), (validator, default)
+        change = {
+            "inputParam[0].validator": validator,
+            "inputParam[0].defaultValue": default,
+        }
+        _, problems = judge(change_document(CASES["good"], change))
+        assert bool(problems) is (default in outside), default
 
 
 def test_a_description_is_read_into_a_component():
@@ -101,9 +110,13 @@ def test_a_description_is_read_into_a_component():
             )
         ],
     )
+
     component, warnings = description.component(document)
+
     assert warnings == ()
-    assert (component.name, component.provider, component.version) == ("HeteroLR", "acme", "1.0.0")
+    assert component.name == "HeteroLR"
+    assert component.provider == "acme"
+    assert component.version == "1.0.0"
     assert component.description == "regression"
     assert component.roles == ("guest", "host")
     assert component.storage_engines == ("s3",)
@@ -111,73 +124,90 @@ def test_a_description_is_read_into_a_component():
     assert component.document == document
     [penalty] = component.parameters
     assert penalty.binding == ("L1", "L2")
-    assert (penalty.default, penalty.depends_on, penalty.groups) == ("L2", (), ("basic",))
-    assert (penalty.ui_pattern, penalty.ui_type) == ("editable", "radio")
-    assert [(d.name, d.group, d.formats) for d in component.outputs] == [
-        ("train_data", "data", ("csv",)),
-        ("model", "model", ("csv",)),
-    ]
+    assert penalty.default == "L2"
+    assert penalty.depends_on == ()
+    assert penalty.groups == ("basic",)
+    assert penalty.ui_pattern == "editable"
+    assert penalty.ui_type == "radio"
+    table, model = component.outputs
+    assert (table.name, table.group, table.formats) == ("train_data", "data", ("csv",))
+    assert (model.name, model.group, model.formats) == ("model", "model", ("csv",))
 
 
-READINGS = {
-    "optional": [
-        (True, True),
-        (False, False),
-        ("true", True),
-        ("FALSE", False),
-        (" True ", True),
-        (None, True),
-    ],
-    "bindingData": [
-        ([{"label": "a", "value": "1"}, {"value": 2}], ("1", "2")),
-        ([{"value": True}, "x", 1.5], ("true", "x", "1.5")),
-        ('[{"label": "a", "value": "1"}]', ("1",)),
-        ('["a", "b"]', ("a", "b")),
-        ([], None),
-        (" ", None),
-        (None, None),
-    ],
-    "dependsOn": [
-        ("", ()),
-        ([], ()),
-        (None, ()),
-        (["p.a", "p"], ("p.a", "p")),
-        ("p.a, p.b", ("p.a", "p.b")),
-    ],
-    "defaultValue": [
-        (None, None),
-        (" ", ""),
-        ("x", "x"),
-        (5, "5"),
-        (True, "true"),
-        ({"a": [1]}, '{"a": [1]}'),
-    ],
-    "groupTag": [("a", ("a",)), (["a", "b"], ("a", "b")), ("", ()), (None, ())],
-}
-
-ATTRIBUTES = {
-    "bindingData": "binding",
-    "dependsOn": "depends_on",
-    "defaultValue": "default",
-    "groupTag": "groups",
-}
+# For each field of a parameter: the attribute it is read into, and its values by spellings.
+SPELLINGS = [
+    (
+        "optional",
+        "optional",
+        [
+            (True, True),
+            (False, False),
+            ("true", True),
+            ("FALSE", False),
+            (" True ", True),
+            (None, True),
+        ],
+    ),
+    (
+        "bindingData",
+        "binding",
+        [
+            ([{"label": "a", "value": "1"}, {"value": 2}], ("1", "2")),
+            ([{"value": True}, "x", 1.5], ("true", "x", "1.5")),
+            ('[{"label": "a", "value": "1"}]', ("1",)),
+            ('["a", "b"]', ("a", "b")),
+            ([], None),
+            (" ", None),
+            (None, None),
+        ],
+    ),
+    (
+        "dependsOn",
+        "depends_on",
+        [
+            ("", ()),
+            ([], ()),
+            (None, ()),
+            (["p.a", "p"], ("p.a", "p")),
+            ("p.a, p.b", ("p.a", "p.b")),
+        ],
+    ),
+    (
+        "defaultValue",
+        "default",
+        [
+            (None, None),
+            (" ", ""),
+            ("x", "x"),
+            (5, "5"),
+            (True, "true"),
+            ({"a": [1]}, '{"a": [1]}'),
+        ],
+    ),
+    (
+        "groupTag",
+        "groups",
+        [
+            ("a", ("a",)),
+            (["a", "b"], ("a", "b")),
+            ("", ()),
+            (None, ()),
+        ],
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("field", "spelled", "read"),
-    [(field, *row) for field, rows in READINGS.items() for row in rows],
+    ("field", "attribute", "spellings"), SPELLINGS, ids=[row[0] for row in SPELLINGS]
 )
-def test_every_spelling_of_a_field_is_read(
-    field,
-    spelled,
-    read,
-):
-    parameter = a_component(a_parameter(**{field: spelled})).parameters[0]
-    assert getattr(parameter, ATTRIBUTES.get(field, field)) == read
+def test_every_spelling_of_a_field_is_read(field, attribute, spellings):
+    for spelling, value in spellings:
+        [parameter] = a_component(a_parameter(**{field: spelling})).parameters
+        assert getattr(parameter, attribute) == value, spelling
 
 
 @pytest.mark.parametrize(
-    ("spelled", "validator"),
+    ("spelling", "validator"),
     [
         ("(0,1000)", Validator("(0,1000)", 0, 1000)),
         ("[0, 1.5)", Validator("[0, 1.5)", 0, 1.5, upper_open=True)),
@@ -198,11 +228,16 @@ def test_every_spelling_of_a_field_is_read(
         (None, None),
     ],
 )
-def test_validators_are_ranges_expressions_or_placeholders(spelled, validator):
-    component, warnings = description.component(
-        a_description(inputParam=[a_parameter(validator=spelled)])
-    )
-    assert component.parameters[0].validator == validator and warnings == ()
+def test_validators_are_ranges_expressions_or_placeholders(spelling, validator):
+    document = a_description(inputParam=[a_parameter(validator=spelling)])
+
+    component, warnings = description.component(document)
+
+    assert component.parameters[0].validator == validator
+    assert warnings == ()
+
+
+# ------------------------------------------------------------ regular expressions
 
 
 @pytest.mark.parametrize(
@@ -216,17 +251,28 @@ def test_validators_are_ranges_expressions_or_placeholders(spelled, validator):
         ("a|ab", "ab", True),
         ("a*b*", "a" * MAX_VALUE, True),
         ("a", "a\n", False),
-        ("(a+)+$", "a" * (MAX_VALUE - 1) + "!", False),  # what backtracks never ends with these
+        # A matcher that backtracks never ends with the following ones.
+        ("(a+)+$", "a" * (MAX_VALUE - 1) + "!", False),
         ("(a|a)*b", "a" * MAX_VALUE, False),
         ("(.*a){25}", "a" * 24 + "b" * 4000, False),
         ("a?" * 40 + "a" * 40 + "b", "a" * 60, False),
     ],
+    ids=[
+        "letters",
+        "not a letter",
+        "address",
+        "letter case",
+        "Chinese",
+        "longer alternative",
+        "longest value",
+        "line end",
+        "nested repetition",
+        "equal alternatives",
+        "counted repetition",
+        "optional letters",
+    ],
 )
-def test_the_whole_value_has_to_match(
-    pattern,
-    value,
-    matches,
-):
+def test_the_whole_value_has_to_match(pattern, value, matches):
     assert flaw(pattern) is None
     assert full_match(pattern, value) is matches
 
@@ -243,8 +289,18 @@ def test_the_whole_value_has_to_match(
         ("a" * (MAX_PATTERN + 1), "longer than"),
         ("\ud800", "surrogates not allowed"),
     ],
+    ids=[
+        "open bracket",
+        "look-ahead",
+        "reference",
+        "named reference",
+        "nested counts",
+        "too large",
+        "too long",
+        "half a character",
+    ],
 )
-def test_what_cannot_be_used_is_refused_with_its_cause(pattern, cause):
+def test_an_unusable_expression_is_refused_with_its_cause(pattern, cause):
     assert cause in (flaw(pattern) or "")
     assert full_match(pattern, "a") is None
 
@@ -252,10 +308,14 @@ def test_what_cannot_be_used_is_refused_with_its_cause(pattern, cause):
 @given(st.text("ab|*+?(){}[]^$\\.1,-:= 龥", max_size=30), st.text("ab1\n龥", max_size=600))
 @settings(max_examples=300)
 def test_any_expression_is_either_matched_or_refused(pattern, value):
-    assert (full_match(pattern, value) is None) is (flaw(pattern) is not None)
+    is_refused = flaw(pattern) is not None
+
+    assert (full_match(pattern, value) is None) is is_refused
 
 
-ODD: list[Any] = [
+# ------------------------------------------------------------ the published schemas
+
+ODD_VALUES = [
     None,
     True,
     0,
@@ -272,8 +332,7 @@ ODD: list[Any] = [
     {},
     {"x": 1},
 ]
-
-GOOD = {
+GOOD_DOCUMENTS = {
     "description-1.json": a_description(
         inputParam=[
             a_parameter(
@@ -290,12 +349,13 @@ GOOD = {
 
 @pytest.mark.parametrize("name", schema.FILES)
 @given(data=st.data())
-def test_a_document_has_problems_exactly_where_the_schema_finds_them(
-    name: str, data: st.DataObject
-):
-    document: Any = GOOD[name]
+def test_a_document_has_problems_exactly_where_the_schema_finds_them(name, data):
+    document = GOOD_DOCUMENTS[name]
     for _ in range(data.draw(st.integers(0, 2))):
-        path = data.draw(st.sampled_from(list(places(document))))
-        document = replaced(document, path, data.draw(st.sampled_from(ODD)))
-    shipped = Draft202012Validator(dict(schema.FILES[name].document))
-    assert bool(schema.FILES[name].problems(document)) is not shipped.is_valid(document)
+        path = data.draw(st.sampled_from(list(json_paths(document))))
+        document = with_value_at(document, path, data.draw(st.sampled_from(ODD_VALUES)))
+
+    published = Draft202012Validator(dict(schema.FILES[name].document))
+    problems = schema.FILES[name].problems(document)
+
+    assert bool(problems) is not published.is_valid(document)

@@ -1,9 +1,8 @@
-"""A task held against a description: its values, the form, and which inputs and outputs it means."""
+"""A task compared with a description: its values, the form, and its inputs and outputs."""
 
 import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,29 +19,25 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 AT = "config.task_params.common.t"
 
 
-def found(
-    value,
-    *,
-    strict=False,
-    **declared,
-):
-    """Return (paths and rules of errors, of warnings) for one parameter ``p`` with a value."""
-    findings = check({"p": value}, a_component(a_parameter("p", **declared)), AT, strict=strict)
+def judge(value, *, strict=False, **description):
+    """Return (rules of the errors, of the warnings) for a value of the only parameter, ``p``."""
+    component = a_component(a_parameter("p", **description))
+    findings = check({"p": value}, component, AT, strict=strict)
     for problem in (*findings.errors, *findings.warnings):
         assert problem.path == f"{AT}.p"
-    return [p.rule for p in findings.errors], [p.rule for p in findings.warnings]
+    return rules_of(findings.errors), rules_of(findings.warnings)
 
 
-def published():
-    provider = provider_from_request(
-        json.loads((EXAMPLES / "register_unionpay.json").read_text("utf-8"))
-    )
-    job = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text("utf-8"))
-    return provider, job
+def rules_of(problems):
+    return [problem.rule for problem in problems]
+
+
+def read_example(name):
+    return json.loads((EXAMPLES / name).read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "warned"),
+    ("task", "name", "warnings"),
     [
         (
             "intersect_rsa_1",
@@ -73,18 +68,16 @@ def published():
         ),
     ],
 )
-def test_the_published_job_has_these_warnings_and_no_error(
-    task,
-    name,
-    warned,
-):
-    provider, job = published()
-    params = job["config"]["task_params"]["common"]
-    findings = check(params[task], provider.components[name], f"config.task_params.common.{task}")
+def test_the_published_job_has_these_warnings_and_no_error(task, name, warnings):
+    provider = provider_from_request(read_example("register_unionpay.json"))
+    params = read_example("create_all_psi_sbt.json")["config"]["task_params"]["common"]
+    path = f"config.task_params.common.{task}"
+
+    findings = check(params[task], provider.components[name], path)
+
     assert findings.errors == ()
-    assert [(w.path, w.rule) for w in findings.warnings] == [
-        (f"config.task_params.common.{task}.{parameter}", rule) for parameter, rule in warned
-    ]
+    reported = [(warning.path, warning.rule) for warning in findings.warnings]
+    assert reported == [(f"{path}.{parameter}", rule) for parameter, rule in warnings]
 
 
 @pytest.mark.parametrize("kind", ["Integer", "double"])
@@ -92,7 +85,10 @@ def test_the_published_job_has_these_warnings_and_no_error(
     "value", ["abc", "1,5", "1_000", "0x10", "--1", "1 2", "None", "１２", "true"]
 )
 def test_text_that_is_no_number_refuses_the_job(kind, value):
-    assert found(value, type=kind) == ([f"cannot be read as {kind}"], [])
+    errors, warnings = judge(value, type=kind)
+
+    assert errors == [f"cannot be read as {kind}"]
+    assert warnings == []
 
 
 LISTED = {"bindingData": ["a", "b", "2048", "true", "false"]}
@@ -100,7 +96,8 @@ NO_CHOICE = {"bindingData": ["a", "b"]}
 OUTSIDE = "lies outside (0,1000)"
 BEYOND = {"type": "int", "validator": "(0,1000)"}
 NOT_JSON = "is text for a boolean, and neither true nor false as spelled in JSON"
-PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
+# Parameters with values that refuse no job, and the warnings about each value.
+PASSING = [
     ({"type": "int"}, [5, "5", " -5 ", "+5", "5.0", "9" * 5000], []),
     ({"type": "float"}, [5, 0.5, ".5", "1e-4", "inf"], []),
     ({"type": "boolean"}, [True, "false"], []),
@@ -108,7 +105,7 @@ PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
     ({"type": "list"}, [[1], "[1]"], []),
     ({"type": "string"}, ["x", "", 5, True], []),
     ({"type": "tensor"}, [{"a": 1}, "x"], []),
-    # of another type
+    # Values of another type.
     ({"type": "int"}, [""], ["is empty where int is declared"]),
     ({"type": "float"}, [" "], ["is empty where float is declared"]),
     ({"type": "int"}, [5.5], ["is a number where int is declared"]),
@@ -118,7 +115,7 @@ PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
     ({"type": "boolean"}, [1], ["is a number where boolean is declared"]),
     ({"type": "object"}, ["x", "[" * 5000], ["cannot be read as object"]),
     ({"type": "string"}, [{"a": 1}], ["is an object where string is declared"]),
-    # among the choices, which say nothing about values of another type
+    # Values among the choices, which do not bind values of another type.
     ({"type": "string"} | LISTED, ["a", ""], []),
     ({"type": "string"} | LISTED, [["a", "b"]], ["is a list where string is declared"]),
     ({"type": "boolean"} | LISTED, [True], []),
@@ -126,7 +123,7 @@ PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
     ({"type": "float"} | LISTED, [2048.0], []),
     (NO_CHOICE, [{"a": 1}], ["is an object where string is declared", "is none of a, b"]),
     (NO_CHOICE, [["a", "c"]], ["is a list where string is declared", "is none of a, b"]),
-    # what the description itself names
+    # Values that the description itself names.
     ({"validator": "(0,1000)"}, [0, "1000", "all"], []),
     (BEYOND | {"defaultValue": "2048"}, [2048, "2048"], [OUTSIDE]),
     (BEYOND | {"bindingData": ["all", "2048"], "defaultValue": "all"}, [2048, "2048"], [OUTSIDE]),
@@ -140,43 +137,50 @@ PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(("declared", "values", "warnings"), PASSING)
-def test_what_refuses_no_job_is_passed_with_these_warnings(
-    declared,
-    values,
-    warnings,
-    strict,
-):
+@pytest.mark.parametrize(("description", "values", "warnings"), PASSING)
+def test_values_that_refuse_no_job_have_these_warnings(description, values, warnings, strict):
     for value in values:
-        assert found(value, strict=strict, **declared) == ([], warnings), value
+        assert judge(value, strict=strict, **description) == ([], warnings), value
 
 
 @pytest.mark.parametrize(
-    ("declared", "value", "rule"),
+    ("description", "value", "rule"),
     [
         ({"validator": "(0,1000)"}, 1001, OUTSIDE),
         ({"validator": "(0,1000)"}, "-0.5", OUTSIDE),
-        *((NO_CHOICE, value, "is none of a, b") for value in ("c", "A", 7, True)),
+        (NO_CHOICE, "c", "is none of a, b"),
+        (NO_CHOICE, "A", "is none of a, b"),
+        (NO_CHOICE, 7, "is none of a, b"),
+        (NO_CHOICE, True, "is none of a, b"),
     ],
 )
-def test_an_unlisted_value_is_a_warning_and_with_strict_refuses_the_job(
-    declared,
-    value,
-    rule,
-):
-    assert found(value, **declared) == ([], [rule])
-    assert found(value, strict=True, **declared) == ([rule], [])
+def test_an_unlisted_value_is_a_warning_and_with_strict_refuses_the_job(description, value, rule):
+    assert judge(value, **description) == ([], [rule])
+    assert judge(value, strict=True, **description) == ([rule], [])
 
 
-def test_what_was_meant_is_said_of_a_parameter_and_of_a_choice():
-    component = a_component(
-        a_parameter("num_trees", type="int"), a_parameter("method", bindingData=["rmsprop", "sgd"])
+@pytest.fixture
+def component_with_choice():
+    return a_component(
+        a_parameter("num_trees", type="int"),
+        a_parameter("method", bindingData=["rmsprop", "sgd"]),
     )
-    findings = check({"num_tree": 3, "method": "rmsprob"}, component, AT)
-    meant = [(p.path, p.suggestion) for p in findings.warnings]
-    assert meant == [(f"{AT}.num_tree", "num_trees"), (f"{AT}.method", "rmsprop")]
-    given_already = check({"num_tree": 3, "num_trees": 3}, component, AT)
-    assert [p.suggestion for p in given_already.warnings] == [""]
+
+
+def test_a_similar_parameter_or_choice_is_suggested(component_with_choice):
+    findings = check({"num_tree": 3, "method": "rmsprob"}, component_with_choice, AT)
+
+    suggestions = {warning.path: warning.suggestion for warning in findings.warnings}
+    assert suggestions == {
+        f"{AT}.num_tree": "num_trees",
+        f"{AT}.method": "rmsprop",
+    }
+
+
+def test_a_parameter_that_has_a_value_is_not_suggested(component_with_choice):
+    [warning] = check({"num_tree": 3, "num_trees": 3}, component_with_choice, AT).warnings
+
+    assert warning.suggestion == ""
 
 
 def test_a_missing_required_parameter_is_refused_even_with_a_default():
@@ -193,40 +197,46 @@ def test_a_missing_required_parameter_is_refused_even_with_a_default():
     assert check({"a": "", "b": 0}, component, AT).errors == ()
 
 
-@pytest.mark.parametrize(
-    ("given", "refused"),
-    [
-        ({"optimizer": "sgd"}, True),
-        ({"optimizer": "rmsprop"}, False),
-        ({}, True),
-        ({"optimizer": "rmsprop", "momentum": 1}, True),
-    ],
-)
-def test_a_parameter_that_a_form_would_not_show_is_not_demanded(given, refused):
-    component = a_component(
+@pytest.fixture
+def component_with_dependency():
+    """A component that requires ``rate`` for the optimizer sgd or with a momentum."""
+    return a_component(
         a_parameter("optimizer", defaultValue="sgd"),
         a_parameter("momentum"),
         a_parameter("rate", optional="false", dependsOn=["optimizer.sgd", "momentum"]),
     )
-    findings = check(given, component, AT)
-    assert bool(findings.errors) is refused
-    assert refused or findings.warnings == (
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"optimizer": "sgd"}, {}, {"optimizer": "rmsprop", "momentum": 1}],
+    ids=["value", "default", "second condition"],
+)
+def test_a_parameter_that_a_form_would_show_is_required(component_with_dependency, values):
+    assert check(values, component_with_dependency, AT).errors != ()
+
+
+def test_a_parameter_that_a_form_would_not_show_is_not_required(component_with_dependency):
+    findings = check({"optimizer": "rmsprop"}, component_with_dependency, AT)
+
+    assert findings.errors == ()
+    assert findings.warnings == (
         Problem(f"{AT}.rate", "is missing; required where optimizer.sgd, momentum"),
     )
 
 
-POOL: list[Any] = [
-    *("", "a", "b", "A", "5", "5.0", "x", "true", "True", "[]", "{}", " "),
-    *(True, False, 0, 1, 5, 5.0, 2.5, 10, 11, -1, 10**20),
-    *([], ["a"], ["b", "a"], ["x"], [5], ["5"], {}, {"a": 1}, {"a": 2}),
-]
+# ------------------------------------------------------------ forms
 
 
-def field(**changes: Any) -> dict[str, Any]:
-    """Return what the form of a component with one parameter says of it, without the hints."""
-    made = dict(form(a_component(a_parameter(**changes)))["properties"]["p"])
-    made.pop("x-bfia")
-    return made
+TEXT_VALUES = ["", "a", "b", "A", "5", "5.0", "x", "true", "True", "[]", "{}", " "]
+NUMBER_VALUES = [True, False, 0, 1, 5, 5.0, 2.5, 10, 11, -1, 10**20]
+STRUCTURED_VALUES = [[], ["a"], ["b", "a"], ["x"], [5], ["5"], {}, {"a": 1}, {"a": 2}]
+POOL = [*TEXT_VALUES, *NUMBER_VALUES, *STRUCTURED_VALUES]
+
+
+def property_of_form(**description):
+    """Return the schema of the only parameter in the form of a component."""
+    return form(a_component(a_parameter(**description)))["properties"]["p"]
 
 
 def test_a_form_says_all_that_the_description_says():
@@ -241,8 +251,10 @@ def test_a_form_says_all_that_the_description_says():
         UIPattern="readOnly",
         groupTag="高级分组-默认不显示",
     )
-    made = form(a_component(parameter, title="Find", description="finds"))
-    assert made == {
+
+    schema = form(a_component(parameter, title="Find", description="finds"))
+
+    assert schema == {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Find",
         "description": "finds",
@@ -277,7 +289,7 @@ def test_a_form_says_all_that_the_description_says():
 
 
 @pytest.mark.parametrize(
-    ("described", "said"),
+    ("description", "expected"),
     [
         ({"type": "int", "defaultValue": "3"}, {"type": "integer", "default": 3}),
         ({"type": "float", "defaultValue": 0.5}, {"type": "number", "default": 0.5}),
@@ -331,20 +343,24 @@ def test_a_form_says_all_that_the_description_says():
         ({"bindingData": "call_function tables()"}, {"type": "string"}),
     ],
 )
-def test_types_defaults_choices_and_checks_are_expressed_in_json_schema(described: Any, said: Any):
-    assert field(**described) == {"title": "p", **said}
+def test_types_defaults_choices_and_checks_are_expressed_in_json_schema(description, expected):
+    schema = dict(property_of_form(**description))
+    schema.pop("x-bfia")  # the hints for a user interface
+
+    assert schema == {"title": "p", **expected}
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(?i)abc"])
-def test_an_expression_that_could_block_a_form_is_not_in_its_schema(pattern: str):
-    made = form(a_component(a_parameter(validator=f"regular:'{pattern}'")))["properties"]["p"]
-    assert "pattern" not in made
-    assert made["x-bfia"]["validator"] == f"regular:'{pattern}'"
+def test_an_expression_that_could_block_a_form_is_not_in_its_schema(pattern):
+    schema = property_of_form(validator=f"regular:'{pattern}'")
+
+    assert "pattern" not in schema
+    assert schema["x-bfia"]["validator"] == f"regular:'{pattern}'"
 
 
 @pytest.mark.parametrize("kind", ["string", "int", "float", "boolean", "object", "list", "table"])
 @pytest.mark.parametrize(
-    "more",
+    "bounds",
     [
         {},
         {"validator": "(0,10)"},
@@ -354,22 +370,22 @@ def test_an_expression_that_could_block_a_form_is_not_in_its_schema(pattern: str
         {"bindingData": ['{"a": 1}', "[]", '["a"]']},
     ],
 )
-def test_what_the_schema_accepts_the_check_accepts_without_a_warning(
-    kind: str, more: dict[str, Any]
-):
-    component = a_component(a_parameter(type=kind, **more))
+def test_a_value_that_the_schema_accepts_has_no_unusual_warning(kind, bounds):
+    component = a_component(a_parameter(type=kind, **bounds))
     schema = json.loads(json.dumps(form(component)))
     Draft202012Validator.check_schema(schema)
-    checker = Draft202012Validator(schema)
+    validator = Draft202012Validator(schema)
+    usual_rules = ("is empty",)
+    if "bindingData" in bounds:  # a choice of another type is listed all the same
+        usual_rules = ("is empty", "cannot be read as")
+
     for value in POOL:
-        spelled_so = kind == "int" and isinstance(
-            value, float
-        )  # 5.0 is a whole number for JSON Schema
-        if checker.is_valid({"p": value}) and not spelled_so:
-            findings = check({"p": value}, component, "t")
-            rules = [f.rule for f in (*findings.errors, *findings.warnings)]
-            known = ("is empty", "cannot be read as") if "bindingData" in more else ("is empty",)
-            assert [rule for rule in rules if not rule.startswith(known)] == [], value
+        is_whole_float = kind == "int" and isinstance(value, float)  # an integer for JSON Schema
+        if is_whole_float or not validator.is_valid({"p": value}):
+            continue
+        findings = check({"p": value}, component, "t")
+        for rule in rules_of([*findings.errors, *findings.warnings]):
+            assert rule.startswith(usual_rules), value
 
 
 def test_schema_and_check_agree_on_conditional_requirements():
@@ -381,45 +397,58 @@ def test_schema_and_check_agree_on_conditional_requirements():
         a_parameter("free", optional="false", dependsOn="nobody.x"),
         a_parameter("seed", optional="false", dependsOn="deep"),
     )
-    checker = Draft202012Validator(form(component))
+    validator = Draft202012Validator(form(component))
     absent = object()
     choices = {
         "mode": (absent, "raw", "rsa"),
         "deep": (absent, True, False),
-        **dict.fromkeys(("salt", "bits", "free", "seed"), (absent, "x")),
+        "salt": (absent, "x"),
+        "bits": (absent, "x"),
+        "free": (absent, "x"),
+        "seed": (absent, "x"),
     }
-    seen = set()
+
+    verdicts = set()
     for values in itertools.product(*choices.values()):
-        given = {
-            name: value for name, value in zip(choices, values, strict=True) if value is not absent
-        }
-        refused = bool(check(given, component, "t").errors)
-        assert checker.is_valid(given) is not refused, given
-        seen.add(refused)
-    assert seen == {True, False}
+        pairs = zip(choices, values, strict=True)
+        parameters = {name: value for name, value in pairs if value is not absent}
+        is_refused = bool(check(parameters, component, "t").errors)
+        assert validator.is_valid(parameters) is not is_refused, parameters
+        verdicts.add(is_refused)
+    assert verdicts == {True, False}
 
 
-def specs(*pairs):
+# ------------------------------------------------------------ inputs and outputs
+
+
+def data_specs(*pairs):
     return [DataSpec(name, "", category, ("csv",)) for name, category in pairs]
 
 
 def test_equal_names_come_before_position():
-    described = specs(("loss", "report"), ("auc", "report"), ("ks", "metric"))
-    found = match_outputs([("report", "first"), ("report", "loss"), ("metric", "third")], described)
-    assert list(found.items()) == [("first", "auc"), ("loss", "loss"), ("third", "ks")]
+    described = data_specs(("loss", "report"), ("auc", "report"), ("ks", "metric"))
+    keys = [("report", "first"), ("report", "loss"), ("metric", "third")]
+
+    names = match_outputs(keys, described)
+
+    assert list(names.items()) == [("first", "auc"), ("loss", "loss"), ("third", "ks")]
 
 
 def test_inputs_are_compared_by_the_key_behind_the_task():
-    described = specs(("train_data", "training_set"), ("test_data", "test_set"), ("model", "model"))
-    found = match_inputs(
-        [
-            ("dataset", "split_1.test_data"),
-            ("dataset", "psi_1.train_data"),
-            ("model", "lr_1.model0"),
-        ],
-        described,
+    described = data_specs(
+        ("train_data", "training_set"),
+        ("test_data", "test_set"),
+        ("model", "model"),
     )
-    assert dict(found) == {
+    keys = [
+        ("dataset", "split_1.test_data"),
+        ("dataset", "psi_1.train_data"),
+        ("model", "lr_1.model0"),
+    ]
+
+    names = match_inputs(keys, described)
+
+    assert dict(names) == {
         "split_1.test_data": "test_data",
         "psi_1.train_data": "train_data",
         "lr_1.model0": "model",
@@ -427,32 +456,40 @@ def test_inputs_are_compared_by_the_key_behind_the_task():
 
 
 def test_a_format_that_an_input_does_not_list_is_reported_with_both():
-    spec = DataSpec("train_data", "", "dataset", ("csv", "yaml"))
-    assert format_problem("csv", spec, "x") is None
-    assert format_problem("CSV", spec, "x") is None
-    assert format_problem("json", DataSpec("d", "", "dataset"), "x") is None
-    assert format_problem("json", spec, "dag.x") == Problem(
+    csv_or_yaml = DataSpec("train_data", "", "dataset", ("csv", "yaml"))
+    any_format = DataSpec("d", "", "dataset")
+
+    assert format_problem("csv", csv_or_yaml, "x") is None
+    assert format_problem("CSV", csv_or_yaml, "x") is None
+    assert format_problem("json", any_format, "x") is None
+    assert format_problem("json", csv_or_yaml, "dag.x") == Problem(
         "dag.x", "is json; input train_data reads csv, yaml", "json"
     )
 
 
-types = st.sampled_from(["dataset", "training_set", "model", "report", "metric", "other"])
-names = st.text("abc", min_size=1, max_size=2)
+KINDS = st.sampled_from(["dataset", "training_set", "model", "report", "metric", "other"])
+NAMES = st.text("abc", min_size=1, max_size=2)
+OUTPUTS_OF_FLOW = st.lists(st.tuples(KINDS, NAMES), max_size=8)
+DESCRIBED_OUTPUTS = st.dictionaries(NAMES, KINDS, max_size=8)
 
 
-@given(
-    st.lists(st.tuples(types, names), max_size=8),
-    st.lists(st.tuples(names, types), max_size=8, unique_by=lambda s: s[0]),
-)
-def test_every_key_and_every_name_is_used_once_or_left(wanted, described):
-    declared = specs(*described)
-    found = match_outputs(wanted, declared)
-    groups = {s.name: s.group for s in declared}
-    assert len(set(found.values())) == len(found)
-    assert found.keys() <= {key for _, key in wanted}
-    for key, name in found.items():
-        assert groups[name] in {DataSpec("", "", kind).group for kind, k in wanted if k == key}
-    left_groups = {group for name, group in groups.items() if name not in found.values()}
-    for kind, key in wanted:
-        if key not in found:
-            assert DataSpec("", "", kind).group not in left_groups
+def group_of(kind):
+    return DataSpec("", "", kind).group
+
+
+@given(OUTPUTS_OF_FLOW, DESCRIBED_OUTPUTS)
+def test_every_key_and_every_name_is_used_once_or_left(outputs, described):
+    specs = data_specs(*described.items())
+    groups = {spec.name: spec.group for spec in specs}
+
+    names = match_outputs(outputs, specs)
+
+    assert len(set(names.values())) == len(names)
+    assert names.keys() <= {key for _, key in outputs}
+    for key, name in names.items():
+        groups_of_key = {group_of(kind) for kind, output in outputs if output == key}
+        assert groups[name] in groups_of_key
+    unused_groups = {groups[name] for name in groups.keys() - set(names.values())}
+    for kind, key in outputs:
+        if key not in names:
+            assert group_of(kind) not in unused_groups
