@@ -1,9 +1,8 @@
-"""The table in force while its file is edited, broken, removed and put back, and the node that follows it."""
+"""The table in force while its file is edited, broken, removed and restored."""
 
 import asyncio
 import os
 from inspect import signature
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,24 +15,30 @@ from route_table.model import RouteTable
 GOOD = b"A: {host: h, port: 1}\n"
 
 
-def rules(live: LiveRoutes) -> list[tuple[str, str]]:
-    return [(p.path, p.rule) for p in live.problems]
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "routes.yml"
 
 
-def test_a_missing_file_is_an_empty_table_and_a_problem_until_it_appears(tmp_path: Path):
-    file = tmp_path / "routes.yml"
+def problems(live):
+    return [(problem.path, problem.rule) for problem in live.problems]
+
+
+def test_a_missing_file_is_an_empty_table_and_a_problem_until_it_appears(file):
     live = LiveRoutes(file)
     assert live.table == RouteTable(0)
-    assert rules(live) == [("route_table.file", "does not exist")]
+    assert problems(live) == [("route_table.file", "does not exist")]
     assert not live.reload()
+
     file.write_bytes(GOOD)
+
     assert live.reload()
     assert live.table.version == 1
     assert live.problems == ()
 
 
 @pytest.mark.parametrize(
-    ("content", "problems"),
+    ("content", "expected"),
     [
         (
             b"A: {host: h, prot: 2}\n",
@@ -50,58 +55,63 @@ def test_a_missing_file_is_an_empty_table_and_a_problem_until_it_appears(tmp_pat
         (b"", [("(document)", "has no entries; write {} for a table without routes")]),
         (None, [("route_table.file", "does not exist")]),
     ],
+    ids=["unknown key", "not UTF-8", "too large", "empty", "removed"],
 )
-def test_an_invalid_file_leaves_the_table_in_force_and_says_why(
-    tmp_path: Path,
-    content: bytes | None,
-    problems: list[tuple[str, str]],
-):
-    file = tmp_path / "routes.yml"
+def test_an_invalid_file_leaves_the_table_in_force_and_says_why(file, content, expected):
     file.write_bytes(GOOD)
     live = LiveRoutes(file)
-    before = live.table
-    file.unlink() if content is None else file.write_bytes(content)
+    table = live.table
+
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
     assert not live.reload()
-    assert live.table is before and before.knows("A")
-    assert rules(live) == problems
-    file.write_bytes(b"\xef\xbb\xbf" + GOOD)
+    assert live.table is table
+    assert table.knows("A")
+    assert problems(live) == expected
+
+    byte_order_mark = b"\xef\xbb\xbf"
+    file.write_bytes(byte_order_mark + GOOD)
     live.reload()
-    assert live.table.routes == before.routes and live.problems == ()
+    assert live.table.routes == table.routes
+    assert live.problems == ()
 
 
-def test_a_path_that_is_not_a_regular_file_is_reported_and_not_opened(tmp_path: Path):
-    assert rules(LiveRoutes(tmp_path)) == [("route_table.file", "is not a file")]
+def test_a_path_that_is_not_a_regular_file_is_reported_and_not_opened(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert rules(LiveRoutes(pipe)) == [("route_table.file", "is not a file")]
+
+    for path in (tmp_path, pipe):
+        assert problems(LiveRoutes(path)) == [("route_table.file", "is not a file")]
 
 
 def test_the_file_is_looked_at_every_second():
-    assert (
-        signature(_follow_routes).parameters["every"].default == 1.0
-    )  # an edit is in effect within two
+    """So that an edit is in effect within two seconds."""
+    assert signature(_follow_routes).parameters["every"].default == 1.0
 
 
 @pytest.mark.anyio
 async def test_a_failed_reload_is_logged_once_and_retried():
-    looks = 0
-    came = asyncio.Event()
+    reloads = []
+    succeeded = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-        if looks < 4:
+    def reload():
+        reloads.append("reload")
+        if len(reloads) < 4:
             raise ConnectionError("the database is away")
-        loop.call_soon_threadsafe(came.set)
+        loop.call_soon_threadsafe(succeeded.set)
 
-    gateway = SimpleNamespace(routes=SimpleNamespace(reload=look))
-    with capture_logs() as told:
+    gateway = SimpleNamespace(routes=SimpleNamespace(reload=reload))
+    with capture_logs() as lines:
         following = asyncio.create_task(_follow_routes(gateway, 0))
+        waiting = asyncio.create_task(succeeded.wait())
         done, _ = await asyncio.wait(
-            [following, waiting := asyncio.create_task(came.wait())],
+            [following, waiting],
             return_when=asyncio.FIRST_COMPLETED,
         )
         following.cancel()
+
     assert done == {waiting}
-    assert [line["error"] for line in told] == ["ConnectionError: the database is away"]
+    assert [line["error"] for line in lines] == ["ConnectionError: the database is away"]
