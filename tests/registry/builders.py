@@ -67,7 +67,7 @@ def a_component_request(
     image: str = "acme:1.0.0",
     **changes: Any,
 ) -> dict[str, Any]:
-    """Build the registration of one component; ``changes`` are those of its description."""
+    """Build the registration of one component; ``changes`` apply to its description."""
     return {"imageUrl": image, "component_info": a_description(name, **changes)}
 
 

@@ -1,4 +1,4 @@
-"""The YAML form of a route table: what is read, what is refused and where, and what is written back."""
+"""The YAML form of a route table: read, refused with paths and lines, and written back."""
 
 import re
 from pathlib import Path
@@ -17,28 +17,30 @@ KEY = "MCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs="
 PEM = f"-----BEGIN PUBLIC KEY-----\n{KEY}\n-----END PUBLIC KEY-----\n"
 
 
-def the_route(text: str) -> Route:
+def parse_route(text):
+    """Return the only route of a table."""
     [route] = parse(text).routes.values()
     return route
 
 
 def test_every_key_of_an_entry_is_read():
-    text = """{A1: {url: 'https://Gateway.Example:7380/bfia/', profile: fate, institution: JG0100001100000000,
-      deadline: 2.5, enabled: false}}"""
+    text = """{A1: {url: 'https://Gateway.Example:7380/bfia/', profile: fate,
+      institution: JG0100001100000000, deadline: 2.5, enabled: false}}"""
+
     url = "https://gateway.example:7380/bfia"
-    assert the_route(text) == Route("A1", url, "fate", "JG0100001100000000", 2.5, False)
-    for spelled, enabled in (
-        ("true", True),
-        ("Yes", True),
-        ("on", True),
-        ("'false'", False),
-        ("OFF", False),
-    ):
-        assert the_route(f"A: {{host: h, port: 1, enabled: {spelled}}}").enabled is enabled
+    assert parse_route(text) == Route("A1", url, "fate", "JG0100001100000000", 2.5, False)
 
 
 @pytest.mark.parametrize(
-    ("given", "signed"),
+    ("spelling", "enabled"),
+    [("true", True), ("Yes", True), ("on", True), ("'false'", False), ("OFF", False)],
+)
+def test_each_spelling_of_enabled_is_read(spelling, enabled):
+    assert parse_route(f"A: {{host: h, port: 1, enabled: {spelling}}}").enabled is enabled
+
+
+@pytest.mark.parametrize(
+    ("keys", "signing"),
     [
         ({}, "accepted"),
         ({"keys": KEY}, "required"),
@@ -47,19 +49,20 @@ def test_every_key_of_an_entry_is_read():
         ({"signing": "off"}, "off"),
     ],
 )
-def test_keys_are_read_in_each_form_and_require_signatures_by_default(given, signed):
-    route = the_route(yaml.safe_dump({"A": {"url": "http://h"} | given}))
-    assert (
-        route.signing_mode == signed
-        and set(route.keys) <= {KEY}
-        and bool(route.keys) is ("keys" in given)
-    )
-    assert the_route(dump(RouteTable(1, {"A": route}))) == route
+def test_keys_are_read_in_each_form_and_require_signatures_by_default(keys, signing):
+    route = parse_route(yaml.safe_dump({"A": {"url": "http://h"} | keys}))
+
+    assert route.signing_mode == signing
+    assert set(route.keys) <= {KEY}
+    assert bool(route.keys) is ("keys" in keys)
+    assert parse_route(dump(RouteTable(1, {"A": route}))) == route
 
 
 def test_a_node_id_is_the_text_that_is_written():
-    ids = ["0123", "no", "yes", "null", "22:30", "1e3", "0x1F", "1_000", "2026-11-21"]
-    assert list(parse("".join(f"{node}: {{host: h, port: 1}}\n" for node in ids)).routes) == ids
+    node_ids = ["0123", "no", "yes", "null", "22:30", "1e3", "0x1F", "1_000", "2026-11-21"]
+    text = "".join(f"{node_id}: {{host: h, port: 1}}\n" for node_id in node_ids)
+
+    assert list(parse(text).routes) == node_ids
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_a_node_id_is_the_text_that_is_written():
     ],
 )
 def test_an_address_is_normalised(entry, url):
-    assert the_route(f"A: {entry}").url == url
+    assert parse_route(f"A: {entry}").url == url
 
 
 @pytest.mark.parametrize(
@@ -123,19 +126,10 @@ def test_an_address_is_normalised(entry, url):
             "A.weight",
             f"line 1: unknown key; known are {', '.join(KEYS)}",
         ),
-        *(
-            (f"A: {{host: h, port: {port}}}", "A.port", "line 1: must be a whole")
-            for port in ("0", "65536", "9.8")
-        ),
+        ("A: {host: h, port: 0}", "A.port", "line 1: must be a whole"),
+        ("A: {host: h, port: 65536}", "A.port", "line 1: must be a whole"),
+        ("A: {host: h, port: 9.8}", "A.port", "line 1: must be a whole"),
         ("A: {host: h, port: 1, scheme: ftp}", "A.scheme", "line 1: must be one of http, https"),
-        *(
-            (
-                f"A: {{host: '{host}', port: 1}}",
-                "A.host",
-                "line 1: must be a host name or an address",
-            )
-            for host in ("http://h", "999.1.1.1", "fe80::1%eth0", "a b", "-a", "h/x")
-        ),
         ("A: {url: 'http://h', port: 1}", "A.port", "line 1: must not be given with url"),
         ("A: {url: 'h:9380'}", "A.url", "line 1: must begin with one of http://, https://"),
         (
@@ -263,79 +257,119 @@ def test_an_address_is_normalised(entry, url):
     ],
     ids=lambda text: text[:40],
 )
-def test_a_broken_table_is_refused_with_one_problem_at_its_place(
-    text,
-    path,
-    rule,
-):
-    with pytest.raises(InvalidRoutes) as raised:
+def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rule):
+    with pytest.raises(InvalidRoutes) as refusal:
         parse(text)
-    [problem] = raised.value.problems
-    assert problem.path == path and problem.rule.startswith(rule) and "secret" not in str(problem)
+
+    [problem] = refusal.value.problems
+    assert problem.path == path
+    assert problem.rule.startswith(rule)
+    assert "secret" not in str(problem)
+
+
+@pytest.mark.parametrize("host", ["http://h", "999.1.1.1", "fe80::1%eth0", "a b", "-a", "h/x"])
+def test_a_malformed_host_is_refused(host):
+    with pytest.raises(InvalidRoutes) as refusal:
+        parse(f"A: {{host: '{host}', port: 1}}")
+
+    [problem] = refusal.value.problems
+    assert problem.path == "A.host"
+    assert problem.rule.startswith("line 1: must be a host name or an address")
 
 
 def test_a_node_behind_others_is_reached_at_the_nearest_of_them():
     table = parse(
-        "B: {via: Y, profile: fate, deadline: 3, institution: JG}\nY: {via: X}\n"
-        "X: {url: 'http://x', transport: 'https://t', profile: kuscia, ca: /ca.pem, server_name: gw}"
+        "B: {via: Y, profile: fate, deadline: 3, institution: JG}\n"
+        "Y: {via: X}\n"
+        "X: {url: 'http://x', transport: 'https://t', profile: kuscia, "
+        "ca: /ca.pem, server_name: gw}"
     )
-    found = table.resolve("B")
-    assert (found.node, found.via, found.url, found.profile, found.deadline, found.institution) == (
-        *("B", "X", "http://x", "fate", 3.0, "JG"),
-    )
-    assert (found.channel.url, found.channel.node) == ("https://t", "B")
-    assert (found.ca, found.server_name) == ("/ca.pem", "gw")
-    assert (
-        table.resolve("X").via is None
-        and parse("A: {host: h, port: 80}").resolve("A").channel.url == "http://h"
-    )
+
+    route = table.resolve("B")
+
+    assert route.node == "B"
+    assert route.via == "X"
+    assert route.url == "http://x"
+    assert route.profile == "fate"
+    assert route.deadline == 3.0
+    assert route.institution == "JG"
+    assert route.channel.url == "https://t"
+    assert route.channel.node == "B"
+    assert route.ca == "/ca.pem"
+    assert route.server_name == "gw"
+    assert table.resolve("X").via is None
+
+
+def test_without_a_transport_the_channel_uses_the_url():
+    assert parse("A: {host: h, port: 80}").resolve("A").channel.url == "http://h"
 
 
 def test_the_default_route_serves_nodes_without_an_entry_but_admits_none():
     table = parse(
         "X: {url: 'http://x'}\nD: {url: 'http://d', enabled: no}\ndefault: {via: X, relay: yes}"
     )
-    found = table.resolve("far")
-    assert (found.node, found.via, found.url, found.relay) == ("far", "X", "http://x", True)
-    assert not table.knows("far") and not table.knows("default") and table.knows("X")
-    for node in ("D", "default"):  # what is disabled is not reached by a detour
+
+    route = table.resolve("far")
+    assert route.node == "far"
+    assert route.via == "X"
+    assert route.url == "http://x"
+    assert route.relay is True
+    assert not table.knows("far")
+    assert not table.knows("default")
+    assert table.knows("X")
+    for node in ("D", "default"):  # a disabled node is not reached by a detour
         with pytest.raises(UnknownNode):
             table.resolve(node)
+
+
+def test_a_default_route_with_an_address_is_its_own_relay():
     assert parse("default: {url: 'http://e'}").resolve("far").via == "default"
+
+
+def test_a_node_behind_a_disabled_one_is_not_reached():
+    table = parse("B: {via: X}\nX: {url: 'http://x', enabled: no}")
+
     with pytest.raises(UnknownNode, match="'B' goes via 'X', whose entry is disabled"):
-        parse("B: {via: X}\nX: {url: 'http://x', enabled: no}").resolve("B")
+        table.resolve("B")
 
 
 def test_all_problems_are_reported_together():
-    with pytest.raises(InvalidRoutes) as raised:
+    with pytest.raises(InvalidRoutes) as refusal:
         parse("A:\n  hosst: h\n  port: x\nB: 1\n'': {url: 'x'}\n")
-    assert [(p.path, p.rule) for p in raised.value.problems] == [
+
+    problems = [(problem.path, problem.rule) for problem in refusal.value.problems]
+    assert problems == [
         ("A.hosst", "line 2: unknown key; did you mean host?"),
         ("A.host", "line 2: is missing; give host and port, or url"),
         ("A.port", "line 3: must be a whole number from 1 to 65535"),
         ("B", "line 4: must be a mapping with host and port, or url"),
         (
             '[""]',
-            "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters",
+            "line 5: must be a node id: letters, digits and . _ : @ - inside, "
+            "at most 100 characters",
         ),
         ('[""].url', "line 5: must begin with one of http://, https://"),
     ]
 
 
-def test_problems_without_end_are_cut():
-    with pytest.raises(InvalidRoutes) as raised:
-        parse("".join(f"A{number}: 1\n" for number in range(MAX_PROBLEMS + 5)))
-    *listed, last = raised.value.problems
-    assert (
-        len(listed) == MAX_PROBLEMS
-        and last.rule == f"has more than the {MAX_PROBLEMS} problems listed here"
-    )
+def test_a_long_list_of_problems_is_cut():
+    text = "".join(f"A{number}: 1\n" for number in range(MAX_PROBLEMS + 5))
+
+    with pytest.raises(InvalidRoutes) as refusal:
+        parse(text)
+
+    *listed, last = refusal.value.problems
+    assert len(listed) == MAX_PROBLEMS
+    assert last.rule == f"has more than the {MAX_PROBLEMS} problems listed here"
 
 
-ids = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,20}[A-Za-z0-9])?", fullmatch=True)
-routes = st.builds(
+# ------------------------------------------------------------ any table and any text
+
+
+NODE_IDS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,20}[A-Za-z0-9])?", fullmatch=True)
+ROUTES = st.builds(
     Route,
-    node=ids,
+    node=NODE_IDS,
     url=st.builds(
         lambda scheme, host, port, prefix: f"{scheme}://{host}:{port}{prefix}",
         st.sampled_from(["http", "https"]),
@@ -344,16 +378,16 @@ routes = st.builds(
         st.sampled_from(["", "/bfia", "/a/b%20c"]),
     ),
     profile=st.sampled_from(PROFILES),
-    institution=st.none() | ids,
+    institution=st.none() | NODE_IDS,
     deadline=st.floats(0.0001, 3600) | st.integers(1, 3600).map(float),
     enabled=st.booleans(),
     relay=st.booleans(),
     components=st.sampled_from([(), ("*",), ("unionpay/*", "a/b")]),
     transport=st.none() | st.just("https://transport.example:7304"),
 )
-behind = st.builds(
+ROUTES_BEHIND_HOP = st.builds(
     Route,
-    node=ids.map(lambda node: f"{node}.behind"),
+    node=NODE_IDS.map(lambda node: f"{node}.behind"),
     url=st.just(""),
     via=st.just("hop"),
     relay=st.booleans(),
@@ -369,16 +403,26 @@ HOP = Route(
 )
 
 
-@given(st.lists(routes, unique_by=lambda r: r.node, max_size=8), st.lists(behind, max_size=3))
-def test_what_is_written_is_read_back_the_same(items, others):
-    table = RouteTable(3, {r.node: r for r in [*items, *others, HOP] if r.node != "default"})
-    again = parse(dump(table), version=3)
-    assert {n: r.deadline for n, r in again.routes.items()} == pytest.approx(
-        {n: r.deadline for n, r in table.routes.items()}
-    )
-    assert dump(again) == dump(table)
-    assert parse(dump(again), version=3) == again
-    assert list(again.routes) == list(table.routes)
+def node_of(route):
+    return route.node
+
+
+@given(
+    st.lists(ROUTES, unique_by=node_of, max_size=8),
+    st.lists(ROUTES_BEHIND_HOP, max_size=3),
+)
+def test_a_table_that_is_written_is_read_back_the_same(routes, routes_behind_hop):
+    by_node = {route.node: route for route in [*routes, *routes_behind_hop, HOP]}
+    by_node.pop("default", None)
+    table = RouteTable(3, by_node)
+
+    copy = parse(dump(table), version=3)
+
+    assert list(copy.routes) == list(table.routes)
+    for node, route in copy.routes.items():
+        assert route.deadline == pytest.approx(table.routes[node].deadline)
+    assert dump(copy) == dump(table)
+    assert parse(dump(copy), version=3) == copy
 
 
 MARKS = st.sampled_from(list(":{}[]'\"&*!|>?-#%@`~\n \t\x00\u2028é"))
@@ -386,7 +430,7 @@ WORDS = st.sampled_from(
     ["A", "B", "0123", "host", "port", "url", "80", "http://h", "no", "---", "...", ", ", ": "]
 )
 FRAGMENTS = MARKS | WORDS
-values = st.sampled_from(
+VALUES = st.sampled_from(
     [
         "h",
         "/p",
@@ -404,21 +448,21 @@ values = st.sampled_from(
         "{}",
     ]
 )
-entries = st.dictionaries(
-    ids,
-    st.dictionaries(st.sampled_from((*KEYS, "hots")), values, max_size=6),
+ENTRIES = st.dictionaries(
+    NODE_IDS,
+    st.dictionaries(st.sampled_from((*KEYS, "hots")), VALUES, max_size=6),
     min_size=1,
     max_size=4,
 )
 
 
-def written(table: dict[str, dict[str, str]]) -> str:
-    """Write entries whose values are YAML as they are."""
-    lines = {
-        node: ", ".join(f"{key}: {value}" for key, value in entry.items())
-        for node, entry in table.items()
-    }
-    return "\n".join(f"'{node}': {{{line}}}" for node, line in lines.items())
+def write_entries(table):
+    """Write entries with their values, which are YAML, as they are."""
+    lines = []
+    for node, entry in table.items():
+        pairs = ", ".join(f"{key}: {value}" for key, value in entry.items())
+        lines.append(f"'{node}': {{{pairs}}}")
+    return "\n".join(lines)
 
 
 @given(
@@ -426,7 +470,7 @@ def written(table: dict[str, dict[str, str]]) -> str:
     | st.lists(FRAGMENTS, max_size=40).map(" ".join)
     | st.lists(FRAGMENTS, max_size=40).map("".join)
     | st.text("\ud800\udfffA: {}\n", max_size=20)
-    | entries.map(written)
+    | ENTRIES.map(write_entries)
 )
 def test_any_text_gives_a_table_or_the_declared_refusal(text):
     try:
@@ -440,12 +484,14 @@ def test_any_text_gives_a_table_or_the_declared_refusal(text):
         assert parse(dump(table)).routes == table.routes
         for node, route in table.routes.items():
             assert route.node == node
-            assert not route.url.endswith("/") and bool(route.url) is (route.via is None)
+            assert not route.url.endswith("/")
+            assert bool(route.url) is (route.via is None)
 
 
 def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     folder = Path(__file__).resolve().parents[2] / "docs"
-    rows = "\n".join(f"| `{key}` | {says} |" for key, says in KEYS.items())
+    rows = "\n".join(f"| `{key}` | {text} |" for key, text in KEYS.items())
+
     english = (folder / "routes.md").read_text(encoding="utf-8")
     assert f"<!-- keys -->\n| Key | Says |\n|---|---|\n{rows}\n<!-- end of keys -->" in english
     chinese = (folder / "routes.zh-CN.md").read_text(encoding="utf-8")
