@@ -55,7 +55,7 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path):
         assert answer["topic"] == "answer"
         assert answer["messages"] == 0
         assert answer["readers"] == ["host.0"]
-        shown = cli.asking("job", node, "show", "job-1")
+        shown = cli.call_node("job", node, "show", "job-1")
         assert re.search("topic question: 2 messages, 10 bytes, .*; 1 B/s now", shown.stdout)
         assert "topic answer: host.0" in shown.stdout
         assert "channel, session_job-1: 2 messages, 10 B received, " in shown.stdout
@@ -84,7 +84,7 @@ def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path):
         call(node, "push", told["guest.0"], topic="question", payload=PAYLOAD)
         nowhere = told["guest.0"] | {"x-ptp-target-node-id": STRANGER}
         assert call(node, "push", nowhere, topic="answer", payload=PAYLOAD)["code"] != "E0000000000"
-        shown = cli.asking("job", node, "show", "job-1").stdout
+        shown = cli.call_node("job", node, "show", "job-1").stdout
         assert "last refused push" in shown
         assert STRANGER in shown
         ending = Ending(Outcome.FAILED, node.clock(), Failure("TIMEOUT", "not over after 5 s"))
@@ -108,7 +108,7 @@ def test_a_request_for_a_stale_session_is_shown_logged_and_counted(tmp_path, ver
                 assert call(node, verb, stale, topic="t", payload=PAYLOAD)["code"] == "E0000000403"
         job = ask(node, "operator", "GET", "/api/v1/jobs/job-1").json()
         figures = ask(node, "operator", "GET", "/metrics").text
-        shown = cli.asking("job", node, "show", "job-1").stdout
+        shown = cli.call_node("job", node, "show", "job-1").stdout
     words = "x-ptp-session-id is not this run's session"
     assert job["channel_refused"].startswith(f"{verb}: ")
     assert words in job["channel_refused"]

@@ -25,7 +25,7 @@ from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed
 from tests.builders import a_spec
-from tests.cli import asking
+from tests.cli import call_node
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -73,7 +73,7 @@ def call(
     return ask(node, "operator", method, path, headers=headers, **more)
 
 
-cli = partial(asking, "data")
+cli = partial(call_node, "data")
 
 
 def uploaded(

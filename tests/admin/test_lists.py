@@ -20,7 +20,7 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.http.pagination import page_of
 from tests.builders import a_job, a_local_job, a_spec, at
-from tests.cli import asking
+from tests.cli import call_node
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import described
 from tests.inprocess import ME, PEER, STRANGER, ask, running
@@ -219,11 +219,11 @@ def test_jobs_are_found_by_state_flow_partner_and_time(node):
     assert listed(node, partner=STRANGER) == ["5", "4"]
     assert listed(node, partner="JG") == []
     assert listed(node, since=at(120).isoformat(), until=at(240).isoformat()) == ["3", "2"]
-    shown = asking("job", node, "list", "--partner", PEER, "--limit", "2")
+    shown = call_node("job", node, "list", "--partner", PEER, "--limit", "2")
     assert "job-3" in shown.stdout
     assert "job-1" not in shown.stdout
     assert "--after" in shown.stderr
-    shown = asking(
+    shown = call_node(
         "job", node, "list", "--since", at(120).isoformat(), "--until", at(240).isoformat()
     )
     assert [f"job-{n}" in shown.stdout for n in range(5)] == [False, False, True, True, False]
@@ -278,7 +278,7 @@ def test_the_audit_tells_before_and_after_and_is_found_by_filters(node):
     assert found(action="%") == found(who="nobody") == []
     first = get(node, "audit", limit=1).json()
     assert found(after=first["next"], limit=1)[0]["id"] < first["audit"][0]["id"]
-    shown = asking("audit", node, "--refused")
+    shown = call_node("audit", node, "--refused")
     assert "JOB_UNKNOWN" in shown.stdout
     assert "stop_all" in shown.stdout
     assert "refused (404)" in shown.stdout

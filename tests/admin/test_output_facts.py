@@ -16,7 +16,7 @@ from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
 from gateway.store.repositories import SqlGrants
 from tests.cleaning.ended import a_job_over, ago, left_behind
-from tests.cli import asking
+from tests.cli import call_node
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -87,7 +87,7 @@ def granted(
     to: str = PEER,
 ) -> None:
     at = address(key)
-    done = asking("data", node, "grant", f"{at.namespace}#{at.name}", to)
+    done = call_node("data", node, "grant", f"{at.namespace}#{at.name}", to)
     assert done.exit_code == 0, done.stderr
 
 
@@ -161,7 +161,7 @@ def test_a_grant_reveals_columns_and_count_and_is_recorded(nodes):
     assert noted.action == f"POST {PATH}"
     assert noted.status == 200
     assert noted.detail["outputs"] == [f"{JOB}-guest-0#task_{JOB}-out"]
-    shown = asking("job", there, "metadata", JOB, "a", "guest.0", "out")
+    shown = call_node("job", there, "metadata", JOB, "a", "guest.0", "out")
     assert shown.exit_code == 0
     assert "id string, x float" in shown.stdout
     assert SECRET not in shown.stdout
@@ -187,7 +187,7 @@ def test_a_grant_that_ended_tells_nothing_any_more(nodes):
     granted(here, "out")
     at = address("out")
     for _ in range(2):  # ended once; by then it is no more than so
-        assert asking("data", here, "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
+        assert call_node("data", here, "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
     said = asked(there, key="out")
     assert said["data"]["reason"] == "NOT_AUTHORISED"
     assert "revoked" in said["msg"]

@@ -193,9 +193,9 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node):
     def part(**headers: str) -> Any:
         return ask(node, "operator", "GET", path, headers=headers)
 
-    everything = part()
-    assert everything.headers["content-length"] == str(len(whole))
-    assert everything.headers["accept-ranges"] == "bytes"
+    all_commands = part()
+    assert all_commands.headers["content-length"] == str(len(whole))
+    assert all_commands.headers["accept-ranges"] == "bytes"
     for text, start, end in (
         ("bytes=0-3", 0, 4),
         ("bytes=4-", 4, len(whole)),
@@ -212,7 +212,9 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node):
     assert beyond.status_code == 416
     assert beyond.headers["content-range"] == f"bytes */{len(whole)}"
     assert beyond.json()["data"]["reason"] == "RANGE_NOT_THERE"
-    assert part(**{"range": "bytes=2-", "if-range": everything.headers["etag"]}).status_code == 206
+    assert (
+        part(**{"range": "bytes=2-", "if-range": all_commands.headers["etag"]}).status_code == 206
+    )
     assert part(**{"range": "bytes=2-", "if-range": '"another"'}).content == whole
     for text in ("", "bytes=", "bytes=-", "bytes=3-1", "bytes=0-1,3-4", "lines=0-1", "bytes=x-y"):
         assert one_range(text, 10) is None, text

@@ -19,7 +19,7 @@ from gateway.errors import Invalid, Refused
 from gateway.language.catalogue import translate
 from tests import storages as real
 from tests.admin.test_datasets import a_job
-from tests.cli import asking
+from tests.cli import call_node
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tests.inprocess import PEER, ask, running
 from tools.chaos.proxy import Proxy
@@ -156,8 +156,8 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
     node = site.node
     assert upload(node, "near", "file")["code"] == upload(node, "far", "lake")["code"] == 0
     listed, shown = (
-        asking("data", node, "list").stdout,
-        asking("data", node, "show", "ns#far").stdout,
+        call_node("data", node, "list").stdout,
+        call_node("data", node, "show", "ns#far").stdout,
     )
     assert re.search(r"ns#far .* lake ", listed) and not re.search("ns#near .* file ", listed)
     assert re.search(r"storage +│ lake +\n", shown), shown
@@ -224,7 +224,7 @@ def test_a_list_names_the_storages_that_are_away(site):
     }
     assert table in page["unregistered"]
     assert "storage cluster (hdfs) cannot be reached" in page["warnings"]
-    printed = asking("data", site.node, "list")
+    printed = call_node("data", site.node, "list")
     assert "left#t" in printed.stdout
     assert "warning: storage cluster (hdfs) cannot be reached" in printed.stderr
 

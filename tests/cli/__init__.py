@@ -1,3 +1,5 @@
+"""Runs commands in the test's own process."""
+
 import json
 from typing import Any
 
@@ -8,39 +10,37 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from tests.builders import raising as raising
 
-NOBODY = "http://127.0.0.1:9"
+NOBODY = "http://127.0.0.1:9"  # an address without a listener
 
 
-def everything(command: Any = None, *words: str) -> dict[str, Any]:
-    """Return the program, its groups and its commands by the words that call them."""
+def all_commands(command: Any = None, *words: str) -> dict[str, Any]:
+    """Return the program, its groups and its commands by the words that call them.
+
+    ``command`` and ``words`` name the group to start from; without them it is the program.
+    """
     command = command or typer.main.get_command(app)
-    found = {" ".join(words): command}
-    for name, one in getattr(command, "commands", {}).items():
-        found |= everything(one, *words, name)
-    return found
+    commands = {" ".join(words): command}
+    subcommands = getattr(command, "commands", {})
+    for name, subcommand in subcommands.items():
+        commands |= all_commands(subcommand, *words, name)
+    return commands
 
 
-def call(*words: str, **more: Any) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, list(words), **more)
+def call(*words: str, **kwargs: Any) -> Result:
+    """Run a command; ``kwargs`` go to `CliRunner.invoke`."""
+    return CliRunner().invoke(app, list(words), **kwargs)
 
 
-def asking(
-    group: str,
-    gateway: Gateway,
-    *words: str,
-) -> Result:
-    """Run a command of a group, or a command, that talks to a node."""
+def call_node(group: str, gateway: Gateway, *words: str) -> Result:
+    """Run a command of a group, or a command without a group, that talks to a node."""
     return call(group, *words, "--url", gateway.addresses()["operator"])
 
 
-def written(
-    group: str,
-    gateway: Gateway,
-    *words: str,
-) -> Any:
-    """Return what a command prints for scripts."""
-    printed = asking(group, gateway, *words, "--json").stdout
-    return json.JSONDecoder().raw_decode(printed, printed.index("{\n"))[
-        0
-    ]  # the node here may log before and after
+def json_from_node(group: str, gateway: Gateway, *words: str) -> Any:
+    """Run a command that talks to a node with ``--json``; return the object that it prints.
+
+    Log lines of the node, which is in the same process, may surround the object.
+    """
+    printed = call_node(group, gateway, *words, "--json").stdout
+    body, _ = json.JSONDecoder().raw_decode(printed, printed.index("{\n"))
+    return body

@@ -9,26 +9,26 @@ from adapter.bfia.examples import A_JOB
 from gateway.bootstrap.node import Gateway
 from gateway.errors import Invalid
 from tests.builders import a_spec
-from tests.cli import asking, written
+from tests.cli import call_node, json_from_node
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 from tests.trust.agreeing import two_nodes
 
 
 def done(node: Gateway, *words: str) -> str:
-    said = asking("partner", node, *words)
+    said = call_node("partner", node, *words)
     assert said.exit_code == 0, said.stderr
     return said.stdout
 
 
 def listed(node: Gateway, *words: str) -> list[dict[str, Any]]:
-    return list(written("partner", node, "applications", *words)["applications"])
+    return list(json_from_node("partner", node, "applications", *words)["applications"])
 
 
 def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
     with two_nodes(tmp_path) as (me, peer):
         everywhere = (PEER, "--to", peer.addresses()["peer"], "--address", "https://0.0.0.0:7380")
-        refused = asking("partner", me, "apply", "contract", *everywhere)
+        refused = call_node("partner", me, "apply", "contract", *everywhere)
         assert refused.exit_code == 2
         assert "give --address, or set listen.peer.advertise" in refused.stderr
         to_peer = ("--to", peer.addresses()["peer"], "--key", peer.card.key().id)  # type: ignore[union-attr]
@@ -53,14 +53,14 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
             ).json()["code"]
             == 0
         )
-        assert asking("data", peer, "publish", "bank#credit", "--to", ME).exit_code == 0
+        assert call_node("data", peer, "publish", "bank#credit", "--to", ME).exit_code == 0
         assert "bank#credit" in done(me, "offers", PEER)
         done(me, "apply", "dataset", PEER, "bank#credit", "--jobs", "10")
         [waits] = listed(peer, "--waiting")
         assert waits["most_jobs"] == 10
         done(peer, "approve", str(waits["number"]), "--jobs", "5")
         wait_for(lambda: listed(me)[-1]["most_jobs"] == 5)
-        assert [g["node"] for g in written("data", peer, "grants")["grants"]] == [ME]
+        assert [g["node"] for g in json_from_node("data", peer, "grants")["grants"]] == [ME]
         project = tmp_path / "project.yml"
         project.write_text(yaml.safe_dump({"name": "scoring"}))
         done(me, "apply", "project", PEER, "project-1", "--fields", str(project))
@@ -94,7 +94,7 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
         done(peer, "reject", str(waits["number"]))
         mine = str(listed(me)[-1]["number"])
         wait_for(lambda: "REJECTED" in done(me, "refresh", mine))
-        assert asking("data", peer, "unpublish", "bank#credit").exit_code == 0
+        assert call_node("data", peer, "unpublish", "bank#credit").exit_code == 0
         ended = done(me, "terminate", str(listed(me)[0]["number"]))
         assert f"the route to {PEER} is disabled" in ended
         assert not me.routes.table.routes[PEER].enabled
@@ -103,7 +103,7 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
             for line in peer.audit.list(action="/applications/", limit=9)
         ]
         assert noted == ["REJECTED", "APPROVED", "APPROVED", "APPROVED"]
-        refused = asking("partner", me, "apply", "dataset", PEER, "bank#credit")
+        refused = call_node("partner", me, "apply", "dataset", PEER, "bank#credit")
         assert refused.exit_code == 1
         assert "NO_CONTRACT" in refused.stderr
 

@@ -32,7 +32,7 @@ from gateway.errors import Invalid
 from gateway.language.catalogue import reasons, translate
 from tests.certificates import Authority
 from tests.cleaning.ended import left_behind
-from tests.cli import NOBODY, asking, call, everything, raising, written
+from tests.cli import NOBODY, all_commands, call, call_node, json_from_node, raising
 from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import running
 
@@ -50,7 +50,7 @@ def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_command_shows_an_example():
-    said = {name: one.help for name, one in everything().items() if not hasattr(one, "commands")}
+    said = {name: one.help for name, one in all_commands().items() if not hasattr(one, "commands")}
     assert {
         "gc",
         "serve",
@@ -594,42 +594,46 @@ def test_a_full_disk_behind_the_output_is_a_sentence():
 def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path):
     with running(tmp_path, pace=SELDOM, retention={"logs_seconds": 1}) as node:
         name = left_behind(node, "job-old", 5).runs[0].name
-        dry = asking("gc", node, "--dry-run")
+        dry = call_node("gc", node, "--dry-run")
         assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, (
             dry.output
         )
-        found = written("gc", node, "--dry-run")
+        found = json_from_node("gc", node, "--dry-run")
         assert [(i["kind"], i["name"], i["removed"]) for i in found["items"]] == [
             ("logs", name, False)
         ]
-        assert [(i["name"], i["removed"]) for i in written("gc", node)["items"]] == [(name, True)]
-        assert "nothing to remove" in asking("gc", node).stdout
+        assert [(i["name"], i["removed"]) for i in json_from_node("gc", node)["items"]] == [
+            (name, True)
+        ]
+        assert "nothing to remove" in call_node("gc", node).stdout
 
 
 def test_a_job_is_archived_cleaned_and_deleted(tmp_path):
     with running(tmp_path, pace=SELDOM) as node:
         run = left_behind(node, "job-old", 5).runs[0]
         target = tmp_path / "job.zip"
-        assert asking("job", node, "archive", "job-old", "-o", str(target)).exit_code == 0
+        assert call_node("job", node, "archive", "job-old", "-o", str(target)).exit_code == 0
         assert b"SHA256SUMS" in target.read_bytes()
         assert (
-            asking("job", node, "archive", "job-none", "-o", str(tmp_path / "none.zip")).exit_code
+            call_node(
+                "job", node, "archive", "job-none", "-o", str(tmp_path / "none.zip")
+            ).exit_code
             == 1
         )
         assert sorted(p.name for p in tmp_path.glob("*.zip*")) == ["job.zip"]
-        dry = asking("job", node, "clean", "job-old", "a", "--metrics", "--dry-run")
+        dry = call_node("job", node, "clean", "job-old", "a", "--metrics", "--dry-run")
         assert dry.exit_code == 0
         assert "would be deleted: 1" in dry.stdout
         assert node.storage.exists(run.outputs["report_name"])
-        assert asking("job", node, "clean", "job-old", "a", "--metrics").exit_code == 0
+        assert call_node("job", node, "clean", "job-old", "a", "--metrics").exit_code == 0
         assert not node.storage.exists(run.outputs["report_name"])
-        asked = asking("job", node, "delete", "job-old")
+        asked = call_node("job", node, "delete", "job-old")
         assert asked.exit_code == 1
         assert "Delete job-old for good, at every node of it?" in asked.stderr
         assert node.store.local_jobs.find("job-old") is not None
-        deleted = asking("job", node, "delete", "job-old", "--yes")
+        deleted = call_node("job", node, "delete", "job-old", "--yes")
         assert deleted.exit_code == 1 and "has no route" in deleted.output, (
             "the job's other node is not known here"
         )
         assert node.store.local_jobs.find("job-old") is None
-        assert "0 cancelled" in asking("job", node, "cancel-waiting").stdout
+        assert "0 cancelled" in call_node("job", node, "cancel-waiting").stdout

@@ -9,7 +9,7 @@ import yaml
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from tests import forks
-from tests.cli import asking, written
+from tests.cli import call_node, json_from_node
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
 from tests.memory_engine import MemoryEngine, Script
@@ -99,7 +99,7 @@ def test_a_changed_description_changes_form_draft_check_and_environment(node):
             "default": 3,
         }.items()
     )
-    assert written("provider", node, "parameters", "acme", "Algo") == served.json()
+    assert json_from_node("provider", node, "parameters", "acme", "Algo") == served.json()
     before = drafted(node, "acme/Algo").replace("# depth: 3", "depth: 5")
     for environment in environments(node, before):
         assert environment.pop("runtime.component.parameter.depth") == "5"
@@ -108,7 +108,7 @@ def test_a_changed_description_changes_form_draft_check_and_environment(node):
     chosen = a_parameter("shape", bindingData=["flat", "tall"], optional="false")
     described(node, "ranks", chosen, a_parameter("edge", defaultValue="0.1"))
     assert list(ask(node, "operator", "GET", FORM).json()["properties"]) == ["shape", "edge"]
-    assert "flat, tall" in asking("provider", node, "parameters", "acme").stdout
+    assert "flat, tall" in call_node("provider", node, "parameters", "acme").stdout
     assert "shape: is missing; Algo requires it" in submitted(node, before)["msg"]
     for environment in environments(
         node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")

@@ -18,7 +18,7 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from tests import storages as real
 from tests.builders import OK, a_local_job, a_run, a_spec, at
-from tests.cli import asking
+from tests.cli import call_node
 from tests.e2e.test_storages import names, settings_of
 from tests.inprocess import ME, PEER, running
 
@@ -65,7 +65,7 @@ def left(gateway: Gateway, storage: str = "") -> None:
     gateway.store.local_jobs.update("job-1", lambda local: machine.apply(local, stop))
 
 
-cli = partial(asking, "model")
+cli = partial(call_node, "model")
 
 
 def test_a_model_is_seen_deployed_carried_to_another_node_and_deleted(node, tmp_path):

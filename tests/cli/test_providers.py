@@ -10,7 +10,7 @@ import pytest
 from engines.base import ImageMetadata
 from gateway.bootstrap.node import Gateway
 from gateway.language.catalogue import translate
-from tests.cli import asking
+from tests.cli import call_node
 from tests.inprocess import running
 from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_request
@@ -40,7 +40,7 @@ def node(gateway: Gateway):
         gateway.registry.remove(provider.key)
 
 
-cli = partial(asking, "provider")
+cli = partial(call_node, "provider")
 
 
 def written(folder: Path, body: object) -> str:

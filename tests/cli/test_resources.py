@@ -8,18 +8,18 @@ from gateway.domain.spec import moment
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from tests.builders import a_local_job, a_spec
-from tests.cli import asking, written
+from tests.cli import call_node, json_from_node
 from tests.inprocess import ME, ask, running
 from tests.memory_engine import MemoryEngine
 
-cli = partial(asking, "resources")
+cli = partial(call_node, "resources")
 
 
 def test_gpus_and_others_are_shown_where_there_are_any(tmp_path):
     for gpus in (0, 2):
         engine = MemoryEngine.making({}, capacity=Capacity(4, 8 << 30, gpus, Capacity(gpus / 2, 0)))
         with running(tmp_path / str(gpus), make_engine=engine) as node:
-            found = written("resources", node)
+            found = json_from_node("resources", node)
             assert found["total"]["gpu"] == found["remaining"]["gpu"] == gpus
             heading = next(line for line in cli(node).stdout.splitlines() if "cpu" in line)
             others = [line.split() for line in cli(node).stdout.splitlines() if "others" in line]
@@ -45,7 +45,7 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path):
                 node.resources.hold(job)
             except Refused as error:
                 said = error.message
-        found = written("resources", node)
+        found = json_from_node("resources", node)
         for kind in ("cpu", "memory_gib", "disk_gib"):
             assert found["held"][kind] == sum(h[kind] for h in found["holders"])
             assert found["remaining"][kind] == found["total"][kind] - found["held"][kind]

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.identity.keys import Keyring
 from tests.certificates import Authority
-from tests.cli import asking
+from tests.cli import call_node
 from tests.inprocess import ME, PEER, running
 
 HOP = "JG0100003300000030"
@@ -20,7 +20,7 @@ def node(tmp_path: Path):
         yield gateway
 
 
-cli = partial(asking, "route")
+cli = partial(call_node, "route")
 
 
 def test_a_route_is_added_changed_disabled_and_everything_is_undone(node, tmp_path):
@@ -52,7 +52,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node, tmp_pa
     again = cli(node, "rollback")
     assert again.stdout == f"version 8 is in force: -{PEER}\n"
     assert "the rollback of version 7" in again.stderr
-    audit = asking("audit", node, "--action", PEER).stdout
+    audit = call_node("audit", node, "--action", PEER).stdout
     assert f"+{PEER}" in audit
     assert f'{PEER}.profile: "spec" → "fate"' in audit
 

@@ -31,7 +31,7 @@ from gateway.language.catalogue import translate
 from gateway.ports import Callback
 from provider_registry.model import Component, DataSpec
 from tests.cli import raising
-from tests.cli.test_languages import english_in
+from tests.cli.chinese import english_in
 from tests.conformance.conftest import count
 from tests.registry.builders import a_data
 

@@ -38,7 +38,7 @@ from gateway.errors import StorageAway, StorageFailed
 from gateway.jobs.container_probes import ContainerProbes
 from gateway.jobs.run_endings import RunEndings
 from tests.builders import T0, raising, returning
-from tests.cli import asking
+from tests.cli import call_node
 from tests.core.example_jobs import IMAGE, PLATFORM, run_to_end, submit, submit_job, wait_for_end
 from tests.e2e.nodes import wait_for
 from tests.memory_engine import Script
@@ -198,7 +198,7 @@ def test_the_last_lines_of_a_failed_container_are_shown(world, script, reason, m
     assert last_line in lines[-1]
     assert len(lines) <= 100
     if script != DESCRIBED_EXIT:
-        output = asking("job", node, "show", job.id).stdout
+        output = call_node("job", node, "show", job.id).stdout
         assert message in output
         assert "last lines of" in output
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gateway.runtime import metrics
-from tests.cli import everything
+from tests.cli import all_commands
 from tests.world import NodeSetup
 
 NODE = NodeSetup()
@@ -65,7 +65,7 @@ def test_every_metric_and_label_of_an_expression_exists(expression, exposition):
 
 def test_alerts_name_commands_that_exist():
     commands = set()
-    for name, command in everything().items():
+    for name, command in all_commands().items():
         is_group = hasattr(command, "commands")
         if not is_group:
             commands.add(name)

@@ -13,7 +13,7 @@ from gateway.errors import Busy
 from gateway.jobs.contract_inbox import MAX_WAITING, network_of
 from route_table.certificates import key_pin, public_key
 from tests.certificates import Authority
-from tests.cli import asking, call, written
+from tests.cli import call, call_node, json_from_node
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, STRANGER, Node, serving
 from tests.trust.agreeing import (
@@ -137,9 +137,9 @@ def apply_by_command(me, peer, has_tls):
     words = ["apply", "contract", PEER, "--to", peer.addresses()["peer"]]
     if not has_tls:
         words += ["--key", peer.card.key().id]
-    done = asking("partner", me, *words)
+    done = call_node("partner", me, *words)
     assert done.exit_code == 0, done.stderr
-    [application] = written("partner", me, "applications")["applications"]
+    [application] = json_from_node("partner", me, "applications")["applications"]
     return application
 
 
@@ -251,7 +251,7 @@ def test_an_unsigned_application_is_approved_only_without_signing(nodes):
     assert status_of(peer, number) == "APPLIED"
     assert ME not in peer.routes.table.routes
 
-    done = asking("partner", peer, "approve", str(number), "--signing", "off")
+    done = call_node("partner", peer, "approve", str(number), "--signing", "off")
     assert done.exit_code == 0, done.stderr
     assert peer.routes.table.routes[ME].signing == "off"
 

@@ -8,7 +8,7 @@ import yaml
 from bfia_gateway_client import Client
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from route_table.document import parse
-from tests.cli import asking
+from tests.cli import call_node
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ME, PEER
 from tests.trust.agreeing import call_api, put_route, set_routes
@@ -29,7 +29,7 @@ def add_by_command(node, **fields):
     options = []
     for name, value in fields.items():
         options += [f"--{name}", value]
-    added = asking("route", node, "add", PEER, "--to", UNREACHABLE["url"], *options)
+    added = call_node("route", node, "add", PEER, "--to", UNREACHABLE["url"], *options)
     assert added.exit_code == 0, added.stderr
 
 
