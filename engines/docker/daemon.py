@@ -65,12 +65,13 @@ class DaemonEngine(StreamingEngine, ABC):
         node: str,
         installation: str,
         options: DaemonOptions,
+        client: Connection | None = None,
     ) -> None:
-        """Connects only when first used."""
+        """Connects only when first used; ``client`` None: to the daemon of the options."""
         self._node = node
         self._installation = installation
         self._labels = {NODE: node, INSTALLATION: installation}
-        self._client = Connection(options.base_url, options.tls)
+        self._client = client or Connection(options.base_url, options.tls)
         self._images = Images(self._client, options.pull)
         self._files = ContainerFiles(self._client)
         self._saved_log_size = options.saved_log_size

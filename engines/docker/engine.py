@@ -48,6 +48,7 @@ from engines.base import (
     signal_of,
 )
 from engines.docker.client import (
+    Connection,
     EventWatch,
     network_is_gone,
     remove,
@@ -127,9 +128,10 @@ class ContainerdEngine(DaemonEngine):
         node: str,
         installation: str,
         options: DockerOptions = DockerOptions(),
+        client: Connection | None = None,
     ) -> None:
-        """Connects only when first used."""
-        super().__init__(node, installation, options)
+        """Connects only when first used; ``client`` None: to the daemon of the options."""
+        super().__init__(node, installation, options, client)
         self._options = options
         self._locks = tuple(threading.Lock() for _ in range(64))  # of launches, by the run's name
         self._network: NodeNetwork | None = None  # None: the host's network

@@ -34,7 +34,7 @@ from engines.base import (
     is_name,
     run_labels,
 )
-from engines.docker.client import network_is_gone, remove, translated, words
+from engines.docker.client import Connection, network_is_gone, remove, translated, words
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.image import Image
 from engines.messages import start_error
@@ -84,9 +84,10 @@ class SwarmEngine(DaemonEngine):
         node: str,
         installation: str,
         options: SwarmOptions = SwarmOptions(),
+        client: Connection | None = None,
     ) -> None:
-        """Connects only when first used."""
-        super().__init__(node, installation, options)
+        """Connects only when first used; ``client`` None: to the daemon of the options."""
+        super().__init__(node, installation, options, client)
         self._options = options
         if not options.sources:
             self.capabilities = self.capabilities - {"mounts"}

@@ -1,12 +1,10 @@
-"""What a daemon refuses, lacks or loses in between: told by a stand-in for its client, without Docker."""
+"""Refusals, gaps and losses of a daemon, played by a stand-in for its client, without Docker."""
 
 import ipaddress
 import queue
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +31,6 @@ from engines.docker.client import Connection, remove, translated
 from engines.docker.container_files import ContainerFiles
 from engines.docker.daemon import Source, as_the_daemon_sees
 from engines.docker.firewall import Firewall
-from engines.docker.gpus import Gpus
 from engines.docker.images import Images
 from engines.docker.network import NodeNetwork
 from engines.docker.pulls import follow
@@ -45,18 +42,33 @@ from engines.registry.names import PullRules
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm import engine as swarm
 from engines.swarm.tasks import template
+from tests.builders import raising
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
 
+# The name of a run: other names are never asked for at a daemon.
+RUN = "bfia-0000000000000000"
+# The labels of a run of node n, installation i.
+RUN_LABELS = {"bfia.node": "n", "bfia.installation": "i"}
+IN_HOST_NETWORK = DockerOptions(network_mode="host")
+
 
 class Daemon(Connection):
-    """Its client, which responds to each method with the next of its answers; the last one stays."""
+    """A connection whose client returns scripted responses, by method.
 
-    base_url, api_version, timeout, _auth_configs = "http://daemon", "1", 1, None
+    Each call takes the method's next response and raises it if it is an exception. The last
+    response is repeated.
+    """
 
-    def __init__(self, **answers: Any) -> None:
-        self._answers = {name: list(found) for name, found in answers.items()}
-        self.asked: list[str] = []
+    # Attributes of docker's client that the engine reads.
+    base_url = "http://daemon"
+    api_version = "1"
+    timeout = 1
+    _auth_configs = None
+
+    def __init__(self, **responses: Any) -> None:
+        self._responses = {name: list(values) for name, values in responses.items()}
+        self.calls: list[str] = []  # names of the methods, in order
 
     def __call__(self) -> Any:
         return self
@@ -65,52 +77,73 @@ class Daemon(Connection):
         return True
 
     def __getattr__(self, name: str) -> Any:
-        def answer(*args: Any, **named: Any) -> Any:
-            self.asked.append(name)
-            left = self._answers[name]
-            found = left.pop(0) if len(left) > 1 else left[0]
-            if isinstance(found, Exception):
-                raise found
-            return found
+        def respond(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            remaining = self._responses[name]
+            response = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+            if isinstance(response, Exception):
+                raise response
+            return response
 
-        return answer
+        return respond
 
 
-def says(
-    status: int,
-    words: str = "no",
-    kind: type[APIError] = APIError,
-) -> APIError:
+class FarDaemon(Daemon):
+    """A daemon on another machine."""
+
+    def is_here(self) -> bool:
+        return False
+
+
+def api_error(status: int, words: str = "no", kind: type[APIError] = APIError) -> APIError:
     response = requests.Response()
     response.status_code = status
     return kind(words, response, words)
 
 
-def quiet(_: str) -> None: ...
+def ignore_progress(_: str) -> None: ...
+
+
+def a_run(**fields: Any) -> LaunchSpec:
+    return a_spec(MemoryHarness(), exits(0), **fields)
 
 
 # ------------------------------------------------------------ images and containers
 
 
-def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path):
-    sources = (
-        Source(tmp_path / "storage", bind="/srv/data"),
-        Source(tmp_path / "runs", volume="runs"),
-    )
+@pytest.mark.parametrize(
+    ("folder", "path_at_daemon"),
+    [
+        ("storage/ns/name", "/srv/data/ns/name"),
+        ("storage", "/srv/data"),
+        ("runs/bfia-1/log", "/volumes/runs/_data/bfia-1/log"),
+    ],
+)
+def test_a_folder_below_a_source_has_the_daemons_path(tmp_path, folder, path_at_daemon):
+    assert mounted_path(tmp_path, folder) == path_at_daemon
 
-    def seen(path: Path) -> str:
-        mount = as_the_daemon_sees(
-            Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data"
-        )
-        return str(mount["Source"])
 
-    assert seen(tmp_path / "storage" / "ns" / "name") == "/srv/data/ns/name"
-    assert seen(tmp_path / "storage") == "/srv/data"
-    assert seen(tmp_path / "runs" / "bfia-1" / "log") == "/volumes/runs/_data/bfia-1/log"
-    assert seen(tmp_path / "storage-2" / "x") == str(tmp_path / "storage-2" / "x")
-    for source, target in (("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")):
-        with pytest.raises(CreateFailed, match="leads out"):
-            as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
+def test_a_folder_outside_all_sources_keeps_its_path(tmp_path):
+    assert mounted_path(tmp_path, "storage-2/x") == str(tmp_path / "storage-2" / "x")
+
+
+def mounted_path(home: Path, folder: str) -> str:
+    """Return the daemon's path of a folder in a home with a storage and runs."""
+    sources = (Source(home / "storage", bind="/srv/data"), Source(home / "runs", volume="runs"))
+
+    def path_of_volume(volume: str) -> str:
+        return f"/volumes/{volume}/_data"
+
+    mount = as_the_daemon_sees(Mount(home / folder, "/in"), sources, path_of_volume)
+    return str(mount["Source"])
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")]
+)
+def test_a_mount_that_leads_out_of_its_folder_is_refused(tmp_path, source, target):
+    with pytest.raises(CreateFailed, match="leads out"):
+        as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
 
 
 @pytest.mark.parametrize(
@@ -127,98 +160,139 @@ def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path):
         (500, "driver failed programming external connectivity", CreateFailed),
         (500, "Bind for 127.0.0.1:80 failed: port is already allocated", PortInUse),
         (404, "Service Unavailable", CreateFailed),
-        (503, "Service Unavailable", EngineDown),  # it begins or ends
+        (503, "Service Unavailable", EngineDown),  # it starts or stops
         (502, "<html>Bad Gateway</html>", EngineDown),
         (500, "error while dialing: dial unix /run/containerd/containerd.sock", EngineDown),
         (500, "cannot create network: the daemon is shutting down", EngineDown),
     ],
 )
 def test_the_words_of_the_daemon_are_understood(status, text, error):
-    with pytest.raises(error) as raised, translated(CreateFailed):
-        raise says(status, text)
-    assert type(raised.value) is error
-    assert str(raised.value).endswith(text)
+    with pytest.raises(error) as caught, translated(CreateFailed):
+        raise api_error(status, text)
+    assert type(caught.value) is error
+    assert str(caught.value).endswith(text)
 
 
 def test_a_refusal_keeps_the_daemons_words():
     with pytest.raises(EngineError, match="odd words"), translated():
-        raise says(500, "odd words")
-    with (
-        pytest.raises(EngineError, match=f"^network {'a1' * 6} not found, sha256:{'b2' * 32} is$"),
-        translated(),
-    ):
-        raise says(404, f"network {'a1' * 32} not found, sha256:{'b2' * 32} is")
+        raise api_error(500, "odd words")
+
+
+def test_long_ids_are_shortened_except_digests():
+    words = f"network {'a1' * 32} not found, sha256:{'b2' * 32} is"
+    shortened = f"^network {'a1' * 6} not found, sha256:{'b2' * 32} is$"
+    with pytest.raises(EngineError, match=shortened), translated():
+        raise api_error(404, words)
+
+
+def test_a_missing_image_is_named_as_such():
     with pytest.raises(NoImage), translated(CreateFailed):
-        raise says(404, "No such image: sha256:1")
-    remove(Daemon(remove_container=[says(409)]), "c")
+        raise api_error(404, "No such image: sha256:1")
+
+
+def test_only_a_removal_in_progress_counts_as_removed():
+    remove(Daemon(remove_container=[api_error(409)]), "c")
     with pytest.raises(APIError):
-        remove(Daemon(remove_container=[says(500)]), "c")
+        remove(Daemon(remove_container=[api_error(500)]), "c")
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "kind"),
-    [("", None, NoImage), ("a:1", says(404, "No such image"), NoImage), ("a", says(400), 0)],
+    ("name", "response", "error"),
+    [
+        ("", None, NoImage),
+        ("a:1", api_error(404, "No such image"), NoImage),
+        ("a", api_error(400), EngineError),
+    ],
 )
-def test_an_image_that_cannot_be_looked_at(name, answer, kind):
-    with pytest.raises(kind or EngineError) as caught:
-        Images(Daemon(inspect_image=[answer]), PullRules()).find(name)
-    assert kind or type(caught.value) is EngineError
+def test_an_image_that_cannot_be_inspected(name, response, error):
+    with pytest.raises(EngineError) as caught:
+        Images(Daemon(inspect_image=[response]), PullRules()).find(name)
+
+    assert type(caught.value) is error
 
 
-def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
+def test_a_daemon_that_goes_away_while_it_asks_a_registry():
     rules = PullRules(frozenset({"shop:5000"}))
     images = Images(Daemon(get=[OSError("reset")]), rules)
+
     with pytest.raises(EngineDown, match="during the request for shop:5000/a:1: reset"):
         images.registry_digest("shop:5000/a:1", 1.0)
-    events: Any = queue.SimpleQueue()
-    events.put(OSError("reset"))
-    with pytest.raises(EngineDown, match="while it pulled shop:5000/a:1: reset"):
-        follow("shop:5000/a:1", events, time.monotonic() + 60, rules, quiet)
-    events.put({"error": "manifest unknown"})
-    with pytest.raises(EngineError, match="shop:5000/a:1 cannot be pulled: manifest unknown"):
-        follow("shop:5000/a:1", events, time.monotonic() + 60, rules, quiet)
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("event", "error", "words"),
     [
-        ({"create_container": [says(500, "no cgroup")]}, "no cgroup"),
+        (OSError("reset"), EngineDown, "while it pulled shop:5000/a:1: reset"),
         (
-            {"create_container": [says(409)], "inspect_container": [says(404, "no", NotFound)]},
+            {"error": "manifest unknown"},
+            EngineError,
+            "shop:5000/a:1 cannot be pulled: manifest unknown",
+        ),
+    ],
+    ids=["connection lost", "refused"],
+)
+def test_a_pull_that_fails(event, error, words):
+    rules = PullRules(frozenset({"shop:5000"}))
+    events: Any = queue.SimpleQueue()
+    events.put(event)
+
+    with pytest.raises(error, match=words):
+        follow("shop:5000/a:1", events, time.monotonic() + 60, rules, ignore_progress)
+
+
+@pytest.mark.parametrize(
+    ("responses", "words"),
+    [
+        ({"create_container": [api_error(500, "no cgroup")]}, "no cgroup"),
+        (
+            {
+                "create_container": [api_error(409)],
+                "inspect_container": [api_error(404, "no", NotFound)],
+            },
             "taken by a container that the daemon hides",
         ),
     ],
 )
-def test_a_container_that_cannot_be_created(monkeypatch, answers, words):
+def test_a_container_that_cannot_be_created(monkeypatch, responses, words):
     monkeypatch.setattr(containers, "NAME_TIMEOUT", -1.0)
-    engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
-    engine._client = Daemon(
+    daemon = Daemon(
         info=[{}],
+        inspect_image=[{"Id": "i"}],
         create_host_config=[{}],
-        **answers,
+        **responses,
     )
-    engine._images = SimpleNamespace(find=lambda _: Image("i"))
-    engine._gpus = Gpus(engine._client)
+    engine = ContainerdEngine("n", "i", IN_HOST_NETWORK, daemon)
+
     with pytest.raises(CreateFailed, match=words):
-        engine.launch(a_spec(MemoryHarness(), exits(0), limits=Limits()))
+        engine.launch(a_run(limits=Limits()))
 
 
-def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch):
-    engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
-    monkeypatch.setattr(engine, "_inspect", lambda _: {})
-    engine._client = Daemon(containers=[says(404, "no", NotFound)])
-    assert engine.disk_use("bfia-run", 10) == DiskUse()
+def test_a_container_that_is_removed_during_its_measurement_uses_no_disk():
+    daemon = Daemon(
+        inspect_container=[{"Config": {"Labels": RUN_LABELS}}],
+        containers=[api_error(404, "no", NotFound)],
+    )
+    engine = ContainerdEngine("n", "i", IN_HOST_NETWORK, daemon)
+
+    assert engine.disk_use(RUN, 10) == DiskUse()
+    assert daemon.calls == ["inspect_container", "containers"]
+
+
+def test_the_network_of_the_host_reaches_all_services():
+    engine = ContainerdEngine("n", "i", IN_HOST_NETWORK, Daemon())
+
     assert engine.no_way_to(()) == ""
 
 
-def test_an_image_without_a_command():
-    for command in (None, [""]):
-        with pytest.raises(CommandNotFound, match="has no command"):
-            ContainerFiles(Daemon()).check_executable("c", Image("i"), command, {}, [])
+@pytest.mark.parametrize("command", [None, [""]])
+def test_an_image_without_a_command(command):
+    with pytest.raises(CommandNotFound, match="has no command"):
+        ContainerFiles(Daemon()).check_executable("c", Image("i"), command, {}, [])
 
 
 # ------------------------------------------------------------ networks and the packet filter
 
+# A network as a daemon describes it, with settings other than ours.
 NET = {
     "Id": "n",
     "Name": "net",
@@ -226,57 +300,84 @@ NET = {
     "Internal": True,
     "IPAM": {"Config": None},
 }
+# The same with our settings.
+OUR_NET = {
+    **NET,
+    "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge},
+}
 POOL = {"Config": [{"Subnet": "10.9.0.0/24"}]}
 
 
-def a_network(**answers: Any) -> tuple[NodeNetwork, Daemon]:
-    daemon = Daemon(**{"networks": [[NET]], **answers})
+def a_network(**responses: Any) -> tuple[NodeNetwork, Daemon]:
+    """Return the node's network at a daemon, which has it unless ``responses`` say otherwise."""
+    daemon = Daemon(**{"networks": [[NET]], **responses})
     return NodeNetwork(daemon, "net", {}), daemon
 
 
-def test_a_network_that_another_gateway_is_just_creating_is_waited_for(monkeypatch):
-    found, _ = a_network(networks=[[], [], [NET]], create_network=[says(409)])
-    assert found.ensure() == "n"
+def test_a_network_that_another_gateway_is_creating_is_waited_for():
+    node_network, _ = a_network(networks=[[], [], [NET]], create_network=[api_error(409)])
+
+    assert node_network.ensure() == "n"
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_network_that_cannot_be_created_is_an_error(monkeypatch, status):
     monkeypatch.setattr(network, "CREATE_TIMEOUT", 0.0)
-    for refused in (says(403), says(500)):
-        found, _ = a_network(networks=[[]], create_network=[refused])
-        with pytest.raises(APIError) as caught:
-            found.ensure()
-        assert caught.value is refused
+    refusal = api_error(status)
+    node_network, _ = a_network(networks=[[]], create_network=[refusal])
+
+    with pytest.raises(APIError) as caught:
+        node_network.ensure()
+
+    assert caught.value is refusal
 
 
 def test_a_recreated_network_gets_other_addresses_if_its_own_are_taken():
-    seen = {**NET, "IPAM": POOL}
-    made = {
-        "create_network": [says(403), {"Id": "new"}],
-        "inspect_network": [{**seen, "Id": "new"}],
-    }
-    found, asked = a_network(networks=[[seen], []], **made)
-    assert found.address() == str(next(ipaddress.ip_network("10.9.0.0/24").hosts()))
-    found.forget()
-    assert found.ensure() == "new"
-    assert asked.asked.count("create_network") == 2
+    with_pool = {**NET, "IPAM": POOL}
+    node_network, daemon = a_network(
+        networks=[[with_pool], []],
+        create_network=[api_error(403), {"Id": "new"}],
+        inspect_network=[{**with_pool, "Id": "new"}],
+    )
+    first_address = next(ipaddress.ip_network("10.9.0.0/24").hosts())
+    assert node_network.address() == str(first_address)
+
+    node_network.forget()
+
+    assert node_network.ensure() == "new"
+    assert daemon.calls.count("create_network") == 2
 
 
-def test_a_used_network_stays_and_one_without_addresses_is_useless():
-    ours = {
-        **NET,
-        "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge},
-    }
-    found, _ = a_network(networks=[[ours]], remove_network=[says(403)])
-    assert found.ensure() == "n"  # though it was made with other settings
+def test_a_network_in_use_stays_although_its_settings_differ():
+    node_network, _ = a_network(networks=[[OUR_NET]], remove_network=[api_error(403)])
+
+    assert node_network.ensure() == "n"
+
+
+def test_a_network_without_addresses_is_useless():
+    node_network, _ = a_network(networks=[[OUR_NET]], remove_network=[api_error(403)])
+    node_network.ensure()
+
     with pytest.raises(EngineError, match="has no IPv4 addresses"):
-        found.address()
-    found, _ = a_network(networks=[[ours]], remove_network=[says(500)])
+        node_network.address()
+
+
+def test_a_network_that_cannot_be_replaced_is_an_error():
+    node_network, _ = a_network(networks=[[OUR_NET]], remove_network=[api_error(500)])
+
     with pytest.raises(APIError):
-        found.ensure()
+        node_network.ensure()
 
 
-class Ran:
-    """A stand-in for iptables, which fails with these words."""
+class Iptables:
+    """A stand-in for iptables, which ends with this code and these words.
+
+    A code below 0: it does not end in time.
+    """
 
     def __init__(self, code: int, words: str = "") -> None:
-        self._code, self._words = code, words
+        self._code = code
+        self._words = words
 
     def __call__(self, command: list[str], **_: Any) -> Any:
         if self._code < 0:
@@ -285,88 +386,92 @@ class Ran:
 
 
 @pytest.mark.parametrize(
-    ("path", "ran", "why"),
+    ("path", "iptables", "cause"),
     [
-        (None, Ran(0), "there is no iptables here"),
-        ("iptables", Ran(-1), "iptables cannot be used: Command"),
-        ("iptables", Ran(4, "Permission denied\nmore"), "Permission denied"),
-        ("iptables", Ran(4), "refused"),
+        (None, Iptables(0), "there is no iptables here"),
+        ("iptables", Iptables(-1), "iptables cannot be used: Command"),
+        ("iptables", Iptables(4, "Permission denied\nmore"), "Permission denied"),
+        ("iptables", Iptables(4), "refused"),
     ],
 )
 def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
-    monkeypatch, caplog, path, ran, why
+    monkeypatch, caplog, path, iptables, cause
 ):
     monkeypatch.setattr(firewall.shutil, "which", lambda *_, **__: path)
-    monkeypatch.setattr(firewall.subprocess, "run", ran)
-    assert why in str(Firewall("b", "o").fault())
+    monkeypatch.setattr(firewall.subprocess, "run", iptables)
+    monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
+    node_network, _ = a_network(
+        networks=[[{**OUR_NET, "IPAM": POOL}]], remove_network=[api_error(403)]
+    )
+    services = ServiceNetworks(Daemon(), "net", {}, "o")
+
+    assert cause in str(Firewall("b", "o").fault())
     with pytest.raises(EngineError):
         Firewall("b", "o").close_except([1])
-    ours = {
-        **NET,
-        "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge},
-    }
-    found, _ = a_network(networks=[[{**ours, "IPAM": POOL}]], remove_network=[says(403)])
-    found.close_host([1])
-    assert any(why in gap for gap in found.isolation().gaps)
-    assert not found.isolation().host
-    monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
-    with monkeypatch.context() as again:
-        again.setattr(Firewall, "close_except", lambda *_: None)  # it can be used again
+
+    node_network.close_host([1])
+    assert any(cause in gap for gap in node_network.isolation().gaps)
+    assert not node_network.isolation().host
+
+    with monkeypatch.context() as working:
+        working.setattr(Firewall, "close_except", lambda *_: None)  # iptables works again
         for _ in range(2):
-            found.stay_closed()
+            node_network.stay_closed()
         assert caplog.text.count("made anew") == 2
+
     for _ in range(3):
-        found.stay_closed()
-    assert caplog.text.count("could reach this host") == 3, "and once that it cannot be"
-    services = ServiceNetworks(Daemon(), "net", {}, "o")
+        node_network.stay_closed()
+    # Once for each repair, and a single time for the broken filter.
+    assert caplog.text.count("could reach this host") == 3
+
     assert "iptables cannot be used" in services.lacks()
-    with pytest.raises(
-        CreateFailed, match=r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"
-    ):
+    no_way = r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"
+    with pytest.raises(CreateFailed, match=no_way):
         services.ensure(("10.1.1.1:9000",), [])
 
 
-def test_services_that_cannot_be_reached_from_containers(monkeypatch):
-    far = Daemon()
-    monkeypatch.setattr(far, "is_here", lambda: False, raising=False)
-    assert "another" not in ServiceNetworks(far, "net", {}, "o").lacks()
-    assert (
-        "packet filter that the gateway cannot use" in ServiceNetworks(far, "net", {}, "o").lacks()
-    )
+def test_services_cannot_be_reached_from_a_daemon_on_another_machine():
+    obstacle = ServiceNetworks(FarDaemon(), "net", {}, "o").lacks()
 
-    def unknown(_: str) -> str:
-        raise OSError(2, "Name or service not known")
+    assert "another" not in obstacle
+    assert "packet filter that the gateway cannot use" in obstacle
 
-    services = ServiceNetworks(far, "net", {}, "o")
-    one, _ = a_network()
-    one.ensure()
+
+def test_forgetting_the_networks_of_services_forgets_each_of_them():
+    services = ServiceNetworks(FarDaemon(), "net", {}, "o")
+    node_network, _ = a_network()
+    node_network.ensure()
     services._by_services[("lake:9000",)] = service_networks._ServiceNetwork(
-        one, Firewall("b", "o")
+        node_network, Firewall("b", "o")
     )
+
     services.forget()
-    assert one._id is None
+
+    assert node_network._id is None
+
+
+def test_a_service_whose_name_cannot_be_resolved_is_named(monkeypatch):
+    unknown = raising(OSError(2, "Name or service not known"))
     monkeypatch.setattr(service_networks.socket, "gethostbyname", unknown)
+
     with pytest.raises(CreateFailed, match="lake cannot be resolved: Name or service not known"):
         service_networks.addresses(("lake:9000",))
 
 
 def test_in_the_network_of_the_host_there_is_none_of_ours():
-    engine = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
+    engine = ContainerdEngine("n", "i", IN_HOST_NETWORK)
+
     assert engine.network_id() == "host"
-    assert engine._network_of(a_spec(MemoryHarness(), exits(0))) == ("host", {})
+    assert engine._network_of(a_run()) == ("host", {})
 
 
 # ------------------------------------------------------------ sandboxes
 
 
-def sandboxes(**answers: Any) -> tuple[Sandboxes, Daemon]:
-    daemon = Daemon(
-        **{
-            "create_host_config": [{}],
-            "create_container": [{"Id": "s"}],
-            **answers,
-        }
-    )
+def sandboxes(**responses: Any) -> tuple[Sandboxes, Daemon]:
+    """Return a pool of one sandbox, and its daemon."""
+    defaults = {"create_host_config": [{}], "create_container": [{"Id": "s"}]}
+    daemon = Daemon(**{**defaults, **responses})
     return Sandboxes(daemon, {}, {}, 1, "", None), daemon
 
 
@@ -374,176 +479,254 @@ def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path):
     file = tmp_path / "wait.tar"
     file.write_bytes(archive("amd64"))
     subprocess.run(["tar", "-xf", file, "-C", tmp_path], check=True)
+
     with subprocess.Popen([tmp_path / "wait"]) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.02)
         process.kill()
 
 
-def test_a_sandboxes_image_is_made_where_it_is_missing():
-    lacks = {
-        "inspect_image": [says(404, "no", ImageNotFound)],
-        "import_image_from_data": [""],
-        "start": [None],
-    }
-    pool, daemon = sandboxes(**lacks, version=[{"Arch": "amd64"}])
+# Responses of a daemon without the image of sandboxes.
+WITHOUT_IMAGE = {
+    "inspect_image": [api_error(404, "no", ImageNotFound)],
+    "import_image_from_data": [""],
+    "start": [None],
+}
+
+
+def test_the_image_of_sandboxes_is_imported_where_it_is_missing():
+    pool, daemon = sandboxes(**WITHOUT_IMAGE, version=[{"Arch": "amd64"}])
+
     pool.prepare("net")
-    assert "import_image_from_data" in daemon.asked
-    pool, daemon = sandboxes(**lacks, version=[{"Arch": "s390x"}])
+
+    assert "import_image_from_data" in daemon.calls
+
+
+def test_there_is_no_image_of_sandboxes_for_a_rare_architecture():
+    pool, _ = sandboxes(**WITHOUT_IMAGE, version=[{"Arch": "s390x"}])
+
     with pytest.raises(EngineError, match="not available for the architecture s390x"):
         pool.prepare("net")
 
 
-def test_dead_sandboxes_are_removed_and_those_of_other_networks_unused():
+def test_a_sandbox_that_does_not_start_is_removed():
     pool, daemon = sandboxes(
         inspect_image=[{}],
-        start=[says(500)],
+        start=[api_error(500)],
         remove_container=[None],
     )
+
     with pytest.raises(EngineError):
         pool.prepare("net")
-    assert daemon.asked[-1] == "remove_container"
+
+    assert daemon.calls[-1] == "remove_container"
+
+
+def test_sandboxes_of_other_networks_are_not_used_and_removed():
     pool, daemon = sandboxes(
         inspect_image=[{}],
         start=[None],
-        remove_container=[says(500), None],
+        remove_container=[api_error(500), None],
     )
     pool.prepare("old")
-    pool._closed = True  # no thread of its own
-    with pool.start("new") as found:
-        assert found == ""
-    pool._end()  # the daemon refuses
-    assert daemon.asked.count("remove_container") == 1
-    pool._ready.append(Sandbox("net", "s"))  # and no start was lately
+    pool._closed = True  # so that no thread is started
+    with pool.start("new") as sandbox:
+        assert sandbox == ""
+    pool._end()  # the daemon refuses the removal
+    assert daemon.calls.count("remove_container") == 1
+
+    pool._ready.append(Sandbox("net", "s"))  # not needed: no run was started lately
     pool._swept = True
-    due = pool._next()
-    assert due is not None
+    action = pool._next()
+
+    assert action is not None
     assert not pool._ready
-    due()
-    assert daemon.asked.count("remove_container") == 2
+    action()
+    assert daemon.calls.count("remove_container") == 2
 
 
 # ------------------------------------------------------------ a Swarm
 
 
-def a_swarm(**answers: Any) -> tuple[Any, Daemon]:
-    engine: Any = SwarmEngine("n", "i")
-    engine._client = Daemon(**answers)
-    return engine, engine._client
+def a_swarm(**responses: Any) -> tuple[SwarmEngine, Daemon]:
+    daemon = Daemon(**responses)
+    return SwarmEngine("n", "i", client=daemon), daemon
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine repeat requests without a pause."""
+    monkeypatch.setattr(swarm, "PAUSE", 0.0)
+
+
+SERVICE_TO_END = {"ID": "s", "Version": {"Index": 1}}
 
 
 @pytest.mark.parametrize(
-    ("answer", "ended"),
+    ("response", "is_ended"),
     [
         (None, True),
-        (says(404, "no", NotFound), True),
-        (says(500, "rpc error: update out of sequence"), False),
-        (says(500), None),
+        (api_error(404, "no", NotFound), True),
+        (api_error(500, "rpc error: update out of sequence"), False),
     ],
+    ids=["updated", "gone", "changed by another client"],
 )
-def test_a_task_is_ended_unless_another_has_just_changed_it(answer, ended):
-    engine, _ = a_swarm(update_service=[answer])
-    service = {"ID": "s", "Version": {"Index": 1}}
-    if ended is None:
-        with pytest.raises(APIError):
-            engine._end(service)
-        return
-    assert engine._end(service) is ended
+def test_a_task_is_ended_unless_another_client_has_just_changed_it(response, is_ended):
+    engine, _ = a_swarm(update_service=[response])
+
+    assert engine._end(SERVICE_TO_END) is is_ended
+
+
+def test_a_task_that_the_manager_does_not_end_is_an_error():
+    engine, _ = a_swarm(update_service=[api_error(500)])
+
+    with pytest.raises(APIError):
+        engine._end(SERVICE_TO_END)
 
 
 def test_a_machine_that_left_the_swarm_is_gone():
-    assert a_swarm(inspect_node=[says(404, "no", NotFound)])[0]._is_gone("m")
+    engine, _ = a_swarm(inspect_node=[api_error(404, "no", NotFound)])
+
+    assert engine._is_gone("m")
 
 
-def test_a_runs_network_is_kept_while_used_and_then_removed(monkeypatch):
-    monkeypatch.setattr(swarm, "PAUSE", 0.0)
-    assert a_swarm(create_network=[says(409, "already exists")])[0]._network("r") == "r"
+def test_an_existing_network_of_a_run_is_used():
+    engine, _ = a_swarm(create_network=[api_error(409, "already exists")])
+
+    assert engine._network("r") == "r"
+
+
+def test_a_network_of_a_run_that_cannot_be_created_is_an_error():
+    engine, _ = a_swarm(create_network=[api_error(500)])
+
     with pytest.raises(APIError):
-        a_swarm(create_network=[says(500)])[0]._network("r")
-    for last in (None, says(404, "no", NotFound)):
-        engine, daemon = a_swarm(remove_network=[says(400, "in use"), last])
-        engine._remove_network("r", time.monotonic() + 60)
-        assert daemon.asked == 2 * ["remove_network"]
+        engine._network("r")
 
 
-def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch):
-    monkeypatch.setattr(swarm, "PAUSE", 0.0)
-    daemon = {
-        "nodes": [[]],
-        "create_network": [{}],
-        "create_service": [says(400, "network r not found"), {}],
-    }
-    engine, asked = a_swarm(**daemon)
-    engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i"))
-    assert asked.asked.count("create_service") == 2
+@pytest.mark.usefixtures("without_pauses")
+@pytest.mark.parametrize(
+    "second_response", [None, api_error(404, "no", NotFound)], ids=["removed", "gone"]
+)
+def test_a_runs_network_is_removed_once_it_is_not_in_use(second_response):
+    engine, daemon = a_swarm(
+        inspect_service=[api_error(404, "no", NotFound)],
+        networks=[[{"Name": RUN}]],
+        remove_network=[api_error(400, "in use"), second_response],
+    )
+
+    engine.remove(RUN)
+
+    assert daemon.calls.count("remove_network") == 2
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_run_is_created_again_while_its_former_network_is_removed():
+    engine, daemon = a_swarm(
+        nodes=[[]],
+        create_network=[{}],
+        create_service=[api_error(400, "network r not found"), {}],
+    )
+
+    engine._create(a_run(limits=Limits()), Image("i"))
+
+    assert daemon.calls.count("create_service") == 2
+
+
+def container_of_task(spec: LaunchSpec, *mounts: DockerMount) -> Any:
+    """Return the container of a run's task."""
+    task = template(spec, "i", Image(), list(mounts), "net", 1.0, SwarmOptions())
+    return task["ContainerSpec"]
 
 
 def test_no_name_in_a_task_is_a_template():
-    """Attack: a Swarm fills in templates, and partners choose names of jobs, and so of folders and variables."""
+    """Attack: a Swarm fills in templates.
+
+    Partners choose names of jobs, and thereby of folders and variables.
+    """
     evil = '{{"bank"}}{{{'
-    spec = replace(a_spec(MemoryHarness(), exits(0)), environment={evil: evil})
     mount = DockerMount(f"/bfia/{evil}", f"/mnt/{evil}", type="bind")
-    container = template(spec, "i", Image(), [mount], "net", 1.0, SwarmOptions())["ContainerSpec"]
-    mounted, variable = container["Mounts"][0], container["Env"][-1]
-    assert container["Healthcheck"]["Test"] == [
-        "NONE"
-    ]  # nor has its image a say about the daemon's work
-    for text in (mounted["Source"], mounted["Target"], variable):
+
+    container = container_of_task(a_run(environment={evil: evil}), mount)
+
+    mounted = container["Mounts"][0]
+    for text in (mounted["Source"], mounted["Target"], container["Env"][-1]):
         assert "{{" not in text.replace('{{"{{"}}', "")
         assert text.replace('{{"{{"}}', "{{").endswith(evil)
 
 
-def test_machines_fetch_an_image_from_its_own_repository(monkeypatch):
-    """Attack: another vendor's index has the same image for the manager, and another one for other machines."""
-    started: list[str] = []
-
-    def begun(
-        spec: LaunchSpec,
-        image: str,
-        *_: Any,
-    ) -> None:
-        assert spec.labels["proxy"] == ""
-        assert spec.labels["bfia.task"] == "task_1"  # nor do its labels count
-        started.append(image)
-
-    monkeypatch.setattr(swarm, "template", begun)
-    spec = replace(a_spec(MemoryHarness(), exits(0), limits=Limits()), image="shop:5000/a:1")
-    places = ("evil:5000/a@sha256:1", "shop:5000/a@sha256:2", "shop:5000/b@sha256:3")
-    for known, expected in ((places, places[1]), (places[::2], places[0]), ((), "i")):
-        engine, _ = a_swarm(
-            nodes=[[]],
-            create_network=[{}],
-            create_service=[{}],
-        )
-        engine._create(spec, Image("i", {"proxy": "on", "bfia.task": "another"}, known))
-        assert started.pop() == expected
+def test_the_health_check_of_an_image_is_switched_off():
+    """A check would be work of the daemon, beyond the limits of the run."""
+    assert container_of_task(a_run())["Healthcheck"]["Test"] == ["NONE"]
 
 
-def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
-    engine, _ = a_swarm(inspect_service=[says(404, "no", NotFound)])
+REPOSITORIES = ("evil:5000/a@sha256:1", "shop:5000/a@sha256:2", "shop:5000/b@sha256:3")
+
+
+@pytest.mark.parametrize(
+    ("digests", "image"),
+    [
+        (REPOSITORIES, "shop:5000/a@sha256:2"),
+        (REPOSITORIES[::2], "evil:5000/a@sha256:1"),
+        ((), "i"),
+    ],
+    ids=["from its own", "its own is unknown", "from none"],
+)
+def test_machines_fetch_an_image_from_its_own_repository(monkeypatch, digests, image):
+    """Attack: another vendor's index has the same image for the manager.
+
+    For other machines, the index has another image.
+    """
+    templates: list[tuple[LaunchSpec, str]] = []
+    monkeypatch.setattr(swarm, "template", lambda spec, image, *_: templates.append((spec, image)))
+    engine, _ = a_swarm(
+        nodes=[[]],
+        create_network=[{}],
+        create_service=[{}],
+    )
+    image_labels = {"proxy": "on", "bfia.task": "another"}
+
+    engine._create(a_run(limits=Limits(), image="shop:5000/a:1"), Image("i", image_labels, digests))
+
+    ((spec, fetched_image),) = templates
+    assert fetched_image == image
+    assert spec.labels["proxy"] == ""  # the image's labels do not count
+    assert spec.labels["bfia.task"] == "task_1"
+
+
+def test_a_run_that_is_removed_before_it_begins_is_named():
+    engine, _ = a_swarm(inspect_service=[api_error(404, "no", NotFound)])
+
     with pytest.raises(CreateFailed, match="was removed before it had begun"):
         engine._has_started("bfia-run", unplaced=False, late=False)
-    then = "2026-11-26T04:00:00Z"
-    task: dict[str, Any] = {
+
+
+def test_a_run_that_begins_too_late_is_named():
+    now = "2026-11-26T04:00:00Z"
+    status = {
+        "State": "preparing",
+        "Timestamp": now,
+        "Message": "pulls",
+    }
+    task = {
         "ID": "t",
         "NodeID": "m",
         "DesiredState": "running",
-        "CreatedAt": then,
+        "CreatedAt": now,
+        "Spec": {"ContainerSpec": {"Labels": {"bfia.run": RUN}}},
+        "Status": status,
     }
-    task["Spec"] = {"ContainerSpec": {"Labels": {"bfia.run": "bfia-run"}}}
-    task["Status"] = {
-        "State": "preparing",
-        "Timestamp": then,
-        "Message": "pulls",
-    }
-    service = {"ID": "s", "Spec": {"Labels": {"bfia.node": "n", "bfia.installation": "i"}}}
+    service = {"ID": "s", "Spec": {"Labels": RUN_LABELS}}
     engine, _ = a_swarm(inspect_service=[service], tasks=[[task]])
-    with pytest.raises(
-        CreateFailed, match=r"did not begin in time on its machine \(preparing\): pulls"
-    ):
-        engine._has_started("bfia-run", unplaced=True, late=True)
+
+    words = r"did not begin in time on its machine \(preparing\): pulls"
+    with pytest.raises(CreateFailed, match=words):
+        engine._has_started(RUN, unplaced=True, late=True)
 
 
-def test_a_swarm_shares_no_volumes():
+def test_a_swarm_shares_no_volumes(tmp_path):
+    options = SwarmOptions(sources=(Source(tmp_path, volume="v"),))
+    engine = SwarmEngine("n", "i", options, Daemon())
+    spec = a_run(mounts=(Mount(tmp_path / "in", "/in"),))
+
     with pytest.raises(CreateFailed, match="volume v: a Swarm shares no volumes"):
-        swarm._no_volume("v")
+        engine._create(spec, Image("i"))
