@@ -1,4 +1,7 @@
-"""What runs do in the contract of engines, as commands and as scripts of the memory engine; helpers that wait."""
+"""The programs of runs in the engine contract, and helpers that wait.
+
+Each program is a command for real engines and a script for the memory engine.
+"""
 
 import queue
 import uuid
@@ -19,42 +22,48 @@ from engines.base import (
 from tests.e2e import nodes
 from tests.memory_engine import Inside, Script
 
+# Seconds that a test waits at most for an expected event.
 LONG = 180.0
-"""seconds that a test waits at most for what has to come"""
 
+# In a command: the Python interpreter of the engine. A harness may replace it by a path.
 PYTHON = "python3"
-"""stands for the interpreter of the engine's own world"""
 
 
 @dataclass(frozen=True)
 class Act:
-    """What a run does: as a command, and as a script of the memory engine."""
+    """A program of a run: a command, and the same as a script of the memory engine."""
 
     command: tuple[str, ...]
     script: Script = field(default=Script())
 
 
 def shell(text: str, script: Script = Script()) -> Act:
+    """Return an act that runs this text in a shell."""
     return Act(("sh", "-c", text), script)
 
 
 def python(text: str, script: Script = Script()) -> Act:
+    """Return an act that runs this text in Python."""
     return Act((PYTHON, "-c", text), script)
 
 
-def _tell_environment(spec: LaunchSpec, inside: Inside) -> int:
-    inside.say("".join(f"{k}={v}\0" for k, v in spec.environment.items()).encode().hex().encode())
+def _print_environment(spec: LaunchSpec, inside: Inside) -> int:
+    """Write the run's variables in hexadecimal, in the form of ``/proc/self/environ``."""
+    entries = [f"{name}={value}\0" for name, value in spec.environment.items()]
+    inside.say("".join(entries).encode().hex().encode())
     return 0
 
 
 def _copy_mounted(spec: LaunchSpec, inside: Inside) -> int:
-    place = {mount.target: mount for mount in spec.mounts}
-    text = (place["/in"].source / "text").read_bytes()
-    (place["/out"].source / "text").write_bytes(text)
-    return 0 if place["/in"].read_only else 1
+    """Copy the file ``text`` from the mount /in to the mount /out."""
+    mounts = {mount.target: mount for mount in spec.mounts}
+    text = (mounts["/in"].source / "text").read_bytes()
+    (mounts["/out"].source / "text").write_bytes(text)
+    return 0 if mounts["/in"].read_only else 1
 
 
 def exits(code: int) -> Act:
+    """Return an act that writes ``out`` and ``err`` and ends with this code."""
     return shell(f"echo out; echo err >&2; exit {code}", Script(code, b"out\n", b"err\n"))
 
 
@@ -66,8 +75,8 @@ ENDS_WELL_ON_TERM = shell(
 IGNORES_TERM = shell(
     "trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None)
 )
-TELLS_ENVIRONMENT = python(
-    "print(open('/proc/self/environ', 'rb').read().hex(), end='')", Script(body=_tell_environment)
+PRINTS_ENVIRONMENT = python(
+    "print(open('/proc/self/environ', 'rb').read().hex(), end='')", Script(body=_print_environment)
 )
 WRITES_MUCH = python("print('x' * 70000 + 'the end', end='')", Script(0, b"x" * 70000 + b"the end"))
 COPIES = shell(
@@ -88,7 +97,7 @@ pathlib.Path("core.txt").write_text("in the working directory")
 shared = pathlib.Path("/dev/shm", f"bfia-{os.getpid()}-{os.urandom(4).hex()}")
 try:
     with shared.open("wb") as file:
-        for _ in range(100):  # MiB; Docker's own bound is 64
+        for _ in range(100):  # MiB; Docker's default limit is 64
             file.write(bytes(2**20))
 finally:
     shared.unlink()
@@ -104,79 +113,61 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
     return nodes.wait_for(condition, LONG, 0.02, what)
 
 
-def a_spec(
-    harness: Any,
-    act: Act,
-    node: str = "alpha",
-    **changes: Any,
-) -> LaunchSpec:
-    """Return a run of its own, in the world of a harness, that does what the act says."""
+def a_spec(harness: Any, act: Act, node: str = "alpha", **fields: Any) -> LaunchSpec:
+    """Return the launch of a new run with this act; ``fields`` replace those of the spec."""
     identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
-    return replace(
-        LaunchSpec(
-            name=run_name(node, *identity),
-            image=harness.image,
-            environment={"config.task_id": "task_1"},
-            labels=labels(node, harness.installation, *identity),
-            command=harness.command(act),
-        ),
-        **changes,
+    spec = LaunchSpec(
+        name=run_name(node, *identity),
+        image=harness.image,
+        environment={"config.task_id": "task_1"},
+        labels=labels(node, harness.installation, *identity),
+        command=harness.command(act),
     )
+    return replace(spec, **fields)
 
 
-def launched(
-    harness: Any,
-    engine: Engine,
-    act: Act,
-    **changes: Any,
-) -> LaunchSpec:
-    """Launch a run of its own; return what was launched."""
-    spec = a_spec(harness, act, **changes)
+def launch_run(harness: Any, engine: Engine, act: Act, **fields: Any) -> LaunchSpec:
+    """Launch a new run with this act; return its spec."""
+    spec = a_spec(harness, act, **fields)
     engine.launch(spec)
     return spec
 
 
-def ended(engine: Engine, name: str) -> Exited:
-    def over() -> Exited | None:
+def wait_for_exit(engine: Engine, name: str) -> Exited:
+    """Wait until the run has ended; return its exit. A missing run fails the test."""
+
+    def find_exit() -> Exited | None:
         probe = engine.probe(name)
         assert not isinstance(probe, Missing)
         return probe if isinstance(probe, Exited) else None
 
-    exit_ = wait_for(over, f"the end of {name}")
+    exit_ = wait_for(find_exit, f"the end of {name}")
     assert isinstance(exit_, Exited)
     return exit_
 
 
-def output_of(
-    harness: Any,
-    engine: Engine,
-    act: Act,
-    code: int = 0,
-    **changes: Any,
-) -> bytes:
-    """Launch a run that ends with this code; return what it wrote to stdout."""
-    name = launched(harness, engine, act, **changes).name
-    assert ended(engine, name).code == code, engine.logs(name)
+def output_of(harness: Any, engine: Engine, act: Act, code: int = 0, **fields: Any) -> bytes:
+    """Launch a run that ends with this code; return its stdout."""
+    name = launch_run(harness, engine, act, **fields).name
+    exit_ = wait_for_exit(engine, name)
+    assert exit_.code == code, engine.logs(name)
     return engine.logs(name).stdout
 
 
-def others(engine: Engine) -> Capacity:
-    """Return what others than its node use."""
-    found = engine.capacity().others
-    assert found is not None
-    return found
+def used_by_others(engine: Engine) -> Capacity:
+    """Return the resources in use by others than the engine's node."""
+    usage = engine.capacity().others
+    assert usage is not None
+    return usage
 
 
-def said(
-    engine: Engine,
-    name: str,
-    text: bytes,
-) -> None:
-    wait_for(lambda: text in engine.logs(name).stdout, f"{name} says {text!r}")
+def wait_for_output(engine: Engine, name: str, text: bytes) -> None:
+    """Wait until the run has written this text to stdout."""
+    wait_for(lambda: text in engine.logs(name).stdout, f"{name} writes {text!r}")
 
 
-class Heard:
-    """Takes in what a watch tells."""
+class ExitListener:
+    """A subscriber of a watch, which collects the reported names of runs."""
 
     def __init__(self) -> None:
         self._names: queue.Queue[str] = queue.Queue()
@@ -184,12 +175,19 @@ class Heard:
     def __call__(self, name: str) -> None:
         self._names.put(name)
 
-    def of(self, name: str) -> None:
+    def wait_for(self, name: str) -> None:
+        """Wait until this run is reported; forget the reports before it."""
         while self._names.get(timeout=LONG) != name:
             continue
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no report is left."""
+        return self._names.empty()
+
 
 def scripts(*acts: Act) -> Mapping[tuple[str, ...], Script]:
+    """Return the acts' scripts by their commands."""
     return {act.command: act.script for act in acts}
 
 
@@ -199,7 +197,7 @@ ALL_SCRIPTS = scripts(
     WAITS,
     ENDS_WELL_ON_TERM,
     IGNORES_TERM,
-    TELLS_ENVIRONMENT,
+    PRINTS_ENVIRONMENT,
     WRITES_MUCH,
     COPIES,
     NEEDS_MEMORY,

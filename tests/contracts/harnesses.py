@@ -1,4 +1,4 @@
-"""What the engine contract needs to know of each engine, and how one is made for a test."""
+"""The harnesses of the engine contract: each builds engines of one kind and names their features."""
 
 import contextlib
 import os
@@ -24,65 +24,75 @@ HOME_VARIABLES = frozenset({"HOME", "TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", 
 class Harness(Generic[E]):
     """An engine's world, empty at the start of each test."""
 
+    # An existing image.
     image: str = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    """an image that exists"""
+    # A missing image.
     no_image = "no-such-image:1.0"
+    # Features that only some engines have.
     capabilities: frozenset[str] = CAPABILITIES
+    # Variables that the engine may add to those of a run.
     adds = HOME_VARIABLES | {"PATH", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"}
-    """variables that a run sees besides those it is given"""
+    # Whether stdout and stderr are separate streams.
     streams = True
-    """whether stdout and stderr are separate streams"""
+    # Whether the engine is a client of a daemon, which may be down.
     daemon = True
-    """whether there is something that may be away"""
 
     def __init__(self) -> None:
-        self.installation = uuid.uuid4().hex  # suites that share a daemon do not meet
-        self.another = uuid.uuid4().hex
-        """a second installation in the same world"""
-        self._engines: list[E] = []
-        self._owners: set[tuple[str, str]] = set()
+        self.installation = uuid.uuid4().hex  # new, as suites share a daemon
+        self.another = uuid.uuid4().hex  # a second installation in the same world
+        self.engines: list[E] = []
+        self._owners: set[tuple[str, str]] = set()  # nodes and installations that launched runs
 
-    def engine(
-        self,
-        node: str = "alpha",
-        installation: str = "",
-        **options: Any,
-    ) -> E:
-        """Return a new engine object over the same world; the harness closes it."""
+    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> E:
+        """Return a new engine object over the same world; the harness closes it.
+
+        ``installation`` "": that of the harness.
+        """
         owner = (node, installation or self.installation)
         self._owners.add(owner)
-        self._engines.append(self._made(*owner, **options))
-        return self._engines[-1]
+        engine = self._build(*owner, **options)
+        self.engines.append(engine)
+        return engine
 
-    def _made(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> E:
+    def _build(self, node: str, installation: str, **options: Any) -> E:
+        """Return a new engine object; ``options`` replace the harness's defaults."""
         raise NotImplementedError
 
     def command(self, act: Act) -> tuple[str, ...]:
+        """Return the command of an act for this engine."""
         return act.command
 
     def logged(self, stdout: bytes, stderr: bytes) -> set[bytes]:
-        """Return what may be in the log of stdout after a run has written one line to each stream."""
-        return {stdout} if self.streams else {stdout + stderr, stderr + stdout}
+        """Return the possible logs of stdout after a run has written a line to each stream."""
+        if self.streams:
+            return {stdout}
+        return {stdout + stderr, stderr + stdout}
 
     def down(self) -> contextlib.AbstractContextManager[Engine]:
-        """Give an engine that cannot do anything."""
+        """Yield an engine that is down."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def remove_runs(self) -> None:
+        """Remove the runs of all engines of this harness."""
         for owner in list(self._owners):
             engine = self.engine(*owner)
-            for found in engine.list():
-                engine.remove(found.name)
-        for engine in self._engines:
+            for run in engine.list():
+                engine.remove(run.name)
+
+    def abandon_runs(self) -> None:
+        """Leave the runs to their daemon: `close` does not remove them."""
+        self._owners.clear()
+
+    def close(self) -> None:
+        """Remove all runs and close all engines."""
+        self.remove_runs()
+        for engine in self.engines:
             engine.close()
 
 
 class MemoryHarness(Harness[MemoryEngine]):
+    """Engines whose runs are scripts in this process."""
+
     image = "memory:1"
     adds: frozenset[str] = frozenset()
 
@@ -91,12 +101,7 @@ class MemoryHarness(Harness[MemoryEngine]):
         self.installation = "first"
         self._world = MemoryWorld()
 
-    def _made(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> MemoryEngine:
+    def _build(self, node: str, installation: str, **options: Any) -> MemoryEngine:
         images = {self.image: lambda spec: ALL_SCRIPTS[spec.command or ()]}
         return MemoryEngine(
             node=node,
@@ -114,6 +119,8 @@ class MemoryHarness(Harness[MemoryEngine]):
 
 
 class ProcessHarness(Harness[ProcessEngine]):
+    """Engines whose runs are processes of this machine."""
+
     image = "base:1"
     capabilities: frozenset[str] = frozenset()
     adds = HOME_VARIABLES | {"PATH", "LANG"}
@@ -124,65 +131,58 @@ class ProcessHarness(Harness[ProcessEngine]):
         self.installation = "first"
         self.root = root
 
-    def _made(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> ProcessEngine:
+    def _build(self, node: str, installation: str, **options: Any) -> ProcessEngine:
         options = {
             "images": {self.image: ("sh",)},
             "run_root": self.root,
             **options,
         }
-        return ProcessEngine(
-            node=node,
-            installation=installation,
-            **options,
-        )
+        return ProcessEngine(node=node, installation=installation, **options)
 
     def command(self, act: Act) -> tuple[str, ...]:
-        return (sys.executable, *act.command[1:]) if act.command[0] == PYTHON else act.command
+        program, *arguments = act.command
+        if program == PYTHON:
+            program = sys.executable
+        return (program, *arguments)
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:
         blocked = self.root.with_name("a-file")
-        blocked.write_text("where the folder of runs should be")
-        with contextlib.closing(self._made("alpha", self.installation, run_root=blocked)) as engine:
+        blocked.write_text("a file in place of the folder of runs")
+        with contextlib.closing(
+            self._build("alpha", self.installation, run_root=blocked)
+        ) as engine:
             yield engine
 
 
 class SwarmHarness(Harness[SwarmEngine]):
     """Three machines, of which the first is the manager."""
 
+    # Only the machines' own packet filters can stop connections to other machines.
     isolates = frozenset({"tasks"})
-    """what goes to other machines, only their own packet filters can stop"""
     capabilities = frozenset({"fractional_cpu", "network", "capabilities"})
-    cluster, last = "swarm", "==3"
+    cluster = "swarm"
+    last = "==3"
     gone = "the machine on which it was placed is gone"
     no_room = r"no suitable node .*insufficient resources"
 
-    def __init__(self, where: str = "!=3") -> None:
-        """``where``: on which machines; one of the tests takes the third away."""
+    def __init__(self, machines: str = "!=3") -> None:
+        """``machines``: a condition on the machine's number; some tests cut the third machine off."""
         super().__init__()
-        self.where = f"node.labels.machine{where}"
+        self.constraint = f"node.labels.machine{machines}"
         self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
 
-    def _made(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> SwarmEngine:
+    def _build(self, node: str, installation: str, **options: Any) -> SwarmEngine:
         options = {
             "base_url": self.manager,
             "grace": 2.0,
-            "constraints": (self.where,),
+            "constraints": (self.constraint,),
             **options,
         }
         return SwarmEngine(node, installation, SwarmOptions(**options))
 
     def pods(self, run: str) -> Sequence[Any]:
+        """Return no pods: only a Kubernetes has them."""
         return ()
 
     @contextlib.contextmanager
@@ -199,22 +199,22 @@ class InSandboxes(ContainerdEngine):
 
 
 class DockerHarness(Harness[ContainerdEngine]):
-    def __init__(self, network: str, kind: type[ContainerdEngine] = ContainerdEngine) -> None:
+    """Engines at the Docker daemon of this machine."""
+
+    def __init__(
+        self, network: str, engine_class: type[ContainerdEngine] = ContainerdEngine
+    ) -> None:
         super().__init__()
-        self._kind = kind
+        self._engine_class = engine_class
         self.network = network
 
-    def _made(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> ContainerdEngine:
-        return self._kind(node, installation, DockerOptions(**{"network": self.network, **options}))
+    def _build(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+        options = {"network": self.network, **options}
+        return self._engine_class(node, installation, DockerOptions(**options))
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:
         with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
+            unused.bind(("127.0.0.1", 0))  # does not listen: connections are refused
             port = unused.getsockname()[1]
             yield self.engine(base_url=f"tcp://127.0.0.1:{port}")

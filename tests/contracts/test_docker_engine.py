@@ -27,11 +27,11 @@ from tests.contracts.engine_acts import (
     COPIES,
     WAITS,
     a_spec,
-    ended,
     exits,
-    launched,
+    launch_run,
     output_of,
     shell,
+    wait_for_exit,
 )
 from tests.contracts.harnesses import DockerHarness
 
@@ -50,7 +50,7 @@ def test_a_container_is_hardened_and_limited(harness, engine, daemon):
         memory=64 * MIB,
         pids=33,
     )
-    name = launched(harness, engine, WAITS, limits=limits).name
+    name = launch_run(harness, engine, WAITS, limits=limits).name
     found = daemon.api.inspect_container(name)
     host = found["HostConfig"]
     assert host["NanoCpus"] == 500_000_000
@@ -145,8 +145,8 @@ def test_a_working_directory_opens_nothing_that_is_mounted(harness, engine, daem
     for directory in ("/data/closed", "/link/closed", "/other"):
         lines = ("RUN ln -s /data /link && ln -s /data/closed /other", f"WORKDIR {directory}")
         with built(daemon, f"FROM {harness.image}", *lines) as image:
-            spec = launched(harness, engine, exits(0), image=image, mounts=(mount,))
-            ended(engine, spec.name)
+            spec = launch_run(harness, engine, exits(0), image=image, mounts=(mount,))
+            wait_for_exit(engine, spec.name)
             engine.remove(spec.name)
         assert closed.stat().st_mode & 0o777 == 0o755
 
@@ -222,7 +222,7 @@ def test_an_image_has_no_say_about_its_containers_labels_and_checks(harness, eng
         nocache=True,  # another test may be removing the image whose layers the cache would give
     )
     try:
-        spec = launched(harness, engine, WAITS, image=name)
+        spec = launch_run(harness, engine, WAITS, image=name)
         config = daemon.api.inspect_container(spec.name)["Config"]
         labels = config["Labels"]
         assert config["Healthcheck"]["Test"] == ["NONE"]
@@ -245,7 +245,7 @@ def test_a_container_that_was_made_but_not_started_is_started(harness, engine, d
     )
     assert engine.probe(spec.name) == Missing()
     engine.launch(spec)
-    assert ended(engine, spec.name).code == 3
+    assert wait_for_exit(engine, spec.name).code == 3
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_containers_reach_the_host_at_the_gateway_and_are_identified(harness, en
     with socket.create_server((engine.gateway_address(), 0)) as server:
         server.settimeout(60)
         host, port = server.getsockname()[:2]
-        name = launched(harness, engine, shell(f"echo hello | nc -w 60 {host} {port}")).name
+        name = launch_run(harness, engine, shell(f"echo hello | nc -w 60 {host} {port}")).name
         connection, (address, _) = server.accept()
         with connection:
             assert engine.address(name) == address != host
@@ -290,12 +290,12 @@ def test_containers_reach_the_host_at_the_gateway_and_are_identified(harness, en
             assert isinstance(probe, Running)
             assert not probe.cut_off
             assert connection.makefile("rb").readline() == b"hello\n"
-    ended(engine, name)
+    wait_for_exit(engine, name)
     assert engine.address("bfia-0000000000000000") == ""
 
 
 def test_a_container_that_is_taken_off_its_network_is_told(harness, engine, daemon):
-    name = launched(harness, engine, shell("sleep 60")).name
+    name = launch_run(harness, engine, shell("sleep 60")).name
     (network,) = daemon.containers.get(name).attrs["NetworkSettings"]["Networks"]
     daemon.networks.get(network).disconnect(name, force=True)
     probe = engine.probe(name)
@@ -315,10 +315,10 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(harness, da
             server.settimeout(60)
             daemon.api.remove_network(engine.network_id())
             words = f"echo hello | nc -w 60 {before} {server.getsockname()[1]}"
-            name = launched(harness, engine, shell(words), node=node).name
+            name = launch_run(harness, engine, shell(words), node=node).name
             with server.accept()[0] as connection, connection.makefile("rb") as said:
                 assert said.readline() == b"hello\n"
-        ended(engine, name)
+        wait_for_exit(engine, name)
         engine.remove(name)
         assert engine.gateway_address() == before
         pools = daemon.api.inspect_network(engine.network_id())["IPAM"]["Config"]
@@ -326,10 +326,10 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(harness, da
         taken = IPAMConfig(pool_configs=[IPAMPool(subnet=pools[0]["Subnet"])])
         daemon.api.create_network(other, ipam=taken)
         with pytest.raises(CreateFailed, match="made anew with other addresses"):
-            launched(harness, engine, exits(0), node=node)
+            launch_run(harness, engine, exits(0), node=node)
         assert engine.gateway_address() != before
         assert not engine.list()
-        ended(engine, launched(harness, engine, exits(0), node=node).name)
+        wait_for_exit(engine, launch_run(harness, engine, exits(0), node=node).name)
     finally:
         for found in engine.list():
             engine.remove(found.name)

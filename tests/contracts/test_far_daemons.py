@@ -17,13 +17,13 @@ from engines.multi import SeveralEngines
 from tests.contracts.engine_acts import (
     LONG,
     WAITS,
-    Heard,
+    ExitListener,
     a_spec,
-    ended,
     exits,
-    launched,
-    said,
+    launch_run,
     wait_for,
+    wait_for_exit,
+    wait_for_output,
 )
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, certificates, remove_network
@@ -59,16 +59,16 @@ class OwnHarness(DockerHarness):
         super().__init__(f"bfia-own-{uuid.uuid4().hex[:8]}")
         self._url = url
 
-    def _made(
+    def _build(
         self,
         node: str,
         installation: str,
         **options: Any,
     ) -> ContainerdEngine:
-        return super()._made(node, installation, **{"base_url": self._url, **options})
+        return super()._build(node, installation, **{"base_url": self._url, **options})
 
     def close(self) -> None:
-        self._owners.clear()  # its containers go with the daemon
+        self.abandon_runs()  # its containers go with the daemon
         super().close()
 
 
@@ -85,11 +85,11 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(daemon
     with contextlib.closing(OwnHarness(f"tcp://{daemon.inner}:{PORT}")) as harness:
         engine = harness.engine(tls=tls(keys, keys))
         engine.check()
-        heard = Heard()
+        heard = ExitListener()
         engine.watch(heard)
-        spec = launched(harness, engine, exits(3))
-        heard.of(spec.name)
-        assert ended(engine, spec.name).code == 3
+        spec = launch_run(harness, engine, exits(3))
+        heard.wait_for(spec.name)
+        assert wait_for_exit(engine, spec.name).code == 3
         assert engine.logs(spec.name).stdout == b"out\n"
         holds = engine.isolation()
         assert holds.tasks
@@ -118,12 +118,12 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon
     ):
         engine = harness.engine()
         both = SeveralEngines(beside.engine(), {FAR: engine})
-        near = launched(beside, both, WAITS)
-        heard, away = Heard(), threading.Event()
+        near = launch_run(beside, both, WAITS)
+        heard, away = ExitListener(), threading.Event()
         engine.watch(heard, lambda _: away.set())
         spec = a_spec(harness, WAITS)
         both.launch(replace(spec, engine=FAR))
-        said(engine, spec.name, b"ready")
+        wait_for_output(engine, spec.name, b"ready")
         assert not away.is_set()
         daemon.kill()
         assert away.wait(LONG)
@@ -131,7 +131,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon
             both.probe(spec.name)
         assert isinstance(both.probe(near.name), Running)
         daemon.start()
-        heard.of(spec.name)
+        heard.wait_for(spec.name)
         probe = both.probe(spec.name)
         assert isinstance(probe, Exited)
         assert probe.code in (137, 143, 255)
@@ -139,7 +139,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon
         both.remove(spec.name)
         assert both.probe(spec.name) == Missing()
         assert isinstance(both.probe(near.name), Running)
-        again = launched(harness, engine, WAITS)
+        again = launch_run(harness, engine, WAITS)
         assert isinstance(engine.probe(again.name), Running)
 
 
@@ -154,11 +154,11 @@ def test_containers_run_at_a_daemon_behind_ssh(tmp_path, monkeypatch):
         engine = harness.engine(base_url=server.url + SOCKET)
         engine.check()
         spec = a_spec(harness, exits(3))
-        heard = Heard()
+        heard = ExitListener()
         engine.watch(heard)
         engine.launch(spec)
-        assert ended(engine, spec.name).code == 3
-        heard.of(spec.name)
+        assert wait_for_exit(engine, spec.name).code == 3
+        heard.wait_for(spec.name)
         assert "on another machine" in engine.isolation().gaps[0]
         engine.remove(spec.name)
         assert engine.probe(spec.name) == Missing()
@@ -176,7 +176,7 @@ def test_containers_run_at_a_daemon_behind_ssh(tmp_path, monkeypatch):
         with pytest.raises(EngineDown):
             wait_for(lambda: engine.check() is not None, "it notices")
         engine.close()
-        harness._owners.clear()  # its containers are gone, and so is the way there
+        harness.abandon_runs()  # its containers are gone, and so is the way there
 
 
 def test_why_a_daemon_is_away_is_one_sentence(monkeypatch, tmp_path):

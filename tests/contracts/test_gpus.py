@@ -17,7 +17,7 @@ from engines.docker.gpus import GPUS
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import devices, template
-from tests.contracts.engine_acts import a_spec, output_of, said, shell
+from tests.contracts.engine_acts import a_spec, output_of, shell, wait_for_output
 from tests.contracts.test_far_daemons import OwnHarness
 from tests.services.own_docker import BASE, Daemon, OwnDocker
 
@@ -46,7 +46,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnDocker]:
 def harness(daemon: OwnDocker) -> Iterator[OwnHarness]:
     with contextlib.closing(OwnHarness(daemon.url)) as harness:
         yield harness
-        for engine in harness._engines:
+        for engine in harness.engines:
             for found in engine.list():
                 engine.remove(found.name)
 
@@ -59,7 +59,7 @@ def api(daemon: OwnDocker) -> Iterator[docker.DockerClient]:
 
 def card_of(engine: Engine, name: str) -> str:
     """Return what a run that tells it was given."""
-    said(engine, name, b"\n")
+    wait_for_output(engine, name, b"\n")
     told = dict(line.split("=", 1) for line in engine.logs(name).stdout.decode().splitlines())
     return told["NVIDIA_VISIBLE_DEVICES"]
 

@@ -28,7 +28,16 @@ from engines.base import (
 from engines.docker import ContainerdEngine, network
 from engines.docker.firewall import Firewall
 from engines.docker.network import NodeNetwork
-from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, launched, output_of, python, said
+from tests.contracts.engine_acts import (
+    WAITS,
+    Act,
+    a_spec,
+    launch_run,
+    output_of,
+    python,
+    wait_for_exit,
+    wait_for_output,
+)
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.services import do, linked
 from tests.services.own_docker import remove_network
@@ -149,7 +158,7 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
 Look = Callable[..., dict[str, bool]]
 
 
-def looked(
+def open_doors(
     harness: Any,
     engine: Engine,
     *targets: str,
@@ -163,7 +172,7 @@ def looked(
 
 @pytest.fixture
 def ours(harness: DockerHarness, engine: ContainerdEngine) -> Look:
-    return partial(looked, harness, engine)
+    return partial(open_doors, harness, engine)
 
 
 @pytest.fixture
@@ -198,8 +207,8 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
         another_machine() as far,
     ):
         engine.close_host([door])
-        task = launched(harness, engine, WAITS, command=("python3", "-c", SERVES))
-        said(engine, task.name, b"ready")
+        task = launch_run(harness, engine, WAITS, command=("python3", "-c", SERVES))
+        wait_for_output(engine, task.name, b"ready")
         elsewhere = daemon.containers.run(harness.image, ["python3", "-c", SERVES], detach=True)
         try:
             while b"ready" not in elsewhere.logs():
@@ -253,10 +262,10 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
             f"{docker0}:{port}",
             "10.214.255.0/24:8080",
         )
-        neighbour = launched(
+        neighbour = launch_run(
             harness, engine, WAITS, command=("python3", "-c", SERVES), reach=services
         )
-        said(engine, neighbour.name, b"ready")
+        wait_for_output(engine, neighbour.name, b"ready")
         open_, closed = (
             {f"{gateway}:{door}", *services[:3]},
             {
@@ -486,7 +495,7 @@ def test_the_outside_is_open_only_where_the_admin_says_so(harness):
     engine = harness.engine(network=name, outside=True)
     try:
         with another_machine() as far:
-            assert looked(harness, engine, f"{far}:8080") == {f"{far}:8080": True}
+            assert open_doors(harness, engine, f"{far}:8080") == {f"{far}:8080": True}
         assert engine.isolation().tasks
         assert not engine.isolation().outside
         engine.remove(engine.list()[0].name)
@@ -504,7 +513,7 @@ def test_a_granted_capability_and_mount_are_all_that_is_added(harness, engine, d
         mounts=(Mount(tmp_path, "/opt/model"),),
     )
     engine.launch(spec)
-    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+    assert wait_for_exit(engine, spec.name).code == 0, engine.logs(spec.name)
     assert engine.logs(spec.name).stdout == b"weights\n"
     host = daemon.api.inspect_container(spec.name)["HostConfig"]
     assert host["CapDrop"] == ["ALL"]

@@ -3,7 +3,7 @@
 Of the contract, three cases are there in their second form: what a capability that the engine lacks has to be.
 
 ==========================================================  ====================================================
-``test_mounts_are_seen_as_asked``                           no folder is shared: refused with NOT_SUPPORTED
+``test_mounts_are_read_only_or_writable``                      no folder is shared: refused with NOT_SUPPORTED
 ``test_what_is_over_…``, ``test_a_new_object_…``            a cluster keeps both streams as one: in stdout.log
 ==========================================================  ====================================================
 """
@@ -53,19 +53,19 @@ from engines.registry.logins import Login
 from engines.registry.names import PullRules
 from tests.contracts.engine_acts import (
     WAITS,
-    Heard,
+    ExitListener,
     a_spec,
-    ended,
     exits,
-    launched,
-    others,
+    launch_run,
     output_of,
     python,
+    used_by_others,
     wait_for,
+    wait_for_exit,
 )
 from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import Harness
-from tests.contracts.test_isolation import LOOK, SERVES, looked
+from tests.contracts.test_isolation import LOOK, SERVES, open_doors
 from tests.e2e.nodes import ROOT
 from tests.services.cable import cable_to
 from tests.services.clusters import guarded_registry
@@ -102,7 +102,7 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         self.image = f"{self.registry}/{Harness.image}"
         self.no_image = f"{self.registry}/no-such-image:1.0"
 
-    def _made(
+    def _build(
         self,
         node: str,
         installation: str,
@@ -230,22 +230,22 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness, admin):
 
 def test_the_variables_are_secret_and_gone_once_the_run_has_begun(harness, admin):
     """So that nothing can start it a second time: its pod is deleted, and the one in its place never begins."""
-    engine, heard = harness.engine(), Heard()
-    spec = launched(harness, engine, WAITS, environment={"config.token": "confidential"})
+    engine, heard = harness.engine(), ExitListener()
+    spec = launch_run(harness, engine, WAITS, environment={"config.token": "confidential"})
     engine.watch(heard)
     (pod,) = pods_of(admin, spec.name)
     assert "confidential" not in repr(pod.to_dict()) + repr(admin.get(Job, spec.name).to_dict())
     assert [secret.metadata.name for secret in admin.list(Secret, labels={RUN: spec.name})] == []
     admin.delete(Pod, pod.metadata.name, grace_period=1)
-    heard.of(spec.name)
+    heard.wait_for(spec.name)
     assert engine.probe(spec.name) == Missing()
     wait_for(
         lambda: [one for one in pods_of(admin, spec.name) if one.metadata.uid != pod.metadata.uid],
         "another",
     )
-    anew, again = harness.engine(), Heard()
+    anew, again = harness.engine(), ExitListener()
     anew.watch(again)  # a gateway that begins later does not take it for one that runs
-    again.of(spec.name)
+    again.wait_for(spec.name)
     anew.launch(spec)
     assert anew.probe(spec.name) == Missing()
     anew.remove(spec.name)
@@ -293,7 +293,7 @@ def test_what_is_over_leaves_nothing(harness, admin):
         a_spec(harness, exits(0), environment={"not valid": ""}),
     )
     engine.launch(done)
-    ended(engine, done.name)
+    wait_for_exit(engine, done.name)
     engine.remove(done.name)
     with pytest.raises(CreateFailed, match="env"):
         engine.launch(never)
@@ -314,9 +314,9 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness, admin):
     assert pods_of(admin, spec.name) == []
     anew = harness.engine()
     anew.launch(spec)
-    assert ended(anew, spec.name).code == 4
+    assert wait_for_exit(anew, spec.name).code == 4
     admin.patch(Job, spec.name, {"metadata": {"annotations": {STARTED: ""}}})  # or there
-    harness.engine().watch(Heard())
+    harness.engine().watch(ExitListener())
     wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[STARTED], "it is taken up")
 
 
@@ -359,7 +359,7 @@ def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(harness, ad
 
     wait_for(second, "another begins")
     (again,) = pods_of(admin, spec.name)
-    anew, heard = harness.engine(), Heard()
+    anew, heard = harness.engine(), ExitListener()
     if by == "launch":
         with pytest.raises(
             CreateFailed, match="evicted or deleted before it was seen to have begun"
@@ -368,7 +368,7 @@ def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(harness, ad
         assert anew.list() == []
     else:
         anew.watch(heard)
-        heard.of(spec.name)
+        heard.wait_for(spec.name)
         wait_for(lambda: anew.probe(spec.name) == Missing(), "it is lost")
         anew.launch(spec)  # begins nothing
         assert anew.probe(spec.name) == Missing()
@@ -468,7 +468,7 @@ def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space
             gpu=gpu,
             **{**options, "namespace": "bfia"},
         )
-        assert [others(one).gpu for one in (engine, theirs)] == [
+        assert [used_by_others(one).gpu for one in (engine, theirs)] == [
             0,
             1,
         ]  # its namespace is another one, too
@@ -489,7 +489,7 @@ def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space
 
 
 def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness):
-    engine, heard = harness.engine(), Heard()
+    engine, heard = harness.engine(), ExitListener()
     watch = engine.watch(heard)
     assert isinstance(watch, PodWatch)
     for version in (None, "1", ""):
@@ -497,8 +497,8 @@ def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness):
         if version is not None:
             watch._version = version
         watch._stream.end()  # type: ignore[union-attr]
-        spec = launched(harness, engine, exits(0))
-        heard.of(spec.name)
+        spec = launch_run(harness, engine, exits(0))
+        heard.wait_for(spec.name)
 
 
 def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(harness, tmp_path):
@@ -510,12 +510,12 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(harne
         file.write_text(
             text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8"
         )
-        engine, heard, away = harness.engine(kubeconfig=str(file)), Heard(), Heard()
-        spec = launched(harness, engine, WAITS)
+        engine, heard, away = harness.engine(kubeconfig=str(file)), ExitListener(), ExitListener()
+        spec = launch_run(harness, engine, WAITS)
         engine.watch(heard, away)
         wait_for(lambda: isinstance(engine.probe(spec.name), Running), "it runs")
         cable.cut()
-        away.of("")
+        away.wait_for("")
         for call in (
             engine.check,
             engine.list,
@@ -526,8 +526,8 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(harne
                 call()
         harness.engine().stop(spec.name, 1)  # it ends meanwhile
         cable.mend()
-        heard.of(spec.name)
-        assert ended(engine, spec.name).code == 143
+        heard.wait_for(spec.name)
+        assert wait_for_exit(engine, spec.name).code == 143
         assert engine.logs(spec.name).stdout == b"ready\n"
         engine.close()  # before the cable is
 
@@ -553,7 +553,7 @@ def test_the_first_responses_may_come_together():
 def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(harness, admin):
     """By the shipped policy, on a network that keeps to it; other pods find the doors open."""
     engine, gateways = harness.engine(), os.environ["BFIA_TEST_KUBERNETES_HOST"]
-    other = launched(harness, engine, python(SERVES))
+    other = launch_run(harness, engine, python(SERVES))
     (pod,) = pods_of(admin, other.name)
     api = urlsplit(KubeConfig.from_file(harness.home / "admin.conf").get().cluster.server)
     with contextlib.ExitStack() as stack:
@@ -573,7 +573,7 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(harness, adm
         ]
         doors = [*open_, *closed, f"{pod.status.podIP}:9000"]
         expected = dict.fromkeys(doors, False) | dict.fromkeys(open_, True)
-        assert looked(harness, engine, *doors) == expected
+        assert open_doors(harness, engine, *doors) == expected
         assert said_by(admin, harness.image, LOOK, *closed) == dict.fromkeys(closed, True)
 
 

@@ -37,16 +37,16 @@ from engines.process.run_directory import RunDirectory
 from tests.builders import raising
 from tests.contracts.engine_acts import (
     WAITS,
-    Heard,
+    ExitListener,
     a_spec,
-    ended,
     exits,
-    launched,
+    launch_run,
     output_of,
     python,
-    said,
     shell,
     wait_for,
+    wait_for_exit,
+    wait_for_output,
 )
 from tests.contracts.harnesses import ProcessHarness
 
@@ -95,8 +95,8 @@ def gone(pids: list[int]) -> None:
 
 
 def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[int]]:
-    name = launched(harness, engine, FAMILY).name
-    said(engine, name, b"ready")
+    name = launch_run(harness, engine, FAMILY).name
+    wait_for_output(engine, name, b"ready")
     lines = wait_for(
         lambda: (found := engine.logs(name).stdout.split()) and len(found) == 4 and found,
         "four lines",
@@ -113,13 +113,13 @@ def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[in
 def test_gpus_cannot_be_set_aside_for_a_process(harness, engine):
     assert engine.capacity().gpu == 0
     with pytest.raises(NotSupported, match="cannot set GPUs aside"):
-        launched(harness, engine, exits(0), limits=Limits(gpu=1))
+        launch_run(harness, engine, exits(0), limits=Limits(gpu=1))
 
 
 def test_stopping_ends_the_whole_family(harness, engine):
     name, pids = family(harness, engine)
     engine.stop(name, 30)
-    assert ended(engine, name).signal == signal.SIGTERM
+    assert wait_for_exit(engine, name).signal == signal.SIGTERM
     gone(pids)
 
 
@@ -128,11 +128,11 @@ def test_what_a_run_leaves_behind_ends_with_it(harness, engine):
 
 
 def test_a_killed_supervisor_ends_the_run(harness, engine):
-    heard = Heard()
+    heard = ExitListener()
     engine.watch(heard)
     name, pids = family(harness, engine)
     os.kill(record(harness, name, supervisor.SUPERVISOR)["pid"], signal.SIGKILL)
-    heard.of(name)
+    heard.wait_for(name)
     exit_ = engine.probe(name)
     assert isinstance(exit_, Exited)
     assert exit_.started_at is not None
@@ -156,7 +156,7 @@ def cut_short(
 ) -> None:
     (harness.root / name).rename(harness.root / f".gone-{name}-1")
     assert engine.probe(name) == Missing()
-    harness.engine().watch(Heard())
+    harness.engine().watch(ExitListener())
 
 
 def deleted(
@@ -248,14 +248,14 @@ def test_runs_outlive_the_gateway_and_are_taken_up(harness):
         timeout=60,
     )
     assert done.returncode == 9
-    heard, engine = Heard(), harness.engine()
+    heard, engine = ExitListener(), harness.engine()
     engine.watch(heard)
-    heard.of("ends")
-    assert ended(engine, "ends").code == 7
+    heard.wait_for("ends")
+    assert wait_for_exit(engine, "ends").code == 7
     assert isinstance(engine.probe("goes-on"), Running)
     engine.stop("goes-on", 30)
-    heard.of("goes-on")
-    assert ended(engine, "goes-on").code == 143
+    heard.wait_for("goes-on")
+    assert wait_for_exit(engine, "goes-on").code == 143
 
 
 def test_a_run_that_was_claimed_but_never_started_can_be_launched(harness, engine):
@@ -263,7 +263,7 @@ def test_a_run_that_was_claimed_but_never_started_can_be_launched(harness, engin
     prepared(harness, spec)
     assert engine.probe(spec.name) == Missing()
     engine.launch(spec)
-    assert ended(engine, spec.name).code == 3
+    assert wait_for_exit(engine, spec.name).code == 3
 
 
 def supervise(directory: Path) -> str:
@@ -281,8 +281,8 @@ def supervise(directory: Path) -> str:
 
 
 def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(harness, engine, tmp_path):
-    name = launched(harness, engine, shell("echo once; exec sleep 600")).name
-    said(engine, name, b"once")
+    name = launch_run(harness, engine, shell("echo once; exec sleep 600")).name
+    wait_for_output(engine, name, b"once")
     assert supervise(harness.root / name) == supervisor.TAKEN
     assert engine.logs(name).stdout == b"once\n"
     assert isinstance(engine.probe(name), Running)
@@ -319,7 +319,7 @@ def test_a_program_starts_in_its_folder_and_a_failed_start_leaves_nothing(
     with contextlib.closing(engine):
         if error is None:
             engine.launch(spec)
-            assert ended(engine, "run-1").code == 8
+            assert wait_for_exit(engine, "run-1").code == 8
             return
         with pytest.raises(error, match="vendor"):
             engine.launch(spec)
@@ -338,8 +338,8 @@ def test_cores_are_given_in_turn(harness, engine):
 
 def test_a_run_gets_neither_environment_nor_files_of_the_gateway(harness, engine, monkeypatch):
     monkeypatch.setenv("BFIA_SECRET", "leaked")
-    name = launched(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ")).name
-    assert ended(engine, name).code == 0
+    name = launch_run(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ")).name
+    assert wait_for_exit(engine, name).code == 0
     logs = engine.logs(name).stdout
     assert b"PATH" in logs
     assert b"leaked" not in logs
@@ -352,8 +352,8 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(harness, engine
 
 
 def test_what_a_run_prints_counts_as_its_disk(harness, engine):
-    name = launched(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
-    said(engine, name, b"ready")
+    name = launch_run(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
+    wait_for_output(engine, name, b"ready")
     assert (
         engine.disk_use(name, 10).size
         >= (harness.root / name / supervisor.STDOUT).stat().st_size
@@ -366,8 +366,8 @@ def test_what_a_run_prints_counts_as_its_disk(harness, engine):
 
 def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(harness, engine):
     act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done")
-    name = launched(harness, engine, act).name
-    said(engine, name, b"ready")
+    name = launch_run(harness, engine, act).name
+    wait_for_output(engine, name, b"ready")
     keeper, child = (
         record(harness, name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD)
     )
@@ -379,14 +379,14 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(harness, engine):
     )
     assert isinstance(engine.probe(name), Running)
     resource.prlimit(keeper, resource.RLIMIT_FSIZE, before)
-    assert ended(engine, name).code == 0
+    assert wait_for_exit(engine, name).code == 0
 
 
 # ------------------------------------------------------------ what fails around it
 
 
 def test_the_process_that_forks_is_begun_anew(harness, engine):
-    launched(harness, engine, exits(0))
+    launch_run(harness, engine, exits(0))
     server = engine._spawner._server
     assert server is not None
     server.kill()
@@ -433,7 +433,7 @@ def test_without_descriptors_or_processes_a_run_is_to_be_launched_later(
         engine.launch(spec)
     kept[0].close()
     engine.launch(spec)
-    assert ended(engine, spec.name).code == 3
+    assert wait_for_exit(engine, spec.name).code == 3
 
 
 def test_a_supervisor_that_cannot_be_forked_or_never_reports(tmp_path, monkeypatch):
@@ -455,7 +455,7 @@ def test_a_supervisor_that_cannot_be_forked_or_never_reports(tmp_path, monkeypat
 
 
 def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(harness, engine, monkeypatch):
-    name = launched(harness, engine, WAITS).name
+    name = launch_run(harness, engine, WAITS).name
     pids = [
         record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)
     ]

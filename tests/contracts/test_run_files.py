@@ -19,7 +19,7 @@ from gateway.domain.run import Address, Run
 from gateway.jobs.archive import of_files
 from gateway.jobs.retention import size_of
 from tests.builders import a_run
-from tests.contracts.engine_acts import ended, launched, python
+from tests.contracts.engine_acts import launch_run, python, wait_for_exit
 from tests.contracts.harnesses import ProcessHarness
 
 MIB = 1024**2
@@ -233,8 +233,8 @@ def test_a_long_log_takes_little_memory(tmp_path):
 def test_a_run_that_writes_without_end_is_saved_short(tmp_path):
     harness = ProcessHarness(tmp_path / "runs")
     engine = harness.engine(saved_log_size=70_000)
-    spec = launched(harness, engine, python("[print('line', n) for n in range(100000)]"))
-    ended(engine, spec.name)
+    spec = launch_run(harness, engine, python("[print('line', n) for n in range(100000)]"))
+    wait_for_exit(engine, spec.name)
     engine.save_logs(spec.name, tmp_path / "kept")
     text = (tmp_path / "kept" / "stdout.log").read_bytes()
     assert text.startswith(b"line 0\n")

@@ -11,7 +11,7 @@ from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL, MEMORY
 from gateway.bootstrap import engine_parts
 from gateway.config.loader import load
-from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, launched, wait_for
+from tests.contracts.engine_acts import WAITS, a_spec, exits, launch_run, wait_for, wait_for_exit
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 
 pytestmark = pytest.mark.docker
@@ -50,8 +50,8 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
         used = {""}
 
         def start() -> str:
-            spec = launched(cold, engine, exits(0))
-            ended(engine, spec.name)
+            spec = launch_run(cold, engine, exits(0))
+            wait_for_exit(engine, spec.name)
             used.add(sandbox := sandbox_of(daemon, spec.name))
             return sandbox
 
@@ -74,7 +74,7 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
 
 def test_a_restart_leaves_what_runs_use_and_removes_the_rest(harness, daemon, sandboxes):
     killed = harness.engine()
-    spec = launched(harness, killed, WAITS)
+    spec = launch_run(harness, killed, WAITS)
     killed.sandboxes.prepare(killed.network_id())
     used = sandbox_of(daemon, spec.name)
     assert len(sandboxes()) == 2

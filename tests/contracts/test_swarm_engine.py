@@ -3,7 +3,7 @@
 Of the contract, two cases are there in their second form: what a capability that the engine lacks has to be.
 
 ==========================================================  ====================================================
-``test_mounts_are_seen_as_asked``                           no folder is shared: refused with NOT_SUPPORTED
+``test_mounts_are_read_only_or_writable``                      no folder is shared: refused with NOT_SUPPORTED
 ``test_a_run_does_not_get_more_memory_than_granted``        killed; managers do not report why: no ``oom_killed``
 ==========================================================  ====================================================
 """
@@ -38,19 +38,19 @@ from engines.swarm.tasks import Task
 from engines.watch import KILL_SECONDS, wait_for_end
 from tests.contracts.engine_acts import (
     WAITS,
-    Heard,
+    ExitListener,
     a_spec,
-    ended,
     exits,
-    launched,
-    others,
-    said,
+    launch_run,
     shell,
+    used_by_others,
     wait_for,
+    wait_for_exit,
+    wait_for_output,
 )
 from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import SwarmHarness
-from tests.contracts.test_isolation import looked
+from tests.contracts.test_isolation import open_doors
 from tests.e2e.nodes import ROOT
 from tests.services.clusters import drained, machine, the_last_of
 
@@ -117,7 +117,7 @@ def test_a_task_is_hardened_and_limited_and_started_once(harness, manager):
         theirs.capacity()
     del theirs._machines
     wait_for(
-        lambda: others(theirs).memory - others(engine).memory == 64 << 20,
+        lambda: used_by_others(theirs).memory - used_by_others(engine).memory == 64 << 20,
         "only another node counts it",
     )
 
@@ -140,14 +140,14 @@ def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(harne
         )
         spec = a_spec(harness, shell(text), mounts=(Mount(own, inside, read_only=False),))
         engine.launch(spec)
-        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+        assert wait_for_exit(engine, spec.name).code == 0, engine.logs(spec.name)
         assert (own / "data_0").read_text() == "mine\n"
 
 
 def test_what_is_over_leaves_nothing(harness, manager):
     engine = harness.engine()
-    spec = launched(harness, engine, exits(0))
-    ended(engine, spec.name)
+    spec = launch_run(harness, engine, exits(0))
+    wait_for_exit(engine, spec.name)
     assert [network.name for network in manager.networks.list(names=[spec.name])] == [spec.name]
     engine.remove(spec.name)
     assert engine.list() == []
@@ -203,7 +203,7 @@ def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(harness,
         scope="swarm",
         labels=labels,
     )
-    harness.engine().watch(Heard())
+    harness.engine().watch(ExitListener())
     wait_for(lambda: manager.networks.list(ids=[left.id]) == [], "it is removed")
 
 
@@ -232,13 +232,13 @@ def reached(
     *doors: str,
 ) -> list[str]:
     """Return which of these doors are open to a run."""
-    return [door for door, is_open in looked(harness, engine, *doors).items() if is_open]
+    return [door for door, is_open in open_doors(harness, engine, *doors).items() if is_open]
 
 
 def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness):
     engine = harness.engine()
-    first = launched(harness, engine, shell("ip -4 -o address; exec python3 -m http.server 8000"))
-    said(engine, first.name, b"eth1")
+    first = launch_run(harness, engine, shell("ip -4 -o address; exec python3 -m http.server 8000"))
+    wait_for_output(engine, first.name, b"eth1")
     seen = [line.split() for line in engine.logs(first.name).stdout.decode().splitlines()]
     others = [words[3].split("/")[0] for words in seen if words[1] in ("eth0", "eth1")]
     assert len(others) == 2, seen  # in its own network, and on its machine
@@ -271,19 +271,19 @@ def test_the_capacity_is_that_of_all_machines(third):
 
 def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third):
     """Also one that SIGTERM ends with code 0; a stop of ours keeps its code, there as well."""
-    engine, heard = third.engine(), Heard()
+    engine, heard = third.engine(), ExitListener()
     lost, stopped = (
         a_spec(third, shell("trap 'exit 0' TERM; echo up; sleep 600 & wait")) for _ in "ab"
     )
     for spec in (lost, stopped):
         engine.launch(spec)
-        said(engine, spec.name, b"up")
+        wait_for_output(engine, spec.name, b"up")
     engine.stop(stopped.name, 1)
     engine.watch(heard)
     with drained():
-        heard.of(lost.name)
+        heard.wait_for(lost.name)
         assert engine.probe(lost.name) == Missing()
-        assert ended(engine, stopped.name).code == 0
+        assert wait_for_exit(engine, stopped.name).code == 0
         engine.stop(lost.name, 1)
         engine.remove(lost.name)
     assert [found.name for found in engine.list()] == [stopped.name]

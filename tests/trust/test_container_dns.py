@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from engines.docker.engine import DEAD_RESOLVER
-from tests.contracts.engine_acts import WAITS, Act, ended, launched, said
+from tests.contracts.engine_acts import WAITS, Act, launch_run, wait_for_exit, wait_for_output
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, enter
 
@@ -99,12 +99,12 @@ def test_no_question_of_a_container_reaches_the_hosts_resolver(own_docker, clien
     """Names of its own network have an address: a gateway in a container needs that."""
     harness = DockerHarness(NETWORK)
     engine = harness.engine(base_url=own_docker.url)
-    neighbour = launched(harness, engine, WAITS).name
-    said(engine, neighbour, b"ready")
+    neighbour = launch_run(harness, engine, WAITS).name
+    wait_for_output(engine, neighbour, b"ready")
 
     def resolve_in_container(name):
-        spec = launched(harness, engine, Act(resolve_command(name)))
-        ended(engine, spec.name)
+        spec = launch_run(harness, engine, Act(resolve_command(name)))
+        wait_for_exit(engine, spec.name)
         return engine.logs(spec.name).stdout.decode().strip()
 
     container = client.api.inspect_container(neighbour)

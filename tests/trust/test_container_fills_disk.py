@@ -9,7 +9,7 @@ from engines.base import DiskUse, Exited, Limits
 from engines.docker import ContainerdEngine, DockerOptions
 from gateway.bootstrap import parts
 from gateway.data import workspace
-from tests.contracts.engine_acts import exits, launched, said
+from tests.contracts.engine_acts import exits, launch_run, wait_for_output
 from tests.contracts.harnesses import DockerHarness, ProcessHarness
 from tests.core.example_jobs import run_to_end
 from tests.e2e.nodes import wait_for
@@ -111,8 +111,8 @@ def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
     harness, program, size, files
 ):
     engine = harness.engine()
-    spec = launched(harness, engine, exits(0), command=("python3", "-c", program))
-    said(engine, spec.name, b"done")
+    spec = launch_run(harness, engine, exits(0), command=("python3", "-c", program))
+    wait_for_output(engine, spec.name, b"done")
 
     disk_use = engine.disk_use(spec.name, 1000)
 
@@ -139,14 +139,14 @@ def test_the_working_folder_of_a_local_run_is_measured_too(process_harness):
         "ulimit -Hn",
         "sleep 600",
     ]
-    spec = launched(
+    spec = launch_run(
         process_harness,
         engine,
         exits(0),
         command=("sh", "-c", "; ".join(commands)),
         limits=Limits(pids=None),
     )
-    said(engine, spec.name, b"\n")
+    wait_for_output(engine, spec.name, b"\n")
 
     disk_use = engine.disk_use(spec.name, 100)
 
