@@ -84,7 +84,7 @@ def a_provider(*descriptions: dict[str, Any], **changes: Any) -> Provider:
 
 
 def problems_of(read: Callable[[Any], object], body: Any) -> list[tuple[str, str]]:
-    """Return (path, rule) of the problems for which a reader refuses a body; none if it does not."""
+    """Return (path, rule) of the problems for which a reader refuses a body; [] if it does not."""
     try:
         read(body)
     except InvalidDescription as error:

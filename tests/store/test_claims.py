@@ -16,7 +16,7 @@ from gateway.jobs.engine_capacities import INTERVAL, EngineCapacities
 from gateway.jobs.resources import Resources
 from gateway.runtime.context import NodeContext
 from gateway.store import schema
-from tests.builders import a_local_job, a_spec, at
+from tests.builders import a_local_job, a_spec, at, returning
 from tests.memory_engine import MemoryEngine
 from tests.store.parallel import in_parallel
 
@@ -141,7 +141,7 @@ def test_a_job_that_has_ended_reserves_nothing(store):
 
 def test_claims_of_ended_jobs_are_released_within_a_minute_and_logged(store):
     now = 0.0
-    pool = Resources(lambda: NODE_CAPACITY, store, lambda: at(now), ignore_jobs)
+    pool = Resources(returning(NODE_CAPACITY), store, lambda: at(now), ignore_jobs)
     job = a_job_that_needs(3, 1)
     store_jobs(store, [job])
     pool.hold(job)
@@ -167,7 +167,7 @@ def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store
     settings = a_configuration(resources={"cpu": 20, "cpu_overcommit": 2})
 
     def cores_of_node(engine, gateway):
-        context = NodeContext("n1", store, lambda: at(0), gateway)
+        context = NodeContext("n1", store, returning(at(0)), gateway)
         capacities = EngineCapacities(context, {"": engine}, settings, first_look=60.0)
         return capacities().total.cpu / 1000  # of milli-cores
 
@@ -326,14 +326,14 @@ def ignore_jobs(job_ids):
 
 def a_pool(store, freed=ignore_jobs):
     """Build the pool of a node without further engines; ``freed`` as for `Resources`."""
-    return Resources(lambda: NODE_CAPACITY, store, lambda: at(0), freed)
+    return Resources(returning(NODE_CAPACITY), store, returning(at(0)), freed)
 
 
 def a_pool_with_far_engine(store, capacities):
     def node_capacity():
         return replace(NODE_CAPACITY, further=capacities.by_engine())
 
-    return Resources(node_capacity, store, lambda: at(0), ignore_jobs)
+    return Resources(node_capacity, store, returning(at(0)), ignore_jobs)
 
 
 def far_capacity(
@@ -354,7 +354,7 @@ def far_capacity(
             on_change(FAR)
 
     return EngineCapacities(
-        NodeContext("n1", store, lambda: at(0)),
+        NodeContext("n1", store, returning(at(0))),
         {FAR: engine},
         settings or a_configuration(),
         report_change,

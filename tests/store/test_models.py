@@ -1,4 +1,4 @@
-"""Models in the database: published by the last write of a training, deployed, deleted, imported."""
+"""Models in the database: published by the end of a training, deployed, deleted, imported."""
 
 from dataclasses import replace
 

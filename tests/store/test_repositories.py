@@ -1,4 +1,4 @@
-"""What the node stores apart from its jobs: datasets, grants, routes, the audit, used signatures."""
+"""Stored data apart from jobs: datasets, grants, routes, the audit, used signatures."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
