@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gateway.config.values import Section
-from gateway.domain.validation import foreign_engine, foreign_engine_rule
+from gateway.domain.foreign_engines import foreign_engine, foreign_engine_rule
 
 # Address of a daemon. A host of ssh must not begin with a hyphen: ssh would read it as an option.
 _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
