@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, texts
-from provider_registry.registry import parts_by_name
+from provider_registry.revisions import parts_by_name
 from provider_registry.values import json_of
 
 MAX_LABELS = 20_000  # read from one image

@@ -30,6 +30,7 @@ from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from adapter.body import without_nulls
 from gateway.data.datasets import Datasets
+from gateway.data.reception import too_large
 from gateway.data.table_format import BLOCK, ENCODINGS
 from gateway.data.upload import (
     MAX_PARTITIONS,
@@ -41,7 +42,6 @@ from gateway.data.upload import (
     meta_rule,
     namespace_rule,
     text_rule,
-    too_large,
 )
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem

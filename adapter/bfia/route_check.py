@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,7 +27,6 @@ from adapter.bfia.channel.codec import (
 )
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
-from adapter.bfia.connections import context
 from adapter.bfia.peer import (
     INTERCONN,
     PROFILE_MISMATCH,
@@ -40,6 +38,7 @@ from adapter.bfia.peer import (
     relayed,
 )
 from adapter.bfia.profiles import OTHER_PROTOCOL, Profile, profile_named
+from adapter.bfia.route_tls import ANOTHER_PORT, CONNECT_SECONDS, speaks_tls, try_tls
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
@@ -47,8 +46,7 @@ from gateway.http.peers import QUOTA
 from gateway.ports import as_mapping
 from gateway.runtime import trials
 from gateway.runtime.trials import Result, Step, Stopped, Trial
-from route_table.certificates import expiries
-from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
+from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
 
 log = structlog.get_logger(__name__)
 
@@ -69,9 +67,7 @@ STEPS = (
     "way back",
 )
 BODY = 1024 * 1024  # bytes of the large request; a job's description is rarely larger
-EXPIRES_SOON = 14  # days
 
-_CONNECT_SECONDS = 3.0
 _SKEW_SECONDS = 30.0  # between two clocks, before it counts as wrong
 _TRIES = 5  # requests for the latency
 _PORTS = {"http": 80, "https": 443}
@@ -101,31 +97,6 @@ _PROBES = {
 # permitted (614), not joined (618).
 _UNDERSTOOD = (SUCCESS, "0", "E0000000404", "E0000000614", "E0000000618")
 
-_OTHER_NAME = (
-    "is for another name than {name}",
-    "set server_name in the entry to a name of that certificate, or correct the address",
-)
-# OpenSSL's code -> the fault of a certificate, and its remedy. A code not listed here: the
-# certificate's authority is not trusted.
-_VERIFY_CODES = {
-    9: ("is not valid yet", "look at both clocks"),
-    10: ("has expired, or an authority of it has", "have the peer renew it"),
-    **dict.fromkeys((62, 63, 64), _OTHER_NAME),
-}
-# Beginnings of OpenSSL's names for a peer's complaints about this node's certificate.
-_ALERTS = tuple(
-    f"ALERT_{name}"
-    for name in (
-        "CERTIFICATE",
-        "BAD_CERTIFICATE",
-        "UNKNOWN_CA",
-        "HANDSHAKE_FAILURE",
-        "ACCESS_DENIED",
-    )
-)
-# A certificate of this node has expired, or expires soon.
-_RENEW_REMEDY = "renew it; the file is read again by itself"
-_PEERS_TLS = "look at the peer's TLS settings"
 # The peer's answer has no valid signature: usually the partner's route has no key of this node yet.
 _SIGN_REMEDY = (
     "have the partner accept this node's invitation (bfia-gateway partner accept) and use a "
@@ -156,8 +127,6 @@ _PAGES = {
         "ask the partner's admin to raise the body limit of its proxy (nginx: client_max_body_size)"
     ),
 }
-# The remedy for a refusal that is not listed below: something else than a gateway may listen there.
-_ANOTHER_PORT = "check that the address is a gateway's peer port"
 # Reason of the peer's refusal -> remedy.
 _REMEDIES = {
     "CERTIFICATE_MISMATCH": "have its admin set peer_certificate in the entry for this node, "
@@ -348,7 +317,7 @@ class _RouteTest:
         """Open a connection to the entry's address."""
         where = f"{self._url.hostname}:{self._port}"
         try:
-            with socket.create_connection((self._url.hostname, self._port), _CONNECT_SECONDS):
+            with socket.create_connection((self._url.hostname, self._port), CONNECT_SECONDS):
                 return trials.ok(where)
         except ConnectionRefusedError:
             return trials.failed(
@@ -444,7 +413,7 @@ class _RouteTest:
             text = "the peer responds as another product does; see the step profile"
             return trials.warning(cause="", remedy="", finding=text)
         text = error.message.removeprefix(f"{node}: ").removeprefix(f"{error.reason}: ")
-        remedy = _REMEDIES.get(error.reason, _ANOTHER_PORT)
+        remedy = _REMEDIES.get(error.reason, ANOTHER_PORT)
         return trials.failed(f"{error.reason}: {text}", remedy)
 
     def _unproven(self, error: PeerUnreachable) -> str:
@@ -711,104 +680,3 @@ class _RouteTest:
         if step == "tls":
             remedy = f"have its admin set ca, certificate and key in the route to {me}"
         return trials.failed(text, remedy)
-
-
-def try_tls(host: str, port: int, identity: Identity) -> Step:
-    """Shake hands and request a page; return the outcome.
-
-    The request is needed because in TLS 1.3 a peer rejects this node's certificate only after the
-    handshake.
-    """
-    name = identity.server_name or host
-    version = ""
-    try:
-        with (
-            socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
-            context(identity).wrap_socket(plain, server_hostname=name) as conn,
-        ):
-            certificate = conn.getpeercert() or {}
-            version = conn.version() or "TLS"
-            request = f"GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
-            conn.sendall(request.encode("latin-1", "replace"))
-            if not conn.recv(1):  # a gateway hangs up without an alert
-                raise ConnectionError("it ends the connection")
-    except PeerUnreachable as error:
-        return trials.failed(error.message, "correct ca, certificate and key of the entry")
-    except ssl.SSLCertVerificationError as error:
-        return _untrusted(error, name, identity)
-    except OSError as error:
-        return _broken_handshake(error, version, identity)
-    return _trusted(certificate, version, identity)
-
-
-def _broken_handshake(error: OSError, version: str, identity: Identity) -> Step:
-    """Return the outcome of a connection that broke off; ``version``: empty before the handshake.
-
-    After the handshake the cause is a rejected certificate, too: a peer may close the connection
-    without an alert.
-    """
-    hung_up = bool(version) and isinstance(error, ssl.SSLEOFError | ConnectionError)
-    reason = getattr(error, "reason", None) or str(error)
-    if hung_up or any(alert in reason for alert in _ALERTS):
-        return _certificate_refused(reason, identity)
-    remedy = f"use scheme http, or another port, or {_PEERS_TLS}"
-    return trials.failed(f"no TLS there: {reason}", remedy)
-
-
-def speaks_tls(host: str, port: int) -> bool:
-    """True if the port accepts a TLS handshake, whatever its certificate."""
-    unchecked = ssl.create_default_context()
-    unchecked.check_hostname = False
-    unchecked.verify_mode = ssl.CERT_NONE
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
-        unchecked.wrap_socket(plain, server_hostname=host),
-    ):
-        return True
-    return False
-
-
-def _untrusted(error: ssl.SSLCertVerificationError, name: str, identity: Identity) -> Step:
-    """Return the outcome of a handshake with a certificate that is not trusted."""
-    cause, remedy = _VERIFY_CODES.get(error.verify_code, ("is not trusted", ""))
-    if not remedy:
-        hint = "set ca in the entry"
-        if identity.ca:
-            hint = "the file that ca names does not have its authority"
-        remedy = f"{hint}: ask the peer for the certificate of its authority"
-    text = f"the peer's certificate {cause.format(name=name)}: {error.verify_message}"
-    return trials.failed(text, remedy)
-
-
-def _certificate_refused(reason: str, identity: Identity) -> Step:
-    """Return the outcome of a handshake that the peer broke off over this node's certificate."""
-    if not identity.certificate:
-        remedy = "set certificate and key in the entry to one that the peer's authority has signed"
-        return trials.failed(f"the peer wants a certificate of this node: {reason}", remedy)
-    only_certificate = Identity(certificate=identity.certificate)
-    for expiry in expiries(only_certificate, path="entry"):
-        if expiry.ends < datetime.now(UTC):
-            text = f"this node's certificate in {expiry.file} has expired on {expiry.ends.date()}"
-            return trials.failed(text, _RENEW_REMEDY)
-    text = f"the peer does not accept the certificate in {identity.certificate}: {reason}"
-    remedy = "have its admin add the authority of it to listen.peer.tls.client_ca"
-    return trials.failed(text, remedy)
-
-
-def _trusted(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
-    """Return the outcome of a good handshake: a warning if a certificate expires soon.
-
-    ``certificate``: the peer's; the certificates of ``identity`` are this node's.
-    """
-    now = datetime.now(UTC)
-    ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
-    certificates = [("the peer's certificate", ends, "have the peer renew it")]
-    for expiry in expiries(identity, path="entry"):
-        _, _, setting = expiry.path.partition(".")  # path is entry.ca or entry.certificate
-        certificates.append((f"{setting} in {expiry.file}", expiry.ends, _RENEW_REMEDY))
-    for name, end, remedy in certificates:
-        days = (end - now).days
-        if days < EXPIRES_SOON:
-            return trials.warning(f"{name} expires in {days} days", remedy, version)
-    return trials.ok(f"{version}, certificate valid until {ends.date()}")

@@ -34,7 +34,7 @@ from gateway.admin.outputs import attachment
 from gateway.data.combined_storage import Storages
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
-from gateway.data.upload import too_large
+from gateway.data.reception import too_large
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept
 from gateway.domain.spec import JobSpec, Party

@@ -42,7 +42,8 @@ from gateway.providers.registration import (
 from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
-from provider_registry.registry import Revision, Unknown, Written, changes
+from provider_registry.registry import Unknown, Written
+from provider_registry.revisions import Revision, changes
 
 ONE = "/providers/{provider_name}"
 _NEW = {

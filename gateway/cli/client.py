@@ -198,7 +198,7 @@ class Client:
 
     def _speaks_tls(self) -> bool:
         """Return whether TLS is spoken at the node's address."""
-        from adapter.bfia.route_check import speaks_tls  # its import takes long
+        from adapter.bfia.route_tls import speaks_tls  # its import takes long
 
         parts = urlsplit(self.url)
         return speaks_tls(parts.hostname or "", parts.port or 80)

@@ -20,7 +20,7 @@ from gateway.cli.language import spoken, t
 from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.reading import nearest_existing
-from gateway.domain.resources import GIB
+from gateway.domain.amounts import GIB
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import CHINESE, of_settings
 

@@ -16,6 +16,7 @@ from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import Staging
 from gateway.data.metadata import dataset_of, metadata_of
 from gateway.data.parquet import PARQUET
+from gateway.data.reception import Reception, Source, storage_errors
 from gateway.data.registration import (
     CSV,
     Registration,
@@ -32,7 +33,7 @@ from gateway.data.storage import METADATA, taken
 from gateway.data.table_format import BLOCK
 from gateway.data.table_reader import Findings
 from gateway.data.table_search import TableSearch
-from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
+from gateway.data.upload import Edit, Upload, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, StorageFailed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from gateway.data.upload import Source
+from gateway.data.reception import Source
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotAllowed
 

@@ -17,7 +17,7 @@ from engines.base import (
 from engines.multi import SeveralEngines
 from gateway.bootstrap.engine_parts import engines_by_place, main_of
 from gateway.diagnostics.installation import Installation, Risk, explained_step
-from gateway.domain.resources import Amounts
+from gateway.domain.amounts import Amounts
 from gateway.errors import counted
 from gateway.http.server import serving
 from gateway.runtime import trials

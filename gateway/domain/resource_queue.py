@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.resources import Amounts, AmountsByEngine, Claim, ClaimState, Ledger
+from gateway.domain.amounts import Amounts, AmountsByEngine
+from gateway.domain.resources import Claim, ClaimState, Ledger
 
 _MAX_LISTED = 3  # jobs that a message lists
 

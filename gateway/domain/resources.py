@@ -7,19 +7,26 @@ own pool, shared by its tasks: a run uses its part from its launch to its end
 amounts in use.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
+from gateway.domain.amounts import (
+    GIB,
+    MAIN,
+    NOTHING,
+    Amounts,
+    AmountsByEngine,
+    Pool,
+    not_negative,
+    total,
+)
 from gateway.domain.dag import Dag, order
 from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
-CORE = 1000  # thousandths of a core
-GIB = 1024**3
 MOST = 2.0**32  # cores or GiB; no machine has as many
 # Kinds of resources in a job's settings, and their units.
 UNITS = {
@@ -28,206 +35,8 @@ UNITS = {
     "disk": GIB,
     "gpu": 1,
 }
-MAIN = ""  # key of the node's main engine where amounts are by engine
 # Origin of the CPU limit of a partner's task that requests none, in texts for people.
 PARTNERS_LIMIT = "the node's bound for partners"
-
-
-# ---------------------------------------------------------------- amounts
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """CPU, memory, disk and GPUs together."""
-
-    cpu: int = 0  # thousandths of a core
-    memory: int = 0  # bytes
-    disk: int = 0  # bytes
-    gpu: int = 0  # whole devices
-
-    @classmethod
-    def of(
-        cls,
-        cpu: float | None = None,
-        memory: float | None = None,
-        disk: float | None = None,
-        gpu: float | None = None,
-    ) -> Self:
-        """Return amounts from cores, bytes and devices, rounded up.
-
-        None counts as 0: there is no limit, and nothing is reserved.
-        """
-        return cls(
-            math.ceil((cpu or 0) * CORE),
-            math.ceil(memory or 0),
-            math.ceil(disk or 0),
-            math.ceil(gpu or 0),
-        )
-
-    def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(
-            self.cpu + other.cpu,
-            self.memory + other.memory,
-            self.disk + other.disk,
-            self.gpu + other.gpu,
-        )
-
-    def __sub__(self, other: "Amounts") -> "Amounts":
-        return self + other * -1
-
-    def __mul__(self, times: int) -> "Amounts":
-        return Amounts(
-            self.cpu * times,
-            self.memory * times,
-            self.disk * times,
-            self.gpu * times,
-        )
-
-    def __bool__(self) -> bool:
-        return any(amount for _, amount in self)
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        """Yield each kind with its amount."""
-        yield "cpu", self.cpu
-        yield "memory", self.memory
-        yield "disk", self.disk
-        yield "gpu", self.gpu
-
-    def scaled(self, share: float) -> "Amounts":
-        """Return a share of the amounts, rounded down, but at least one GPU if there are any."""
-        gpu = max(int(self.gpu * share), min(self.gpu, 1))
-        return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
-
-    def fits(self, free: "Amounts") -> bool:
-        """Return whether the capacity suffices.
-
-        Kinds that are not needed are ignored, even if the capacity is negative there.
-        """
-        return not self.lacking(free)
-
-    def lacking(self, free: "Amounts") -> tuple[str, ...]:
-        """Return the kinds that the capacity has too little of; empty if it suffices."""
-        capacity = dict(free)
-        return tuple(kind for kind, amount in self if amount > max(capacity[kind], 0))
-
-    def times_in(self, free: "Amounts") -> int | None:
-        """Return how often the amounts fit into the capacity; None if they are all 0."""
-        capacity = dict(free)
-        times = []
-        for kind, amount in self:
-            if amount:
-                times.append(max(capacity[kind], 0) // amount)
-        return min(times, default=None)
-
-    def as_dict(self) -> dict[str, float]:
-        """Return cores, GiB and devices."""
-        return {
-            "cpu": self.cpu / CORE,
-            "memory_gib": round(self.memory / GIB, 3),
-            "disk_gib": round(self.disk / GIB, 3),
-            "gpu": self.gpu,
-        }
-
-    def text(self, kinds: Iterable[str] = ()) -> str:
-        """Return the amounts of these kinds for a sentence, such as "cpu 2, memory 4 GiB".
-
-        By default these are all kinds with an amount above 0, or the cpu if there is none.
-        """
-        listed = tuple(kinds)
-        if not listed:
-            listed = self._kinds_above_zero() or ("cpu",)
-        return ", ".join(_text(kind, amount) for kind, amount in self if kind in listed)
-
-    def _kinds_above_zero(self) -> tuple[str, ...]:
-        """Return the kinds with an amount above 0."""
-        return tuple(kind for kind, amount in self if amount)
-
-
-_NOTHING = Amounts()
-
-
-def total(amounts: Iterable[Amounts]) -> Amounts:
-    """Return the sum of amounts."""
-    return sum(amounts, _NOTHING)
-
-
-def _text(kind: str, amount: int) -> str:
-    """Return an amount with its kind and unit for a sentence."""
-    if kind == "cpu":
-        return f"cpu {amount / CORE:g}"
-    if kind == "gpu":
-        return f"gpu {amount}"
-    return f"{kind} {amount / GIB:.4g} GiB"
-
-
-def _not_negative(amounts: Amounts) -> Amounts:
-    """Return the amounts with 0 in place of each negative one."""
-    return Amounts(**{kind: max(amount, 0) for kind, amount in amounts})
-
-
-@dataclass(frozen=True)
-class AmountsByEngine:
-    """Amounts by engine; those of `MAIN` include the storage's disk, which all engines share."""
-
-    at: Mapping[str, Amounts] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
-        """Return the amounts of the main engine and of further ones."""
-        return cls({MAIN: main, **further})
-
-    def __getitem__(self, engine: str) -> Amounts:
-        return self.at.get(engine, _NOTHING)
-
-    def __iter__(self) -> Iterator[tuple[str, Amounts]]:
-        """Yield each engine that has an amount above 0."""
-        for engine, amounts in self.at.items():
-            if amounts:
-                yield engine, amounts
-
-    def __bool__(self) -> bool:
-        return any(self.at.values())
-
-    def __add__(self, other: "AmountsByEngine") -> "AmountsByEngine":
-        sums = dict(self.at)
-        for engine, amounts in other.at.items():
-            sums[engine] = self[engine] + amounts
-        return AmountsByEngine(sums)
-
-    def __sub__(self, other: "AmountsByEngine") -> "AmountsByEngine":
-        differences = dict(self.at)
-        for engine, amounts in other.at.items():
-            differences[engine] = self[engine] - amounts
-        return AmountsByEngine(differences)
-
-    def fits(self, free: "AmountsByEngine") -> bool:
-        """Whether the capacity suffices at every engine."""
-        return all(amounts.fits(free[engine]) for engine, amounts in self)
-
-    def text(self) -> str:
-        """Return the amounts for a sentence, with the names of engines other than the main one."""
-        parts = []
-        for engine, amounts in self:
-            text = amounts.text()
-            if engine:
-                text += f" at engine {engine}"
-            parts.append(text)
-        return "; ".join(parts) or _NOTHING.text()
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The amounts that a job has reserved at a node for its tasks."""
-
-    amounts: Amounts  # of the main engine, and the disk of all
-    tasks_at_once: int  # number of its tasks that can run in parallel on these amounts
-    # by further engine; also engines where it needs nothing
-    further: Mapping[str, Amounts] = field(default_factory=dict)
-
-    @property
-    def by_engine(self) -> AmountsByEngine:
-        """The amounts of all engines."""
-        return AmountsByEngine.of(self.amounts, self.further)
 
 
 # ---------------------------------------------------------------- limits of a run
@@ -367,7 +176,7 @@ class Ledger:
     # further engines that do not respond -> the error; nothing is reserved there until they do
     away: Mapping[str, str] = field(default_factory=dict)
     # amounts that other programs than this node use, by engine
-    others: AmountsByEngine = AmountsByEngine()
+    others: AmountsByEngine = field(default_factory=AmountsByEngine)
 
     @property
     def holders(self) -> tuple[Claim, ...]:
@@ -390,7 +199,7 @@ class Ledger:
     @property
     def free(self) -> Amounts:
         """The amounts of the main engine, and of the disk, that can be reserved; never negative."""
-        return _not_negative(self.remaining)
+        return not_negative(self.remaining)
 
     def held_by_engine(self, engine: str) -> Amounts:
         """Return the amounts of an engine that jobs have reserved."""
@@ -403,7 +212,7 @@ class Ledger:
         for engine, capacity in self.further.items():
             if engine not in self.away:
                 rest = capacity - self.held_by_engine(engine) - self.others[engine]
-                further[engine] = _not_negative(rest)
+                further[engine] = not_negative(rest)
         return AmountsByEngine.of(self.free, further)
 
     def with_claim(self, claim: Claim) -> "Ledger":
@@ -588,7 +397,7 @@ class EngineCapacity:
     cores: float = 0.0  # of its machine: no container can have more
     away: str = ""  # why it does not respond, and since when; empty while it responds
     cause: str = ""  # technical detail of its silence, not shown to partners
-    others: Amounts = _NOTHING  # used by other programs than this node
+    others: Amounts = NOTHING  # used by other programs than this node
 
 
 @dataclass(frozen=True)
@@ -602,7 +411,7 @@ class NodeCapacity:
     defaults: Defaults = field(default_factory=Defaults)
     further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # by the engines' names
     engine: str = "main"  # name of the main engine if there are several
-    others: Amounts = _NOTHING  # used by other programs at the main engine
+    others: Amounts = NOTHING  # used by other programs at the main engine
 
     def of(self, engine: str) -> EngineCapacity:
         """Return the capacity of an engine, with the disk that all engines share.
@@ -653,15 +462,15 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
 
 def _empty_pool(needed: Demand) -> Pool | None:
     """Return the pool of a job that needs no amounts: only its further engines; None for none."""
-    further = {part.engine: _NOTHING for part in needed.parts if part.engine}
+    further = {part.engine: NOTHING for part in needed.parts if part.engine}
     if not further:
         return None
-    return Pool(_NOTHING, sum(part.max_parallel for part in needed.parts), further)
+    return Pool(NOTHING, sum(part.max_parallel for part in needed.parts), further)
 
 
 def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
     """Return the amounts for this number of parallel tasks, whichever tasks they are."""
-    main = _NOTHING
+    main = NOTHING
     further = {}
     disk = 0
     largest_disk = 0

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from gateway.domain.amounts import MAIN, Amounts, AmountsByEngine, Pool
 from gateway.domain.dag import ComponentRef
 from gateway.domain.records import replace
-from gateway.domain.resources import MAIN, Amounts, AmountsByEngine, Pool
 from gateway.domain.spec import (
     Amendment,
     Call,

@@ -13,7 +13,6 @@ from gateway.domain import approval, rerun, run
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.job import Job, Origin
-from gateway.domain.problems import Problem, job_problems_in
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import messages
@@ -31,6 +30,7 @@ from gateway.errors import (
 from gateway.jobs.executor import Executor
 from gateway.jobs.intake import Intake
 from gateway.jobs.new_jobs import NewJobs
+from gateway.jobs.refusals import submission_refused
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.views import local_view, unanswered_view, view, with_local
 from gateway.ports import JobView, SchedulerApi, TaskReport
@@ -211,7 +211,7 @@ class Coordinator:
             self._check_same_body(job)
         job = self._scheduler.wait(spec.job_id, _is_decided, ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
-            raise _refused(job)
+            raise submission_refused(job)
         if not _is_decided(job):
             raise PeerUnreachable(f"not every node has answered within {ANSWER_WITHIN:g} s")
 
@@ -794,51 +794,3 @@ def _is_decided(job: Job) -> bool:
     if job.ending is not None:
         return False
     return all(node_job.create.state is CallState.OK for node_job in job.active)
-
-
-def _refused(job: Job) -> Refused:
-    """Return the error that answers the submission of a job which ended before it began.
-
-    It has the problems that nodes have named, and the failure's reason and node.
-    """
-    problems: list[Problem] = []
-    for refusal in job.refusals:
-        problems += job_problems_in(refusal.message, refusal.node)
-    failure = _ending_failure(job) or Failure("REFUSED")
-    error = Refused(_refusal(job), reason=failure.reason, problems=problems)
-    error.node = failure.node
-    return error
-
-
-def _ending_failure(job: Job) -> Failure | None:
-    """Return the failure that ends the job; None without one."""
-    if job.ending is None:
-        return None
-    return job.ending.failure
-
-
-def _refusal(job: Job) -> str:
-    """Return the refusals of a job's nodes in one line, each with its node and reason.
-
-    Without any, the message of the failure that ended the job.
-    """
-    failure = _ending_failure(job) or Failure("")
-    refusals = [_refusal_text(refusal, failure.reason) for refusal in job.refusals]
-    if refusals:
-        return "; ".join(refusals)
-    return failure.message or "the job was stopped before every node accepted it"
-
-
-def _refusal_text(refusal: Failure, shown_reason: str) -> str:
-    """Return a refusal with its node and reason.
-
-    The reason is left out if the whole error shows it (``shown_reason``) or the message has it, the
-    node if the message begins with it.
-    """
-    message = refusal.message
-    has_reason = refusal.reason == shown_reason or f" {refusal.reason}: " in message
-    if not has_reason:
-        return f"{refusal.node}: {refusal.reason} {message}".strip()
-    if message.startswith(f"{refusal.node} "):
-        return message
-    return f"{refusal.node}: {message}"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from gateway.domain.amounts import Pool
 from gateway.domain.dry_run import Item
-from gateway.domain.resources import Pool
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError

@@ -23,7 +23,8 @@ from gateway.config.engine import NamedEngine
 from gateway.config.schema import ResourceSettings, Settings
 from gateway.data.reading import nearest_existing
 from gateway.domain import resources
-from gateway.domain.resources import CORE, GIB, Amounts, Defaults, EngineCapacity, NodeCapacity
+from gateway.domain.amounts import CORE, GIB, Amounts
+from gateway.domain.resources import Defaults, EngineCapacity, NodeCapacity
 from gateway.domain.run import Run
 from gateway.domain.spec import moment
 from gateway.errors import GatewayError

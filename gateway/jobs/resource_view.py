@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from gateway.domain import run as domain_run
-from gateway.domain.resources import Amounts, Claim, Ledger, NodeCapacity
+from gateway.domain.amounts import Amounts
+from gateway.domain.resources import Claim, Ledger, NodeCapacity
 from gateway.domain.run import LocalJob
 
 _IF_ANY = ("engines", "gpu")  # keys that an event mentions only with a value

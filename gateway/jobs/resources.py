@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 
 from gateway.domain import resource_queue, resources
-from gateway.domain.resources import Claim, ClaimState, Ledger, NodeCapacity, Pool
+from gateway.domain.amounts import Pool
+from gateway.domain.resources import Claim, ClaimState, Ledger, NodeCapacity
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec
 from gateway.errors import Conflict, NotFound, Refused, Unreadable

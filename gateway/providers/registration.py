@@ -16,7 +16,8 @@ from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images, InspectedImage, pin_images
 from provider_registry.model import InvalidDescription, Provider, bounded, join
 from provider_registry.registration import read, read_value
-from provider_registry.registry import Change, Registry, Unknown, Written
+from provider_registry.registry import Registry, Unknown, Written
+from provider_registry.revisions import Change
 
 MAX_CONCURRENT = 4  # registrations; further ones wait without a thread
 _MAX_LISTED_JOBS = 5  # in the reason of a provider's retirement

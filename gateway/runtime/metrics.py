@@ -10,7 +10,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
-from gateway.domain.resources import CORE, Amounts, AmountsByEngine, ClaimState, Ledger
+from gateway.domain.amounts import CORE, Amounts, AmountsByEngine
+from gateway.domain.resources import ClaimState, Ledger
 from gateway.runtime.context import Exchange
 from gateway.store.queries import Counts
 

@@ -10,14 +10,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import or_, select
 
-from gateway.domain.resources import (
-    Amounts,
-    AmountsByEngine,
-    Claim,
-    ClaimState,
-    Ledger,
-    NodeCapacity,
-)
+from gateway.domain.amounts import Amounts, AmountsByEngine
+from gateway.domain.resources import Claim, ClaimState, Ledger, NodeCapacity
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeat_on_conflict

@@ -30,7 +30,8 @@ from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import from_document
-from provider_registry.registry import Action, Revision, Stale
+from provider_registry.registry import Stale
+from provider_registry.revisions import Action, Revision
 from route_table.live import Export, Version
 
 X = TypeVar("X")

@@ -32,7 +32,7 @@ from gateway.diagnostics import engines, machine, network
 from gateway.diagnostics.doctor import look
 from gateway.diagnostics.machine import clock_of, storages_of
 from gateway.diagnostics.network import certificates_of, routes_of
-from gateway.domain.resources import GIB
+from gateway.domain.amounts import GIB
 from gateway.errors import Invalid
 from gateway.http.server import claimed
 from gateway.identity.keys import Keyring

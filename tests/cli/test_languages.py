@@ -22,7 +22,7 @@ from gateway.domain.dry_run import CHECKS
 from gateway.errors import GatewayError
 from gateway.identity.audit_chain import HEAD
 from gateway.language import catalogue
-from provider_registry.registry import Action
+from provider_registry.revisions import Action
 from tests.cli import all_commands
 from tests.cli.chinese import check_chinese, english_in, has_chinese
 from tests.cli.product_texts import (

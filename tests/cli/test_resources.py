@@ -3,7 +3,7 @@
 from functools import partial
 
 from engines.base import Capacity
-from gateway.domain.resources import Amounts, Pool
+from gateway.domain.amounts import Amounts, Pool
 from gateway.domain.spec import moment
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused

@@ -14,8 +14,8 @@ from engines.base import Capacity, Engine, EngineDown, ImageNotFound, LaunchSpec
 from engines.multi import SeveralEngines
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
+from gateway.domain.amounts import GIB
 from gateway.domain.dry_run import Item
-from gateway.domain.resources import GIB
 from gateway.domain.run import Run
 from gateway.domain.spec import Ending, Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, RunStatus

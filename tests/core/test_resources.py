@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from engines.base import Capacity
-from gateway.domain.resources import GIB
+from gateway.domain.amounts import GIB
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused
 from gateway.ports import Callback

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gateway.domain.resources import GIB, Amounts, EngineCapacity, NodeCapacity, Pool
+from gateway.domain.amounts import GIB, Amounts, Pool
+from gateway.domain.resources import EngineCapacity, NodeCapacity
 from gateway.domain.run import LocalJob, Run
 from tests.builders import a_local_job
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from gateway.domain import run as domain_run
+from gateway.domain.amounts import GIB, Amounts, AmountsByEngine, Pool
 from gateway.domain.execution.messages import Exited, Launch, Launched, LaunchFailed, Reported
-from gateway.domain.resources import GIB, Amounts, AmountsByEngine, Pool
 from gateway.domain.run import Exit
 from gateway.domain.spec import Failure, Party
 from gateway.domain.states import TaskStatus

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gateway.domain import resource_queue
+from gateway.domain.amounts import GIB, Amounts, AmountsByEngine
 from gateway.domain.resource_queue import QueueRules
-from gateway.domain.resources import GIB, Amounts, AmountsByEngine, Claim, ClaimState, Ledger
+from gateway.domain.resources import Claim, ClaimState, Ledger
 from tests.builders import a_spec, at
 from tests.domain.pools import FAR_ENGINE
 

@@ -5,19 +5,9 @@ from random import Random
 
 from gateway.domain import resource_queue, resources
 from gateway.domain import run as domain_run
+from gateway.domain.amounts import GIB, Amounts, AmountsByEngine, total
 from gateway.domain.execution import machine, messages
-from gateway.domain.resources import (
-    GIB,
-    Amounts,
-    AmountsByEngine,
-    Claim,
-    ClaimState,
-    Demand,
-    EngineCapacity,
-    EngineDemand,
-    Ledger,
-    total,
-)
+from gateway.domain.resources import Claim, ClaimState, Demand, EngineCapacity, EngineDemand, Ledger
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus

@@ -8,9 +8,10 @@ import pytest
 
 from gateway.bootstrap.parts import call_timing, queue_rules
 from gateway.domain import resource_queue
+from gateway.domain.amounts import Amounts
 from gateway.domain.job import Acceptance, Job, Reservation
 from gateway.domain.resource_queue import QueueRules
-from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger
+from gateway.domain.resources import Claim, ClaimState, Ledger
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
     Accepted,

@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.domain import resources
 from gateway.domain import run as domain_run
+from gateway.domain.amounts import GIB, Amounts, AmountsByEngine, Pool
 from gateway.domain.dag import Dag
-from gateway.domain.resources import (
-    GIB,
-    Amounts,
-    AmountsByEngine,
-    Defaults,
-    EngineCapacity,
-    Never,
-    NodeCapacity,
-    Pool,
-    TaskPlacement,
-)
+from gateway.domain.resources import Defaults, EngineCapacity, Never, NodeCapacity, TaskPlacement
 from gateway.domain.spec import JobSpec
 from tests.builders import a_local_job, a_run, a_spec
 from tests.domain.pools import FAR_ENGINE, a_capacity, a_pool

@@ -5,7 +5,8 @@ from datetime import datetime
 from threading import Lock
 
 from provider_registry.model import Provider
-from provider_registry.registry import Action, Revision, Stale
+from provider_registry.registry import Stale
+from provider_registry.revisions import Action, Revision
 
 
 class MemoryRepository:

@@ -9,7 +9,8 @@ import pytest
 from engines.base import Capacity
 from engines.process.engine import this_machine
 from gateway.config.schema import Settings
-from gateway.domain.resources import GIB, Amounts, NodeCapacity, Pool
+from gateway.domain.amounts import GIB, Amounts, Pool
+from gateway.domain.resources import NodeCapacity
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Refused
 from gateway.jobs.engine_capacities import INTERVAL, EngineCapacities

@@ -14,7 +14,7 @@ from gateway.store.database import Database, open_database, repeat_on_conflict
 from gateway.store.records import CachedRecord, RecordCache
 from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
-from provider_registry.registry import Action, Revision
+from provider_registry.revisions import Action, Revision
 from tests.builders import a_job, a_spec, at, raising
 from tests.contracts.databases import careless_database
 from tests.registry.builders import a_provider

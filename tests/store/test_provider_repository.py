@@ -7,7 +7,8 @@ import pytest
 
 from gateway.store.repositories import SqlProviders
 from provider_registry.registration import provider_from_request
-from provider_registry.registry import Action, Registry, Revision, Stale
+from provider_registry.registry import Registry, Stale
+from provider_registry.revisions import Action, Revision
 from tests.e2e.nodes import example
 from tests.registry.builders import a_description, a_provider
 from tests.registry.memory import MemoryRepository

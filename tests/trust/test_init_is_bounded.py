@@ -9,7 +9,7 @@ from engines.base import Capacity
 from engines.process.engine import this_machine
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.domain.resources import GIB
+from gateway.domain.amounts import GIB
 from gateway.jobs.engine_capacities import SHARE, EngineCapacities
 from gateway.runtime.context import NodeContext
 from tests.builders import a_run, at

@@ -10,7 +10,8 @@ import yaml
 
 from adapter.bfia.connections import Connections
 from adapter.bfia.peer import Peer
-from adapter.bfia.route_check import hello, try_tls
+from adapter.bfia.route_check import hello
+from adapter.bfia.route_tls import try_tls
 from gateway.config.tls import Tls
 from gateway.errors import PeerUnreachable
 from gateway.runtime.trials import Result

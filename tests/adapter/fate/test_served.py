@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from adapter.fate import endpoints
 from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra
-from gateway.domain.resources import Amounts, Pool
+from gateway.domain.amounts import Amounts, Pool
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import Conflict, DatabaseAway, NotFound, Refused

@@ -1,0 +1,185 @@
+"""Revisions of a provider, and the differences between two of them."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+from typing import Any, NamedTuple
+
+from provider_registry.model import (
+    Provider,
+    as_text,
+    join,
+    shorten,
+)
+
+MAX_CHANGES = 200  # reported between two states of a provider
+MAX_ENTRY_NAME = 128  # characters of a list entry's name in a path
+_VERSION_PART = re.compile(r"[0-9]+|[^0-9.]+")  # a number or a word
+_NAME_FIELDS = ("name", "value", "resultCode")  # fields that identify the entries of a list
+_ABSENT: Any = object()  # the value of a field that an object lacks; null is a value
+
+
+class Action(StrEnum):
+    """The kinds of revisions of a provider.
+
+    PINNED: the node itself approved an image at its first start, since no admin had approved it.
+    """
+
+    REGISTERED = "registered"
+    UPDATED = "updated"
+    RETIRED = "retired"
+    UNRETIRED = "unretired"
+    APPROVED = "approved"
+    PINNED = "pinned"
+    DELETED = "deleted"
+
+
+# Actions that make no revision if nothing would change.
+_IDEMPOTENT = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A state of a provider, with the author and the reason of the change that led to it.
+
+    ``number`` counts from 1 per key, and continues after a deletion. ``provider`` is the new state;
+    for a deletion, the last one.
+    """
+
+    key: str
+    number: int
+    at: datetime
+    author: str
+    action: Action
+    reason: str
+    provider: Provider
+
+
+class Change(NamedTuple):
+    """One difference between two states of a provider, at a path of its document.
+
+    ``before`` is None for a new value, ``after`` for a removed one.
+    """
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        """Return the difference in one line: ``+`` if new, ``-`` if removed, ``~`` if changed."""
+        if self.before is None:
+            return f"+ {self.path}: {as_text(self.after)}"
+        if self.after is None:
+            return f"- {self.path}: {as_text(self.before)}"
+        before = as_text(self.before)
+        after = as_text(self.after)
+        if before == after:  # of different types, such as 1 and "1": JSON shows the difference
+            before = json.dumps(self.before)
+            after = json.dumps(self.after)
+        return f"~ {self.path}: {before} → {after}"
+
+
+def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
+    """Return the differences between two states of a provider, at most `MAX_CHANGES`.
+
+    A state of None means no provider. Values are shortened. Entries of lists are compared by their
+    names, so that a different order does not matter. Warnings are not compared.
+    """
+    differences = _differences("", _comparable(before), _comparable(after))
+    return tuple(islice(differences, MAX_CHANGES))
+
+
+def _comparable(provider: Provider | None) -> dict[str, Any]:
+    """Return a provider's document without its warnings; without a provider, an empty one."""
+    document: dict[str, Any] = {}
+    if provider is not None:
+        document = provider.document()
+    document["warnings"] = None
+    return document
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+    """Yield the differences between two JSON values, part by part.
+
+    ``path`` is that of both values; `_ABSENT` stands for a missing value.
+    """
+    if old == new and type(old) is type(new):  # True equals 1 in Python, but not in JSON
+        return
+    old_parts = parts_by_name(old)
+    new_parts = parts_by_name(new)
+    if old_parts is None or new_parts is None:
+        yield Change(path, _change_value(old), _change_value(new))
+        return
+    is_list = isinstance(new, list)
+    for name in dict.fromkeys((*old_parts, *new_parts)):
+        part_path = f"{path}[{name}]" if is_list else join(path, name)
+        old_part = old_parts.get(name, _ABSENT)
+        new_part = new_parts.get(name, _ABSENT)
+        yield from _differences(part_path, old_part, new_part)
+
+
+def parts_by_name(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of an object, or the entries of a list by their names.
+
+    Returns None for anything else, also for a list whose entries have no names of their own.
+    """
+    if isinstance(value, Mapping):
+        return value
+    is_list_of_objects = isinstance(value, list) and all(
+        isinstance(entry, Mapping) for entry in value
+    )
+    if not value or not is_list_of_objects:
+        return None
+    for field in _NAME_FIELDS:
+        names = [entry.get(field) for entry in value]
+        if _are_unique_texts(names):
+            short_names = [name[:MAX_ENTRY_NAME] for name in names]
+            return dict(zip(short_names, value, strict=True))
+    return None
+
+
+def _are_unique_texts(names: Sequence[Any]) -> bool:
+    """Return whether all names are texts, and no two of them are equal."""
+    if not all(isinstance(name, str) for name in names):
+        return False
+    return len(set(names)) == len(names)
+
+
+def _change_value(value: Any) -> Any:
+    """Return a value as a `Change` shows it: shortened; None if absent, "null" for JSON's null."""
+    if value is _ABSENT:
+        return None
+    if value is None:
+        return "null"
+    return shorten(value)
+
+
+def order(version: str) -> tuple[Any, ...]:
+    """Return the sort key of a version: 1.9 comes before 1.10, 2.0.0-rc1 before 2.0.0.
+
+    Different versions have different keys. The part after a ``+`` decides only between versions
+    that are equal without it.
+    """
+    without_build = version.partition("+")[0].removeprefix("v")
+    release, _, prerelease = without_build.partition("-")
+    return _version_parts(release), not prerelease, _version_parts(prerelease), version
+
+
+def _version_parts(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the parts of a version for sorting: words come before numbers.
+
+    A part is (0, 0, word) or (1, number, ""). Trailing zeros are left out, so that 1.0 equals 1.
+    """
+    result: list[tuple[int, int, str]] = []
+    for part in _VERSION_PART.findall(text):
+        if part.isdecimal():
+            result.append((1, int(part), ""))
+        else:
+            result.append((0, 0, part))
+    while result and result[-1] == (1, 0, ""):
+        result.pop()
+    return tuple(result)
