@@ -1,6 +1,9 @@
-"""A node's channel in a process that dies when told: ``python -m … NAME FOLDER LISTENING_FD OTHER OTHERS_URL``.
+"""One node's channel in a process that kills itself on command.
 
-A line ``after 2`` on its standard input kills it after its second write from then on, ``amid 2`` within it.
+    python -m tests.adapter.bfia.channel.alone NAME FOLDER LISTENING_FD PEER PEER_URL
+
+Each line on standard input arms the process: after ``after 2`` it dies as soon as its second
+write from then on is complete, after ``amid 2`` in the middle of that write.
 """
 
 import asyncio
@@ -17,49 +20,49 @@ from tests.adapter.bfia.channel.nodes import Node
 
 
 class AllOpen(dict):
-    """Every session is that of a job that is known here."""
+    """Sessions of a node that knows a running job for every session."""
 
     def get(self, key, default=None):
         return super().get(key, True)
 
 
-class Death:
-    """Counts what is written, and kills the process at the write that it was told."""
+class KillingWriter:
+    """Writes to the journal as the gateway does, and kills the process at the armed write."""
 
     def __init__(self):
-        self.how, self.left = "", 0
-        self.write = journal._write_all
+        self.moment = ""  # "after" or "amid" the write
+        self.remaining_writes = 0
+        self.write_all = journal._write_all
 
-    def listen(self):
+    def read_commands(self):
+        """Arm the process once per line; end with the test, which closes standard input."""
         for line in sys.stdin:
-            self.how, left = line.split()
-            self.left = int(left)
+            self.moment, writes = line.split()
+            self.remaining_writes = int(writes)
             print("armed", flush=True)
-        os._exit(0)  # the test is gone
+        os._exit(0)
 
     def __call__(self, descriptor, data):
-        self.left -= 1
-        due = self.how if self.left == 0 else ""
-        self.write(descriptor, data[: len(data) // 2] if due == "amid" else data)
-        if due:
+        self.remaining_writes -= 1
+        must_die = self.remaining_writes == 0
+        if must_die and self.moment == "amid":
+            data = data[: len(data) // 2]
+        self.write_all(descriptor, data)
+        if must_die:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(
-    name,
-    folder,
-    descriptor,
-    other,
-    url,
-):
+async def main(name, folder, descriptor, peer, peer_url):
+    """Serve the channel until the process is killed."""
     node = Node(name, Path(folder))
     node.socket.close()
     node.socket = socket.socket(fileno=int(descriptor))
     node.sessions = AllOpen()
-    node.routes[other] = Route(other, url)
-    journal._write_all = death = Death()
+    node.routes[peer] = Route(peer, peer_url)
+    writer = KillingWriter()
+    journal._write_all = writer
     await node.start()
-    threading.Thread(target=death.listen, daemon=True).start()
+    threading.Thread(target=writer.read_commands, daemon=True).start()
     print("ready", flush=True)
     await node.task
 

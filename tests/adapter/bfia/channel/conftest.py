@@ -15,29 +15,25 @@ def anyio_backend():
 
 @pytest.fixture
 async def make_node(tmp_path):
+    """A function that starts a node; all of them are stopped after the test."""
     nodes = []
 
-    async def make(
-        name="alpha",
-        start=True,
-        **parts,
-    ):
-        node = Node(name, tmp_path / name, **parts)
+    async def make(name="alpha", **options):
+        node = Node(name, tmp_path / name, **options)
         nodes.append(node)
-        if start:
-            await node.start()
+        await node.start()
         return node
 
     yield make
     for node in nodes:
-        if hasattr(node, "server") and not node.task.done():
+        if not node.task.done():
             await node.stop()
         node.socket.close()
 
 
 @pytest.fixture
-async def desk(tmp_path):
-    """A node without sockets: its routers are called in the process."""
+async def local_node(tmp_path):
+    """A node that serves no socket: the fixture ``local_client`` calls its routers directly."""
     node = Node("alpha", tmp_path / "alpha")
     node.open()
     yield node
@@ -47,9 +43,10 @@ async def desk(tmp_path):
 
 
 @pytest.fixture
-async def caller(desk):
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(desk.app)) as caller:
-        yield caller
+async def local_client(local_node):
+    transport = httpx.ASGITransport(local_node.app)
+    async with httpx.AsyncClient(transport=transport) as client:
+        yield client
 
 
 @pytest.fixture
@@ -59,6 +56,7 @@ async def alpha(make_node):
 
 @pytest.fixture
 async def beta(make_node, alpha):
+    """A second node; it and alpha have routes to each other."""
     node = await make_node("beta")
     alpha.routes["beta"] = Route("beta", node.url)
     node.routes["alpha"] = Route("beta", alpha.url)
@@ -67,9 +65,5 @@ async def beta(make_node, alpha):
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(
-        timeout=60,
-        trust_env=False,
-        verify=NO_TLS,
-    ) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=NO_TLS) as client:
         yield client

@@ -1,4 +1,4 @@
-"""Nodes that bring each other messages by gRPC, at the port at which they take HTTP."""
+"""Nodes that send each other messages by gRPC, to the port that also serves HTTP."""
 
 import asyncio
 import contextlib
@@ -26,483 +26,587 @@ from adapter.bfia.relay import Relay
 from gateway.broker import BrokerLimits
 from gateway.errors import Invalid, PeerUnreachable
 from route_table.model import Identity, Route, RouteTable
-from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until
+from tests.adapter.bfia.channel.nodes import (
+    OK,
+    SESSION,
+    Container,
+    Node,
+    push_body,
+    served,
+    until,
+    until_push_waits,
+)
 from tests.adapter.bfia.channel.test_forms import Speaker
 from tests.certificates import Authority
 from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
-FROM_ALPHA = {
+HEADERS = {
     "x-ptp-session-id": SESSION,
     "x-ptp-source-node-id": "alpha",
     "x-ptp-target-node-id": "beta",
 }
+# Without the version, the message is encapsulated in an `Inbound`.
+PLAIN = {"x-ptp-version": "1"}
+
+# Codes of refusals.
+INVALID = "E0000000400"
+WRONG_NODE = "E0000000503"
+CONTRADICTORY = "E0000000520"  # the peer's response is none that the standard allows
+UNKNOWN_NODE = "E0000000618"
+FULL = "E0000000700"
 
 
 @pytest.fixture
 async def beta(tmp_path):
-    async with served(
-        Node("beta", tmp_path / "beta"), most_bytes=1 << 40
-    ) as node:  # more than gRPC has numbers for
+    node = Node("beta", tmp_path / "beta")
+    # A limit above 2 GiB, the largest number that gRPC has for it.
+    async with served(node, most_bytes=1 << 40):
         yield node
 
 
 @pytest.fixture
-async def sender(tmp_path, beta):
+async def alpha(tmp_path, beta):
+    """A node with a route to beta by gRPC."""
     async with served(Node("alpha", tmp_path / "alpha")) as node:
-        node.routes["beta"] = Route("beta", beta.url.replace("http", "grpc"))
+        node.routes["beta"] = grpc_route(beta)
         yield node
 
 
+def grpc_route(node, **fields):
+    """Return a route to a node by gRPC."""
+    return Route(node.name, node.url.replace("http", "grpc"), **fields)
+
+
+def message(payload=b"x", topic="t"):
+    """Return a push."""
+    return PushInbound(topic=topic, payload=payload)
+
+
+def encapsulated(push, **fields):
+    """Return the envelope of a push."""
+    return Inbound(payload=push.SerializeToString(), **fields)
+
+
 @contextlib.asynccontextmanager
-async def speaking(node):
-    options = [("grpc.use_local_subchannel_pool", 1)]  # else it shares the connection of another
+async def grpc_channel(node):
+    # Without a pool of its own, the channel shares the connection of others in this process.
+    options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(node.url.removeprefix("http://"), options) as channel:
         yield channel
 
 
-def invoke(
-    channel,
-    message,
-    headers,
-    method="invoke",
-):
-    call = channel.unary_unary(f"/{calls.SERVICE}/{method}")
-    return call(message.SerializeToString(), metadata=list(headers.items()), timeout=60)
+async def invoke(channel, message, headers):
+    """Invoke as a peer; return the response."""
+    call = channel.unary_unary(f"/{calls.SERVICE}/invoke")
+    metadata = list(headers.items())
+    response = await call(message.SerializeToString(), metadata=metadata, timeout=60)
+    return TransportOutbound.FromString(response)
+
+
+def start_invoke(channel, headers=None, timeout=60):
+    """Begin an invoke as a peer and send no message; return the call."""
+    call = channel.stream_unary(f"/{calls.SERVICE}/invoke")
+    return call(metadata=list((headers or {}).items()), timeout=timeout)
+
+
+class PeerStream:
+    """A stream of messages from a peer."""
+
+    def __init__(self, channel, headers):
+        call = channel.stream_stream(f"/{calls.SERVICE}/transport")
+        self.stream = call(metadata=list(headers.items()), timeout=60)
+
+    async def write(self, inbound):
+        await self.stream.write(inbound.SerializeToString())
+
+    async def read_code(self):
+        """Wait for the next response; return its code."""
+        response = TransportOutbound.FromString(await self.stream.read())
+        return response.code
+
+    async def close(self):
+        """Finish writing; the peer then ends the stream."""
+        await self.stream.done_writing()
+        assert await self.stream.read() is grpc.aio.EOF
 
 
 @pytest.mark.parametrize("profile", ["spec", "fate"])
 @pytest.mark.parametrize("form", Form)
 async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(
-    sender,
-    beta,
-    client,
-    form,
-    profile,
+    alpha, beta, client, form, profile
 ):
-    sender.routes["beta"] = Route("beta", beta.url.replace("http", "grpc"), profile=profile)
-    assert await Speaker(client, sender, form).push("beta", "t", b"hello") == OK
+    alpha.routes["beta"] = grpc_route(beta, profile=profile)
+
+    assert await Speaker(client, alpha, form).push("beta", "t", b"hello") == OK
+
     assert await Speaker(client, beta, form).pop("t", source="alpha") == (OK, b"hello")
+
+
+async def exchange_numbers(client, alpha, beta, topic):
+    """Push the numbers from 0 to 5 from alpha to beta; return the numbers that beta pops."""
+
+    async def write():
+        for number in range(6):
+            assert await Container(client, alpha).push("beta", b"%d" % number, topic) == OK
+
+    writing = asyncio.create_task(write())
+    numbers = []
+    for _ in range(6):
+        payload = await Container(client, beta).pop(topic, 200_000)
+        numbers.append(int(payload))
+    await writing
+    return numbers
+
+
+def idle_connections(node):
+    """Return how many connections to peers a node holds in reserve."""
+    wires = node.parts.courier._wires.get(Identity(), Identity())
+    return sum(map(len, wires._idle.values()))
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 async def test_small_messages_to_a_peer_keep_order_and_overlap(tmp_path, scheme):
     """Eight containers share the connections, while one more waits for capacity at the peer."""
-    kept = BrokerLimits(session_bytes=10_000)
+    limits = BrokerLimits(session_bytes=10_000)
     async with (
-        served(Node("beta", tmp_path / "beta", limits=kept)) as beta,
+        served(Node("beta", tmp_path / "beta", limits=limits)) as beta,
         served(Node("alpha", tmp_path / "alpha", retry_for=600.0)) as alpha,
-        httpx.AsyncClient(
-            timeout=None,
-            trust_env=False,
-            verify=NO_TLS,
-        ) as client,
+        httpx.AsyncClient(timeout=None, trust_env=False, verify=NO_TLS) as client,
     ):
         alpha.routes["beta"] = Route("beta", beta.url.replace("http", scheme))
-        full = {"x-ptp-session-id": "session_full"}
-        assert await Container(client, alpha, **full).push("beta", bytes(9000)) == OK
-        waits = asyncio.create_task(Container(client, alpha, **full).push("beta", bytes(9001)))
-        await until(lambda: beta.broker._capacity._queues)
+        full_session = {"x-ptp-session-id": "session_full"}
+        writer = Container(client, alpha, **full_session)
+        assert await writer.push("beta", bytes(9000)) == OK
+        waiting = asyncio.create_task(writer.push("beta", bytes(9001)))
+        await until_push_waits(beta)
 
-        async def pair(topic):
-            async def write():
-                for number in range(6):
-                    assert await Container(client, alpha).push("beta", b"%d" % number, topic) == OK
+        exchanges = [exchange_numbers(client, alpha, beta, f"{n}") for n in range(8)]
+        for numbers in await asyncio.gather(*exchanges):
+            assert numbers == list(range(6))
 
-            writing = asyncio.create_task(write())
-            found = [int(await Container(client, beta).pop(topic, 200_000)) for _ in range(6)]
-            await writing
-            return found
-
-        assert await asyncio.gather(*(pair(f"{n}") for n in range(8))) == 8 * [list(range(6))]
-        assert not waits.done()
+        assert not waiting.done()
         if scheme == "http":
-            assert (
-                sum(map(len, alpha.parts.courier._wires.get(Identity(), Identity())._idle.values()))
-                <= 9
-            )
-        assert await Container(client, beta, **full).pop() == bytes(9000)
-        assert await waits == OK
+            assert idle_connections(alpha) <= 9
+        assert await Container(client, beta, **full_session).pop() == bytes(9000)
+        assert await waiting == OK
 
 
-async def test_what_a_peer_gets_in_each_mode(sender, client):
-    """A stand-in for another vendor's transport keeps what it gets."""
-    got = []
+class RecordingPeer:
+    """A stand-in for another vendor's transport, which records messages and their headers."""
 
-    async def take(message, context):
-        got.append((dict(context.invocation_metadata()), message))
+    def __init__(self):
+        self.messages = []
+        self.server = grpc.aio.server()
+        handlers = {"invoke": grpc.unary_unary_rpc_method_handler(self.invoke)}
+        handler = grpc.method_handlers_generic_handler(calls.SERVICE, handlers)
+        self.server.add_generic_rpc_handlers([handler])
+        self.url = f"grpc://127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+
+    async def invoke(self, message, context):
+        self.messages.append((dict(context.invocation_metadata()), message))
         return TransportOutbound(code=OK).SerializeToString()
 
-    server = grpc.aio.server()
-    handlers = {"invoke": grpc.unary_unary_rpc_method_handler(take)}
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, handlers)])
-    url = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+
+async def test_what_a_peer_gets_in_each_mode(alpha, client):
+    peer = RecordingPeer()
+    json_container = Speaker(client, alpha, Form.JSON)
+    bare_container = Speaker(client, alpha, Form.RAW)
+    await peer.server.start()
     try:
-        for profile in ("spec", "fate"):
-            sender.routes["beta"] = Route("beta", url, profile=profile)
-            assert await Speaker(client, sender, Form.JSON).push("beta", "t", b"x") == OK
-        assert (
-            await Speaker(client, sender, Form.RAW).push("beta", "t", bytes(bodies.LARGE + 1)) == OK
-        )
+        alpha.routes["beta"] = Route("beta", peer.url, profile="spec")
+        assert await json_container.push("beta", "t", b"x") == OK
+        alpha.routes["beta"] = Route("beta", peer.url, profile="fate")
+        assert await json_container.push("beta", "t", b"x") == OK
+        assert await bare_container.push("beta", "t", bytes(bodies.LARGE + 1)) == OK
     finally:
-        await server.stop(0)
-    (passed, plain), (wrapped, outer), (_, long) = got
-    assert passed["x-ptp-version"] == "1"
-    assert PushInbound.FromString(plain).payload == b"x"
-    assert wrapped["x-ptp-from-node-id"] == "alpha"
-    assert "x-ptp-version" not in wrapped
-    inbound = Inbound.FromString(outer)
+        await peer.server.stop(0)
+    spec, fate, large = peer.messages
+
+    headers, push = spec
+    assert headers["x-ptp-version"] == "1"
+    assert PushInbound.FromString(push).payload == b"x"
+
+    headers, envelope = fate
+    assert headers["x-ptp-from-node-id"] == "alpha"
+    assert "x-ptp-version" not in headers
+    inbound = Inbound.FromString(envelope)
     assert inbound.metadata["x-ptp-source-node-id"] == "alpha"
     assert PushInbound.FromString(inbound.payload).topic == "t"
-    assert Inbound.FromString(long).payload  # a peer of that profile is not asked for parts
+
+    # A peer of that profile gets a large message in one piece.
+    _, envelope = large
+    assert Inbound.FromString(envelope).payload
 
 
-async def test_a_long_message_passes_in_parts_by_grpc(
-    sender,
-    beta,
-    client,
-    monkeypatch,
-):
+async def test_a_long_message_passes_in_parts_by_grpc(alpha, beta, client, monkeypatch):
     monkeypatch.setattr(bodies, "PART", 1 << 20)
-    for node in (sender, beta):
+    for node in (alpha, beta):
         node.sessions[SESSION] = True
-    long = bytes(range(256)) * (3 << 12) + b"end"
-    monkeypatch.setattr(beta.broker, "push", None)  # which takes the whole
+    payload = bytes(range(256)) * (3 << 12) + b"end"
+    # The broker's method for messages in one piece must not be called.
+    monkeypatch.setattr(beta.broker, "push", None)
+
+    # No part may be left for the garbage collector, so it is off while memory is measured.
     gc.disable()
     tracemalloc.start()
     try:
-        assert await Speaker(client, sender, Form.RAW).push("beta", "t", long) == OK
-        assert (
-            tracemalloc.get_traced_memory()[0] < 2 << 20
-        )  # no part is left for the garbage collector
+        assert await Speaker(client, alpha, Form.RAW).push("beta", "t", payload) == OK
+        memory, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
         gc.enable()
-    assert [file.stat().st_size for file in beta.root.glob("*/*.payload")] == [len(long)]
-    assert await Speaker(client, beta, Form.PROTOBUF).pop("t") == (OK, long)
+
+    assert memory < 2 << 20
+    sizes = [file.stat().st_size for file in beta.root.glob("*/*.payload")]
+    assert sizes == [len(payload)]
+    assert await Speaker(client, beta, Form.PROTOBUF).pop("t") == (OK, payload)
 
 
-async def test_a_message_by_grpc_need_not_be_whole_soon_but_must_not_stand_still(
-    tmp_path, monkeypatch
-):
-    headers = FROM_ALPHA | {"x-ptp-version": "1"}
-    async with (
-        served(Node("beta", tmp_path / "beta", stall_for=0.0)) as beta,
-        speaking(beta) as channel,
-    ):
-        answer = await invoke(channel, PushInbound(topic="t", payload=b"x"), headers)
-        assert TransportOutbound.FromString(answer).code == OK
+async def test_a_message_by_grpc_may_be_slow_but_must_not_stall(tmp_path, monkeypatch):
+    node = Node("beta", tmp_path / "beta", stall_for=0.0)
+    async with served(node) as beta, grpc_channel(beta) as channel:
+        response = await invoke(channel, message(), HEADERS | PLAIN)
+        assert response.code == OK
+
         monkeypatch.setattr(rpc, "STALL_SECONDS", 0.01)
-        begun = channel.stream_unary(f"/{calls.SERVICE}/invoke")(
-            metadata=list(headers.items()), timeout=60
-        )
-        answer = TransportOutbound.FromString(await begun)  # though nothing was sent
-    assert answer.code == "E0000000400"
-    assert "too slow" in answer.message
+        # The response comes although no message is sent.
+        response = TransportOutbound.FromString(await start_invoke(channel, HEADERS | PLAIN))
+    assert response.code == INVALID
+    assert "too slow" in response.message
 
 
 @pytest.mark.parametrize("topic", ["名", "a\tb"])
-async def test_a_topic_that_no_metadata_can_bear_stands_in_the_message(
-    sender,
-    beta,
-    client,
-    topic,
-):
-    assert await Container(client, sender).push("beta", b"x", topic=topic) == OK
+async def test_a_topic_that_is_no_valid_metadata_passes_in_the_message(alpha, beta, client, topic):
+    assert await Container(client, alpha).push("beta", b"x", topic=topic) == OK
     assert await Container(client, beta).pop(topic=topic) == b"x"
 
 
-async def test_a_peer_that_is_away_gave_no_answer(sender):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        route = Route("beta", f"grpc://127.0.0.1:{taken.getsockname()[1]}")
+async def test_a_peer_that_is_down_is_unreachable(alpha):
+    with socket.socket() as not_listening:
+        not_listening.bind(("127.0.0.1", 0))
+        route = Route("beta", f"grpc://127.0.0.1:{not_listening.getsockname()[1]}")
+
         with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
-            await sender.parts.courier.invoke(route, [], [], 0.0)
+            await alpha.parts.courier.invoke(route, [], [], 0.0)
 
 
-@pytest.mark.parametrize(("status", "tries"), [(429, 2), (503, 2), (403, 1)])
-async def test_what_a_peer_refuses_for_now_is_tried_again_by_grpc(
-    sender,
-    tmp_path,
-    client,
-    status,
-    tries,
-):
-    asked, busy = [], Node("beta", tmp_path / "busy")
+class RefuseFirst:
+    """An application that refuses its first request with a status and passes the others on."""
 
-    def around(app):
-        async def refusing(
-            scope,
-            receive,
-            send,
-        ):
-            asked.append(scope["path"])
-            answer = app if len(asked) > 1 else JSONResponse({"msg": "too many"}, status)
-            await answer(scope, receive, send)
+    def __init__(self, app, status, paths):
+        self.app = app
+        self.status = status
+        self.paths = paths
 
-        return refusing
-
-    busy.around = around
-    async with served(busy):
-        sender.routes["beta"] = Route("beta", busy.url.replace("http", "grpc"))
-        pushed = {"topic": "t", "payload": "aGVsbG8="}
-        answer = await Container(client, sender).post("push", pushed, x_ptp_target_node_id="beta")
-    assert len(asked) == tries
-    assert answer["code"] == OK or (
-        answer["code"] == "E0000000520" and "too many" in answer["message"]
-    )
+    async def __call__(self, scope, receive, send):
+        self.paths.append(scope["path"])
+        app = self.app
+        if len(self.paths) == 1:
+            app = JSONResponse({"msg": "too many"}, self.status)
+        await app(scope, receive, send)
 
 
-async def test_a_relay_passes_on_by_http_only(
-    sender,
-    beta,
-    client,
-):
-    """A message that came by gRPC goes on with its body, but not where the route of the target says gRPC."""
-    table = RouteTable(
-        1, {name: Route(name, "http://127.0.0.1:9", relay=True) for name in ("alpha", "gamma")}
-    )
-    refused = []
+async def push_to_refusing_node(client, alpha, node, status):
+    """Push to a node that refuses its first request; return the response and the paths."""
+    paths = []
+    node.wrap_app = lambda app: RefuseFirst(app, status, paths)
+    async with served(node):
+        alpha.routes["beta"] = grpc_route(node)
+        response = await Container(client, alpha).post(
+            "push", push_body(b"hello"), x_ptp_target_node_id="beta"
+        )
+    return response, paths
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_temporary_refusal_is_retried_by_grpc(alpha, tmp_path, client, status):
+    busy = Node("beta", tmp_path / "busy")
+
+    response, paths = await push_to_refusing_node(client, alpha, busy, status)
+
+    assert response["code"] == OK
+    assert len(paths) == 2
+
+
+async def test_a_final_refusal_is_not_retried_by_grpc(alpha, tmp_path, client):
+    strict = Node("beta", tmp_path / "strict")
+
+    response, paths = await push_to_refusing_node(client, alpha, strict, 403)
+
+    assert response["code"] == CONTRADICTORY
+    assert "too many" in response["message"]
+    assert len(paths) == 1
+
+
+async def test_a_relay_passes_on_by_http_only(alpha, beta, client):
+    """A message that came by gRPC is relayed, unless the route of its target says gRPC."""
+    anywhere = "http://127.0.0.1:9"
+    routes = {name: Route(name, anywhere, relay=True) for name in ("alpha", "gamma")}
+    table = RouteTable(1, routes)
+    reasons = []
+
+    def record_refusal(source, target, reason, *details):
+        reasons.append(reason)
+
+    def wrap_in_relay(app):
+        limits = (1 << 20, 1 << 24)
+        courier = between.parts.courier
+        return Relay(app, "between", lambda: table, courier, limits, record_refusal)
+
     between = Node("between", beta.root.with_name("between"))
-    limits = (1 << 20, 1 << 24)
-    between.around = lambda app: Relay(
-        app,
-        "between",
-        lambda: table,
-        between.parts.courier,
-        limits,
-        lambda *what: refused.append(what[2]),
-    )
+    between.wrap_app = wrap_in_relay
     async with (
         served(between) as relay,
         served(Node("gamma", beta.root.with_name("gamma"))) as gamma,
     ):
-        sender.nodes.add("gamma")
-        sender.routes["gamma"] = Route("gamma", relay.url.replace("http", "grpc"), via="between")
-        for url, code in ((gamma.url, OK), (gamma.url.replace("http", "grpc"), "E0000000618")):
-            table.routes["gamma"] = Route("gamma", url, relay=True)
-            pushed = {"topic": "t", "payload": "aGVsbG8="}
-            answer = await Container(client, sender).post(
-                "push", pushed, x_ptp_target_node_id="gamma"
-            )
-            assert answer["code"] == code, answer
-        assert refused == ["RELAY_NO_ROUTE"]
+        alpha.nodes.add("gamma")
+        relay_url = relay.url.replace("http", "grpc")
+        alpha.routes["gamma"] = Route("gamma", relay_url, via="between")
+
+        for target_url, code in (
+            (gamma.url, OK),
+            (gamma.url.replace("http", "grpc"), UNKNOWN_NODE),
+        ):
+            table.routes["gamma"] = Route("gamma", target_url, relay=True)
+            assert await Container(client, alpha).push("gamma", b"hello") == code
+
+        assert reasons == ["RELAY_NO_ROUTE"]
         assert await Container(client, gamma).pop() == b"hello"
 
 
+# ------------------------------------------------------------ streams
+
+
 async def test_a_stream_keeps_the_order_of_its_messages(beta, client):
-    async with speaking(beta) as channel:
-        stream = channel.stream_stream(f"/{calls.SERVICE}/transport")(
-            metadata=list(FROM_ALPHA.items()), timeout=60
-        )
-        for number in range(20):
-            pushed = PushInbound(topic="t", payload=b"%d" % number).SerializeToString()
-            more = {
-                "x-ptp-message-id": str(number),
-                "x-ptp-session-id": "ignored: the stream's own counts",
-            }
-            await stream.write(Inbound(payload=pushed, metadata=more).SerializeToString())
-            if number % 2:
-                for _ in range(2):
-                    assert TransportOutbound.FromString(await stream.read()).code == OK
-        await stream.write(b"no protobuf")
-        assert TransportOutbound.FromString(await stream.read()).code == "E0000000400"
-        await stream.done_writing()
-        assert await stream.read() is grpc.aio.EOF
+    async with grpc_channel(beta) as channel:
+        stream = PeerStream(channel, HEADERS)
+        for number in range(0, 20, 2):
+            for payload in (number, number + 1):
+                metadata = {
+                    "x-ptp-message-id": str(payload),
+                    "x-ptp-session-id": "ignored: the stream's own counts",
+                }
+                await stream.write(encapsulated(message(b"%d" % payload), metadata=metadata))
+            for _ in range(2):
+                assert await stream.read_code() == OK
+
+        await stream.stream.write(b"no protobuf")
+        assert await stream.read_code() == INVALID
+        await stream.close()
+
     reader = Container(client, beta)
-    assert [await reader.pop() for _ in range(20)] == [b"%d" % number for number in range(20)]
+    for number in range(20):
+        assert await reader.pop() == b"%d" % number
 
 
-async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(beta):
-    """Attack: who is no node of a route begins streams, with messages or without."""
-    for named in (
-        {"x-ptp-source-node-id": "nobody"},
-        {"x-ptp-source-node-id": ""},
-        {"x-ptp-session-id": ""},
-    ):
-        async with speaking(beta) as channel:
-            headers = [(k, v) for k, v in (FROM_ALPHA | named).items() if v]
-            stream = channel.stream_stream(f"/{calls.SERVICE}/transport")(
-                metadata=headers, timeout=60
-            )
-            if "x-ptp-session-id" in named:
-                pushed = PushInbound(payload=b"x").SerializeToString()
-                await stream.write(Inbound(payload=pushed).SerializeToString())
-            assert TransportOutbound.FromString(await stream.read()).code in (
-                "E0000000618",
-                "E0000000400",
-            )
+WRONG_STREAMS = [
+    # changed header, and whether the peer writes a message
+    ("x-ptp-source-node-id", "nobody", False),
+    ("x-ptp-source-node-id", "", False),
+    ("x-ptp-session-id", "", True),
+]
+
+
+@pytest.mark.parametrize(("header", "value", "writes"), WRONG_STREAMS)
+async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(
+    beta, header, value, writes
+):
+    """Attack: a node that no route names begins streams, with messages or without."""
+    headers = HEADERS | {header: value}
+    sent_headers = {name: text for name, text in headers.items() if text}
+    async with grpc_channel(beta) as channel:
+        stream = PeerStream(channel, sent_headers)
+        if writes:
+            await stream.write(encapsulated(PushInbound(payload=b"x")))
+
+        assert await stream.read_code() in (UNKNOWN_NODE, INVALID)
     assert beta.broker.usage() == (0, 0, 0)
 
 
 async def test_a_stream_too_many_is_refused(beta, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_STREAMS", 1)
-    async with speaking(beta) as channel:
-        begin = channel.stream_stream(f"/{calls.SERVICE}/transport")
-        first = begin(metadata=list(FROM_ALPHA.items()), timeout=60)
-        pushed = PushInbound(topic="t", payload=b"x").SerializeToString()
-        await first.write(Inbound(payload=pushed).SerializeToString())
-        assert TransportOutbound.FromString(await first.read()).code == OK
-        second = begin(metadata=list(FROM_ALPHA.items()), timeout=60)
-        assert TransportOutbound.FromString(await second.read()).code == "E0000000700"
-        await first.done_writing()
-        assert await first.read() is grpc.aio.EOF
+    async with grpc_channel(beta) as channel:
+        first = PeerStream(channel, HEADERS)
+        await first.write(encapsulated(message()))
+        assert await first.read_code() == OK
+
+        second = PeerStream(channel, HEADERS)
+        assert await second.read_code() == FULL
+
+        await first.close()
 
 
-async def test_calls_without_a_message_keep_no_other_address_out(tmp_path, monkeypatch):
-    """Attack: who is no node begins calls of the encapsulated mode, and brings no messages."""
-    waiting, numbers, connected = [], count(), Grpc.connected
+# ------------------------------------------------------------ attacks and limits
 
-    def from_elsewhere(self, scope):
-        return connected(self, {**scope, "client": (f"10.0.0.{next(numbers)}", 1)})
 
-    def around(app):
-        async def noting(
-            scope,
-            receive,
-            send,
-        ):
-            async def noted():
-                waiting.append(scope["client"])
-                return await receive()
+class ReceivingClients:
+    """An application that records from which client each message is requested."""
 
-            await app(scope, noted, send)
+    def __init__(self, app, clients):
+        self.app = app
+        self.clients = clients
 
-        return noting
+    async def __call__(self, scope, receive, send):
+        async def record_and_receive():
+            self.clients.append(scope["client"])
+            return await receive()
 
-    monkeypatch.setattr(Grpc, "connected", from_elsewhere)
+        await self.app(scope, record_and_receive, send)
+
+
+async def test_calls_without_a_message_do_not_block_other_addresses(tmp_path, monkeypatch):
+    """Attack: a stranger begins calls of the encapsulated mode, and sends no messages."""
+    clients = []
+    numbers = count()
+    connected = Grpc.connected
+
+    def connected_from_new_address(self, scope):
+        client = (f"10.0.0.{next(numbers)}", 1)
+        return connected(self, {**scope, "client": client})
+
+    monkeypatch.setattr(Grpc, "connected", connected_from_new_address)
     monkeypatch.setattr(rpc, "STALL_SECONDS", 3600.0)
     beta = Node("beta", tmp_path / "beta")
-    beta.around = around
-    async with served(beta), speaking(beta) as stranger, speaking(beta) as channel:
-        idle = [stranger.stream_unary(f"/{calls.SERVICE}/invoke")(timeout=600) for _ in range(5)]
-        await until(lambda: len(waiting) == len(idle))
-        message = Inbound(payload=PushInbound(topic="t", payload=b"x").SerializeToString())
-        assert TransportOutbound.FromString(await invoke(channel, message, FROM_ALPHA)).code == OK
-        assert len(set(waiting)) == 2
+    beta.wrap_app = lambda app: ReceivingClients(app, clients)
+    async with served(beta), grpc_channel(beta) as stranger, grpc_channel(beta) as peer:
+        idle = [start_invoke(stranger, timeout=600) for _ in range(5)]
+        await until(lambda: len(clients) == len(idle))
+
+        response = await invoke(peer, encapsulated(message()), HEADERS)
+
+        assert response.code == OK
+        assert len(set(clients)) == 2
         for call in idle:
             call.cancel()
 
 
-@pytest.mark.parametrize(
-    ("version", "named", "code"),
-    [
-        ("1", {"x-ptp-source-node-id": "nobody"}, "E0000000618"),
-        ("", {"x-ptp-target-node-id": "alpha"}, "E0000000503"),
-    ],
-)
-async def test_what_a_peer_may_not_do_by_grpc(
-    beta,
-    version,
-    named,
-    code,
-):
-    pushed = PushInbound(topic="t", payload=b"x")
-    message = pushed if version else Inbound(payload=pushed.SerializeToString())
-    async with speaking(beta) as channel:
-        answer = await invoke(channel, message, FROM_ALPHA | {"x-ptp-version": version} | named)
-        assert TransportOutbound.FromString(answer).code == code
+async def test_a_message_from_an_unknown_node_is_refused_by_grpc(beta):
+    headers = HEADERS | PLAIN | {"x-ptp-source-node-id": "nobody"}
+    async with grpc_channel(beta) as channel:
+        response = await invoke(channel, message(), headers)
+
+    assert response.code == UNKNOWN_NODE
     assert beta.broker.usage() == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("limit", "nodes"), [("_OF_ONE_SENDER", "aaa"), ("_OF_ALL_SENDERS", "abc")]
-)
-async def test_few_large_messages_are_in_memory_together(
-    tmp_path,
-    monkeypatch,
-    limit,
-    nodes,
-):
-    """Attack: a node, or several, bring large messages, each with a token of its own."""
-    asked, inside, together = 0, 0, []
+async def test_a_message_for_another_node_is_refused_by_grpc(beta):
+    headers = HEADERS | {"x-ptp-version": "", "x-ptp-target-node-id": "alpha"}
+    async with grpc_channel(beta) as channel:
+        response = await invoke(channel, encapsulated(message()), headers)
 
-    async def slow(
-        scope,
-        receive,
-        send,
-    ):
-        nonlocal asked, inside
-        asked += 1
+    assert response.code == WRONG_NODE
+    assert beta.broker.usage() == (0, 0, 0)
+
+
+class SlowApp:
+    """An application that receives a message and holds it until all expected requests arrived."""
+
+    def __init__(self, expected_requests):
+        self.expected_requests = expected_requests
+        self.requests = 0
+        self.in_memory = 0
+        # the messages in memory after each arrival
+        self.counts = []
+
+    async def __call__(self, scope, receive, send):
+        self.requests += 1
         await receive()
-        inside += 1
-        together.append(inside)
-        await until(lambda: asked == len(nodes))
+        self.in_memory += 1
+        self.counts.append(self.in_memory)
+        await until(lambda: self.requests == self.expected_requests)
         for _ in range(1000):
             await asyncio.sleep(0)
-        inside -= 1
+        self.in_memory -= 1
         await Response(encode_answer(OK, "", form=Form.PROTOBUF))(scope, receive, send)
 
+
+@pytest.mark.parametrize(
+    ("limit", "sources"),
+    [("_OF_ONE_SENDER", "aaa"), ("_OF_ALL_SENDERS", "abc")],
+)
+async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, limit, sources):
+    """Attack: a node, or several, send large messages, each with a token of its own."""
     monkeypatch.setattr(bodies, "LARGE", 0)
     monkeypatch.setattr(rpc, limit, 1)
+    slow = SlowApp(len(sources))
     beta = Node("beta", tmp_path / "beta")
-    beta.around = lambda _: slow
-    async with served(beta), speaking(beta) as channel:
-        named = [
-            {"x-ptp-token": f"{n}", "x-ptp-source-node-id": node} for n, node in enumerate(nodes)
-        ]
-        await asyncio.gather(
-            *(
-                invoke(channel, PushInbound(payload=b"x"), {"x-ptp-version": "1"} | one)
-                for one in named
-            )
-        )
-    assert together == [1, 1, 1]
+    beta.wrap_app = lambda app: slow
+    async with served(beta), grpc_channel(beta) as channel:
+        invokes = []
+        for number, source in enumerate(sources):
+            headers = PLAIN | {
+                "x-ptp-token": f"{number}",
+                "x-ptp-source-node-id": source,
+            }
+            invokes.append(invoke(channel, PushInbound(payload=b"x"), headers))
+        await asyncio.gather(*invokes)
+
+    assert slow.counts == [1, 1, 1]
 
 
-async def test_nobody_calls_past_the_listener(beta, tmp_path):
-    """Attack: a process on this machine finds the socket file inside, where no certificate is seen."""
+async def test_the_socket_between_listener_and_grpc_is_closed_to_others(beta):
+    """Attack: a process on this machine calls the socket file, which sees no certificates."""
     server = Grpc(beta.app, 1 << 20)
-    async with server.connected(
-        {
-            "client": ("127.0.0.1", 1),
-            "scheme": "http",
-            "extensions": {},
-        }
-    ):
-        assert oct(server._folder.stat().st_mode)[-3:] == "700"
+    scope = {
+        "client": ("127.0.0.1", 1),
+        "scheme": "http",
+        "extensions": {},
+    }
+    async with server.connected(scope):
+        mode = server._folder.stat().st_mode
+        assert oct(mode)[-3:] == "700"
         async with grpc.aio.insecure_channel(f"unix:{server._folder}/grpc") as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await invoke(
-                    channel, PushInbound(payload=b"x"), FROM_ALPHA | {"x-ptp-version": "1"}
-                )
-    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await invoke(channel, PushInbound(payload=b"x"), HEADERS | PLAIN)
+    assert failure.value.code() is grpc.StatusCode.PERMISSION_DENIED
     await server.close()
     assert not server._folder.exists()
     assert beta.broker.usage() == (0, 0, 0)
 
 
-async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
-    begun, ended = [], []
+class SilentServer:
+    """Reads from its connections and never responds."""
 
-    async def silent(reader, writer):
-        begun.append(writer)
+    def __init__(self):
+        self.opened = []
+        self.closed = []
+
+    async def __call__(self, reader, writer):
+        self.opened.append(writer)
         with contextlib.suppress(OSError):
             await reader.read()
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-        ended.append(writer)
+        self.closed.append(writer)
 
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+
+async def test_a_call_that_the_peer_never_answers_ends(alpha):
+    peer = SilentServer()
+    async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
         address = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         route = Route("beta", address, deadline=1.0)
+
         with pytest.raises(PeerUnreachable, match="gRPC"):
-            await sender.parts.courier.invoke(route, [], [], 0.0)
-        await sender.parts.courier.close()
-        await until(lambda: begun == ended)  # a busy machine may not have connected in time
+            await alpha.parts.courier.invoke(route, [], [], 0.0)
+
+        await alpha.parts.courier.close()
+        # Compared with each other, as a busy machine may not have connected in time.
+        await until(lambda: peer.opened == peer.closed)
 
 
-async def test_a_header_that_no_metadata_can_bear_is_named():
+def test_a_header_that_is_no_valid_metadata_is_named():
+    headers = [
+        (b"x-ptp-source-inst-id", "机构".encode()),
+        (b"x-ptp-topic", "名".encode()),
+    ]
     with pytest.raises(Invalid, match="x-ptp-source-inst-id: must be printable ASCII"):
-        calls.metadata(
-            [(b"x-ptp-source-inst-id", "机构".encode()), (b"x-ptp-topic", "名".encode())]
-        )
+        calls.metadata(headers)
 
 
-async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
+async def test_without_its_package_grpc_is_refused_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(calls.GrpcMissing, match=r"bfia-gateway\[grpc\]"):
         calls.Calls("grpc://127.0.0.1:9", Identity(), ssl.create_default_context())
@@ -511,38 +615,54 @@ async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
             pass
 
 
-async def test_by_tls_both_ends_are_proven(tmp_path):
-    """Attack: what listens at a peer's address has another's certificate."""
-    authority, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
-    theirs, mine = authority.sign("theirs", "node-of-the-route"), authority.sign("mine")
-    key, chain = (Path(file).read_bytes() for file in (theirs.key, theirs.certificate))
-    roots = Path(authority.file).read_bytes()
+# ------------------------------------------------------------ TLS
 
-    def take(message, context):
-        return TransportOutbound(code=OK).SerializeToString()
 
+def accept(message, context):
+    """Accept a message."""
+    return TransportOutbound(code=OK).SerializeToString()
+
+
+def start_tls_server(certificate, authority):
+    """Start a server that asks for a client's certificate; return it and its address."""
     server = grpc.server(ThreadPoolExecutor(1))
-    handlers = {"invoke": grpc.unary_unary_rpc_method_handler(take)}
+    handlers = {"invoke": grpc.unary_unary_rpc_method_handler(accept)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, handlers)])
-    secure = grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
-    url = f"grpcs://127.0.0.1:{server.add_secure_port('127.0.0.1:0', secure)}"
+    credentials = grpc.ssl_server_credentials(
+        [(Path(certificate.key).read_bytes(), Path(certificate.certificate).read_bytes())],
+        Path(authority.file).read_bytes(),
+        require_client_auth=True,
+    )
+    port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
-    own = {
-        "certificate": mine.certificate,
-        "key": mine.key,
+    return server, f"grpcs://127.0.0.1:{port}"
+
+
+async def test_by_tls_both_ends_are_proven(tmp_path):
+    """Attack: the listener at a peer's address has another node's certificate."""
+    authority = Authority(tmp_path / "ours")
+    foreign_authority = Authority(tmp_path / "others")
+    peer_certificate = authority.sign("theirs", "node-of-the-route")
+    certificate = authority.sign("mine")
+    server, url = start_tls_server(peer_certificate, authority)
+    right = {
+        "certificate": certificate.certificate,
+        "key": certificate.key,
+        "ca": authority.file,
         "server_name": "node-of-the-route",
     }
     courier = Courier()
     try:
-        answer = await courier.invoke(Route("beta", url, ca=authority.file, **own), [b""], [], 0.0)
-        assert answer.code == OK
-        for other in (
-            {"ca": stranger.file},
+        response = await courier.invoke(Route("beta", url, **right), [b""], [], 0.0)
+        assert response.code == OK
+
+        for wrong in (
+            {"ca": foreign_authority.file},
             {"ca": None},
-            {"ca": authority.file, "server_name": "other"},
+            {"server_name": "other"},
         ):
             with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
-                await courier.invoke(Route("beta", url, **own | other), [b""], [], 0.0)
+                await courier.invoke(Route("beta", url, **right | wrong), [b""], [], 0.0)
     finally:
         await courier.close()
         await asyncio.to_thread(server.stop(0).wait)

@@ -1,4 +1,4 @@
-"""How requests go out to peers: what no header may hold, what counts as a response, connections that are kept."""
+"""Requests to peers: injected headers, incomplete responses, connections that are reused."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,9 @@ from tests.certificates import Authority
 pytestmark = pytest.mark.anyio
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"
+TWO_BYTES = b"content-length: 2\r\n\r\nhi"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+HEADER_LINE = b"x: y\r\n"
 
 
 @pytest.fixture
@@ -24,124 +27,131 @@ async def wires():
     wires.close()
 
 
-async def posted(
-    wires,
-    peer,
-    url,
-    *answers,
-    body=b"x",
-    times=1,
-):
-    peer.will(*answers)
-    return [await wires.post(url + "/p", [body], [(b"x-a", b"b")], 30.0) for _ in range(times)]
+async def post_to(wires, url):
+    """Post one byte to a path of a peer; return the response."""
+    return await wires.post(url + "/p", [b"x"], [(b"x-a", b"b")], 30.0)
 
 
-async def test_no_topic_becomes_a_header_of_its_own(alpha, client):
+@pytest.mark.parametrize("topic", ["t\r\nx-ptp-source-node-id: other", "t\n", "\0"])
+async def test_a_topic_cannot_inject_a_header(alpha, client, topic):
     """Attack: a container names its topic so that the peer reads it as another node's message."""
     with scripted() as (peer, url):
         peer.will(says({"code": OK}))
         alpha.routes["peer"] = Route("peer", url, profile="kuscia")
-        for topic in ("t\r\nx-ptp-source-node-id: other", "t\n", "\0"):
-            assert await Container(client, alpha).push("peer", b"hi", topic=topic) == "E0000000400"
-        assert peer.asked == []
+
+        assert await Container(client, alpha).push("peer", b"hi", topic=topic) == "E0000000400"
+
+        assert peer.requests == []
 
 
-@pytest.mark.parametrize(
-    ("octets", "content"),
-    [
-        (HEAD + b"content-length: 2\r\n\r\nhi", b"hi"),
-        (HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", b"hi"),
-        (HEAD + b"\r\nhi", b"hi"),  # until the connection ends
-        (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"content-length: 2\r\n\r\nhi", b"hi"),
-        (b"HTTP/1.1 103 Early Hints\r\ncontent-length: 9\r\n\r\n" + HEAD + b"\r\nhi", b"hi"),
-        (HEAD + b"content-encoding: UTF-8\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
-        (HEAD + b"content-encoding:\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
-        (
-            HEAD
-            + b"content-length: 2\r\n\r\nhi"
-            + b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno",
-            b"hi",
-        ),
-    ],
-)
-async def test_a_whole_response(
-    wires,
-    octets,
-    content,
-):
+COMPLETE = {
+    "content length": HEAD + TWO_BYTES,
+    "chunks": HEAD + CHUNKED + b"1\r\nh\r\n1\r\ni\r\n0\r\n\r\n",
+    "until the connection ends": HEAD + b"\r\nhi",
+    "after 100": b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + TWO_BYTES,
+    "after 103": b"HTTP/1.1 103 Early Hints\r\ncontent-length: 9\r\n\r\n" + HEAD + b"\r\nhi",
+    "encoding of text": HEAD + b"content-encoding: UTF-8\r\n" + TWO_BYTES,
+    "empty encoding": HEAD + b"content-encoding:\r\n" + TWO_BYTES,
+    "followed by a second": (HEAD + TWO_BYTES + b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno"),
+}
+
+
+@pytest.mark.parametrize("octets", COMPLETE.values(), ids=COMPLETE)
+async def test_a_complete_response(wires, octets):
     with scripted() as (peer, url):
-        assert await posted(wires, peer, url, raw(octets)) == [(200, "text/plain", content)]
-        assert peer.asked[0].headers["x-a"] == "b"
-        assert peer.asked[0].raw == b"x"
+        peer.will(raw(octets))
+
+        assert await post_to(wires, url) == (200, "text/plain", b"hi")
+
+        assert peer.requests[0].headers["x-a"] == "b"
+        assert peer.requests[0].raw == b"x"
 
 
-@pytest.mark.parametrize(
-    "octets",
-    [
-        b"",
-        b"HTTP/1.1 100 Continue\r\n\r\n",
-        HEAD,
-        HEAD + b"content-length: 3\r\n\r\nhi",
-        HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n",
-        HEAD + b"content-encoding: utf-8, X-GZip\r\ncontent-length: 2\r\n\r\nhi",
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        HEAD + b"x: y\r\n" * 50_000,
-        HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 1_000_000 + b"\r\n",
-    ],
-)
-async def test_what_is_no_whole_response_is_none(wires, octets):
-    with scripted() as (peer, url), pytest.raises(ConnectionError):
-        await posted(wires, peer, url, raw(octets))
+INCOMPLETE = {
+    "empty": b"",
+    "only 100": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "head ends early": HEAD,
+    "body ends early": HEAD + b"content-length: 3\r\n\r\nhi",
+    "chunks end early": HEAD + CHUNKED + b"2\r\nhi\r\n",
+    "compressed": HEAD + b"content-encoding: utf-8, X-GZip\r\n" + TWO_BYTES,
+    "another protocol": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "endless head": HEAD + HEADER_LINE * 50_000,
+    "endless trailer": HEAD + CHUNKED + b"0\r\n" + HEADER_LINE * 1_000_000 + b"\r\n",
+}
 
 
-async def test_a_connection_is_kept_until_the_peer_closes_it(wires):
-    opened, closed = [], []
+@pytest.mark.parametrize("octets", INCOMPLETE.values(), ids=INCOMPLETE)
+async def test_an_incomplete_response_is_an_error(wires, octets):
+    with scripted() as (peer, url):
+        peer.will(raw(octets))
 
-    async def twice(reader, writer):
-        opened.append(writer)
+        with pytest.raises(ConnectionError):
+            await post_to(wires, url)
+
+
+class TwoRequestServer:
+    """Responds to two requests of each connection and then closes it."""
+
+    def __init__(self):
+        self.opened = []
+        self.closed = []
+
+    async def __call__(self, reader, writer):
+        self.opened.append(writer)
+        # The client closes the last connection after one request.
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             for _ in range(2):
                 await reader.readuntil(b"\r\n\r\nx")
-                writer.write(HEAD + b"content-length: 2\r\n\r\nhi")
+                writer.write(HEAD + TWO_BYTES)
             await writer.drain()
             writer.close()
             await writer.wait_closed()
-        closed.append(writer)
+        self.closed.append(writer)
 
-    server = await asyncio.start_server(twice, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/p"
+
+async def test_a_connection_is_reused_until_the_peer_closes_it(wires):
+    peer = TwoRequestServer()
+    async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
         for _ in range(2):
-            assert (await wires.post(url, [b"x"], [], 30.0)).content == b"hi"
-        assert len(opened) == 1
+            assert (await post_to(wires, url)).content == b"hi"
+        assert len(peer.opened) == 1
+
         (idle,) = wires._idle.values()
         await until(idle[0]._reader.at_eof)
-        assert (await wires.post(url, [b"x"], [], 30.0)).content == b"hi"
-        assert len(opened) == 2
+        assert (await post_to(wires, url)).content == b"hi"
+        assert len(peer.opened) == 2
+
         wires.close()
-        await until(lambda: len(closed) == 2)
-        opened[1].close()
+        await until(lambda: len(peer.closed) == 2)
+        peer.opened[1].close()
 
 
 @pytest.mark.parametrize(
     "url", ["ftp://x/", "http://", "http://[::1", "http://x:99999/", "http://ä/"]
 )
-async def test_an_address_that_cannot_be_used(wires, url):
+async def test_an_unusable_address_is_refused(wires, url):
     with pytest.raises(BadAddress):
         await wires.post(url, [], [], 1.0)
 
 
 async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp_path):
     authority = Authority(tmp_path)
-    own = authority.sign("node", "node-of-the-route")
+    peer_pair = authority.sign("node", "node-of-the-route")
     secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    secure.load_cert_chain(own.certificate, own.key)
+    secure.load_cert_chain(peer_pair.certificate, peer_pair.key)
     wires = Wires(ssl.create_default_context(cafile=authority.file))
     body = bytes(range(256)) * (3 << 12)
     with scripted(secure) as (peer, url):
         url = url.replace("http:", "https:") + "/p"
-        assert (await wires.post(url, [body], [], 30.0, "node-of-the-route")).status == 200
+
+        response = await wires.post(url, [body], [], 30.0, "node-of-the-route")
+        assert response.status == 200
+
+        # The certificate does not have the host of the address.
         with pytest.raises(ssl.SSLError):
             await wires.post(url, [body], [], 30.0)
-        assert [asked.raw for asked in peer.asked] == [body]
+
+        assert [request.raw for request in peer.requests] == [body]
     wires.close()
