@@ -1,4 +1,4 @@
-"""What the tests with a Docker daemon share, and those of two nodes."""
+"""Fixtures of the tests with a Docker daemon and of those with two nodes."""
 
 import contextlib
 import uuid
@@ -16,12 +16,11 @@ from tests.services.registry import registry
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[str]:
-    """Give a network for the containers of this module, made by the first that needs it."""
+    """Return the name of a network for the module's containers; the first user creates it."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     yield name
-    with contextlib.closing(
-        ContainerdEngine("alpha", "none", DockerOptions(network=name))
-    ) as engine:
+    engine = ContainerdEngine("alpha", "none", DockerOptions(network=name))
+    with contextlib.closing(engine):
         remove_network(name, engine.remove_network)
 
 
@@ -33,7 +32,7 @@ def harness(network: str) -> Iterator[DockerHarness]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A registry for all tests of a module: what an image of one shares with that of another is pushed once."""
+    """Return a registry for all tests of a module: layers that images share are pushed once."""
     with registry(tmp_path_factory.mktemp("shop") / "registry") as address:
         yield address
 
@@ -47,29 +46,33 @@ def daemon() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="module")
 def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
-    """Serve two nodes; the module's ``SETTINGS`` are further ones of ``me`` and ``peer``."""
-    with two_nodes(
-        tmp_path_factory.mktemp("nodes"), **getattr(request.module, "SETTINGS", {})
-    ) as world:
+    """Serve two nodes; a module's ``SETTINGS`` are further settings of ``me`` and ``peer``."""
+    home = tmp_path_factory.mktemp("nodes")
+    settings = getattr(request.module, "SETTINGS", {})
+    with two_nodes(home, **settings) as world:
         yield world
 
 
 @pytest.fixture(scope="module", params=IMPLEMENTATIONS)
 def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
-    """Reach `ME` in each way there is."""
-    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
+    """Reach `ME` in each of the possible ways."""
+    reach = IMPLEMENTATIONS[request.param]
+    with reach(world.me, world.home) as apis:
         yield apis
 
 
 @pytest.fixture
 def scratch(world: World) -> Iterator[list[str]]:
-    """Give a list for the ids of a test's jobs; they are stopped after it."""
-    jobs: list[str] = []
-    yield jobs
-    for job_id in jobs:
-        if (job := world.me.store.jobs.find(job_id)) is not None:
+    """Return a list for the ids of a test's jobs, which are stopped after the test."""
+    job_ids: list[str] = []
+    yield job_ids
+    store = world.me.store
+    for job_id in job_ids:
+        job = store.jobs.find(job_id)
+        if job is not None:
             world.stop(job.spec)
-        elif world.me.store.local_jobs.find(job_id) is not None:
+        elif store.local_jobs.find(job_id) is not None:
             world.me.participant.stop_job(job_id, "", None, "")

@@ -13,9 +13,12 @@ from gateway.store.store import Store
 
 @contextmanager
 def careless_database(name: str) -> Iterator[str]:
-    """Create a MariaDB database with an old server's defaults, on which nothing may depend; yield its address."""
+    """Create a MariaDB database with an old server's defaults and yield its URL.
+
+    The gateway must not depend on the defaults of the server.
+    """
     base = sa.make_url(os.environ["BFIA_TEST_DB_URL"])
-    full = f"bfia_test_{os.getpid()}_{name}"
+    database = f"bfia_test_{os.getpid()}_{name}"
     with pymysql.connect(
         host=base.host,
         port=base.port,
@@ -23,11 +26,13 @@ def careless_database(name: str) -> Iterator[str]:
         password=base.password,
     ) as connection:
         cursor = connection.cursor()
-        cursor.execute(f"create database `{full}` character set latin1 collate latin1_swedish_ci")
+        cursor.execute(
+            f"create database `{database}` character set latin1 collate latin1_swedish_ci"
+        )
         try:
-            yield base.set(database=full).render_as_string(hide_password=False)
+            yield base.set(database=database).render_as_string(hide_password=False)
         finally:
-            cursor.execute(f"drop database `{full}`")
+            cursor.execute(f"drop database `{database}`")
 
 
 @contextmanager

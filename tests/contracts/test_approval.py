@@ -23,14 +23,13 @@ from tests.contracts.apis import (
     IMAGE,
     THIRD,
     World,
+    catch_refusal,
     job_audits,
-    refusal,
     registration,
-    serving,
 )
 from tests.contracts.test_faults import away
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, Node, ask, settings
+from tests.inprocess import ME, PEER, Node, ask, serving, settings
 from tests.memory_engine import MemoryEngine, Script
 
 pytestmark = pytest.mark.xdist_group("approval")
@@ -58,8 +57,8 @@ def test_a_creation_that_waits_returns_the_deadline_of_the_approval(apis, world,
         assert accepted.within is not None
         assert 300 < accepted.within <= 600
     assert world.local(spec.job_id).status is JobStatus.PENDING
-    assert refusal(api.start_job, spec.job_id, PEER) == ("NOT_APPROVED", 409)
-    assert refusal(api.start_task, spec.job_id, f"t-{spec.job_id}", "a", PEER) == (
+    assert catch_refusal(api.start_job, spec.job_id, PEER) == ("NOT_APPROVED", 409)
+    assert catch_refusal(api.start_task, spec.job_id, f"t-{spec.job_id}", "a", PEER) == (
         "NOT_APPROVED",
         409,
     )
@@ -99,7 +98,7 @@ def test_a_job_waits_for_a_person_and_then_runs(world, spec):
         "guest.0": "ok",
         "host.0": "unknown",
     }
-    assert world.shown(spec)["local_waiting"]["reason"] == "APPROVAL"
+    assert world.job_view(spec)["local_waiting"]["reason"] == "APPROVAL"
     assert world.engine(world.peer).list() == []
 
     answer = world.decide(spec, "approve", by="li", reason="fine")
@@ -275,7 +274,7 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(
     apart = NotAllowed("no contract is in force", reason="NO_CONTRACT")
     with monkeypatch.context() as patch:
         patch.setattr(world.me.trust, "without_contract", lambda spec: apart)
-        assert refusal(api.start_job, "job-may", PEER) == ("NO_CONTRACT", 403)
+        assert catch_refusal(api.start_job, "job-may", PEER) == ("NO_CONTRACT", 403)
     api.start_job("job-may", PEER)
     with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
         api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
@@ -357,7 +356,7 @@ def ended_here(world: World, spec: JobSpec) -> Failure:
     ending = local.ending
     assert ending is not None
     assert ending.failure is not None
-    shown = world.shown(spec)
+    shown = world.job_view(spec)
     told = shown.get("local_failure") or shown["failed_by"]
     assert told["reason"] == ending.failure.reason  # and the people here can see it
     return ending.failure
@@ -404,11 +403,11 @@ def test_a_repeated_question_is_the_same_unless_changed_or_too_late(world, spec)
     known = world.local(spec.job_id)
     assert known.audit is not None
     assert known.audit.id == "q-1"
-    assert refusal(apply, spec, Audit("q-2")) == ("JOB_ID_CONFLICT", 409)
+    assert catch_refusal(apply, spec, Audit("q-2")) == ("JOB_ID_CONFLICT", 409)
     over = replace(spec, job_id=f"{spec.job_id}-over")
     world.me.participant.create_job(over, PEER)
     world.me.participant.stop_job(over.job_id, "", None, PEER)
-    assert refusal(apply, over, Audit("q-3")) == ("JOB_ENDED", 409)
+    assert catch_refusal(apply, over, Audit("q-3")) == ("JOB_ENDED", 409)
     world.me.participant.withdraw(spec.job_id, None, PEER)
     world.closed(spec.job_id)
 

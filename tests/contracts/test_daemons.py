@@ -22,13 +22,13 @@ from gateway.domain.states import JobStatus, Outcome, RunStatus
 from gateway.errors import Invalid, Refused
 from provider_registry.registration import provider_from_request
 from tests.builders import a_local_job, a_spec
-from tests.contracts.apis import IMAGE, registration, serving
+from tests.contracts.apis import IMAGE, registration
 from tests.contracts.engine_acts import a_spec as a_launch
 from tests.contracts.engine_acts import exits
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import MemoryHarness
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, Node, ask, settings
+from tests.inprocess import ME, PEER, Node, ask, serving, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 ADDRESS = "ssh://bfia@10.0.0.9"  # of the daemon of the engine FAR

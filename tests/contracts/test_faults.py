@@ -254,7 +254,7 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world, scheduler, reason)
     assert local.ending.failure.reason == reason
     assert scheduler in local.ending.failure.message
     if scheduler == THIRD:  # which cannot be asked
-        assert world.shown(spec, world.peer)["local_failure"]["reason"] == reason
+        assert world.job_view(spec, world.peer)["local_failure"]["reason"] == reason
     stop_all(world.peer, spec)
     wish = world.peer.store.local_jobs.get(spec.job_id).wish
     assert (wish is not None) == (scheduler == THIRD), "whether it goes on there is not known"
@@ -274,7 +274,7 @@ def away(
     other: Gateway,
 ) -> Iterator[None]:
     """Have a node reach nobody where another one is."""
-    routes = world.home / node.settings.node.id / "routes.yml"
+    routes = node.settings.route_table.file
     kept, url = routes.read_text(), other.addresses()["peer"]
     assert url in kept
     routes.write_text(kept.replace(url, "http://127.0.0.1:9"))
@@ -307,7 +307,7 @@ def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(world, s
             "its containers are gone",
         )
         stop_all(world.peer, spec)  # changes nothing
-        shown = world.shown(spec, world.peer)
+        shown = world.job_view(spec, world.peer)
         assert shown["status"] == JobStatus.FINISHED
         assert shown["outcome"] == Outcome.STOPPED
         waits = shown["local_waiting"]

@@ -19,7 +19,7 @@ from gateway.errors import GatewayError, NotServed
 from gateway.jobs.digest import MAX_JOB_SIZE
 from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec, parties
-from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
+from tests.contracts.apis import THIRD, Apis, World, catch_refusal, run_in_threads
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
 
@@ -82,7 +82,7 @@ def test_creating_is_accepting_and_once(api, world, job):
         replace(job, task_params={"common": {"a": {"x": 1}}}),
         replace(job, dag=a_dag("a; b")),
     ):
-        assert refusal(api.create_job, other, PEER) == ("JOB_ID_CONFLICT", 409)
+        assert catch_refusal(api.create_job, other, PEER) == ("JOB_ID_CONFLICT", 409)
     for _ in range(3):
         api.create_job(job, PEER)
         api.start_job(job.job_id, PEER)
@@ -114,10 +114,13 @@ def test_a_job_runs_without_those_parties_only_that_it_can_spare(api, world, scr
         (spared, "host.1"),
         (spared, "guest.0"),
     ):
-        assert refusal(api.start_job, spec.job_id, PEER, [label]) == ("NOT_AUTHORISED", 403), label
+        assert catch_refusal(api.start_job, spec.job_id, PEER, [label]) == (
+            "NOT_AUTHORISED",
+            403,
+        ), label
         assert world.local(spec.job_id).excluded == ()
     api.start_job(needed.job_id, PEER)
-    assert refusal(api.start_job, needed.job_id, PEER, ["host.0"]) == ("NOT_AUTHORISED", 403)
+    assert catch_refusal(api.start_job, needed.job_id, PEER, ["host.0"]) == ("NOT_AUTHORISED", 403)
     for _ in range(2):
         api.start_job(spared.job_id, PEER, ["host.0"])
     assert world.local(spared.job_id).excluded == ("host.0",)
@@ -166,8 +169,11 @@ def test_a_job_that_is_far_too_large_is_refused(api, world, job):
 
 def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(apis, api, world, job):
     others = replace(job, parties=a_spec("a", {"arbiter": (PEER,), "guest": (THIRD,)}).parties)
-    assert refusal(api.create_job, others, PEER) == ("NOT_A_PARTY", 409)
-    assert refusal(apis.participant(STRANGER).create_job, job, STRANGER) == ("NOT_AUTHORISED", 403)
+    assert catch_refusal(api.create_job, others, PEER) == ("NOT_A_PARTY", 409)
+    assert catch_refusal(apis.participant(STRANGER).create_job, job, STRANGER) == (
+        "NOT_AUTHORISED",
+        403,
+    )
     assert world.me.store.local_jobs.find(job.job_id) is None
 
 
@@ -176,14 +182,14 @@ def test_only_the_scheduling_node_may_go_on(apis, api, world, job, scratch):
     for sender in (STRANGER, THIRD):
         other = apis.participant(sender)
         unknown = map(
-            refusal, _calls(other, "job-none", "task-none", sender)
+            catch_refusal, _calls(other, "job-none", "task-none", sender)
         )  # who has no part learns nothing
-        assert [refusal(call) for call in _calls(other, job.job_id, task_id, sender)] == list(
+        assert [catch_refusal(call) for call in _calls(other, job.job_id, task_id, sender)] == list(
             unknown
         )
     inside = replace(a_job_of(scratch), parties=parties({**ROLES, "host": (*ROLES["host"], THIRD)}))
     api.create_job(inside, PEER)
-    assert refusal(other.stop_job, inside.job_id, "", None, THIRD) == ("NOT_AUTHORISED", 403)
+    assert catch_refusal(other.stop_job, inside.job_id, "", None, THIRD) == ("NOT_AUTHORISED", 403)
     assert [str(r.status) for r in world.local(job.job_id).runs] == ["RUNNING"] * 3
 
 
@@ -230,16 +236,18 @@ def test_new_parameters_hold_once_a_start_names_them(apis, api, world, scratch):
             for w in world.local(job.job_id).warnings
         )
     for wrong in ({"a": {"x": 2}}, {"z": {}}):
-        assert refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
+        assert catch_refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
     half = {str(i): "x" * 100_000 for i in range(MAX_JOB_SIZE // 160_000)}
     api.offer_parameters(*offer("long", {"b": half}))
-    assert refusal(api.offer_parameters, *offer("longer", {"b": half})) == ("TOO_LARGE", 400)
+    assert catch_refusal(api.offer_parameters, *offer("longer", {"b": half})) == ("TOO_LARGE", 400)
     for sender in (THIRD, STRANGER):
         offers = apis.participant(sender).offer_parameters
-        assert refusal(offers, *one[:3], sender) == refusal(offers, "job-none", *one[1:3], sender)
+        assert catch_refusal(offers, *one[:3], sender) == catch_refusal(
+            offers, "job-none", *one[1:3], sender
+        )
     assert [known.id for known in world.local(job.job_id).offered] == ["one", "two", "long"]
     start = (job.job_id, f"task-{job.job_id}-b", "b", PEER)
-    assert refusal(api.start_task, *start, ["one", "four"]) == ("REFUSED", 409)
+    assert catch_refusal(api.start_task, *start, ["one", "four"]) == ("REFUSED", 409)
     api.start_task(*start, ["one"])
     of_b = [run for run in world.local(job.job_id).runs if run.task_name == "b"]
     assert len(of_b) == len(PARTIES)
@@ -249,16 +257,16 @@ def test_new_parameters_hold_once_a_start_names_them(apis, api, world, scratch):
 def test_unknown_ids(api):
     nowhere = "job-nowhere"
     for refused in (
-        refusal(api.start_job, nowhere, PEER),
-        refusal(api.start_task, nowhere, "task-x", "a", PEER),
-        refusal(api.stop_job, nowhere, "", None, PEER),
-        refusal(api.stop_job, nowhere, "a", None, PEER),
-        refusal(api.stop_task, nowhere, "task-x", "a", PEER),
+        catch_refusal(api.start_job, nowhere, PEER),
+        catch_refusal(api.start_task, nowhere, "task-x", "a", PEER),
+        catch_refusal(api.stop_job, nowhere, "", None, PEER),
+        catch_refusal(api.stop_job, nowhere, "a", None, PEER),
+        catch_refusal(api.stop_task, nowhere, "task-x", "a", PEER),
     ):
         assert refused == ("JOB_UNKNOWN", 404)
-    assert refusal(api.stop_task, "", "task-nowhere", "", PEER) == ("TASK_UNKNOWN", 404)
+    assert catch_refusal(api.stop_task, "", "task-nowhere", "", PEER) == ("TASK_UNKNOWN", 404)
     for role in ("", "guest", "guest.0"):
-        assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
+        assert catch_refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
 
 
 def test_an_id_of_another_task_and_foreign_components_are_refused(api, world, scratch):
@@ -268,7 +276,10 @@ def test_an_id_of_another_task_and_foreign_components_are_refused(api, world, sc
     task_id = started(api, world, first)
     api.create_job(second, PEER)
     api.start_job(second.job_id, PEER)
-    assert refusal(api.start_task, second.job_id, task_id, "a", PEER) == ("TASK_ID_CONFLICT", 409)
+    assert catch_refusal(api.start_task, second.job_id, task_id, "a", PEER) == (
+        "TASK_ID_CONFLICT",
+        409,
+    )
     api.start_task(second.job_id, f"task-{second.job_id}-a", "a", PEER)
     repeated = (
         second.job_id,
@@ -276,16 +287,16 @@ def test_an_id_of_another_task_and_foreign_components_are_refused(api, world, sc
         "judged",
         PEER,
     )  # as if it had begun under that id
-    assert refusal(api.start_task, *repeated) == ("TASK_ID_CONFLICT", 409)
+    assert catch_refusal(api.start_task, *repeated) == ("TASK_ID_CONFLICT", 409)
     start = (second.job_id, f"task-{second.job_id}", "judged", PEER)
-    assert refusal(api.start_task, *start) == ("NO_ROLE_HERE", 409)
+    assert catch_refusal(api.start_task, *start) == ("NO_ROLE_HERE", 409)
     assert {run.task_name for run in world.local(second.job_id).runs} == {"a"}
 
 
 def test_reports_of_absent_runs_and_undescribed_codes_are_handled(world, job):
     started(world.me.participant, world, job)
     callback = world.me.participant.callback
-    assert refusal(callback, Callback(SUCCESS, run_id="0" * 64)) == ("RUN_UNKNOWN", 404)
+    assert catch_refusal(callback, Callback(SUCCESS, run_id="0" * 64)) == ("RUN_UNKNOWN", 404)
     callback(Callback(FAILED, result_code="7", run_id=world.local(job.job_id).runs[0].run_id))
     failure = wait_for(lambda: world.local(job.job_id).runs[0].failure, 20, 0.01)
     assert "7" in failure.message
@@ -297,7 +308,7 @@ def test_a_task_starts_once_however_often_it_is_asked_for(api, world, scratch):
         api.create_job(job, PEER)
         task_id = f"task-{job.job_id}"
         assert (
-            at_once(
+            run_in_threads(
                 6, lambda job=job, task_id=task_id: api.start_task(job.job_id, task_id, "a", PEER)
             )
             == []
@@ -315,15 +326,18 @@ def test_a_task_may_start_before_its_job_and_runs_under_one_id(api, world, job):
     """The two calls may overtake each other."""
     api.create_job(job, PEER)
     for bad in ("../x", "a/b", "a\\b", ".."):
-        assert refusal(api.start_task, job.job_id, bad, "a", PEER) == ("INVALID", 400)
+        assert catch_refusal(api.start_task, job.job_id, bad, "a", PEER) == ("INVALID", 400)
     for call in (api.start_task, api.stop_task):
-        assert refusal(call, job.job_id, "task-x", "nothing", PEER) == ("TASK_UNKNOWN", 404)
-    assert refusal(api.stop_job, job.job_id, "nothing", None, PEER) == ("TASK_UNKNOWN", 404)
+        assert catch_refusal(call, job.job_id, "task-x", "nothing", PEER) == ("TASK_UNKNOWN", 404)
+    assert catch_refusal(api.stop_job, job.job_id, "nothing", None, PEER) == ("TASK_UNKNOWN", 404)
     assert world.local(job.job_id).runs == ()
     api.start_task(job.job_id, f"task-{job.job_id}", "a", PEER)
     api.start_job(job.job_id, PEER)
     assert world.local(job.job_id).status is JobStatus.RUNNING
-    assert refusal(api.start_task, job.job_id, "task-other", "a", PEER) == ("TASK_ID_CONFLICT", 409)
+    assert catch_refusal(api.start_task, job.job_id, "task-other", "a", PEER) == (
+        "TASK_ID_CONFLICT",
+        409,
+    )
     assert len(world.local(job.job_id).runs) == len(PARTIES)
 
 
@@ -333,7 +347,7 @@ def test_a_task_that_is_over_runs_again_under_another_id(api, world, scratch):
     first = started(api, world, spec)
     world.end(spec.job_id, "a", "guest.0", code=3)
     for label in PARTIES[1:]:
-        assert refusal(api.start_task, spec.job_id, first + "-again", "a", PEER) == (
+        assert catch_refusal(api.start_task, spec.job_id, first + "-again", "a", PEER) == (
             "TASK_ID_CONFLICT",
             409,
         )
@@ -396,7 +410,7 @@ def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
     before = [run.run_id for run in world.local(spec.job_id).runs]
     for number in range(3):
         start = (spec.job_id, f"task-{spec.job_id}-more-{number}", "a", PEER)
-        assert refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
+        assert catch_refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
     api.start_task(spec.job_id, task_id, "a", PEER)  # a repetition is none of the attempts
     assert [run.run_id for run in world.local(spec.job_id).runs] == before
 
@@ -431,7 +445,7 @@ def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(api, wor
         end_attempt(world, spec, task_id)
     api.start_task(spec.job_id, f"task-{spec.job_id}-b", "b", PEER)
     start = (spec.job_id, f"task-{spec.job_id}-late", "a", PEER)
-    assert refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
+    assert catch_refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
 
 
 def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
@@ -453,7 +467,7 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
         world.end(spec.job_id, "a", label, code=3)
     for holding in ([], ["two"], ["one", "two"], ["three"]):
         start = (spec.job_id, f"{first}-again", "a", PEER, holding)
-        assert refusal(api.start_task, *start) == ("PARAMETERS_CHANGED", 409), holding
+        assert catch_refusal(api.start_task, *start) == ("PARAMETERS_CHANGED", 409), holding
     api.start_task(spec.job_id, f"task-{spec.job_id}-b", "b", PEER, ["one", "three"])
     api.start_task(
         spec.job_id, f"{first}-again", "a", PEER, ["one"]
@@ -493,7 +507,7 @@ def test_each_role_and_index_answers_for_itself(api, world, job):
 def test_a_failure_is_reported_with_its_cause(api, world, job):
     task_id = started(api, world, job)
     for role in ("arbiter", "arbiter.0", "guest.1", "host.2", "nobody"):
-        assert refusal(api.poll_task, task_id, role, PEER) == ("ROLE_UNKNOWN", 404)
+        assert catch_refusal(api.poll_task, task_id, role, PEER) == ("ROLE_UNKNOWN", 404)
     world.end(job.job_id, "a", "host.1", code=3)
     why = Failure("EXIT_3", "exit code 3", ME, "host", "a", 3)
     for role, news in (
@@ -562,8 +576,8 @@ def test_stopping_the_job_ends_everything_and_keeps_the_ending(api, world, job):
     assert local.ending.outcome == Outcome.FAILED
     assert local.ending.failure == why
     assert local.ending.by == PEER
-    assert refusal(api.start_job, job.job_id, PEER) == ("JOB_ENDED", 409)
-    assert refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)
+    assert catch_refusal(api.start_job, job.job_id, PEER) == ("JOB_ENDED", 409)
+    assert catch_refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)
     api.create_job(job, PEER)  # a late repetition of the first call is still no conflict
     assert world.local(job.job_id).status is JobStatus.FINISHED
     api.start_task(job.job_id, task_id, "a", PEER)  # and of a start neither

@@ -19,7 +19,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import EngineFailed, Refused
 from gateway.jobs.readiness import Readiness
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import World, a_provider_of, refusal
+from tests.contracts.apis import World, a_provider_of, catch_refusal
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 from tests.memory_engine import Image, Script
@@ -83,7 +83,7 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world, place, reason, at):
         assert failure.node == at
         assert "Not a directory" in failure.message
         assert str(world.home) not in failure.message
-        assert world.shown(spec, world.peer)["failure"]["reason"] == reason
+        assert world.job_view(spec, world.peer)["failure"]["reason"] == reason
         assert node.store.local_jobs.find(job.id) is None
         item = next(
             i
@@ -171,15 +171,15 @@ def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world):
     world.peer.coordinator.submit_job(spec, PEER)
     assert world.scheduled(spec).status is JobStatus.PENDING
     here = wait_for(
-        lambda: "3.0 MB" in str(world.shown(spec)["local_waiting"]) and world.shown(spec), 20
+        lambda: "3.0 MB" in str(world.job_view(spec)["local_waiting"]) and world.job_view(spec), 20
     )
     assert here["local_waiting"]["reason"] == "PREPARING"
     assert "shop.example/far" in here["local_waiting"]["message"]
     assert ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"] == []
-    assert refusal(world.me.participant.start_job, spec.job_id, PEER) == ("NOT_READY", 409)
+    assert catch_refusal(world.me.participant.start_job, spec.job_id, PEER) == ("NOT_READY", 409)
     refused = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve")
     assert refused.json()["data"]["reason"] == "NOT_WAITING"
-    there = world.shown(spec, world.peer)
+    there = world.job_view(spec, world.peer)
     assert there["waiting"]["reason"] == "PREPARING"
     assert f"{ME}: fetches shop.example" in there["waiting"]["message"]
     view = world.peer.coordinator.status_here(spec.job_id)

@@ -26,7 +26,7 @@ from gateway.ports import SchedulerApi, TaskNews, TaskReport
 from gateway.store import queries
 from provider_registry.registration import provider_from_request
 from tests.builders import T0, a_dag, a_spec
-from tests.contracts.apis import THIRD, Apis, World, refusal, registration
+from tests.contracts.apis import THIRD, Apis, World, catch_refusal, registration
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 
@@ -93,7 +93,10 @@ def test_submitting_again_changes_nothing(api, world, spec):
     first = submitted(api, world, spec)
     for _ in range(2):
         api.submit_job(spec, PEER)
-    assert refusal(api.submit_job, replace(spec, flow_id="other"), PEER) == ("JOB_ID_CONFLICT", 409)
+    assert catch_refusal(api.submit_job, replace(spec, flow_id="other"), PEER) == (
+        "JOB_ID_CONFLICT",
+        409,
+    )
     again = world.job(spec.job_id)
     assert {n: t.task_id for n, t in again.tasks.items()} == {
         n: t.task_id for n, t in first.tasks.items()
@@ -115,9 +118,9 @@ def test_all_problems_are_reported_together(api, world, scratch):
     assert STRANGER in found["config.role.host[2]"].rule
     assert found["config.role.host[2]"].got == STRANGER
     alone = replace(spec, dag=a_dag(), task_params={})
-    assert refusal(api.submit_job, alone, PEER) == ("NODE_UNKNOWN", 400)
+    assert catch_refusal(api.submit_job, alone, PEER) == ("NODE_UNKNOWN", 400)
     judge = replace(a_dag().nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge"))
-    assert refusal(
+    assert catch_refusal(
         api.submit_job, replace(alone, dag=Dag((judge,)), parties=spec.parties[:3]), PEER
     ) == (
         "INVALID",
@@ -128,7 +131,7 @@ def test_all_problems_are_reported_together(api, world, scratch):
 
 def test_a_job_that_is_far_too_large_is_refused(api, world, spec):
     large = replace(spec, task_params={"common": {"a": {str(i): "x" * 100_000 for i in range(81)}}})
-    assert refusal(api.submit_job, large, PEER) == ("TOO_LARGE", 400)
+    assert catch_refusal(api.submit_job, large, PEER) == ("TOO_LARGE", 400)
     assert world.me.store.jobs.find(spec.job_id) is None
 
 
@@ -149,7 +152,7 @@ def test_a_job_that_one_node_refuses_is_rejected_at_every_node(api, world, scrat
     assert job.outcome is Outcome.REJECTED
     assert world.peer.store.local_jobs.find(spec.job_id) is None
     wait_for(lambda: world.local(spec.job_id).status is JobStatus.FINISHED, 10, 0.01)
-    assert refusal(api.submit_job, spec, PEER) == ("NOT_AUTHORISED", 409)  # and it stays so
+    assert catch_refusal(api.submit_job, spec, PEER) == ("NOT_AUTHORISED", 409)  # and it stays so
 
 
 def test_the_state_of_a_job_is_the_same_by_every_way(api, world, scratch):
@@ -193,7 +196,10 @@ def test_the_state_of_a_job_is_the_same_by_every_way(api, world, scratch):
 
 def test_who_may_not_know_decide_report_or_stop(apis, api, world, spec):
     for sender in (THIRD, STRANGER):  # nor submit
-        assert refusal(apis.scheduler(sender).submit_job, spec, sender) == ("NOT_AUTHORISED", 403)
+        assert catch_refusal(apis.scheduler(sender).submit_job, spec, sender) == (
+            "NOT_AUTHORISED",
+            403,
+        )
     assert world.me.store.jobs.find(spec.job_id) is None
     submitted(api, world, spec)
     news = report(world, spec, "guest", FAILED)
@@ -215,19 +221,19 @@ def test_who_may_not_know_decide_report_or_stop(apis, api, world, spec):
     for sender in (STRANGER, THIRD):  # who has no part learns nothing
         other = apis.scheduler(sender)
         nowhere = replace(news, task_id="task-nowhere")
-        assert refusal(other.report_task, news, sender) == refusal(
+        assert catch_refusal(other.report_task, news, sender) == catch_refusal(
             other.report_task, nowhere, sender
         )
-        unknown = list(map(refusal, calls(other, "job-nowhere", sender)))
-        assert [refusal(call) for call in calls(other, spec.job_id, sender)] == unknown
+        unknown = list(map(catch_refusal, calls(other, "job-nowhere", sender)))
+        assert [catch_refusal(call) for call in calls(other, spec.job_id, sender)] == unknown
     for call in calls(api, "job-nowhere", PEER):
-        assert refusal(call) == ("JOB_UNKNOWN", 404)
-    assert refusal(api.report_task, TaskReport("task-nowhere", "guest", SUCCESS), PEER) == (
+        assert catch_refusal(call) == ("JOB_UNKNOWN", 404)
+    assert catch_refusal(api.report_task, TaskReport("task-nowhere", "guest", SUCCESS), PEER) == (
         "TASK_UNKNOWN",
         404,
     )
-    assert refusal(api.stop_job, spec.job_id, "nothing", PEER) == ("TASK_UNKNOWN", 404)
-    assert refusal(world.me.coordinator.confirm_job, spec.job_id, None, "") == (
+    assert catch_refusal(api.stop_job, spec.job_id, "nothing", PEER) == ("TASK_UNKNOWN", 404)
+    assert catch_refusal(world.me.coordinator.confirm_job, spec.job_id, None, "") == (
         "NOT_AUTHORISED",
         403,
     )
@@ -281,7 +287,7 @@ def test_agreeing_on_parameters_of_a_task_that_begins_changes_nothing(world, scr
     amend = world.me.coordinator.amend_job
     assert amend(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
     assert len(peers.offers) == 2
-    assert refusal(amend, spec.job_id, {"common": {"a": {"x": 2}}}, "late", PEER) == (
+    assert catch_refusal(amend, spec.job_id, {"common": {"a": {"x": 2}}}, "late", PEER) == (
         "TASK_BEGUN",
         409,
     )
@@ -352,7 +358,7 @@ def test_a_node_shows_what_it_knows_while_its_scheduler_is_unreachable(world, sc
     assert asked.progress == 50
     assert list(asked.warnings) == []
     assert world.peer.store.local_jobs.get(spec.job_id).progress == 50
-    file = world.home / PEER / "routes.yml"
+    file = world.peer.settings.route_table.file
     routes = file.read_text()
     file.write_text(yaml.safe_dump({ME: {"host": "127.0.0.1", "port": 9}}))
     world.peer.routes.reload()
@@ -413,7 +419,7 @@ def test_repeated_older_and_foreign_reports_change_nothing(api, world, spec):
     assert FAILED not in task.nodes[ME].roles.values()
     for _ in range(2):  # who takes part anyway may say so again
         api.confirm_job(spec.job_id, None, PEER)
-    assert refusal(api.confirm_job, spec.job_id, Failure("NO", "too late"), PEER) == (
+    assert catch_refusal(api.confirm_job, spec.job_id, Failure("NO", "too late"), PEER) == (
         "ALREADY_DECIDED",
         409,
     )
@@ -437,14 +443,14 @@ def test_a_suspended_job_starts_no_further_task(api, world, scratch):
     assert b.waiting.reason == "SUSPENDED"
     assert not world.me.store.local_jobs.get(spec.job_id).runs_of(b.task_id)
     begun = {"common": {"a": {"x": 1}}}
-    assert refusal(api.amend_job, spec.job_id, begun, "", PEER)[1] == 400
+    assert catch_refusal(api.amend_job, spec.job_id, begun, "", PEER)[1] == 400
     assert api.amend_job(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
     again = Order(spec.job_id, f"{spec.job_id}-again", "a", {})
-    assert refusal(api.rerun_job, again, PEER)[0] == "JOB_NOT_ENDED"
+    assert catch_refusal(api.rerun_job, again, PEER)[0] == "JOB_NOT_ENDED"
     api.suspend_job(spec.job_id, False, PEER)
     world.end_all(spec, "b")
     assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
-    assert refusal(api.suspend_job, spec.job_id, True, PEER) == ("JOB_ENDED", 409)
+    assert catch_refusal(api.suspend_job, spec.job_id, True, PEER) == ("JOB_ENDED", 409)
     made = api.rerun_job(again, PEER)
     scratch.append(made.job_id)
     assert made.start == "a"

@@ -20,7 +20,7 @@ from gateway.ports import Callback
 from tests.adapter.bfia.scripted import says, scripted
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_spec
-from tests.contracts.apis import at_once
+from tests.contracts.apis import run_in_threads
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME
 
@@ -153,7 +153,7 @@ def test_a_stop_that_races_the_start_leaves_nothing(site):
         submit(site, spec)
         site.node.coordinator.stop_job(spec.job_id, "", ME)
 
-    assert at_once(20, race) == []
+    assert run_in_threads(20, race) == []
     for job_id in job_ids:
         job = wait_for_end(site, job_id)
         assert job.outcome is Outcome.STOPPED

@@ -32,7 +32,6 @@ from gateway.store import schema
 from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import T0, a_job, a_local_job, a_run, at, raising, returning
-from tests.contracts.apis import serving
 from tests.core.example_jobs import (
     LASTING_COMMANDS,
     PLATFORM,
@@ -42,7 +41,7 @@ from tests.core.example_jobs import (
     wait_for_status,
 )
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, Node, running, settings
+from tests.inprocess import ME, PEER, STRANGER, Node, running, serving, settings
 from tests.world import UNREACHABLE, NodeSetup
 
 NODE = NodeSetup()

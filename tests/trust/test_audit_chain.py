@@ -12,7 +12,7 @@ from gateway.store import schema
 from gateway.store.audit import SqlAudit
 from tests.builders import at
 from tests.cli import call
-from tests.contracts.apis import at_once
+from tests.contracts.apis import run_in_threads
 from tests.contracts.databases import a_store
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running, settings
@@ -284,7 +284,7 @@ def test_several_gateways_write_one_chain(database_url):
                 detail = {"half": "\ud83d", "number": number}  # half of a surrogate pair
                 add_line(logs[number % 2], number, detail=detail)
 
-        assert at_once(8, write) == []
+        assert run_in_threads(8, write) == []
         logs[0].sign(ME, PAIR, at(40))
         result = verify_log(logs[1].lines(), [PAIR.public])
         assert result.problems == []

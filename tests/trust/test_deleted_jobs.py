@@ -56,13 +56,13 @@ def recorded_use(world, spec):
 
 def test_a_job_that_its_partner_deletes_stays_on_record(world, finished_job):
     """Attack: a partner reads a table and deletes the job everywhere."""
-    before = world.shown(finished_job)
+    before = world.job_view(finished_job)
     events_before = events(world.me, finished_job)
 
     delete(world.peer, finished_job)
 
     assert world.peer.store.jobs.find(finished_job.job_id) is None
-    after = world.shown(finished_job)
+    after = world.job_view(finished_job)
     for field in ("initiator", "parties", "parameters", "runs"):
         assert after[field] == before[field], field
     [run] = after["runs"]
