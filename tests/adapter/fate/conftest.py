@@ -1,3 +1,5 @@
+"""Two nodes and a FATE-Flow, shared by the tests of FATE's protocol."""
+
 from collections.abc import Iterator
 
 import pytest

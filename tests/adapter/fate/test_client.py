@@ -1,7 +1,8 @@
-"""What our clients make of the answers of a node that speaks FATE's protocol.
+"""How our clients read the responses of a node that speaks FATE's protocol.
 
-What they send for each use case is recorded in ``golden/partner-exchanges.json`` (`test_partner_exchanges`). Codes
-and messages are those of FATE-Flow 2.2.0; resource limits, inheritance and signatures are read from its sources.
+Their requests for each use case are recorded in ``golden/partner-exchanges.json``
+(`test_partner_exchanges`). Codes and messages are from FATE-Flow 2.2.0; resource limits,
+inheritance and signatures are read from its sources.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from adapter.fate.client import FateProtocol
 from adapter.fate.participant import ParticipantClient
 from adapter.fate.scheduler import SchedulerClient
 from gateway.domain.rerun import Order
-from gateway.domain.spec import Ending, Failure
+from gateway.domain.spec import Ending, Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import (
     Busy,
@@ -33,31 +34,29 @@ from gateway.ports import TaskReport
 from tests.adapter.fate.flowing import OK
 from tests.builders import T0, a_dag, a_job, a_spec
 
-ME, FATE = "n1", "9999"
-SPEC = replace(
-    a_spec(
-        "a",
-        {
-            "guest": (ME,),
-            "host": (FATE,),
-            "arbiter": (FATE,),
-        },
-    ),
-    job_id="20241",
-    scheduler=ME,
-)
+ME = "n1"
+FATE = "9999"
+ROLES = {
+    "guest": (ME,),
+    "host": (FATE,),
+    "arbiter": (FATE,),
+}
+SPEC = replace(a_spec("a", ROLES), job_id="20241", scheduler=ME)
 BUSY = {"code": 1005, "message": "Job resource exception"}
+FIRST_TASK = "20241_a_0"
 
 
 class Fate:
-    """A node that answers as scripted, and keeps what it was asked."""
+    """A FATE node with scripted responses that records the requests."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        # (path, body) of each request
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
-        self.beside: Any = Standard()
-        self.answers: dict[str, Any] = {}
-        """path -> the answer, or a function of the body that returns it"""
+        self.standard_client: Any = StandardClient()
+        # path -> the response, or a function of the request's body that returns it;
+        # a response is a body with status 200, or (status, body)
+        self.responses: dict[str, Any] = {}
 
     def __call__(
         self,
@@ -69,162 +68,203 @@ class Fate:
     ) -> tuple[int, Any]:
         assert node == FATE
         path = path.removeprefix("/v2")
-        self.asked.append((path, dict(body)))
+        self.requests.append((path, dict(body)))
         self.headers.append(dict(headers))
-        answer = self.answers.get(path, OK)
-        answer = answer(body) if callable(answer) else answer
-        return answer if isinstance(answer, tuple) else (200, answer)
+        response = self.responses.get(path, OK)
+        if callable(response):
+            response = response(body)
+        if isinstance(response, tuple):
+            return response
+        return 200, response
 
-    def sent(self, path: str, field: str) -> list[Any]:
-        return [body[field] for asked, body in self.asked if asked == path]
+    def values_sent(self, path: str, field: str) -> list[Any]:
+        """Return the value of a field in each request to a path."""
+        return [body[field] for sent_path, body in self.requests if sent_path == path]
 
 
-class Standard:
-    """The standard's client of the same node."""
+class StandardClient:
+    """The standard's client of the same node, which records the names of its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: self.asked.append(name)
+        def call(*_: Any) -> None:
+            self.calls.append(name)
+
+        return call
 
 
-PLAIN: Any = SimpleNamespace(
-    write=lambda spec, to="": {
-        "dag": {"conf": {}},
-        "schema_version": "2.2.0",
-        "kind": "fate",
-    }
-)
+class EmptyDescriptions:
+    """Describes every job as one without settings."""
+
+    def write(self, spec: JobSpec, to: str = "") -> dict[str, Any]:
+        return {
+            "dag": {"conf": {}},
+            "schema_version": "2.2.0",
+            "kind": "fate",
+        }
 
 
-def caller(there: Any) -> Caller:
-    return Caller(FATE, there, lambda node, initiator: {"Signature": f"{node} {initiator}"})
+DESCRIPTIONS: Any = EmptyDescriptions()
 
 
-def participant(
-    there: Any,
-    dag: str = "a",
-    **tasks: TaskStatus,
-) -> ParticipantClient:
+def caller(fate: Any) -> Caller:
+    """Return a caller of the FATE node that signs with the names of both nodes."""
+
+    def sign(node: str, initiator: str) -> dict[str, str]:
+        return {"Signature": f"{node} {initiator}"}
+
+    return Caller(FATE, fate, sign)
+
+
+def participant_client(fate: Fate, dag: str = "a", **tasks: TaskStatus) -> ParticipantClient:
+    """Return a client for a running job; ``tasks`` are the states of its tasks."""
     spec = replace(SPEC, dag=a_dag(dag))
-    job = a_job(
-        dag,
-        spec=spec,
-        status=JobStatus.RUNNING,
-        **tasks or {"a": TaskStatus.RUNNING},
-    )
-    return ParticipantClient(caller(there), PLAIN, there.beside, {spec.job_id: job}.get)
+    states = tasks or {"a": TaskStatus.RUNNING}
+    job = a_job(dag, spec=spec, status=JobStatus.RUNNING, **states)
+    jobs = {spec.job_id: job}
+    return ParticipantClient(caller(fate), DESCRIPTIONS, fate.standard_client, jobs.get)
 
 
-def scheduling(there: Any, beside: Any = None) -> SchedulerClient:
-    protocols: Any = {"native": "fate", "native-r2": "fate"}.get
-    return SchedulerClient(ME, caller(there), PLAIN, beside or there.beside, protocols)
+def scheduler_client(fate: Any, standard: Any = None) -> SchedulerClient:
+    """Return a client for a scheduling FATE node; only ``native…`` are jobs of its own protocol."""
+    protocols: Any = {"native": "fate", "native-r2": "fate"}
+    standard = standard or fate.standard_client
+    return SchedulerClient(ME, caller(fate), DESCRIPTIONS, standard, protocols.get)
+
+
+def a_report(status: TaskStatus, tries: int = 1) -> TaskReport:
+    """Return a report of the host's part of the first task."""
+    return TaskReport(FIRST_TASK, "host", status, None, "20241", tries)
 
 
 @pytest.fixture
-def there() -> Fate:
+def fate() -> Fate:
     return Fate()
 
 
 @pytest.fixture
-def partner(there: Fate) -> ParticipantClient:
-    return participant(there)
+def participant(fate: Fate) -> ParticipantClient:
+    return participant_client(fate)
 
 
 @pytest.fixture
-def scheduler(there: Fate) -> SchedulerClient:
-    return scheduling(there)
+def scheduler(fate: Fate) -> SchedulerClient:
+    return scheduler_client(fate)
 
 
-def test_a_request_names_both_ends_and_is_signed(partner, there):
-    partner.create_job(SPEC, ME)
-    ends = {
+def test_a_request_names_both_ends_and_is_signed(participant, fate):
+    participant.create_job(SPEC, ME)
+
+    assert fate.headers[0] == {
         "dest-party-id": FATE,
         "service": "fateflow",
         "initiator-party-id": ME,
+        "Signature": f"{FATE} {ME}",
     }
-    assert there.headers[0] == ends | {"Signature": f"{FATE} {ME}"}
 
 
-def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(partner, there):
+def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(participant, fate):
     refusal = {"code": 1002, "message": "Create job failed: detail[no]"}
-    there.answers["/partner/job/create"] = lambda body: OK if body["role"] == "host" else refusal
+    by_role = {"host": OK, "arbiter": refusal}
+    fate.responses["/partner/job/create"] = lambda body: by_role[body["role"]]
+
     with pytest.raises(
-        Refused, match="9999 refuses /v2/partner/job/create with code 1002: Create job failed"
+        Refused,
+        match="9999 refuses /v2/partner/job/create with code 1002: Create job failed",
     ):
-        partner.create_job(SPEC, ME)
-    path, body = there.asked[-1]
+        participant.create_job(SPEC, ME)
+
+    path, body = fate.requests[-1]
     assert path == "/partner/job/status/update"
     assert body["role"] == "host"
     assert body["status"] == "failed"
 
 
 class Pool:
-    """What is held at a FATE node: what is held already is refused like what is too much."""
+    """The resources of a FATE node: it refuses a repeated reservation like one that is too large.
+
+    ``kind`` is ``job`` or ``task``, ``held`` the roles with a reservation, ``full_for`` a role
+    that gets none.
+    """
 
     def __init__(
         self,
-        there: Fate,
-        of: str = "job",
+        fate: Fate,
+        kind: str = "job",
         held: tuple[str, ...] = (),
         full_for: str = "",
     ) -> None:
-        self.held, self.full_for = set(held), full_for
-        there.answers |= {
-            f"/partner/{of}/resource/apply": self.apply,
-            f"/partner/{of}/resource/return": self.give_back,
-        }
+        self.held = set(held)
+        self.full_for = full_for
+        fate.responses[f"/partner/{kind}/resource/apply"] = self.apply
+        fate.responses[f"/partner/{kind}/resource/return"] = self.give_back
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        if body["role"] in self.held or body["role"] == self.full_for:
+        role = body["role"]
+        if role in self.held or role == self.full_for:
             return BUSY
-        self.held.add(body["role"])
+        self.held.add(role)
         return OK
 
     def give_back(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        if body["role"] not in self.held:
+        role = body["role"]
+        if role not in self.held:
             return BUSY
-        self.held.remove(body["role"])
+        self.held.remove(role)
         return OK
 
 
 @pytest.mark.parametrize("held", [("host", "arbiter"), ("host",), ("arbiter",)])
-def test_a_repeated_request_reserves_only_once(partner, there, held):
-    """The answer to the first request was lost, or only one role was asked by then."""
-    pool = Pool(there, held=held)
-    partner.hold("20241", ME)
+def test_a_repeated_request_reserves_only_once(participant, fate, held):
+    """The response to the first request was lost, or it reached one role only."""
+    pool = Pool(fate, held=held)
+
+    participant.hold("20241", ME)
     assert pool.held == {"host", "arbiter"}
+
     pool.held = set(held)
-    partner.give_back("20241", ME)
+    participant.give_back("20241", ME)
     assert not pool.held
 
 
-def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(partner, there):
-    pool = Pool(there, full_for="arbiter")
+def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(participant, fate):
+    pool = Pool(fate, full_for="arbiter")
+
     for _ in range(2):
         with pytest.raises(Refused, match="Job resource") as caught:
-            partner.hold("20241", ME)
+            participant.hold("20241", ME)
+
         assert caught.value.reason == "RESOURCES_BUSY"
         assert pool.held == set()
 
 
 @pytest.mark.parametrize(
-    ("word", "started"),
+    ("host_status", "started_roles"),
     [
         ("running", ["arbiter"]),
-        *((wrong, ["host", "arbiter"]) for wrong in ("fine", None, ["running"])),
+        # an unknown state does not count as begun
+        ("fine", ["host", "arbiter"]),
+        (None, ["host", "arbiter"]),
+        (["running"], ["host", "arbiter"]),
     ],
 )
-def test_a_task_is_started_at_the_roles_where_it_has_not_begun(partner, there, word, started):
-    """The answer to the first start was lost; a state that is none is not a begun one."""
-    pool = Pool(there, "task", ("host", "arbiter"))
-    there.answers["/partner/task/collect"] = lambda body: (
-        OK | {"data": {"party_status": word if body["role"] == "host" else "waiting"}}
-    )
-    partner.start_task("20241", "20241_a_0", "a", ME)
+def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
+    participant, fate, host_status, started_roles
+):
+    """The response to the first start was lost."""
+    pool = Pool(fate, "task", ("host", "arbiter"))
+    statuses = {"host": host_status, "arbiter": "waiting"}
+    fate.responses["/partner/task/collect"] = lambda body: {
+        **OK,
+        "data": {"party_status": statuses[body["role"]]},
+    }
+
+    participant.start_task("20241", FIRST_TASK, "a", ME)
+
     assert pool.held == {"host", "arbiter"}
-    assert there.sent("/partner/task/start", "role") == started
+    assert fate.values_sent("/partner/task/start", "role") == started_roles
 
 
 @pytest.mark.parametrize(
@@ -236,135 +276,176 @@ def test_a_task_is_started_at_the_roles_where_it_has_not_begun(partner, there, w
         ("failed", TaskStatus.FAILED, "FAILED"),
         ("timeout", TaskStatus.FAILED, "TIMEOUT"),
         ("canceled", TaskStatus.FAILED, "STOPPED"),
-        (
-            "waiting",
-            NotFound,
-            "TASK_UNKNOWN",
-        ),  # from the job's creation on: a lost start is repeated
-        ("fine", Invalid, "STATUS_UNKNOWN"),
     ],
 )
-def test_a_tasks_state(partner, there, word, status, reason):
-    there.answers["/partner/task/collect"] = OK | {
-        "data": {"status": "running", "party_status": word}
+def test_the_state_of_a_task_is_read(participant, fate, word, status, reason):
+    fate.responses["/partner/task/collect"] = {
+        **OK,
+        "data": {"status": "running", "party_status": word},
     }
-    try:
-        news = partner.poll_task("20241_a_1", "host", ME)
-    except GatewayError as error:
-        assert type(error) is status
-        assert error.reason == reason
-    else:
-        assert news.status == status
-        assert (news.failure.reason if news.failure else None) == reason
+
+    news = participant.poll_task("20241_a_1", "host", ME)
+
+    assert news.status == status
+    assert getattr(news.failure, "reason", None) == reason
 
 
 @pytest.mark.parametrize(
-    ("outcome", "failure", "of_job", "of_task"),
+    ("word", "error", "reason"),
+    [
+        # "waiting" from the job's creation on: the lost start is repeated
+        ("waiting", NotFound, "TASK_UNKNOWN"),
+        ("fine", Invalid, "STATUS_UNKNOWN"),
+    ],
+)
+def test_a_state_before_the_start_or_an_unknown_one_is_an_error(
+    participant, fate, word, error, reason
+):
+    fate.responses["/partner/task/collect"] = {
+        **OK,
+        "data": {"status": "running", "party_status": word},
+    }
+
+    with pytest.raises(GatewayError) as caught:
+        participant.poll_task("20241_a_1", "host", ME)
+
+    assert type(caught.value) is error
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure", "job_word", "task_words"),
     [
         (Outcome.STOPPED, None, "canceled", ["canceled", "canceled"]),
         (Outcome.FAILED, Failure("TIMEOUT", "too long"), "timeout", ["failed", "failed"]),
-        (Outcome.SUCCEEDED, None, "success", []),  # what runs on then is an optional party's
+        # only optional parties still run after a success
+        (Outcome.SUCCEEDED, None, "success", []),
     ],
 )
 def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
-    partner, there, outcome, failure, of_job, of_task
+    participant, fate, outcome, failure, job_word, task_words
 ):
-    partner.stop_job("20241", "", Ending(outcome, T0, failure, ME), ME)
-    assert there.sent("/partner/task/status/update", "status") == of_task
-    about_the_job = [path for path, _ in there.asked if path.startswith("/partner/job/")]
-    assert about_the_job[-2:] == ["/partner/job/status/update", "/partner/job/stop"]
-    assert there.sent("/partner/job/stop", "status") == [of_job, of_job]
+    participant.stop_job("20241", "", Ending(outcome, T0, failure, ME), ME)
+
+    assert fate.values_sent("/partner/task/status/update", "status") == task_words
+    job_paths = [path for path, _ in fate.requests if path.startswith("/partner/job/")]
+    assert job_paths[-2:] == ["/partner/job/status/update", "/partner/job/stop"]
+    assert fate.values_sent("/partner/job/stop", "status") == [job_word, job_word]
 
 
-def test_the_progress_of_a_job_is_sent_to_a_fate_site(there):
-    """With each task that begins, and with an end that is not a success; its people see nothing else of it."""
-    partner = participant(there, "a -> b", a=TaskStatus.SUCCESS)
-    partner.start_task("20241", "20241_b_0", "b", ME)
-    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
-    assert there.sent("/partner/job/update", "progress") == [50.0] * 4
-    there.answers["/partner/job/update"] = {"code": 1003, "message": "update job failed"}
-    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
-    assert there.asked[-1][0] == "/partner/job/stop"
+def test_the_progress_of_a_job_is_sent_to_a_fate_site(fate):
+    """It is sent with each task that begins and each end but a success.
+
+    The people at the site see the progress of the job nowhere else.
+    """
+    participant = participant_client(fate, "a -> b", a=TaskStatus.SUCCESS)
+
+    participant.start_task("20241", "20241_b_0", "b", ME)
+    participant.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+
+    assert fate.values_sent("/partner/job/update", "progress") == [50.0] * 4
 
 
-def test_requests_that_fates_protocol_lacks_use_the_standards_client(partner, scheduler, there):
-    partner.delete_job("20241", True, ME)
+def test_a_refused_progress_does_not_prevent_the_stop(fate):
+    participant = participant_client(fate, "a -> b", a=TaskStatus.SUCCESS)
+    fate.responses["/partner/job/update"] = {"code": 1003, "message": "update job failed"}
+
+    participant.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+
+    last_path, _ = fate.requests[-1]
+    assert last_path == "/partner/job/stop"
+
+
+def test_requests_that_fates_protocol_lacks_use_the_standards_client(participant, scheduler, fate):
+    participant.delete_job("20241", True, ME)
     scheduler.suspend_job("20241", True, ME)
     scheduler.confirm_job("20241", None, ME)
     scheduler.job_status("20241", ME)
     scheduler.resources_free("20241", ME)
     scheduler.stop_job("20241", "a", ME)
     scheduler.amend_job("20241", {}, "", ME)
-    partner.dry_run(SPEC, ME)
-    wanted = [
+    participant.dry_run(SPEC, ME)
+
+    assert fate.standard_client.calls == [
         "delete_job",
         "suspend_job",
         "confirm_job",
         "job_status",
         "resources_free",
         "stop_job",
+        "amend_job",
+        "dry_run",
     ]
-    wanted += ["amend_job", "dry_run"]
-    assert there.beside.asked == wanted
-    assert there.asked == []
+    assert fate.requests == []
 
 
-def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(scheduler, there):
-    """Under FATE's id: what it begins again is another job here."""
+def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_polled(scheduler, fate):
+    """FATE learns of an approval with its next request for resources of a task.
+
+    A rerun by FATE is another job in this gateway; requests about it use FATE's id.
+    """
     with pytest.raises(NotServed):
         scheduler.job_status("native", ME)
     scheduler.resources_free("native", ME)
     scheduler.confirm_job("native-r2", None, ME)
-    assert there.asked == []  # FATE learns of an approval when it requests a task's resources
+    assert fate.requests == []
+
     scheduler.confirm_job("native-r2", Failure("APPROVAL_REJECTED", "no"), ME)
     scheduler.rerun_job(Order("native-r2", "20242", "", {}), ME)
-    assert [(path, body["job_id"]) for path, body in there.asked] == [
+
+    assert [(path, body["job_id"]) for path, body in fate.requests] == [
         ("/scheduler/job/stop", "native"),
         ("/scheduler/job/rerun", "native"),
     ]
-    assert there.beside.asked == []
+    assert fate.standard_client.calls == []
 
 
-def test_reports_to_a_node_that_schedules(scheduler, there):
+def test_a_failure_is_reported_after_the_state_running(scheduler, fate):
+    """FATE accepts no failure of a task that it does not know to run."""
     failure = Failure("EXIT_3", "exit code 3")
+
     scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"), ME)
-    assert there.sent("/scheduler/task/report", "status") == [
-        "running",
-        "failed",
-    ]  # no failure without the first
-    assert there.asked[1][1]["failed_by"] == failure.as_dict()
+
+    assert fate.values_sent("/scheduler/task/report", "status") == ["running", "failed"]
+    _, second_body = fate.requests[1]
+    assert second_body["failed_by"] == failure.as_dict()
 
 
-def test_a_report_without_effect_is_repeated_where_it_is_an_end(scheduler, there):
-    """FATE drops an end that comes while it records that the task runs."""
-    there.answers["/scheduler/task/report"] = {
+def test_a_report_without_effect_is_repeated_if_it_is_an_end(scheduler, fate):
+    """FATE drops an end that arrives while it records that the task runs."""
+    fate.responses["/scheduler/task/report"] = {
         "code": 2002,
         "message": "Update task status does not take effect",
     }
-    scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.RUNNING, None, "20241"), ME)
+
+    scheduler.report_task(a_report(TaskStatus.RUNNING), ME)
     for tries in (1, 2):
         with pytest.raises(Busy):
-            scheduler.report_task(
-                TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", tries), ME
-            )
-    scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", 3), ME)
+            scheduler.report_task(a_report(TaskStatus.SUCCESS, tries=tries), ME)
+    scheduler.report_task(a_report(TaskStatus.SUCCESS, tries=3), ME)
 
 
-def test_a_scheduler_that_gives_an_id_of_its_own(scheduler, there):
+def test_a_scheduler_may_assign_an_id_of_its_own(scheduler, fate):
     assert scheduler.submit_job(SPEC, ME) == SPEC.job_id
-    there.answers["/scheduler/job/create"] = OK | {
+
+    fate.responses["/scheduler/job/create"] = {
+        **OK,
         "job_id": "202499",
         "data": {"model_id": "202499"},
     }
     assert scheduler.submit_job(SPEC, ME) == "202499"
-    for wrong in (7, ["1"], "x" * 101, "a\nb"):
-        there.answers["/scheduler/job/create"] = OK | {"job_id": wrong}
-        with pytest.raises(Refused):
-            scheduler.submit_job(SPEC, ME)
+
+
+@pytest.mark.parametrize("job_id", [7, ["1"], "x" * 101, "a\nb"])
+def test_an_invalid_id_of_the_scheduler_is_refused(scheduler, fate, job_id):
+    fate.responses["/scheduler/job/create"] = {**OK, "job_id": job_id}
+
+    with pytest.raises(Refused):
+        scheduler.submit_job(SPEC, ME)
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "reason"),
+    ("response", "kind", "reason"),
     [
         ({"code": 1001, "message": "No found job"}, NotFound, "JOB_UNKNOWN"),
         ({"code": 2000, "message": "No found task"}, NotFound, "TASK_UNKNOWN"),
@@ -384,92 +465,114 @@ def test_a_scheduler_that_gives_an_id_of_its_own(scheduler, there):
         ({"code": "0"}, Refused, "REFUSED"),
     ],
 )
-def test_answers_that_are_not_a_success(partner, there, answer, kind, reason):
-    there.answers["/partner/job/start"] = answer
+def test_a_response_that_is_no_success_has_its_reason(participant, fate, response, kind, reason):
+    fate.responses["/partner/job/start"] = response
+
     with pytest.raises(GatewayError) as caught:
-        partner.start_job("20241", ME)
+        participant.start_job("20241", ME)
+
     assert type(caught.value) is kind
     assert caught.value.reason == reason
 
 
-def test_a_refusal_that_is_no_repetition_is_raised(partner, scheduler, there):
-    no = {
+def test_a_refusal_that_does_not_mean_a_repetition_is_raised(participant, scheduler, fate):
+    refusal = {
         "code": 1,
         "message": "no",
         "data": {"reason": "NO"},
     }
-    there.answers |= dict.fromkeys(
-        ("/partner/job/status/update", "/partner/job/resource/return", "/scheduler/task/report"), no
-    )
-    for call in (
-        lambda: partner.create_job(SPEC, ME),
-        lambda: partner.give_back("20241", ME),
-        lambda: scheduler.report_task(
-            TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241"), ME
-        ),
-    ):
-        with pytest.raises(Refused) as caught:
-            call()
-        assert caught.value.reason == "NO"
+    fate.responses["/partner/job/status/update"] = refusal
+    fate.responses["/partner/job/resource/return"] = refusal
+    fate.responses["/scheduler/task/report"] = refusal
+
+    with pytest.raises(Refused) as created:
+        participant.create_job(SPEC, ME)
+    with pytest.raises(Refused) as given_back:
+        participant.give_back("20241", ME)
+    with pytest.raises(Refused) as reported:
+        scheduler.report_task(a_report(TaskStatus.SUCCESS), ME)
+
+    assert created.value.reason == "NO"
+    assert given_back.value.reason == "NO"
+    assert reported.value.reason == "NO"
 
 
 @pytest.mark.parametrize(
-    "answer", [{"code": 5004}, {"code": 6000, "message": "dictionary changed size during"}]
+    "race",
+    [
+        {"code": 5004},
+        {"code": 6000, "message": "dictionary changed size during"},
+    ],
 )
-def test_what_fate_flow_refuses_by_a_race_of_its_own_is_requested_again(partner, there, answer):
-    answers = [OK, answer, answer]
-    there.answers["/partner/job/stop"] = lambda _: answers.pop()
-    partner.caller.post("/v2/partner/job/stop", {})
-    assert answers == []
+def test_a_request_that_fate_flow_refuses_by_a_race_is_repeated(participant, fate, race):
+    responses = [race, race, OK]
+    fate.responses["/partner/job/stop"] = lambda _: responses.pop(0)
+
+    participant.caller.post("/v2/partner/job/stop", {})
+
+    assert responses == []
 
 
-def test_an_id_that_would_be_split_is_refused_here(partner, there):
+def test_a_job_id_that_fate_would_split_is_refused(participant, fate):
     with pytest.raises(Invalid, match="underscore"):
-        partner.create_job(replace(SPEC, job_id="a_b"), ME)
-    assert there.asked == []
+        participant.create_job(replace(SPEC, job_id="a_b"), ME)
+
+    assert fate.requests == []
 
 
 @pytest.mark.parametrize("delivered", [True, False])
 def test_a_submission_without_response_warns_of_a_possible_job(delivered):
+    """A request that was certainly not delivered has created no job."""
+
     def silent(*_: Any) -> Any:
         raise PeerUnreachable("no answer from 9999", delivered=delivered)
 
     with pytest.raises(PeerUnreachable) as caught:
-        scheduling(silent, silent).submit_job(SPEC, ME)
-    assert (
-        "an id of its own" in caught.value.message
-    ) is delivered  # else it certainly is not there
+        scheduler_client(silent, silent).submit_job(SPEC, ME)
+
+    warns = "an id of its own" in caught.value.message
+    assert warns is delivered
 
 
-def test_the_state_of_a_job_cannot_be_learned_of_fate(there):
-    def unknown(*_: Any) -> Any:
-        raise Refused("9999: 404 Not Found")
+@pytest.mark.parametrize(
+    ("refusal", "expected", "message"),
+    [
+        (Refused("9999: 404 Not Found"), NotServed, "an id of its own"),
+        (Refused("not now", reason="BUSY_NOW"), Refused, "not now"),
+    ],
+)
+def test_the_state_of_a_job_cannot_be_learned_from_fate(fate, refusal, expected, message):
+    def job_status(*_: Any) -> Any:
+        raise refusal
 
-    with pytest.raises(NotServed, match="an id of its own"):
-        scheduling(there, SimpleNamespace(job_status=unknown)).job_status("submitted", ME)
+    client = scheduler_client(fate, SimpleNamespace(job_status=job_status))
 
-    def denied(*_: Any) -> Any:
-        raise Refused("not now", reason="BUSY_NOW")
-
-    with pytest.raises(Refused, match="not now"):
-        scheduling(there, SimpleNamespace(job_status=denied)).job_status("submitted", ME)
-
-
-def test_a_container_is_asked_as_in_the_standards_protocol():
-    standard: Any = SimpleNamespace(container_status=lambda run, address: (run, address))
-    none: Any = None
-    protocol = FateProtocol(ME, none, standard, none, none, none, none)
-    assert protocol.container_status(none, "10.0.0.1") == (None, "10.0.0.1")
-    assert FateProtocol(ME, PLAIN, standard, none, none, none, none).request(SPEC)["kind"] == "fate"
+    with pytest.raises(expected, match=message):
+        client.job_status("submitted", ME)
 
 
-def test_tasks_are_remembered_to_a_bound(monkeypatch):
+def test_a_container_is_polled_as_in_the_standards_protocol():
+    def container_status(run: Any, address: str) -> Any:
+        return run, address
+
+    standard: Any = SimpleNamespace(container_status=container_status)
+    unused: Any = None
+    protocol = FateProtocol(ME, unused, standard, unused, unused, unused, unused)
+
+    assert protocol.container_status(unused, "10.0.0.1") == (None, "10.0.0.1")
+
+
+def test_the_request_for_a_job_is_fates_description():
+    unused: Any = None
+    protocol = FateProtocol(ME, DESCRIPTIONS, unused, unused, unused, unused, unused)
+
+    assert protocol.request(SPEC)["kind"] == "fate"
+
+
+def test_a_bounded_number_of_running_tasks_is_remembered(monkeypatch):
     monkeypatch.setattr(endpoints, "MAX_TASKS", 2)
     running: dict[tuple[str, str], None] = {}
-    assert [endpoints._record_running(running, task, "guest") for task in "abbca"] == [
-        False,
-        False,
-        True,
-        False,
-        False,
-    ]
+
+    were_recorded = [endpoints._record_running(running, task, "guest") for task in "abbca"]
+
+    assert were_recorded == [False, False, True, False, False]

@@ -1,4 +1,4 @@
-"""A job that this node's people hand in for a FATE site to schedule: FATE gives it an id of its own."""
+"""A job that operators of this node submit to a FATE site, which gives it an id of its own."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,17 @@ from tests.contracts.apis import World
 from tests.e2e.recorder import Recorder
 from tests.inprocess import ME
 
-THEIRS = "202411220101040000000"
+FATES_ID = "202411220101040000000"
 
 
 @dataclass
 class Site(Recorder):
-    """As much of a FATE site as takes a job in: it has its parties create it before it answers with its id."""
+    """A FATE site that accepts jobs.
 
-    gives: str = THEIRS
+    It creates a job at the job's party ``flow`` (if it is not None) and then returns the id.
+    """
+
+    assigned_id: str = FATES_ID
     flow: Flow | None = None
 
     def pass_on(
@@ -33,13 +36,17 @@ class Site(Recorder):
         raw: bytes,
         headers: Mapping[str, str],
     ) -> tuple[int, dict[str, str], bytes]:
-        answer: dict[str, Any] = OK
+        response: dict[str, Any] = OK
         if path == "/v2/scheduler/job/create":
-            answer = OK | {"job_id": self.gives, "data": {"model_id": "m"}}
-            body = json.loads(raw) | party(self.gives) | {"kind": "fate"}
-            if self.flow is not None and self.flow.code("/partner/job/create", body):
-                answer = {"code": 1002, "message": "a party refuses"}
-        return 200, {}, json.dumps(answer).encode()
+            response = self._create(json.loads(raw))
+        return 200, {}, json.dumps(response).encode()
+
+    def _create(self, job: dict[str, Any]) -> dict[str, Any]:
+        if self.flow is not None:
+            body = job | party(self.assigned_id) | {"kind": "fate"}
+            if self.flow.code("/partner/job/create", body) != 0:
+                return {"code": 1002, "message": "a party refuses"}
+        return {**OK, "job_id": self.assigned_id, "data": {"model_id": "m"}}
 
 
 @pytest.fixture(scope="module")
@@ -55,48 +62,53 @@ def world(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Worl
 
 
 def submit_to_fate(world: World) -> str:
-    """Submit a job of this node's people that the FATE site schedules; return the id it goes by."""
-    spec = a_spec("a", {"guest": (FATE,), "host": (ME,)})
+    """Submit a job that the FATE site schedules, as this node's operators do; return its id."""
     spec = replace(
-        spec,
+        a_spec("a", {"guest": (FATE,), "host": (ME,)}),
         initiator=ME,
         initiator_role="host",
         scheduler=FATE,
+        protocol="fate",
+        flow_id="flow-7",
     )
-    spec = replace(spec, protocol="fate", flow_id="flow-7")
     return world.me.coordinator.submit(spec)
 
 
-def test_the_job_goes_by_the_id_that_fate_gave_it(world, site):
-    flow = site.flow = Flow(world)
-    assert submit_to_fate(world) == THEIRS
-    local = world.local(THEIRS)
+def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, site):
+    flow = Flow(world)
+    site.flow = flow
+
+    assert submit_to_fate(world) == FATES_ID
+    local = world.local(FATES_ID)
     assert local.spec.scheduler == FATE
     assert local.spec.protocol == "fate"
     assert local.spec.flow_id == "flow-7"
-    assert world.me.coordinator.jobs("flow-7") == {
-        THEIRS: JobStatus.READY
-    }  # and no job under another id
-    flow.do(THEIRS, "job/start", "task/start")
-    world.end(THEIRS, "a", "host.0")
-    assert world.local(THEIRS).status is JobStatus.RUNNING
-    world.me.coordinator.stop(THEIRS)
-    (stop,) = (
-        one for one in site.seen if one.path == "/v2/scheduler/job/stop"
-    )  # beside reports of the task
-    assert stop.body == {"job_id": THEIRS, "stop_status": "canceled"}
-    flow.do(THEIRS, "job/status/update canceled")
-    again = world.me.coordinator.rerun(THEIRS, "", {})
-    assert again.job_id == THEIRS  # FATE begins it again under the same id
-    assert world.me.coordinator.jobs("flow-7") == {THEIRS: JobStatus.FINISHED}
+    assert world.me.coordinator.jobs("flow-7") == {FATES_ID: JobStatus.READY}
+
+    flow.do(FATES_ID, "job/start", "task/start")
+    world.end(FATES_ID, "a", "host.0")
+    assert world.local(FATES_ID).status is JobStatus.RUNNING
+
+    world.me.coordinator.stop(FATES_ID)
+    (stop,) = [request for request in site.seen if request.path == "/v2/scheduler/job/stop"]
+    assert stop.body == {"job_id": FATES_ID, "stop_status": "canceled"}
+
+    # FATE reruns a job under the same id.
+    flow.do(FATES_ID, "job/status/update canceled")
+    rerun = world.me.coordinator.rerun(FATES_ID, "", {})
+    assert rerun.job_id == FATES_ID
+    assert world.me.coordinator.jobs("flow-7") == {FATES_ID: JobStatus.FINISHED}
 
 
-def test_an_id_that_is_another_jobs_is_not_taken_over(world, site):
+def test_an_assigned_id_that_another_job_has_is_refused(world, site):
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="own-job")
     world.me.coordinator.submit_job(replace(spec, initiator=ME, scheduler=ME), ME)
-    site.flow, site.gives = None, "own-job"
+    site.flow = None
+    site.assigned_id = "own-job"
+
     with pytest.raises(Refused) as refused:
         submit_to_fate(world)
+
     assert refused.value.reason == "JOB_ID_CONFLICT"
     assert world.me.store.scheduler_of("own-job") is None
     world.me.coordinator.stop_job("own-job", "", ME)
