@@ -1,4 +1,4 @@
-"""What commands print of a node's answers: the node is scripted, so that each case takes a moment."""
+"""What commands print of a node's responses; the node is scripted, so each case takes a moment."""
 
 import errno
 import json
@@ -72,112 +72,276 @@ JOB: dict[str, Any] = {
     "runs": [RUN],
     "outcome": None,
 }
+MOMENT = "2026-11-27T11:30:20.123456+00:00"
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Give what the node answers, by method and path; an exception is raised."""
+def responses(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The node's response bodies, by method and path; an exception is raised in place of one."""
     script: dict[str, Any] = {"GET /api/v1/jobs": {"jobs": [{"job_id": "job-0123"}]}}
 
-    def scripted(
-        self: Client,
-        method: str,
-        path: str,
-        body: Any = None,
-        **_: Any,
-    ) -> Any:
-        answer = script[f"{method} {path}"]
-        if isinstance(answer, Exception):
-            raise answer
-        return deepcopy(answer)  # commands change it
+    def respond(client: Client, method: str, path: str, body: Any = None, **_: Any) -> Any:
+        response = script[f"{method} {path}"]
+        if isinstance(response, Exception):
+            raise response
+        return deepcopy(response)  # commands change it
 
-    monkeypatch.setattr(Client, "call", scripted)
-    monkeypatch.setattr(Client, "lines", lambda *_, **__: iter(()))
+    def no_lines(*_: Any, **__: Any) -> Any:
+        return iter(())
+
+    monkeypatch.setattr(Client, "call", respond)
+    monkeypatch.setattr(Client, "lines", no_lines)
     return script
 
 
-def asked(*words: str) -> Result:
+def run_command(*words: str) -> Result:
+    """Run a command against the scripted node."""
     return call(*words, "--url", NOBODY)
 
 
-def listed(*words: str) -> str:
-    """Return what a command that succeeds prints, with single spaces."""
-    done = asked(*words)
-    assert done.exit_code == 0, done.output
-    return " ".join(done.output.split())
+def output_of(*words: str) -> str:
+    """Run a command that succeeds; return its output with single spaces."""
+    result = run_command(*words)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
 
 
-def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(answers, tmp_path):
+def json_of(*words: str) -> Any:
+    """Return the JSON that a command prints."""
+    return json.loads(run_command(*words).stdout)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def test_changed_parameters_are_confirmed_with_their_version(responses, tmp_path):
+    responses["POST /api/v1/jobs/job-0123/parameters"] = {"version": 2}
     file = tmp_path / "new.yml"
     file.write_text("common: {b: {x: 2}}\n")
-    answers["POST /api/v1/jobs/job-0123/parameters"] = {"version": 2}
-    said = listed("job", "params", "job-0123", str(file), "--reason", "sooner")
-    assert said == "job-0123 continues with version 2 of its parameters"
-    answers["POST /api/v1/undrain"] = {"draining": False}
-    assert listed("undrain") == "the node takes jobs"
-    answers["DELETE /api/v1/jobs/job-0123/tasks/a/outputs"] = {"items": [], "bytes": 0}
-    assert listed("job", "clean", "job-0123", "a") == "nothing to delete"
+    printed = output_of("job", "params", "job-0123", str(file), "--reason", "sooner")
+    assert printed == "job-0123 continues with version 2 of its parameters"
 
 
-def test_a_prediction_shows_what_differs_from_the_training(answers):
-    differs = {
+def test_undrain_says_that_the_node_takes_jobs(responses):
+    responses["POST /api/v1/undrain"] = {"draining": False}
+    assert output_of("undrain") == "the node takes jobs"
+
+
+def test_cleaning_a_task_without_outputs_says_so(responses):
+    responses["DELETE /api/v1/jobs/job-0123/tasks/a/outputs"] = {"items": [], "bytes": 0}
+    assert output_of("job", "clean", "job-0123", "a") == "nothing to delete"
+
+
+@pytest.mark.parametrize(
+    ("job_id", "last_words"),
+    [
+        ("job-9", "watch it with: bfia-gateway job watch job-9"),
+        ("", "nothing was created"),
+    ],
+    ids=["created", "dry-run"],
+)
+def test_a_prediction_shows_its_differences_from_the_training(responses, job_id, last_words):
+    difference = {
         "path": "config.task_params.guest.0.a.dataset_id",
         "before": "bank#may",
         "after": "bank#june",
     }
-    for job_id, last in (
-        ("job-9", "watch it with: bfia-gateway job watch job-9"),
-        ("", "nothing was created"),
-    ):
-        answers["POST /api/v1/models/credit/3/predict"] = {
-            "job_id": job_id,
-            "differences": [differs],
+    responses["POST /api/v1/models/credit/3/predict"] = {
+        "job_id": job_id,
+        "differences": [difference],
+    }
+    printed = output_of("model", "predict", "credit", "3", "--data", "guest.0=bank#june")
+    assert "differs from the training" in printed
+    assert "bank#may" in printed
+    assert printed.endswith(last_words)
+
+
+def test_a_dataset_of_a_prediction_needs_a_party_and_a_name():
+    refused = run_command("model", "predict", "credit", "3", "--data", "guest.0")
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert "must be PARTY=NAMESPACE#NAME" in refused.stderr
+
+
+def test_a_failure_is_printed_before_the_warnings_of_a_job(responses):
+    failure = {
+        "reason": "NOT_AUTHORISED",
+        "node": "n2",
+        "message": "n2: a.b: NOT_AUTHORISED: not granted",
+    }
+    task = {
+        "name": "a",
+        "status": "PENDING",
+        "nodes": {},
+        "waiting": {"reason": "JOB", "message": "the job waits: APPROVAL"},
+    }
+    responses["GET /api/v1/jobs/job-0123"] = JOB | {
+        "parties": [],
+        "tasks": [task],
+        "scheduler": "n1",
+        "progress": 0,
+        "runs": [],
+        "failure": failure,
+        "warnings": ["x is odd"],
+    }
+    responses["GET /api/v1/reasons/NOT_AUTHORISED"] = {"next_step": "Ask its admin."}
+
+    printed = output_of("job", "show", "job-0123")
+
+    expected = (
+        "NOT_AUTHORISED (node n2): a.b: not granted"
+        " next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
+    )
+    assert expected in printed
+    assert "a APPROVAL" in printed
+    lines = run_command("job", "show", "job-0123").output
+    assert "\nRUNNING, 0 %" in lines, "no bar without progress"
+
+
+def test_equal_advice_for_several_checks_is_printed_once(responses):
+    checks = []
+    for name in "xyz":
+        check = {
+            "check": "components",
+            "standing": "warning",
+            "about": f"config.task_params.common.a.{name}",
+            "found": "",
+            "cause": "is odd " * 9,
+            "remedy": "correct it " * 4,
         }
-        said = listed("model", "predict", "credit", "3", "--data", "guest.0=bank#june")
-        assert "differs from the training" in said and "bank#may" in said and said.endswith(last)
-    wrong = asked("model", "predict", "credit", "3", "--data", "guest.0")
-    assert wrong.exit_code == EXIT_BAD_INPUT and "must be PARTY=NAMESPACE#NAME" in wrong.stderr
+        checks.append(check)
+    responses["POST /api/v1/jobs/plan"] = {
+        "good": True,
+        "warning_count": 3,
+        "nodes": [{"node": "n1", "parties": [], "checks": checks}],
+    }
+    printed = call("job", "plan", "-", "--url", NOBODY, input="{}").output
+    assert printed.count("correct it " * 4) == 1
 
 
-def test_an_absent_engines_resources_and_later_fixes_are_shown(answers):
+def test_a_log_without_lines_is_said_to_be_empty(responses):
+    responses["GET /api/v1/jobs/job-0123"] = JOB
+    assert "guest.0 of a (SUCCESS) wrote nothing" in output_of("job", "logs", "job-0123")
+
+
+def test_a_stop_names_the_nodes_that_learn_of_it_later(responses):
+    responses["GET /api/v1/jobs/job-0123"] = JOB | {
+        "local_waiting": {"reason": "CONFIRMING", "message": "goes on telling n2"}
+    }
+    responses["POST /v1/platform/schedule/job/stop_all"] = {}
+    printed = output_of("job", "stop", "job-0123")
+    assert printed == "job-0123 is stopped here; the gateway goes on telling n2"
+
+
+def test_a_second_rejection_shows_the_first_decision(responses):
     first = {
+        "by": "li",
+        "decided_at": "2026-11-27T03:00:00+00:00",
+        "failure": {"message": "not this data"},
+    }
+    responses["POST /api/v1/jobs/job-0123/reject"] = {"repeated": True, "approval": first}
+    printed = output_of("job", "reject", "job-0123", "-m", "really")
+    assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in printed
+
+
+def test_a_new_job_that_cannot_be_read_is_still_named(responses, capsys):
+    responses["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
+    _print_created(Client(NOBODY, ""), {"job_id": "job-0123"}, False)
+    assert capsys.readouterr().out.strip() == "job-0123"
+
+
+def test_a_continued_job_names_its_predecessor_and_the_inherited_tasks():
+    job = {"old_job_id": "job-1", "inherited_runs": [{"task_name": "a"}]}
+    assert list(lineage(job)) == ["continues job-1; taken over: a"]
+
+
+def test_an_ambiguous_beginning_of_a_job_id_is_refused(responses):
+    ids = [f"job-01{number}" + "0" * 26 for number in range(7)]
+    responses["GET /api/v1/jobs"] = {"jobs": [{"job_id": job_id} for job_id in ids]}
+    refused = run_command("job", "show", "job-01")
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert "write more of it" in refused.stderr
+    assert ", …" in refused.stderr
+
+
+@pytest.mark.parametrize("words", ["job list", "route history"])
+def test_lists_have_one_line_a_row_in_80_columns(responses, monkeypatch, words):
+    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+    monkeypatch.setenv("COLUMNS", "80")
+    job = {
+        "job_id": "job-" + "0" * 32,
+        "flow_id": "draft",
+        "outcome": "SUCCEEDED",
+        "status": "FINISHED",
+        "created_at": MOMENT,
+        "ended_at": MOMENT,
+        "user": "admin-a",
+        "sides": ["scheduler", "participant"],
+    }
+    responses["GET /api/v1/jobs"] = {
+        "jobs": [job],
+        "total": 1,
+        "next": None,
+    }
+    change = {
+        "node": "JG0127000000000002",
+        "before": None,
+        "after": {},
+    }
+    version = {
+        "version": 12,
+        "at": MOMENT,
+        "author": "operator",
+        "reason": "invitation accepted",
+        "changes": [change],
+    }
+    responses["GET /api/v1/route-versions"] = {
+        "versions": [version],
+        "total": 1,
+        "next": None,
+    }
+
+    assert len(run_command(*words.split()).stdout.splitlines()) == 4
+
+
+# ---------------------------------------------------------------- node, routes and partners
+
+
+def test_resources_show_an_engine_that_is_down_and_later_corrections(responses):
+    docker = {
         "engine": "docker",
         "away": "",
         "cause": "",
         **TOTALS,
     }
-    away = {
-        **first,
+    far = {
+        **docker,
         "engine": "far",
         "away": "ENGINE_DOWN",
         "cause": "no daemon answers",
-        "total": None,
     }
-    away |= dict.fromkeys(("held", "remaining"), AMOUNTS)
-    found = {
+    responses["GET /api/v1/resources"] = {
         "node": "n1",
         **TOTALS,
-        "engines": [first, {**away, "total": AMOUNTS}],
+        "engines": [docker, far],
         "holders": [],
         "waiting": [],
-    }
-    answers["GET /api/v1/resources"] = {
-        **found,
         "returns_ignored": 1,
         "returned_by_reconciler": 0,
         "expired": 2,
     }
-    said = listed("resources")
-    assert "node n1, engine far" in said
-    assert "ENGINE_DOWN: no daemon answers" in said
-    assert (
+
+    printed = output_of("resources")
+
+    assert "node n1, engine far" in printed
+    assert "ENGINE_DOWN: no daemon answers" in printed
+    corrections = (
         "returns with nothing to return: 1 jobs that held something and were never started: 2"
-        in said
     )
+    assert corrections in printed
 
 
-def test_applications_and_routes_that_are_not_in_force_are_listed(answers):
-    one = {
+def test_applications_are_listed_with_their_trouble(responses):
+    application = {
         "number": 3,
         "side": "theirs",
         "partner": "n2",
@@ -191,217 +355,106 @@ def test_applications_and_routes_that_are_not_in_force_are_listed(answers):
         "signed": True,
         "trouble": "PEER_UNREACHABLE: n2 is silent",
     }
-    answers["GET /api/v1/applications"] = {"applications": [one], "next": None}
-    said = listed("partner", "applications")
-    assert all(word in said for word in ("APPLIED", "ed25519 a1b2", "n2 is silent"))
-    answers["GET /api/v1/routes"] = {
+    responses["GET /api/v1/applications"] = {"applications": [application], "next": None}
+    printed = output_of("partner", "applications")
+    for text in ("APPLIED", "ed25519 a1b2", "n2 is silent"):
+        assert text in printed
+
+
+def test_routes_that_are_not_in_force_are_listed_and_have_no_rollback(responses):
+    responses["GET /api/v1/routes"] = {
         "version": 1,
         "routes": [],
         "problems": ["B: port must be a number"],
     }
-    assert "not in force, B: port must be a number" in listed("route", "list")
-    refused = asked("route", "rollback")
+    assert "not in force, B: port must be a number" in output_of("route", "list")
+
+    refused = run_command("route", "rollback")
     assert refused.exit_code == EXIT_BAD_INPUT
     assert "there is no version before this one" in refused.stderr
-    made = {
+
+
+def test_a_rollback_names_the_entries_that_the_file_cannot_hold(responses):
+    responses["POST /api/v1/route-versions/1/rollback"] = {
         "version": 2,
         "changes": [],
         "not_in_file": ["line 3: must be a mapping"],
     }
-    answers["POST /api/v1/route-versions/1/rollback"] = made
-    said = listed("route", "rollback", "1")
-    assert "does not hold this version: line 3: must be a mapping correct it" in said
+    printed = output_of("route", "rollback", "1")
+    assert "does not hold this version: line 3: must be a mapping correct it" in printed
 
 
-def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers):
-    failure = {
-        "reason": "NOT_AUTHORISED",
-        "node": "n2",
-        "message": "n2: a.b: NOT_AUTHORISED: not granted",
-    }
-    waits = {"reason": "JOB", "message": "the job waits: APPROVAL"}
-    task = {
-        "name": "a",
-        "status": "PENDING",
-        "nodes": {},
-        "waiting": waits,
-    }
-    job = JOB | {
-        "parties": [],
-        "tasks": [task],
-        "scheduler": "n1",
-        "progress": 0,
-        "runs": [],
-    }
-    answers["GET /api/v1/jobs/job-0123"] = job | {"failure": failure, "warnings": ["x is odd"]}
-    answers["GET /api/v1/reasons/NOT_AUTHORISED"] = {"next_step": "Ask its admin."}
-    cause = "NOT_AUTHORISED (node n2): a.b: not granted next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
-    shown = listed("job", "show", "job-0123")
-    assert cause in shown
-    assert "a APPROVAL" in shown
-    assert "\nRUNNING, 0 %" in asked("job", "show", "job-0123").output, "no bar of nothing"
-    of = {
-        "check": "components",
-        "standing": "warning",
-        "found": "",
-        "cause": "is odd " * 9,
-        "remedy": "correct it " * 4,
-    }
-    checks = [of | {"about": f"config.task_params.common.a.{n}"} for n in "xyz"]
-    node = {
-        "node": "n1",
-        "parties": [],
-        "checks": checks,
-    }
-    answers["POST /api/v1/jobs/plan"] = {
-        "good": True,
-        "warning_count": 3,
-        "nodes": [node],
-    }
-    assert (
-        call("job", "plan", "-", "--url", NOBODY, input="{}").output.count("correct it " * 4) == 1
-    )
-
-
-def test_lists_have_one_line_a_row_in_80_columns(answers, monkeypatch):
-    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
-    monkeypatch.setenv("COLUMNS", "80")
-    job = {
-        "job_id": "job-" + "0" * 32,
-        "flow_id": "draft",
-        "outcome": "SUCCEEDED",
-        "status": "FINISHED",
-    }
-    at = "2026-11-27T11:30:20.123456+00:00"
-    job |= {
-        "created_at": at,
-        "ended_at": at,
-        "user": "admin-a",
-        "sides": ["scheduler", "participant"],
-    }
-    answers["GET /api/v1/jobs"] = {
-        "jobs": [job],
-        "total": 1,
-        "next": None,
-    }
-    version = {
-        "version": 12,
-        "at": at,
-        "author": "operator",
-        "reason": "invitation accepted",
-    }
-    version |= {
-        "changes": [
-            {
-                "node": "JG0127000000000002",
-                "before": None,
-                "after": {},
-            }
-        ]
-    }
-    answers["GET /api/v1/route-versions"] = {
-        "versions": [version],
-        "total": 1,
-        "next": None,
-    }
-    for words in ("job list", "route history"):
-        assert len(asked(*words.split()).stdout.splitlines()) == 4, words
-
-
-def test_what_a_partner_offers_is_listed_in_words(answers):
-    columns = [{"name": "id", "data_type": "varchar"}, {"name": "x", "data_type": "int"}]
-    one = {
+def test_offers_of_a_partner_are_listed_with_readable_columns(responses):
+    offer = {
         "dataset_id": "a#b",
         "join_columns": "id",
-        "column_metas": columns,
+        "column_metas": [
+            {"name": "id", "data_type": "varchar"},
+            {"name": "x", "data_type": "int"},
+        ],
         "count": 9,
     }
-    answers["GET /api/v1/partners/n2/datasets"] = {"records": [one], "total": 3}
-    shown = listed("partner", "offers", "n2")
-    assert "1 of 3 offers" in shown
-    assert "id, x" in shown
-    assert "varchar" not in shown
-    assert all(heading in shown for heading in ("dataset id", "match id", "columns", "rows"))
+    responses["GET /api/v1/partners/n2/datasets"] = {"records": [offer], "total": 3}
+
+    printed = output_of("partner", "offers", "n2")
+
+    assert "1 of 3 offers" in printed
+    assert "id, x" in printed
+    assert "varchar" not in printed
+    for heading in ("dataset id", "match id", "columns", "rows"):
+        assert heading in printed
 
 
-def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers):
-    answers["GET /api/v1/jobs/job-0123"] = JOB | {
-        "local_waiting": {"reason": "CONFIRMING", "message": "goes on telling n2"}
-    }
-    assert "guest.0 of a (SUCCESS) wrote nothing" in listed("job", "logs", "job-0123")
-    answers["POST /v1/platform/schedule/job/stop_all"] = {}
-    assert (
-        listed("job", "stop", "job-0123")
-        == "job-0123 is stopped here; the gateway goes on telling n2"
-    )
-    before = {
-        "by": "li",
-        "decided_at": "2026-11-27T03:00:00+00:00",
-        "failure": {"message": "not this data"},
-    }
-    answers["POST /api/v1/jobs/job-0123/reject"] = {"repeated": True, "approval": before}
-    said = listed("job", "reject", "job-0123", "-m", "really")
-    assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in said
+def test_a_drain_that_another_user_cancels_fails(responses, monkeypatch):
+    def no_wait(seconds: float) -> None:
+        """Return immediately."""
 
-
-def test_unreadable_new_jobs_and_continued_ones_are_still_named(answers, capsys):
-    answers["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
-    _print_created(Client(NOBODY, ""), {"job_id": "job-0123"}, False)
-    assert capsys.readouterr().out.strip() == "job-0123"
-    assert list(lineage({"old_job_id": "job-1", "inherited_runs": [{"task_name": "a"}]})) == [
-        "continues job-1; taken over: a"
-    ]
-
-
-def test_a_drain_cancelled_by_another_and_a_dataset_that_stays(answers, monkeypatch):
-    monkeypatch.setattr(cli_node.time, "sleep", lambda seconds: None)
-    answers["POST /api/v1/drain"] = {
+    monkeypatch.setattr(cli_node.time, "sleep", no_wait)
+    responses["POST /api/v1/drain"] = {
         "draining": True,
         "jobs": [],
         "process": {},
     }
-    answers["GET /api/v1/drain"] = {
+    responses["GET /api/v1/drain"] = {
         "draining": False,
         "jobs": [],
         "process": {},
     }
-    cancelled = asked("drain")
+    cancelled = run_command("drain")
     assert cancelled.exit_code == 1
     assert "draining was cancelled by another user" in cancelled.stderr
-    left = written_by("drain", "--no-wait", "--json")
-    assert left["draining"] is True
-    answers["GET /api/v1/drain"] = CallFailed("not allowed", 1, "NOT_AUTHORISED")
-    assert "not allowed" in asked("drain").stderr
-    kept = asked("data", "delete", "ns#t")
-    assert kept.exit_code == 1 and "Delete ns#t for good?" in kept.stderr
+    assert json_of("drain", "--no-wait", "--json")["draining"] is True
+
+    responses["GET /api/v1/drain"] = CallFailed("not allowed", 1, "NOT_AUTHORISED")
+    assert "not allowed" in run_command("drain").stderr
 
 
-def written_by(*words: str) -> Any:
-    return json.loads(asked(*words).stdout)
+def test_a_dataset_is_deleted_only_after_confirmation(responses):
+    refused = run_command("data", "delete", "ns#t")
+    assert refused.exit_code == 1
+    assert "Delete ns#t for good?" in refused.stderr
 
 
-def test_a_beginning_that_several_jobs_have_is_refused(answers):
-    answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"job-01{n}" + "0" * 26} for n in range(7)]}
-    refused = asked("job", "show", "job-01")
-    assert refused.exit_code == EXIT_BAD_INPUT
-    assert "write more of it" in refused.stderr
-    assert ", …" in refused.stderr
+# ---------------------------------------------------------------- attacks by names
 
 
-def test_no_node_chooses_where_an_archive_is_written(answers, tmp_path, monkeypatch):
-    """Attack: a gateway names its last job so that the archive lies where a program reads it."""
-    written: list[Path] = []
-    monkeypatch.setattr(
-        Client, "download", lambda _, __, target, *___, **____: written.append(target) or 1
-    )
-    answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"{tmp_path}/plugins/job"}]}
-    assert asked("job", "archive", "last").exit_code == 0
-    assert written == [Path("job.zip")]
+def test_no_node_chooses_the_folder_of_an_archive(responses, tmp_path, monkeypatch):
+    """Attack: the id of a gateway's last job is a path, so that the archive gets there."""
+    targets: list[Path] = []
+
+    def record_target(client: Client, path: str, target: Path, *_: Any, **__: Any) -> int:
+        targets.append(target)
+        return 1
+
+    monkeypatch.setattr(Client, "download", record_target)
+    responses["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"{tmp_path}/plugins/job"}]}
+    assert run_command("job", "archive", "last").exit_code == 0
+    assert targets == [Path("job.zip")]
 
 
-def test_no_name_of_others_is_completed_that_a_shell_would_run(answers):
-    """Attack: a partner gives a job an id that an operator's shell, which completes it, takes for a command."""
-    evil = [
+def test_names_that_a_shell_would_run_are_not_completed(responses):
+    """Attack: a partner gives a job an id that is a command for the shell that completes it."""
+    commands = [
         "$(id)",
         "job-1$(id)",
         "`id`",
@@ -418,13 +471,13 @@ def test_no_name_of_others_is_completed_that_a_shell_would_run(answers):
         "a\n",
     ]
     plain = ["job-1", "bank#客户.2026", "unionpay:2.0.0@docker", "unionpay:2.0.0/HeteroLR"]
-    answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": one} for one in [*evil, *plain]]}
+    responses["GET /api/v1/jobs"] = {"jobs": [{"job_id": name} for name in [*commands, *plain]]}
     context: Any = SimpleNamespace(params={"url": NOBODY})
     assert options._jobs(context, "") == plain
 
 
-def test_a_suggested_command_is_one_for_a_shell_too():
-    """Attack: a partner gives a job an id that a shell, into which a suggestion is copied, takes for a command."""
+def test_a_suggested_command_is_quoted_for_a_shell():
+    """Attack: a partner gives a job an id that is a command once a suggestion is copied."""
     run = {
         "task_name": "a;id",
         "party": "guest.0",
@@ -432,26 +485,36 @@ def test_a_suggested_command_is_one_for_a_shell_too():
         "last_lines": ["x"],
         "attempt": 0,
     }
-    lines = [
-        *last_lines({"job_id": "$(id)", "runs": [run]}),
-        *warning_lines(["a", "b"], "$(id)", 1),
-    ]
-    assert "job logs '$(id)' --task 'a;id' --party guest.0" in lines[0]
-    assert lines[-1].endswith("job show '$(id)'")
-    failed = exit_failure(replace(a_run(), task_name="a;id", exit=None), "$(id)").message
-    assert failed.endswith("bfia-gateway job logs '$(id)' --task 'a;id' --party guest.0")
+    log_command = "job logs '$(id)' --task 'a;id' --party guest.0"
+
+    (log_hint, *_) = last_lines({"job_id": "$(id)", "runs": [run]})
+    assert log_command in log_hint
+
+    (*_, warnings_hint) = warning_lines(["a", "b"], "$(id)", 1)
+    assert warnings_hint.endswith("job show '$(id)'")
+
+    failure = exit_failure(replace(a_run(), task_name="a;id", exit=None), "$(id)")
+    assert failure.message.endswith(f"bfia-gateway {log_command}")
 
 
-def test_reports_and_outputs_that_are_not_there_are_said(answers):
+# ---------------------------------------------------------------- outputs and providers
+
+
+def test_a_report_that_does_not_exist_is_not_there():
     assert _report_summary(Client(NOBODY, ""), {"there": False}) == "not there"
+
+
+def test_a_report_that_is_too_large_is_refused():
+    report = {
+        "problem": "has 9 bytes",
+        "values": {},
+        "series": [],
+    }
     with pytest.raises(CallFailed, match="the report has 9 bytes"):
-        _print_report(
-            {
-                "problem": "has 9 bytes",
-                "values": {},
-                "series": [],
-            }
-        )
+        _print_report(report)
+
+
+def test_an_output_that_does_not_exist_is_not_there(responses):
     output = {
         "key": "out",
         "type": "dataset",
@@ -460,40 +523,40 @@ def test_reports_and_outputs_that_are_not_there_are_said(answers):
         "name": "t",
         "columns": [],
     }
-    answers["GET /api/v1/jobs/job-0123/metadata/a/guest.0"] = {"outputs": [output]}
-    assert "not there" in listed("job", "metadata", "job-0123", "a", "guest.0")
+    responses["GET /api/v1/jobs/job-0123/metadata/a/guest.0"] = {"outputs": [output]}
+    assert "not there" in output_of("job", "metadata", "job-0123", "a", "guest.0")
 
 
-def test_many_provider_changes_are_cut_and_a_refused_file_is_named(tmp_path, capsys):
-    changes = [
+def test_a_long_list_of_changes_of_a_provider_is_cut(capsys):
+    changes = [{"path": f"p{number}", "before": 1, "after": 2} for number in range(60)]
+    _print_change(
         {
-            "path": f"p{n}",
-            "before": 1,
-            "after": 2,
+            "provider_name": "vendor",
+            "changed": True,
+            "action": "retired",
+            "revision": 3,
+            "changes": changes,
         }
-        for n in range(60)
-    ]
-    done = {
-        "provider_name": "vendor",
-        "changed": True,
-        "action": "retired",
-        "revision": 3,
-        "changes": changes,
-    }
-    _print_change(done)
+    )
     assert "and more: bfia-gateway provider diff vendor" in capsys.readouterr().out
+
+
+def test_a_registration_that_would_be_refused_is_not_sent(tmp_path):
     file = tmp_path / "register.json"
     file.write_text(json.dumps({**a_request(), "components_description": {"Thing": {}}}))
     with pytest.raises(CallFailed, match="would be refused"):
         _from_file(file)
+
+
+def test_a_parameter_is_required_or_goes_with_another():
     schema = {"properties": {"depth": {"x-bfia": {"dependsOn": ["kind = tree"]}}}, "required": []}
-    needed = schema | {"allOf": [{"then": {"required": ["depth"]}}]}
-    assert _required("depth", needed) == "yes, where kind = tree"
     assert _required("depth", schema) == "no; goes with kind = tree"
+    required = schema | {"allOf": [{"then": {"required": ["depth"]}}]}
+    assert _required("depth", required) == "yes, where kind = tree"
 
 
 @pytest.mark.parametrize(
-    ("detail", "said"),
+    ("detail", "expected"),
     [
         (
             {
@@ -508,13 +571,18 @@ def test_many_provider_changes_are_cut_and_a_refused_file_is_named(tmp_path, cap
         ({"before": {"a": 1}, "after": None}, '{"a": 1} → –'),
         ({}, ""),
     ],
+    ids=["refused-again", "refused", "changed", "no-detail"],
 )
-def test_what_the_audit_says_of_a_request(detail, said):
-    assert _difference({"detail": detail}) == said
+def test_the_audit_shows_a_refusal_or_a_change(detail, expected):
+    assert _difference({"detail": detail}) == expected
+
+
+# ---------------------------------------------------------------- configuration
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
+    """A configuration whose operators' listener has no fixed port."""
     file = tmp_path / "node.yml"
     body = {
         "node": {"id": "JG1"},
@@ -526,84 +594,129 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def test_what_the_configuration_leaves_open_or_lacks_is_said(config):
-    said = call("job", "list", "--config", str(config))
-    assert said.exit_code == EXIT_BAD_INPUT
-    assert "lets the operator listener choose its port" in said.stderr
-    for name, words in (
+def test_a_configuration_without_a_port_does_not_say_where_the_node_is(config):
+    refused = call("job", "list", "--config", str(config))
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert "lets the operator listener choose its port" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
         ("x" * 256, "1 to 255 characters"),
         ("oidc:ann", "of those who log in by OpenID"),
-    ):
-        refused = call("token", "create", name, "--role", "admin", "--config", str(config))
-        assert refused.exit_code == EXIT_BAD_INPUT
-        assert words in refused.stderr
+    ],
+    ids=["too-long", "openid"],
+)
+def test_a_token_for_an_unusable_name_is_refused(config, name, message):
+    refused = call("token", "create", name, "--role", "admin", "--config", str(config))
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert message in refused.stderr
+
+
+def test_an_identity_is_shown_and_needed_for_invitations(config):
     shown = call("identity", "show", "--config", str(config))
     assert "this node has no key pair and signs nothing" in shown.stdout
     invited = call("partner", "invite", "--address", "https://me", "--config", str(config))
     assert invited.exit_code == 1
     assert "this node has no key pair" in invited.stderr
-    Keyring(config.parent / "var").make("ed25519")
-    state = yaml.safe_load(config.read_text()) | {"state_dir": str(config.parent / "var")}
-    config.write_text(yaml.safe_dump(state))
+
+    state_dir = config.parent / "var"
+    Keyring(state_dir).make("ed25519")
+    settings = yaml.safe_load(config.read_text()) | {"state_dir": str(state_dir)}
+    config.write_text(yaml.safe_dump(settings))
+
     shown = call("identity", "show", "--config", str(config))
     assert shown.exit_code == 0
     assert "ed25519" in shown.stdout
     assert "use" in shown.stdout
 
 
-def test_what_cannot_be_written_or_read_is_a_sentence(config, tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").touch()
-    made = call("init", "--engine", "process", "-o", str(tmp_path / "file" / "node.yml"))
-    assert made.exit_code == EXIT_BAD_INPUT
-    assert "give another --output" in made.stderr
-    template = call("provider", "init", "overlap", "-o", str(tmp_path / "file" / "overlap"))
-    assert template.exit_code == EXIT_BAD_INPUT
-    assert "cannot be written: " in template.stderr
-    saved = call("backup", str(tmp_path / "file" / "all.zip"), "--config", str(config))
-    assert saved.exit_code == EXIT_BAD_INPUT
-    assert "cannot be written: " in saved.stderr
-    odd = tmp_path / "odd.yml"
-    odd.write_bytes(b"\xff\xfe\x00")
+# ---------------------------------------------------------------- files and failures
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("init --engine process -o FILE/node.yml", "give another --output"),
+        ("provider init overlap -o FILE/overlap", "cannot be written: "),
+        ("backup FILE/all.zip --config CONFIG", "cannot be written: "),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(config, tmp_path, command, message):
+    file = tmp_path / "file"
+    file.touch()
+    words = command.replace("FILE", str(file)).replace("CONFIG", str(config)).split()
+    refused = call(*words)
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert message in refused.stderr
+
+
+def test_a_file_that_is_not_utf_8_is_sent_as_bytes_but_not_read_as_text(tmp_path):
+    file = tmp_path / "odd.yml"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert content(file) == b"\xff\xfe\x00"
     with pytest.raises(NotFit, match="is not text in UTF-8"):
-        read_object(odd)
+        read_object(file)
+
+
+def test_a_file_above_the_limit_is_refused():
+    too_large = bytes(reading.MIB + 1)
     with pytest.raises(NotFit, match="larger than 1 MiB, which is the most that is read"):
-        reading.check_size(bytes(reading.MIB + 1), "it", reading.MIB)
-    assert content(odd) == b"\xff\xfe\x00"
+        reading.check_size(too_large, "it", reading.MIB)
+
+
+def test_a_user_without_a_name_is_somebody(monkeypatch):
     monkeypatch.setattr(cli_client.getpass, "getuser", raising(KeyError("no name")))
     assert who() == "somebody"
+
+
+def test_an_unreachable_database_has_an_exit_code_of_its_own(capsys):
     with pytest.raises(typer.Exit) as ended, reporting(False):
         raise DatabaseAway("the database does not answer")
     assert ended.value.exit_code == EXIT_NO_ANSWER
     assert "does not answer" in capsys.readouterr().err
-    for error in (KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")):
-        monkeypatch.setattr(cli_main, "translated", lambda command, error=error: raising(error))
-        with pytest.raises((SystemExit, OSError)) as left:
-            cli_main.main()
-        assert getattr(left.value, "code", None) == (
-            130 if isinstance(error, KeyboardInterrupt) else None
-        )
+
+
+def test_an_interrupted_command_ends_like_a_program_stopped_by_ctrl_c(monkeypatch):
+    monkeypatch.setattr(cli_main, "translated", lambda command: raising(KeyboardInterrupt()))
+    with pytest.raises(SystemExit) as ended:
+        cli_main.main()
+    assert ended.value.code == 130
+
+
+def test_an_input_error_of_the_machine_is_raised(monkeypatch):
+    error = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(cli_main, "translated", lambda command: raising(error))
+    with pytest.raises(OSError, match="Input/output error"):
+        cli_main.main()
+
+
+def test_whether_docker_responds_is_a_yes_or_no():
     assert docker_responds() in (True, False)
 
 
-def test_a_check_says_why_it_cannot_begin(tmp_path, monkeypatch):
-    file = tmp_path / "register.json"
-    file.write_text(json.dumps(a_request()))
+# ---------------------------------------------------------------- provider check
 
-    def refused(*words: str) -> str:
-        done = call("provider", "check", str(file), *words)
-        assert done.exit_code in (1, EXIT_BAD_INPUT), done.output
-        return " ".join(done.stderr.split())
 
-    broken = tmp_path / "broken.json"
-    broken.write_text(json.dumps(a_request() | {"name": "a b"}))
-    shown = call("provider", "check", str(broken))
-    assert shown.exit_code == 1
-    assert "error" in shown.stdout
-    assert "where" in shown.stdout
+def test_a_check_of_a_wrong_description_prints_its_problems(tmp_path):
+    file = tmp_path / "broken.json"
+    file.write_text(json.dumps(a_request() | {"name": "a b"}))
+    refused = call("provider", "check", str(file))
+    assert refused.exit_code == 1
+    assert "error" in refused.stdout
+    assert "where" in refused.stdout
+
+
+def test_a_check_without_docker_suggests_a_command(tmp_path, monkeypatch):
     monkeypatch.setattr(ProcessEngine, "check", raising(EngineDown("no daemon answers")))
-    assert "no daemon answers; start Docker, or give --command" in refused("--command", "/bin/true")
-    monkeypatch.undo()
-    for error, words in (
+    message = refused_check(tmp_path)
+    assert "no daemon answers; start Docker, or give --command" in message
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
         (
             OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
             "is Docker on another machine?",
@@ -613,6 +726,18 @@ def test_a_check_says_why_it_cannot_begin(tmp_path, monkeypatch):
             Invalid([Problem("file:2", "must have 2 cells")]),
             "a table of --data cannot be used: file:2: must have",
         ),
-    ):
-        monkeypatch.setattr("gateway.conformance.check.check", raising(error))
-        assert words in refused("--command", "/bin/true")
+    ],
+    ids=["address", "engine", "table"],
+)
+def test_a_check_that_cannot_begin_says_why(tmp_path, monkeypatch, error, message):
+    monkeypatch.setattr("gateway.conformance.check.check", raising(error))
+    assert message in refused_check(tmp_path)
+
+
+def refused_check(folder: Path) -> str:
+    """Check a good description; return the message of the refusal with single spaces."""
+    file = folder / "register.json"
+    file.write_text(json.dumps(a_request()))
+    refused = call("provider", "check", str(file), "--command", "/bin/true")
+    assert refused.exit_code in (1, EXIT_BAD_INPUT), refused.output
+    return " ".join(refused.stderr.split())
