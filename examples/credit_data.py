@@ -1,7 +1,8 @@
-"""Writes made-up credit data of two parties: a bank with the label and a partner with payment behaviour.
+"""Writes made-up credit data of two parties: a bank with the label and a partner with payment
+behaviour.
 
-Everything here is synthetic: whether a person defaults is drawn from a logit over columns of both parties, so a
-joint model beats either party alone. Needs numpy only.
+Everything here is synthetic: whether a person defaults is drawn from a logit over columns of both
+parties, so a joint model beats either party alone. Needs numpy only.
 """
 
 from __future__ import annotations

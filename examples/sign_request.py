@@ -1,4 +1,5 @@
-"""Signs and checks messages between nodes according to docs/signing.md, by Ed25519, without the gateway's code.
+"""Signs and checks messages between nodes according to docs/signing.md, by Ed25519, without the
+gateway's code.
 
 python sign_request.py sign KEY.pem POST /v1/interconn/schedule/task/poll SOURCE TARGET <body.json
 python sign_request.py check signing-vectors.json
@@ -46,7 +47,10 @@ def sign(key, values, nonce, created):
 
 
 def is_valid(key, values, auth_sign):
-    """True if x-auth-sign fits. A node also checks key id, time and nonce, and that it is the target."""
+    """True if x-auth-sign fits.
+
+    A node also checks key id, time and nonce, and that it is the target.
+    """
     match = re.fullmatch(r"input=(.+), signature=:(.+):", auth_sign)
     parameters, signature = match.groups()
     try:

@@ -14,7 +14,8 @@ def request(method: str, url: str, **options: Any) -> Any:
     Raises `DemoFailed` for a refusal and without a response.
     """
     try:
-        # Plain HTTP on this machine: there is no certificate, and loading the authorities would take the longest.
+        # Plain HTTP on this machine: there is no certificate, and loading the authorities would
+        # take the longest.
         response = httpx.request(
             method,
             url,

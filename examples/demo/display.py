@@ -24,7 +24,9 @@ STATUS_STYLES = {
 
 
 def watch(bank: NodeProcess, job_id: str, console: Console) -> dict[str, Any]:
-    """Show a job until it succeeds; return it. Raises `DemoFailed` for another end, and after `JOB_TIMEOUT`."""
+    """Show a job until it succeeds; return it. Raises `DemoFailed` for another end, and after
+    `JOB_TIMEOUT`.
+    """
     deadline = time.monotonic() + JOB_TIMEOUT
     with Live(console=console, refresh_per_second=8) as live:
         while True:
@@ -46,7 +48,8 @@ def _job_failure(job: dict[str, Any], bank: NodeProcess) -> DemoFailed:
     where = " ".join(places)
     logs = f"{bank.home.parent}/*/state/runs"
     return DemoFailed(
-        f"the job ended as {job['outcome']} with {failure.get('reason')} ({where}), logs are below {logs}: "
+        f"the job ended as {job['outcome']} with {failure.get('reason')} ({where}), logs are "
+        f"below {logs}: "
         f"{failure.get('message')}"
     )
 

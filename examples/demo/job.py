@@ -7,7 +7,10 @@ from examples.demo.nodes import BANK, PARTNER
 
 
 def job_body(key_length: int) -> dict[str, Any]:
-    """Return the job as `create_all` takes it. ``key_length``: of the Paillier encryption, in bits."""
+    """Return the job as `create_all` takes it.
+
+    ``key_length``: of the Paillier encryption, in bits.
+    """
     return {
         "flow_id": "demo",
         "dag": {"version": "2.0", "components": _components()},

@@ -1,4 +1,6 @@
-"""The two gateway nodes of the demo: their folders, their processes, and the end of every process they started."""
+"""The two gateway nodes of the demo: their folders, their processes, and the end of every process
+they started.
+"""
 
 import json
 import os
@@ -109,7 +111,8 @@ def uninterrupted() -> Iterator[None]:
 def prepare(home: Path) -> list[NodeProcess]:
     """Return the two nodes, without any files of an earlier demo in the folder.
 
-    Raises `DemoFailed` for a non-empty folder without `MARKER`, and while nodes of an earlier demo run in it.
+    Raises `DemoFailed` for a non-empty folder without `MARKER`, and while nodes of an earlier demo
+    run in it.
     """
     nodes = [NodeProcess(BANK, home / "bank"), NodeProcess(PARTNER, home / "partner")]
     try:
@@ -118,7 +121,8 @@ def prepare(home: Path) -> list[NodeProcess]:
         pids = [str(pid) for pid in _gateways(nodes)]
         if pids:
             raise DemoFailed(
-                f"nodes of an earlier demo still run in {home}; stop them with: kill {' '.join(pids)}"
+                f"nodes of an earlier demo still run in {home}; stop them with: kill "
+                f"{' '.join(pids)}"
             )
         for name in CONTENTS:
             if (home / name).exists():
@@ -133,7 +137,8 @@ def _mark(home: Path) -> None:
     marker = home / MARKER
     if not marker.is_file() and any(home.iterdir()):
         raise DemoFailed(
-            f"{home} is not empty and was not made by a demo (it has no {MARKER}): nothing was deleted; "
+            f"{home} is not empty and was not made by a demo (it has no {MARKER}): nothing was "
+            f"deleted; "
             "name another folder with --dir, or empty this one"
         )
     text = t("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n")
@@ -141,7 +146,9 @@ def _mark(home: Path) -> None:
 
 
 def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
-    """Write each node's settings, its key pair, and its certificate, which an authority of both signed."""
+    """Write each node's settings, its key pair, and its certificate, which an authority of both
+    signed.
+    """
     authority = Authority()
     for node in nodes:
         files = authority.issue(node.home / "tls", node.node)
@@ -243,7 +250,8 @@ def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
 def _stop_gateways(nodes: Sequence[NodeProcess], number: signal.Signals) -> None:
     """Send the nodes' processes a signal, and wait until they end, at most `END_TIMEOUT`.
 
-    The processes are those with the nodes' settings, as an interrupted start may have left one without a record.
+    The processes are those with the nodes' settings, as an interrupted start may have left one
+    without a record.
     """
     for pid in _gateways(nodes):
         with suppress(ProcessLookupError):
@@ -254,13 +262,16 @@ def _stop_gateways(nodes: Sequence[NodeProcess], number: signal.Signals) -> None
 
 
 def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
-    """End the runs of the process engine, and wait until their processes end, at most `END_TIMEOUT`."""
+    """End the runs of the process engine, and wait until their processes end, at most
+    `END_TIMEOUT`.
+    """
     for node in nodes:
         for path in node.runs.glob("*"):
             run = RunDirectory(path)
             run.kill()
             run.delete()
-        # A supervisor that has not claimed its run yet, or does not respond, exits without the folder.
+        # A supervisor that has not claimed its run yet, or does not respond, exits without the
+        # folder.
         try_to_remove(node.runs)
     deadline = time.monotonic() + END_TIMEOUT
     while any(_has_processes(node.runs) for node in nodes) and time.monotonic() < deadline:
@@ -268,7 +279,9 @@ def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
 
 
 def _remove_containers(nodes: Sequence[NodeProcess]) -> None:
-    """Remove the nodes' containers with a mount of the demo's folder: other nodes may have the same id."""
+    """Remove the nodes' containers with a mount of the demo's folder: other nodes may have the same
+    id.
+    """
     for node in nodes:
         for container in _containers(node):
             mounts = container["HostConfig"].get("Mounts") or []
@@ -335,7 +348,9 @@ def _command_lines() -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _working_directory(pid: int) -> bytes:
-    """Return the working directory of a process; empty if it has ended or belongs to another user."""
+    """Return the working directory of a process; empty if it has ended or belongs to another
+    user.
+    """
     try:
         return os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
     except OSError:

@@ -1,4 +1,6 @@
-"""How the two nodes of the demo become partners: certificates of one authority, an invitation from each."""
+"""How the two nodes of the demo become partners: certificates of one authority, an invitation from
+each.
+"""
 
 import json
 import subprocess
@@ -32,7 +34,9 @@ class Authority:
         )
 
     def issue(self, folder: Path, node: str) -> dict[str, str]:
-        """Issue a certificate with a node's id; return the paths of authority, certificate and key as PEM files."""
+        """Issue a certificate with a node's id; return the paths of authority, certificate and key
+        as PEM files.
+        """
         folder.mkdir(parents=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(node), x509.IPAddress(ip_address("127.0.0.1"))]

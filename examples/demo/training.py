@@ -1,7 +1,7 @@
 """Two institutions train a model together on this machine, from their configuration to the result.
 
-The demo uses only interfaces that a real platform uses: two node processes, HTTP uploads, ``create_all``. All
-that it prints comes from the nodes' responses.
+The demo uses only interfaces that a real platform uses: two node processes, HTTP uploads,
+``create_all``. All that it prints comes from the nodes' responses.
 """
 
 import json
@@ -60,7 +60,8 @@ class Options:
 def run(options: Options, console: Console | None = None) -> dict[str, Any]:
     """Run the demo; return the job and its reports. Raises `DemoFailed` with the cause.
 
-    Every end, including a signal, ends all started processes, except the nodes of a successful demo with ``keep``.
+    Every end, including a signal, ends all started processes, except the nodes of a successful demo
+    with ``keep``.
     """
     console = console or Console()
     start_time = time.monotonic()
@@ -99,7 +100,8 @@ def _show_next_step(nodes: Sequence[NodeProcess], console: Console, *, nodes_are
         return
     _show(
         console,
-        "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up your own",
+        "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up "
+        "your own",
         highlight=False,
     )
 
@@ -182,7 +184,9 @@ def _train(
 
 
 def _become_partners(nodes: Sequence[NodeProcess], console: Console) -> None:
-    """Let the nodes invite and accept each other, and show the words that their people would compare."""
+    """Let the nodes invite and accept each other, and show the words that their people would
+    compare.
+    """
     homes = [node.home for node in nodes]
     addresses = [str(node.addresses["peer"]) for node in nodes]
     with console.status(t("the two become partners")):
@@ -206,7 +210,8 @@ def _apply(
     owner: NodeProcess,
     application: Mapping[str, Any],
 ) -> None:
-    """Let a node apply for something and its partner approve it, and wait until the applicant knows.
+    """Let a node apply for something and its partner approve it, and wait until the applicant
+    knows.
 
     Raises `DemoFailed` after `APPROVAL_TIMEOUT`.
     """
@@ -242,7 +247,8 @@ def _register_and_upload(
         columns = len(stored["columns"])
         _show(
             console,
-            f"{node.name}: registered the provider, uploaded demo#{role}, {rows} rows x {columns} columns",
+            f"{node.name}: registered the provider, uploaded demo#{role}, {rows} rows x "
+            f"{columns} columns",
         )
 
 
@@ -267,7 +273,9 @@ def _upload(node: NodeProcess, file: Path, role: str) -> dict[str, Any]:
 
 
 def _share_datasets(nodes: Sequence[NodeProcess], console: Console) -> None:
-    """Let each node permit the other to use its dataset: the bank by a grant, the partner by an application."""
+    """Let each node permit the other to use its dataset: the bank by a grant, the partner by an
+    application.
+    """
     bank, partner = nodes
     reason = {"reason": "the demo's job"}
     grant_url = f"{bank.operator}/api/v1/datasets/demo/guest/grants/{partner.node}"

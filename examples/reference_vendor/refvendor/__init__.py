@@ -1,6 +1,8 @@
-"""A vendor's algorithm image: one component for one party, talking through the platform's channel only.
+"""A vendor's algorithm image: one component for one party, talking through the platform's channel
+only.
 
-The image knows its platform by environment variables, files and HTTP. It imports nothing of the gateway.
+The image knows its platform by environment variables, files and HTTP. It imports nothing of the
+gateway.
 """
 
 PROVIDER = "reference"

@@ -1,7 +1,9 @@
-"""The image's entry point: reads the environment, runs a component, writes outputs and reports the result.
+"""The image's entry point: reads the environment, runs a component, writes outputs and reports the
+result.
 
-Exit codes: 0 success, 1 failure, 2 bad parameters or environment, 3 a peer or the transport gave no answer in time,
-4 storage, 143 terminated. The last line on stdout is a JSON object with ``result_code``.
+Exit codes: 0 success, 1 failure, 2 bad parameters or environment, 3 a peer or the transport gave no
+answer in time, 4 storage, 143 terminated. The last line on stdout is a JSON object with
+``result_code``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Terminated(BaseException):
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the command line and return the exit code; without options, run the component of the environment."""
+    """Run the command line and return the exit code; without options, run the component of the
+    environment.
+    """
     options = _parser().parse_args(arguments)
     if options.registration:
         sys.stdout.write(as_text(registration()))
@@ -52,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="refvendor",
         description="Runs the component named by runtime.component.name in the environment.",
-        epilog="Exit codes: 0 success, 1 failure, 2 bad parameters or environment, 3 no answer from a peer or the "
-        "transport in time, 4 storage, 143 terminated.",
+        epilog="Exit codes: 0 success, 1 failure, 2 bad parameters or environment, 3 no answer from "
+        "a peer or the transport in time, 4 storage, 143 terminated.",
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
@@ -140,7 +144,10 @@ class ProcessRun:
         os._exit(TERMINATED)
 
     def _run(self) -> None:
-        """Read the environment and run its component. Raises `VendorError` for failures with a known cause."""
+        """Read the environment and run its component.
+
+        Raises `VendorError` for failures with a known cause.
+        """
         environment = read_environment(self._environ)
         task = environment.task
         log_name = f"{task.task_id}-{task.me}.log"
@@ -190,7 +197,9 @@ class ProcessRun:
         )
 
     def _fail_unexpectedly(self, error: BaseException) -> None:
-        """Fail with the error's type only: its text may quote data, so it stays in this party's log."""
+        """Fail with the error's type only: its text may quote data, so it stays in this party's
+        log.
+        """
         trace = "".join(traceback.format_exception(error))
         self._log("error", "component failed unexpectedly", trace=trace)
         self._fail(f"internal error: {type(error).__name__}", FAILURE_CODE, exit_code=1)
@@ -214,7 +223,10 @@ class ProcessRun:
 
 
 def _find_component(task: Task) -> Component:
-    """Return the function of the task's component and role. Raises `BadParameters` if there is none."""
+    """Return the function of the task's component and role.
+
+    Raises `BadParameters` if there is none.
+    """
     roles = REGISTRY.get(task.component)
     if roles is None:
         raise BadParameters(
@@ -222,7 +234,8 @@ def _find_component(task: Task) -> Component:
         )
     if task.role not in roles:
         raise BadParameters(
-            f"config.self_role: {task.component} has the roles {', '.join(roles)}, got {task.role!r}"
+            f"config.self_role: {task.component} has the roles {', '.join(roles)}, got "
+            f"{task.role!r}"
         )
     return roles[task.role]
 

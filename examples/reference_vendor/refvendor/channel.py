@@ -43,7 +43,10 @@ class Deadline:
 
 
 class Caller:
-    """Calls the transport module, and repeats calls until the deadline. Not for use by several threads."""
+    """Calls the transport module, and repeats calls until the deadline.
+
+    Not for use by several threads.
+    """
 
     def __init__(
         self,
@@ -69,9 +72,9 @@ class Caller:
     ) -> Response:
         """Return the transport's response to ``push``, ``pop`` or ``release``.
 
-        The transport itself may hold the call for ``hold_seconds``. Refused and broken connections, HTTP 5xx,
-        unreachable peers and full buffers are tried again. Raises `PeerTimeout` at the deadline and `ChannelRefused`
-        for any other response than success.
+        The transport itself may hold the call for ``hold_seconds``. Refused and broken connections,
+        HTTP 5xx, unreachable peers and full buffers are tried again. Raises `PeerTimeout` at the
+        deadline and `ChannelRefused` for any other response than success.
         """
         pause = FIRST_PAUSE
         next_log = time.monotonic()
@@ -152,7 +155,10 @@ class Caller:
 
 
 def payload_of(response: Response) -> bytes:
-    """Return the payload of a pop, empty if there is none. Raises `ChannelRefused` if it does not decode."""
+    """Return the payload of a pop, empty if there is none.
+
+    Raises `ChannelRefused` if it does not decode.
+    """
     content = response.content or b""
     if isinstance(content, bytes):
         return content

@@ -1,4 +1,7 @@
-"""Connections to the platform's transport module, over HTTP or gRPC. Each carries one call at a time."""
+"""Connections to the platform's transport module, over HTTP or gRPC.
+
+Each carries one call at a time.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,10 @@ class HttpConnection:
 
 
 class GrpcConnection:
-    """A gRPC channel. It reconnects by itself, so it does not count as a connection that may be stale."""
+    """A gRPC channel.
+
+    It reconnects by itself, so it does not count as a connection that may be stale.
+    """
 
     is_open = False
 
@@ -129,7 +135,10 @@ class GrpcConnection:
 
 
 def open_connection(address: str, form: str) -> Connection:
-    """Return a connection to the transport module in the protocol of a form. Raises `BadParameters`."""
+    """Return a connection to the transport module in the protocol of a form.
+
+    Raises `BadParameters`.
+    """
     parsed = parse_address(address)
     if form == GrpcForm.name:
         return GrpcConnection(parsed)
@@ -137,7 +146,9 @@ def open_connection(address: str, form: str) -> Connection:
 
 
 def parse_address(text: str) -> TransportAddress:
-    """Read ``system.transport``: ``host:port`` or the same as an http URL. Raises `BadParameters`."""
+    """Read ``system.transport``: ``host:port`` or the same as an http URL. Raises
+    `BadParameters`.
+    """
     is_url = "://" in text
     try:
         parts = urlsplit(text if is_url else f"http://{text}")

@@ -1,7 +1,7 @@
 """The contract of a component with the outside world: its task, its data, its peers and its log.
 
-A component has one function ``run(task, io, net, log) -> None`` per role. Environment variables, files and HTTP
-are hidden behind these four values, in `env`, `storage`, `transport` and `report`.
+A component has one function ``run(task, io, net, log) -> None`` per role. Environment variables,
+files and HTTP are hidden behind these four values, in `env`, `storage`, `transport` and `report`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ class Net(Protocol):
         name: str,
         payload: bytes,
     ) -> None:
-        """Send to the party ``role.index``. Messages of one name to one party arrive in the order sent."""
+        """Send to the party ``role.index``.
+
+        Messages of one name to one party arrive in the order sent.
+        """
 
     def recv(self, source: str, name: str) -> bytes:
         """Wait for the next message of this name from the party ``role.index``."""

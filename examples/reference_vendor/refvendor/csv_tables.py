@@ -86,7 +86,9 @@ class TableReader:
 
 
 def column_type(cells: Sequence[str]) -> str:
-    """Return the narrowest of int, float, boolean and string that fits every cell that is not empty."""
+    """Return the narrowest of int, float, boolean and string that fits every cell that is not
+    empty.
+    """
     filled = [cell for cell in cells if cell]
     if not filled:
         return "string"

@@ -1,4 +1,6 @@
-"""Reads the dotted environment variables of a run into one object, or names everything that is wrong with them."""
+"""Reads the dotted environment variables of a run into one object, or names everything that is
+wrong with them.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ class EnvironmentReader:
                 self.problems.append(f"{name}: is required, got nothing")
 
     def self_role(self) -> tuple[str, int]:
-        """Return this party's role and index; an empty role if the variable is missing or invalid."""
+        """Return this party's role and index; an empty role if the variable is missing or
+        invalid.
+        """
         text = self._environ.get("config.self_role", "")
         if not text:
             return "", 0
@@ -152,7 +156,8 @@ class EnvironmentReader:
             index = match[2] if match else None
             if match is None or index is None or len(index) > MOST_INDEX_DIGITS or not node:
                 self.problems.append(
-                    f"{NODE_PREFIX}{name}: must be named config.node_id.<role>.<number> and not empty, got {node!r}"
+                    f"{NODE_PREFIX}{name}: must be named config.node_id.<role>.<number> and not "
+                    f"empty, got {node!r}"
                 )
                 continue
             nodes_by_role.setdefault(match[1], {})[int(index)] = node
@@ -190,7 +195,8 @@ class EnvironmentReader:
             if address is None:
                 excerpt = text[:MOST_CHARACTERS_SHOWN]
                 self.problems.append(
-                    f'{prefix}{name}: must be JSON {{"namespace": text, "name": text}}, got {excerpt!r}'
+                    f'{prefix}{name}: must be JSON {{"namespace": text, "name": text}}, got '
+                    f"{excerpt!r}"
                 )
             else:
                 addresses[name] = address
@@ -225,9 +231,11 @@ class EnvironmentReader:
 
 
 def decode_parameter(text: str) -> Any:
-    """Return a parameter's value: JSON if the text is JSON, true and false in any case, else the text.
+    """Return a parameter's value: JSON if the text is JSON, true and false in any case, else the
+    text.
 
-    A number stays text if its spelling would be lost (``1e5``, ``007``), since it may be a salt or a name.
+    A number stays text if its spelling would be lost (``1e5``, ``007``), since it may be a salt or
+    a name.
     """
     lowered = text.strip().lower()
     if lowered in ("true", "false"):

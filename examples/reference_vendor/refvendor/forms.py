@@ -1,6 +1,8 @@
-"""The forms of calls to the transport module and of its responses; the variable `CHANNEL_FORM` chooses one.
+"""The forms of calls to the transport module and of its responses; the variable `CHANNEL_FORM`
+chooses one.
 
-A form turns a `Call` into the query, headers and body of a request, and the body of a response into a `Response`.
+A form turns a `Call` into the query, headers and body of a request, and the body of a response into
+a `Response`.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class JsonForm:
 
 
 class ProtobufForm:
-    """The messages of the interconnection standard in protobuf, encoded by hand as they are small."""
+    """The messages of the interconnection standard in protobuf, encoded by hand as they are
+    small.
+    """
 
     name = "protobuf"
     # Numbers of a response's fields.
@@ -122,7 +126,9 @@ class ProtobufForm:
 
 
 class BareForm(ProtobufForm):
-    """The bare payload, its topic in a header; responses have the protobuf layout from before v1.2.0."""
+    """The bare payload, its topic in a header; responses have the protobuf layout from before
+    v1.2.0.
+    """
 
     name = "bare"
     content_field = 1
@@ -160,7 +166,9 @@ def _encode_field(number: int, value: bytes) -> bytes:
 
 
 def _encode_varint(value: int) -> bytes:
-    """Encode a number in groups of seven bits, the lowest first; the top bit says that another group follows."""
+    """Encode a number in groups of seven bits, the lowest first; the top bit says that another
+    group follows.
+    """
     encoded = b""
     while value > 0x7F:
         encoded += bytes([value & 0x7F | 0x80])
@@ -169,7 +177,8 @@ def _encode_varint(value: int) -> bytes:
 
 
 def _decode_fields(body: bytes) -> dict[int, bytes]:
-    """Return the fields of a message by number. A transport's responses have fields of bytes and text only.
+    """Return the fields of a message by number. A transport's responses have fields of bytes and
+    text only.
 
     Raises `ValueError` for anything else.
     """

@@ -1,4 +1,6 @@
-"""Writes log lines: one JSON object per line on stdout, and a copy in the platform's log directory."""
+"""Writes log lines: one JSON object per line on stdout, and a copy in the platform's log
+directory.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from typing import Any, TextIO
 
 
 class JsonLog:
-    """A `Log` for all threads of a run. `finish` writes the last line, the result; later lines are dropped."""
+    """A `Log` for all threads of a run.
+
+    `finish` writes the last line, the result; later lines are dropped.
+    """
 
     def __init__(self, stream: TextIO | None = None, **common: Any) -> None:
         """``common`` fields are in every line; ``stream`` is stdout by default."""
@@ -31,8 +36,8 @@ class JsonLog:
     ) -> None:
         """Also write to a file in a directory, and add ``common`` fields to every line.
 
-        Characters of ``name`` that are unusual in file names are replaced. An empty ``directory`` means no copy; one
-        that cannot be written costs a warning.
+        Characters of ``name`` that are unusual in file names are replaced. An empty ``directory``
+        means no copy; one that cannot be written costs a warning.
         """
         self._common |= common
         if not directory:

@@ -1,4 +1,6 @@
-"""Runs all parties of a task in threads of one process, over queues: for the self-test and for tests."""
+"""Runs all parties of a task in threads of one process, over queues: for the self-test and for
+tests.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class Sent:
 
 
 class MemoryChannel:
-    """Queues between parties, with a record of every message. When one party fails, all others stop waiting."""
+    """Queues between parties, with a record of every message.
+
+    When one party fails, all others stop waiting.
+    """
 
     def __init__(self, seconds: float = 60.0) -> None:
         """``seconds`` is the longest time that a party waits for a message."""
@@ -183,9 +188,9 @@ def run_parties(
 ) -> TaskRun:
     """Run the component ``name`` for every party in ``inputs`` and wait for all of them.
 
-    ``roles`` holds the function of each role and ``inputs`` the tables and JSON values of each party
-    (``role.index``) by name. ``parameters`` are the same for all parties, or a function of the party's name.
-    ``seconds`` is the longest time that a party waits for a message.
+    ``roles`` holds the function of each role and ``inputs`` the tables and JSON values of each
+    party (``role.index``) by name. ``parameters`` are the same for all parties, or a function of
+    the party's name. ``seconds`` is the longest time that a party waits for a message.
     """
     nodes = _nodes_of(inputs)
     channel = MemoryChannel(seconds)

@@ -43,9 +43,11 @@ def ks_curve(
     scores: npt.ArrayLike,
     points: int = 100,
 ) -> list[dict[str, float]]:
-    """Return both rates and their distance over thresholds from high to low, at most ``points`` of them.
+    """Return both rates and their distance over thresholds from high to low, at most ``points`` of
+    them.
 
-    The threshold of the largest distance is always included. Raises `ValueError` unless both classes occur.
+    The threshold of the largest distance is always included. Raises `ValueError` unless both
+    classes occur.
     """
     false_rate, true_rate, thresholds = (values[1:] for values in roc(labels, scores))
     distance = true_rate - false_rate
@@ -66,7 +68,9 @@ def _spread_places(
     count: int,
     required: int,
 ) -> list[int]:
-    """Return up to ``count`` places spread evenly over ``total``, with the required one in place of the nearest."""
+    """Return up to ``count`` places spread evenly over ``total``, with the required one in place of
+    the nearest.
+    """
     places: Ints = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int))
     if required not in places:
         nearest = 0
@@ -79,7 +83,8 @@ def _spread_places(
 def roc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> Roc:
     """Return the rates at every different score, starting with (0, 0) at an infinite threshold.
 
-    A row counts as positive if its score is at least the threshold. Raises `ValueError` unless both classes occur.
+    A row counts as positive if its score is at least the threshold. Raises `ValueError` unless both
+    classes occur.
     """
     truth, values = _check_pair(labels, scores)
     order = np.argsort(-values, kind="stable")
@@ -103,7 +108,8 @@ def _check_pair(labels: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[Floats, F
     values = np.asarray(scores, dtype=np.float64).ravel()
     if len(truth) != len(values) or not len(truth):
         raise ValueError(
-            f"labels and scores must be equally many and not none, got {len(truth)} and {len(values)}"
+            f"labels and scores must be equally many and not none, got {len(truth)} and "
+            f"{len(values)}"
         )
     if not np.isfinite(values).all() or not np.isin(truth, (0.0, 1.0)).all():
         raise ValueError("labels must be 0 or 1 and scores finite")

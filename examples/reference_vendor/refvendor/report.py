@@ -1,4 +1,7 @@
-"""Reports the status of a run to the platform. A platform that does not respond never fails the run."""
+"""Reports the status of a run to the platform.
+
+A platform that does not respond never fails the run.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class ReportFailed(Exception):
 
 
 class Reporter:
-    """Posts the status of one party's run to ``system.callback``. Its methods return whether that succeeded."""
+    """Posts the status of one party's run to ``system.callback``.
+
+    Its methods return whether that succeeded.
+    """
 
     def __init__(
         self,

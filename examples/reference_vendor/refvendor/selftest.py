@@ -1,4 +1,6 @@
-"""Runs every component on made-up data, with all parties in one process: does this image work on this machine?"""
+"""Runs every component on made-up data, with all parties in one process: does this image work on
+this machine?
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ENCRYPTION = {"method": "Paillier", "key_length": 1024}
 
 @dataclass(frozen=True)
 class Case:
-    """A run of a component, and a function that returns the problem with it, empty if there is none."""
+    """A run of a component, and a function that returns the problem with it, empty if there is
+    none.
+    """
 
     component: str
     parameters: Mapping[str, Any]
@@ -29,7 +33,10 @@ class Case:
 
 
 def selftest(log: Log) -> int:
-    """Run all cases and log a line for each. Returns the exit code: 0 if every one passed, else 1."""
+    """Run all cases and log a line for each.
+
+    Returns the exit code: 0 if every one passed, else 1.
+    """
     failed = 0
     for case in CASES:
         problem = _run_case(case)
@@ -87,7 +94,9 @@ def _inputs_of(component: str) -> dict[str, dict[str, Table]]:
 
 
 def _aligned_tables(generator: random.Random) -> tuple[Table, Table]:
-    """Return the tables of guest and host, with the same ids in the same order and a feature of each that matters."""
+    """Return the tables of guest and host, with the same ids in the same order and a feature of
+    each that matters.
+    """
     guest = Table(["id", "y", "a", "b"], [])
     host = Table(["id", "c", "d"], [])
     for row_id in _ids(ROWS + UNSHARED_ROWS):

@@ -29,9 +29,11 @@ class InputData:
 
 
 class StoredIo:
-    """An `Io` over a storage engine: partitions ``<namespace>/<name>/data_<n>``, with their ``metadata``.
+    """An `Io` over a storage engine: partitions ``<namespace>/<name>/data_<n>``, with their
+    ``metadata``.
 
-    Plain files ``<namespace>/<name>``, and folders with files of other names, are read too but never written.
+    Plain files ``<namespace>/<name>``, and folders with files of other names, are read too but
+    never written.
     """
 
     def __init__(
@@ -124,7 +126,9 @@ class StoredIo:
             raise StorageFailed(f"{label}: cannot be read ({error.strerror})") from error
 
     def _read_partitions(self, path: str, label: str) -> list[bytes]:
-        """Return as many partitions as the metadata says; without metadata, all that the folder has."""
+        """Return as many partitions as the metadata says; without metadata, all that the folder
+        has.
+        """
         count = self._read_metadata(path, label).get("partitions")
         if isinstance(count, int) and not isinstance(count, bool):
             names = [_partition_name(number) for number in range(count)]
@@ -135,7 +139,9 @@ class StoredIo:
         return [self._read_partition(path, name, label) for name in names]
 
     def _list_partitions(self, path: str) -> list[str]:
-        """Return all partitions up to the highest number; without any, other files that may hold rows."""
+        """Return all partitions up to the highest number; without any, other files that may hold
+        rows.
+        """
         names = self._engine.names(path)
         matches = [_NUMBERED_PARTITION.fullmatch(name) for name in names]
         numbers = [int(match[1]) for match in matches if match is not None]
@@ -174,7 +180,10 @@ def open_storage(
     outputs: Mapping[str, Address],
     description: str = "",
 ) -> StoredIo:
-    """Return the storage behind a URL. Raises `StorageFailed` for a URL that this image does not support."""
+    """Return the storage behind a URL.
+
+    Raises `StorageFailed` for a URL that this image does not support.
+    """
     return StoredIo(open_engine(url), inputs, outputs, description)
 
 
@@ -188,7 +197,9 @@ def _partition_name(number: int) -> str:
 
 
 def _may_hold_rows(name: str) -> bool:
-    """True for files that may be part of a table; like other readers, this one skips ``_SUCCESS`` and ``.crc``."""
+    """True for files that may be part of a table; like other readers, this one skips ``_SUCCESS``
+    and ``.crc``.
+    """
     is_folder = name.endswith("/")
     return not is_folder and name != METADATA and not name.startswith((".", "_")) and bool(name)
 

@@ -1,7 +1,8 @@
-"""The storage behind the URL in ``system.storage``: a directory, a bucket of S3 or a folder of HDFS.
+"""The storage behind the URL in ``system.storage``: a directory, a bucket of S3 or a folder of
+HDFS.
 
-Paths are ``<namespace>/<name>`` and ``<namespace>/<name>/<file>``. Every failure is an `OSError` whose ``strerror``
-describes it in one line, without a credential.
+Paths are ``<namespace>/<name>`` and ``<namespace>/<name>/<file>``. Every failure is an `OSError`
+whose ``strerror`` describes it in one line, without a credential.
 """
 
 from __future__ import annotations
@@ -47,11 +48,16 @@ class StorageEngine(Protocol):
         """Return a file's content. Raises `FileNotFoundError` if it does not exist."""
 
     def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
-        """Write the files of a folder, so that all of them are complete when the last one appears."""
+        """Write the files of a folder, so that all of them are complete when the last one
+        appears.
+        """
 
 
 def open_engine(url: str) -> StorageEngine:
-    """Return the engine for a URL. Raises `StorageFailed` if the URL is invalid or its scheme is not supported."""
+    """Return the engine for a URL.
+
+    Raises `StorageFailed` if the URL is invalid or its scheme is not supported.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -98,7 +104,9 @@ def _parse_query(query: str) -> dict[str, str]:
 
 
 def _s3_operator(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
-    """Build from ``username``, ``password`` and ``bucket``; ``token`` for temporary keys, ``scheme`` for TLS."""
+    """Build from ``username``, ``password`` and ``bucket``; ``token`` for temporary keys,
+    ``scheme`` for TLS.
+    """
     settings = {
         "endpoint": f"{query.get('scheme', 'http')}://{parts.netloc}",
         "bucket": query.get("bucket", "storage"),
@@ -117,7 +125,10 @@ def _s3_operator(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operat
 
 
 def _hdfs_operator(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
-    """Build from ``username`` and ``dir``. The client reads user and timeouts from the environment only."""
+    """Build from ``username`` and ``dir``.
+
+    The client reads user and timeouts from the environment only.
+    """
     if query.get("username"):
         os.environ["HADOOP_USER_NAME"] = query["username"]
     os.environ.setdefault("HADOOP_CONF_DIR", str(files("refvendor").joinpath("hadoop")))
@@ -167,8 +178,10 @@ class RemoteFolder:
     """A bucket, or a folder of HDFS."""
 
     def __init__(self, operator: opendal.Operator, *, writes_are_atomic: bool) -> None:
-        """``writes_are_atomic``: a file appears when it is complete, as in S3. Others are written under another
-        name and then renamed."""
+        """``writes_are_atomic``: a file appears when it is complete, as in S3.
+
+        Others are written under another name and then renamed.
+        """
         self._operator = operator
         self._writes_are_atomic = writes_are_atomic
 
@@ -222,7 +235,10 @@ def _os_error(error: Exception) -> OSError:
 
 
 def _describe(error: Exception) -> str:
-    """Return the server's error code or the innermost cause. The rest of the error's text may contain keys."""
+    """Return the server's error code or the innermost cause.
+
+    The rest of the error's text may contain keys.
+    """
     text = str(error)
     code = re.search(r'S3Error \{ code: "(\w+)"', text)
     if code is not None:

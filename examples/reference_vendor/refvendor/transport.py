@@ -1,8 +1,8 @@
 """Carries a component's messages over the platform's push and pop.
 
-Every part of every message has a topic of its own, made of task, sender, receiver, name, number and part. So messages
-of several tasks, and of several parties on one node, never mix, and a repeated push or pop does no harm. The first
-byte of a part says whether another part follows.
+Every part of every message has a topic of its own, made of task, sender, receiver, name, number and
+part. So messages of several tasks, and of several parties on one node, never mix, and a repeated
+push or pop does no harm. The first byte of a part says whether another part follows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class ChannelNet:
         part_size: int = PART_SIZE,
         form: str = JsonForm.name,
     ) -> None:
-        """``address`` is that of the transport module, ``form`` one of `FORMS`. Raises `BadParameters`."""
+        """``address`` is that of the transport module, ``form`` one of `FORMS`.
+
+        Raises `BadParameters`.
+        """
         self._task = task
         self._session = session
         self._deadline = deadline

@@ -1,4 +1,6 @@
-"""A transport module and a callback endpoint on loopback, small enough to read, with faults on demand."""
+"""A transport module and a callback endpoint on loopback, small enough to read, with faults on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+# The fault of a request: None lets it pass, else "reset", "lose answer", or an HTTP status or E-code
+# as text.
 Fault = Callable[["Request"], str | None]
-"""What to do to a request: None lets it pass; "reset", "lose answer" or an HTTP status or E-code as text."""
 
 
 class Request:
@@ -30,7 +33,9 @@ class Request:
 
 
 class Loopback:
-    """Holds queues by (session, topic); a pop with an id it has seen gets the same message again."""
+    """Holds queues by (session, topic); a pop with an id it has seen gets the same message
+    again.
+    """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []

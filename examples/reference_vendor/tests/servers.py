@@ -1,4 +1,6 @@
-"""Real storage servers, which `.ci/services.sh up` starts: a bucket or a folder that lasts as long as a test."""
+"""Real storage servers, which `.ci/services.sh up` starts: a bucket or a folder that lasts as long
+as a test.
+"""
 
 import json
 import os

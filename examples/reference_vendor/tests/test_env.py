@@ -1,4 +1,6 @@
-"""The environment contract: which variables are read, how texts become values, how problems are reported."""
+"""The environment contract: which variables are read, how texts become values, how problems are
+reported.
+"""
 
 import json
 

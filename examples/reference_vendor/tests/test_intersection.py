@@ -1,4 +1,6 @@
-"""Intersection: equals the intersection of sets, honours every parameter, tells the channel nothing."""
+"""Intersection: equals the intersection of sets, honours every parameter, tells the channel
+nothing.
+"""
 
 import base64
 import hashlib
@@ -483,7 +485,9 @@ def test_raw_tags_are_visible_only_to_the_peer():
 
 @pytest.mark.parametrize("parameters", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
 def test_the_order_of_the_file_is_not_sent(opened, parameters):
-    """Own ids travel sorted by what is sent; the order of the peer's answer is the order it was asked in."""
+    """Own ids travel sorted by what is sent; the order of the peer's answer is the order it was
+    asked in.
+    """
     intersect(parameters, SECRET_GUEST, SECRET_HOST)
     for kind, _, blobs in opened:
         if kind == "tags":

@@ -1,4 +1,6 @@
-"""Predicting: the scores of a training again, right ones on other rows, and nothing learned beside them."""
+"""Predicting: the scores of a training again, right ones on other rows, and nothing learned beside
+them.
+"""
 
 from __future__ import annotations
 

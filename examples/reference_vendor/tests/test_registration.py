@@ -39,6 +39,7 @@ def test_the_lock_names_no_index_and_pins_every_package_by_hash():
 def test_a_component_loads_only_what_it_runs_with():
     code = (
         "import sys; from refvendor.__main__ import main; "
-        "import refvendor.components.intersection; main(['--registration']); sys.exit('numpy' in sys.modules)"
+        "import refvendor.components.intersection; main(['--registration']); sys.exit('numpy' in "
+        "sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""Whole runs of the image's process: exit codes, report, last line, signals. The transport is on loopback."""
+"""Whole runs of the image's process: exit codes, report, last line, signals. The transport is on
+loopback.
+"""
 
 import csv
 import json
@@ -97,7 +99,9 @@ def statuses(loopback, role):
 
 @pytest.fixture
 def root(tmp_path):
-    """A storage with the two parties' breast-cancer data: one in partitions, one as a plain file."""
+    """A storage with the two parties' breast-cancer data: one in partitions, one as a plain
+    file.
+    """
     lines = (DATA / "breast_hetero_guest.csv").read_text().splitlines(keepends=True)
     directory = tmp_path / "testspace" / "test_guest"
     directory.mkdir(parents=True)

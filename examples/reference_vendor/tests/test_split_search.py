@@ -1,4 +1,6 @@
-"""What boosted trees are made of: rows that are read, bins, gains of splits, sums in one plaintext."""
+"""What boosted trees are made of: rows that are read, bins, gains of splits, sums in one
+plaintext.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""S3 and HDFS: the same layout as in a directory, and refusals that name what is wrong and no secret."""
+"""S3 and HDFS: the same layout as in a directory, and refusals that name what is wrong and no
+secret.
+"""
 
 import os
 import socket
@@ -163,7 +165,8 @@ def test_a_name_node_that_is_gone_is_not_waited_for():
 
 def test_s3_over_tls(tmp_path):
     code = (
-        "import sys; from refvendor.env import Address; from refvendor.storage import open_storage\n"
+        "import sys; from refvendor.env import Address; from refvendor.storage import "
+        "open_storage\n"
         "print(open_storage(sys.argv[1], {'x': Address('ns', 'in')}, {}).read_table('x').rows)"
     )
     with servers.bucket() as server, tls(tmp_path, urlsplit(server.url)) as (address, certificate):

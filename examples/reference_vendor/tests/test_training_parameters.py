@@ -205,7 +205,9 @@ def train(component: str, parameters: Mapping[str, Any]) -> TaskRun:
 
 
 def seen(run: TaskRun) -> dict[str, Any]:
-    """All outputs, and per way the number of messages and the longest; nothing that differs by chance."""
+    """All outputs, and per way the number of messages and the longest; nothing that differs by
+    chance.
+    """
     run.require_success()
     messages: dict[tuple[str, str, str], tuple[int, int]] = {}
     for message in run.channel.sent:

@@ -38,7 +38,9 @@ def made_up(
     labels: np.ndarray,
     missing: bool = False,
 ) -> tuple[Table, Table]:
-    """Tables of the given numbers with columns g0, g1, … and h0, h1, …; zeros become empty if ``missing``."""
+    """Tables of the given numbers with columns g0, g1, … and h0, h1, …; zeros become empty if
+    ``missing``.
+    """
     ids = [f"person-{i:05d}" for i in range(len(labels))]
 
     def cells(row: np.ndarray) -> list[str]:
@@ -102,7 +104,9 @@ def labels_of(table: Table) -> np.ndarray:
 
 
 class PlainWire:
-    """Unsealed links between parties; keeps every frame, so that a test reads what a peer can read."""
+    """Unsealed links between parties; keeps every frame, so that a test reads what a peer can
+    read.
+    """
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, str, Message, bytes]] = []
@@ -182,8 +186,10 @@ def together(*works: Callable[[], Any]) -> list[Any]:
 
 
 def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
-    """How a party's secrets would look on a wire, in the usual encodings; only those long enough to be no
-    accident."""
+    """Return the usual encodings of a party's secrets, as they would look on a wire.
+
+    Short ones are left out: they would be found by accident.
+    """
     forms: dict[str, list[bytes]] = {
         "id": [key.encode() for key in rows.ids],
         "feature": [],

@@ -14,7 +14,9 @@ def _lazy_roles(module: str, *roles: str) -> Mapping[str, Component]:
 
 
 def _lazy(module: str, role: str) -> Component:
-    """Return a component that imports its module when it runs, so that Intersection does not load numpy."""
+    """Return a component that imports its module when it runs, so that Intersection does not load
+    numpy.
+    """
 
     def run(
         task: Task,

@@ -1,4 +1,6 @@
-"""Adds up encrypted gradients per bin, so that a host can sum the left side of each split that it offers."""
+"""Adds up encrypted gradients per bin, so that a host can sum the left side of each split that it
+offers.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class HistogramBuilder:
         child: Histogram,
         rows: Ints,
     ) -> Histogram:
-        """Return the histogram of a child's sibling, whose rows are passed, as the parent's less the child's.
+        """Return the histogram of a child's sibling, whose rows are passed, as the parent's less
+        the child's.
 
         It costs one inversion for all bins, and nothing for bins that the child does not share.
         """

@@ -1,13 +1,17 @@
-"""Fits a logistic regression between a guest, a host and an arbiter who holds the key (Hardy et al., arXiv:1711.10677).
+"""Fits a logistic regression between a guest, a host and an arbiter who holds the key (Hardy et
+al., arXiv:1711.10677).
 
 One step, over the rows of a batch:
 
 1. The host sends its encrypted quarter scores and its part of the loss to the guest.
-2. The guest adds its share, with fresh randomness in every row, and sends the encrypted residuals back.
-3. Guest and host compute their encrypted gradients, hide them behind random masks and let the arbiter decrypt them.
+2. The guest adds its share, with fresh randomness in every row, and sends the encrypted residuals
+back.
+3. Guest and host compute their encrypted gradients, hide them behind random masks and let the
+arbiter decrypt them.
 
-So the arbiter sees masked gradients, the loss and one norm of all steps together; guest and host see no plaintext
-but their own gradient. At the end the host sends the guest its share of the scores, as the guest owns the result.
+So the arbiter sees masked gradients, the loss and one norm of all steps together; guest and host
+see no plaintext but their own gradient. At the end the host sends the guest its share of the
+scores, as the guest owns the result.
 """
 
 from __future__ import annotations
@@ -64,14 +68,16 @@ def checked_batches(
 ) -> list[Ints]:
     """Return the rows of every step.
 
-    Raises `BadParameters` if a step has no more rows than columns: its gradient would give the rows' residuals away.
+    Raises `BadParameters` if a step has no more rows than columns: its gradient would give the
+    rows' residuals away.
     """
     columns = part.design.cells.shape[1]
     batches = split_batches(rows, size)
     fewest = min(len(batch) for batch in batches)
     if fewest <= columns:
         raise BadParameters(
-            f"batch_size: every step needs more rows than this party has columns ({columns}), or gradients "
+            f"batch_size: every step needs more rows than this party has columns ({columns}), or "
+            f"gradients "
             f"would tell single rows; the smallest of {len(batches)} steps has {fewest}"
         )
     return batches
@@ -112,7 +118,8 @@ class FeatureParty:
         iteration: int,
         extra: Sequence[mpz] = (),
     ) -> Message:
-        """Let the arbiter decrypt the masked gradient of a batch, move the weights and return the arbiter's message.
+        """Let the arbiter decrypt the masked gradient of a batch, move the weights and return the
+        arbiter's message.
 
         ``extra`` ciphertexts are sent along without a mask.
         """
@@ -131,7 +138,9 @@ class FeatureParty:
 
 @contextmanager
 def _receive_key(part: PartialModel, arbiter: Link) -> Iterator[FeatureParty]:
-    """Wait for the arbiter's key and yield a party with it, whose pool of randomness ends with the block."""
+    """Wait for the arbiter's key and yield a party with it, whose pool of randomness ends with the
+    block.
+    """
     key = PublicKey.from_bytes(arbiter.expect(KEY).blob())
     key.prepare()
     values_per_step = len(part.design.cells) + part.design.cells.shape[1] + 2
@@ -153,7 +162,8 @@ def fit_guest(
 ) -> RegressionFit:
     """Lead the iterations, and receive the host's share of the scores at the end.
 
-    ``on_loss`` is called with the loss of each iteration. Raises `BadMessage`, `PeerFailed`, `Diverged`.
+    ``on_loss`` is called with the loss of each iteration. Raises `BadMessage`, `PeerFailed`,
+    `Diverged`.
     """
     host = links[HOST]
     losses: list[float] = []
@@ -194,7 +204,9 @@ def _step_guest(
     rows: Ints,
     iteration: int,
 ) -> Message:
-    """Share the batch's encrypted residuals with the host and move; return the arbiter's message."""
+    """Share the batch's encrypted residuals with the host and move; return the arbiter's
+    message.
+    """
     scores = party.part.scores(rows)
     data = party.wait(host, SCORES).blob()
     *quarters, host_terms = party.key.load(data, len(rows) + 1)
@@ -254,7 +266,9 @@ def _step_host(
     rows: Ints,
     iteration: int,
 ) -> Message:
-    """Send the batch's encrypted scores, receive the residuals and move; return the arbiter's message."""
+    """Send the batch's encrypted scores, receive the residuals and move; return the arbiter's
+    message.
+    """
     scores = party.part.scores(rows)
     values = [*quarter_scores(scores).tolist(), host_loss(party.part, scores)]
     guest.send(SCORES, None, [party.key.dump(party.encrypt(values))])
@@ -270,7 +284,8 @@ def fit_arbiter(
     key: PrivateKey,
     log: Log,
 ) -> tuple[list[float], bool]:
-    """Decrypt for guest and host until the guest's plan ends or the last iteration changed too little.
+    """Decrypt for guest and host until the guest's plan ends or the last iteration changed too
+    little.
 
     Returns the losses, and whether the training converged.
     """
@@ -345,7 +360,9 @@ class Arbiter:
         return self._key.decrypt(self._key.load(message.blob(), columns + extra))
 
     def _end_iteration(self, loss: int) -> None:
-        """Add the iteration's loss, and stop if it changed too little and the plan looks at the loss."""
+        """Add the iteration's loss, and stop if it changed too little and the plan looks at the
+        loss.
+        """
         self.losses.append(loss * GRADIENT_UNIT / self._rows)
         if self.plan.early_stop == "diff":
             self.converged = has_converged(self.plan, self.losses, 0.0)

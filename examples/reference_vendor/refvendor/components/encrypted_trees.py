@@ -1,9 +1,11 @@
-"""Searches splits at a host that has features but neither labels nor the key (SecureBoost, arXiv:1901.08755).
+"""Searches splits at a host that has features but neither labels nor the key (SecureBoost,
+arXiv:1901.08755).
 
-The guest encrypts count, g and h of every row, packed into one plaintext. The host adds ciphertexts up per bin,
-shuffles its candidates, packs many sums into one ciphertext and re-randomises it. So the guest sees sums at
-positions and nothing of feature, bin or order. What each side learns nevertheless: the host, which rows are in every
-node that is searched; the guest, the sums of splits and how a chosen split divides the rows.
+The guest encrypts count, g and h of every row, packed into one plaintext. The host adds ciphertexts
+up per bin, shuffles its candidates, packs many sums into one ciphertext and re-randomises it. So
+the guest sees sums at positions and nothing of feature, bin or order. What each side learns
+nevertheless: the host, which rows are in every node that is searched; the guest, the sums of splits
+and how a chosen split divides the rows.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ MOST_NODES = 1 << 40
 
 @dataclass(frozen=True)
 class Slot:
-    """The layout of count, g and h side by side in one non-negative integer, for sums over up to ``rows`` rows."""
+    """The layout of count, g and h side by side in one non-negative integer, for sums over up to
+    ``rows`` rows.
+    """
 
     rows: int
 
@@ -165,9 +169,11 @@ class RemoteSource:
         return sums
 
     def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, ChosenSplit]:
-        """Send the host the positions of the best candidates and return the splits that it chose among them.
+        """Send the host the positions of the best candidates and return the splits that it chose
+        among them.
 
-        Raises `BadMessage` if a split's rows are not in its node or not as many as the host had offered.
+        Raises `BadMessage` if a split's rows are not in its node or not as many as the host had
+        offered.
         """
         positions = [list(node_positions) for node_positions in picks.values()]
         self._link.send(CHOOSE, {"nodes": list(picks), "positions": positions})
@@ -207,7 +213,9 @@ class TreeState:
 
 
 class TreeHost:
-    """The host's side: serves the guest until it finishes, and collects the host's part of the model."""
+    """The host's side: serves the guest until it finishes, and collects the host's part of the
+    model.
+    """
 
     def __init__(
         self,
@@ -277,10 +285,11 @@ class TreeHost:
         tree.histograms = histograms
 
     def _build_histograms(self, node: int, rows: Mapping[int, Ints]) -> dict[int, Histogram]:
-        """Return the node's histogram, and its sibling's if that had to be computed or is searched as well.
+        """Return the node's histogram, and its sibling's if that had to be computed or is searched
+        as well.
 
-        Only the smaller of two siblings is added up; the other is the difference from their parent, which was
-        searched in the level before.
+        Only the smaller of two siblings is added up; the other is the difference from their parent,
+        which was searched in the level before.
         """
         tree = self._tree
         parent = (node - 1) // 2
@@ -301,7 +310,9 @@ class TreeHost:
         return histograms
 
     def _choose(self, message: Message) -> None:
-        """Split nodes at one of the positions that the guest names, and send it the rows that go left."""
+        """Split nodes at one of the positions that the guest names, and send it the rows that go
+        left.
+        """
         nodes = message.integers("nodes")
         positions = message.fields.get("positions")
         if not isinstance(positions, list) or len(positions) != len(nodes):
@@ -317,7 +328,9 @@ class TreeHost:
         self._link.send(PARTED, {"splits": numbers}, masks)
 
     def _best_candidate(self, node: int, positions: Any) -> Candidate:
-        """Return the lowest column, then the lowest bin, among candidates at these positions of the offer."""
+        """Return the lowest column, then the lowest bin, among candidates at these positions of the
+        offer.
+        """
         if not isinstance(positions, list) or not positions:
             raise BadMessage("choose: a node needs at least one position")
         offered = self._tree.offers.get(node, [])

@@ -1,13 +1,15 @@
 """Logistic regression on the features of a guest and a host, with an arbiter who holds the key.
 
-The guest has the labels. The protocol, and what each party learns from it, is in `encrypted_regression`.
+The guest has the labels. The protocol, and what each party learns from it, is in
+`encrypted_regression`.
 
-With its input ``model`` connected the component scores rows instead: the host sends the guest its share of each row's
-score, as at the end of a training; an arbiter has nothing to do.
+With its input ``model`` connected the component scores rows instead: the host sends the guest its
+share of each row's score, as at the end of a training; an arbiter has nothing to do.
 
-Outputs: the guest writes scores (``train_data``), its weights (``model``) and ``train-loss`` with the loss per
-iteration (also during the training), AUC and KS. The host writes its ids, its weights and a report that refers to the
-guest. The arbiter has no rows: it writes an empty table, a model that names its holders, and the losses.
+Outputs: the guest writes scores (``train_data``), its weights (``model``) and ``train-loss`` with
+the loss per iteration (also during the training), AUC and KS. The host writes its ids, its weights
+and a report that refers to the guest. The arbiter has no rows: it writes an empty table, a model
+that names its holders, and the losses.
 """
 
 from __future__ import annotations

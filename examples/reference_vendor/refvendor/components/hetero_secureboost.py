@@ -1,14 +1,14 @@
 """Gradient-boosted trees on the features of a guest and its hosts (SecureBoost, arXiv:1901.08755).
 
-The guest has the labels and the key, hosts have only features. A pooled run of the same code gives exactly the same
-trees. The protocol, and what each party learns from it, is in `encrypted_trees`.
+The guest has the labels and the key, hosts have only features. A pooled run of the same code gives
+exactly the same trees. The protocol, and what each party learns from it, is in `encrypted_trees`.
 
 With its input ``model`` connected the component scores rows instead, see `tree_scores`.
 
-Outputs: the guest writes scores (``train_data``: id, label, score, prediction), the trees with references to the
-hosts' splits (``model``), the loss per tree (``train-loss``, also during the training), AUC and KS (``train-auc``) and
-the KS curve (``train-ks``). A host writes its ids, its own splits with feature names and thresholds, and reports that
-refer to the guest.
+Outputs: the guest writes scores (``train_data``: id, label, score, prediction), the trees with
+references to the hosts' splits (``model``), the loss per tree (``train-loss``, also during the
+training), AUC and KS (``train-auc``) and the KS curve (``train-ks``). A host writes its ids, its
+own splits with feature names and thresholds, and reports that refer to the guest.
 """
 
 from __future__ import annotations
@@ -176,7 +176,9 @@ def _read_split_rule(tree: Reader) -> SplitRule:
 
 
 def _read_penalties(tree: Reader) -> tuple[float, float]:
-    """Return ``criterion_params``: the L2 and the L1 penalty on leaf weights. A single number is the L2 penalty."""
+    """Return ``criterion_params``: the L2 and the L1 penalty on leaf weights. A single number is
+    the L2 penalty.
+    """
     value = tree.raw("criterion_params")
     if value is None:
         return 0.1, 0.0
@@ -230,7 +232,8 @@ def boost_pooled(
     guest: str,
     parameters: Parameters,
 ) -> BoostedTrees:
-    """Train in the clear on the rows of all parties. The federated training must give the same trees.
+    """Train in the clear on the rows of all parties. The federated training must give the same
+    trees.
 
     ``guest`` is the party with the labels.
     """

@@ -1,8 +1,9 @@
 """Intersection: every party keeps the rows whose ids all parties have, sorted by id.
 
-The guest talks to each host; hosts do not talk to each other. One side learns the common ids first: the guest under
-``rsa`` and ``ecdh``, the side that ``join_role`` names under ``raw``. It shares them if ``sync_intersect_ids`` is
-true; otherwise the other side knows no common id and writes an empty table.
+The guest talks to each host; hosts do not talk to each other. One side learns the common ids first:
+the guest under ``rsa`` and ``ecdh``, the side that ``join_role`` names under ``raw``. It shares
+them if ``sync_intersect_ids`` is true; otherwise the other side knows no common id and writes an
+empty table.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class Settings:
         return self.method == RAW and self.join_role == "host"
 
     def comparable(self, task_id: str) -> dict[str, Any]:
-        """Return the settings that must be equal at both sides, by parameter name. The salt goes as a hash."""
+        """Return the settings that must be equal at both sides, by parameter name.
+
+        The salt goes as a hash.
+        """
         values: dict[str, Any] = {
             "intersect_method": self.method,
             "sync_intersect_ids": self.shares_common_ids,
@@ -142,7 +146,10 @@ def host(
 
 
 def read_settings(task: Task, log: Log) -> Settings:
-    """Read all parameters. Raises `BadParameters` with every invalid one, before any message is sent."""
+    """Read all parameters.
+
+    Raises `BadParameters` with every invalid one, before any message is sent.
+    """
     reader = Reader(task.parameters)
     method = reader.choice("intersect_method", RAW, METHODS)
     join_role = reader.choice("join_role", "host", ("guest", "host"))
@@ -223,7 +230,8 @@ def _warn_of_idle_parameters(task: Task, settings: Settings, log: Log) -> None:
 def read_rows(table: Table, column: str) -> KeyedRows:
     """Return the rows by id.
 
-    Raises `BadParameters` for a missing column, and for empty and repeated ids with the numbers of their rows.
+    Raises `BadParameters` for a missing column, and for empty and repeated ids with the numbers of
+    their rows.
     """
     occurrences = table.header.count(column)
     if occurrences != 1:
@@ -247,13 +255,16 @@ def read_rows(table: Table, column: str) -> KeyedRows:
             row_numbers[value] = number
     if problems:
         raise BadParameters(
-            f"id: every row of {INPUT} needs an id of its own in column {column!r}: {_list(problems)}"
+            f"id: every row of {INPUT} needs an id of its own in column {column!r}: "
+            f"{_list(problems)}"
         )
     return KeyedRows(table, by_id)
 
 
 def _list(problems: Sequence[str]) -> str:
-    """Join problems to one text, with a count in place of those beyond the first `MOST_PROBLEMS_SHOWN`."""
+    """Join problems to one text, with a count in place of those beyond the first
+    `MOST_PROBLEMS_SHOWN`.
+    """
     text = "; ".join(problems[:MOST_PROBLEMS_SHOWN])
     hidden = len(problems) - MOST_PROBLEMS_SHOWN
     if hidden > 0:
@@ -301,7 +312,9 @@ def _learn_from_hosts(
     settings: Settings,
     counts: Mapping[str, int],
 ) -> set[str]:
-    """Match with each host and return the ids that all hosts have, after sharing them if the job says so."""
+    """Match with each host and return the ids that all hosts have, after sharing them if the job
+    says so.
+    """
     matches = {peer: _learn(link, ids, settings, counts[peer]) for peer, link in links.items()}
     common = set(ids)
     for match in matches.values():
@@ -358,7 +371,9 @@ def _write(
     counts: Mapping[str, int],
     common: set[str] | None,
 ) -> None:
-    """Write the common rows and the report; ``common`` is None if the ids were not shared with this party."""
+    """Write the common rows and the report; ``common`` is None if the ids were not shared with this
+    party.
+    """
     io.write_table(OUTPUT, _common_rows(rows, settings, sorted(common or ())))
     total = "" if common is None else str(len(common))
     report = [[party, str(count)] for party, count in sorted(counts.items())]

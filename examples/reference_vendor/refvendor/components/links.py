@@ -1,9 +1,10 @@
 """Speaks with the peers of a task: framed messages in a fixed order, encrypted between two parties.
 
-A message has a kind, a few JSON fields and blobs. First both sides send a hello with a fresh X25519 key and, if
-the party holds rows, a salted hash of its ordered ids. Every later message travels in a box (PyNaCl) that only
-the peer can open, because it passes through gateways that must not read row sets and scores. The keys are not
-certified: the box protects against reading, not against a gateway that replaces messages.
+A message has a kind, a few JSON fields and blobs. First both sides send a hello with a fresh X25519
+key and, if the party holds rows, a salted hash of its ordered ids. Every later message travels in a
+box (PyNaCl) that only the peer can open, because it passes through gateways that must not read row
+sets and scores. The keys are not certified: the box protects against reading, not against a gateway
+that replaces messages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from nacl.public import Box, PrivateKey, PublicKey
 
 from refvendor.contract import Net, Task, VendorError
 
-# Names of messages on the channel. Everything after the hello has one name, so it arrives in the order sent.
+# Names of messages on the channel. Everything after the hello has one name, so it arrives in the
+# order sent.
 HELLO = "hello"
 TRAIN = "train"
 # Kind of the message with which a party tells its peers that it failed.
@@ -48,7 +50,10 @@ class NotAligned(VendorError):
 
 @dataclass(frozen=True)
 class Message:
-    """A message from a peer. The methods that read a field raise `BadMessage` if it is missing or invalid."""
+    """A message from a peer.
+
+    The methods that read a field raise `BadMessage` if it is missing or invalid.
+    """
 
     kind: str
     fields: Mapping[str, Any]
@@ -150,8 +155,8 @@ def connect(
 ) -> dict[str, SealedLink]:
     """Exchange a hello with every peer and return the links by peer.
 
-    ``ids`` are this party's ids in order, None for a party without rows. Raises `NotAligned` with the names of the
-    peers whose ids differ; these raise it as well, since both sides compare.
+    ``ids`` are this party's ids in order, None for a party without rows. Raises `NotAligned` with
+    the names of the peers whose ids differ; these raise it as well, since both sides compare.
     """
     key = PrivateKey.generate()
     fields: dict[str, Any] = {"rows": None, "ids": None}
@@ -170,7 +175,8 @@ def connect(
     with aborting_peers(list(links.values())):
         if differing:
             raise NotAligned(
-                f"{task.me} ({fields['rows']} rows) and {', '.join(differing)} do not hold the same ids in "
+                f"{task.me} ({fields['rows']} rows) and {', '.join(differing)} do not hold the "
+                f"same ids in "
                 "the same order; run Intersection first and take its output"
             )
     return links
@@ -208,7 +214,10 @@ def aborting_peers(links: Sequence[Link]) -> Iterator[None]:
 
 
 def ids_digest(task_id: str, ids: Sequence[str]) -> str:
-    """Return a hash of all ids in order. It differs from task to task, so that runs cannot be compared."""
+    """Return a hash of all ids in order.
+
+    It differs from task to task, so that runs cannot be compared.
+    """
     digest = hashlib.sha256(f"alignment\n{task_id}\n".encode())
     for value in ids:
         data = value.encode()

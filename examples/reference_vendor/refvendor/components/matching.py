@@ -1,8 +1,9 @@
-"""Finds the common ids of two parties by one of three methods, over a `Link`. Knows no tables and no parameters.
+"""Finds the common ids of two parties by one of three methods, over a `Link`. Knows no tables and
+no parameters.
 
-In each method one side learns the common ids; the other side helps. A party's ids travel sorted by their encrypted
-or hashed form, never in the order of its file, which would tell something. Tags are hashes cut to 16 bytes: among
-10^6 by 10^6 ids the chance of a false match is below 10^-26.
+In each method one side learns the common ids; the other side helps. A party's ids travel sorted by
+their encrypted or hashed form, never in the order of its file, which would tell something. Tags are
+hashes cut to 16 bytes: among 10^6 by 10^6 ids the chance of a false match is below 10^-26.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Matches:
 
 
 def receive_common_ids(link: Link, sent_ids: Sequence[str]) -> set[str]:
-    """Return the common ids that the learning side shares; ``sent_ids`` are this side's in the order sent."""
+    """Return the common ids that the learning side shares; ``sent_ids`` are this side's in the
+    order sent.
+    """
     blob = link.expect("hits").blob()
     if len(blob) % POSITION_SIZE:
         raise BadMessage("hits: must be whole 32-bit numbers")
@@ -75,7 +78,8 @@ def receive_common_ids(link: Link, sent_ids: Sequence[str]) -> set[str]:
     return {sent_ids[position] for position in positions}
 
 
-# ------------------------------------------------------------ raw: tags of all ids go to the learning side
+# ------------------------------------------------------------ raw: tags of all ids go to the
+# learning side
 
 
 def raw_send(
@@ -106,7 +110,8 @@ def raw_collect(
     return _match({value: tagging.tag(value) for value in ids}, tags)
 
 
-# ------------------------------------------------------------ rsa: the helper signs the learner's ids blindly
+# ------------------------------------------------------------ rsa: the helper signs the learner's
+# ids blindly
 
 
 def rsa_sign(
@@ -199,7 +204,8 @@ def _read_numbers(
     return numbers
 
 
-# ------------------------------------------------------------ ecdh: both sides encrypt all ids, in either order
+# ------------------------------------------------------------ ecdh: both sides encrypt all ids, in
+# either order
 
 
 def curve_send(

@@ -1,8 +1,9 @@
 """Reads a component's parameters in every spelling in which a platform may send them.
 
-Nothing is raised while reading: each invalid value is recorded with its name, the rule it breaks and the value,
-and `Reader.finish` raises all of them together, before the component reads data or sends a message. A parameter
-that the component does not read gives one warning, because a platform may know more parameters than this vendor.
+Nothing is raised while reading: each invalid value is recorded with its name, the rule it breaks
+and the value, and `Reader.finish` raises all of them together, before the component reads data or
+sends a message. A parameter that the component does not read gives one warning, because a platform
+may know more parameters than this vendor.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ LONGEST_VALUE_IN_MESSAGE = 80  # characters
 class Reader:
     """Reads named values out of one object and collects the problems with them.
 
-    ``path`` is the prefix of the names in messages, such as ``rsa_params.``. Readers of nested objects add to the
-    ``problems`` of the outermost one.
+    ``path`` is the prefix of the names in messages, such as ``rsa_params.``. Readers of nested
+    objects add to the ``problems`` of the outermost one.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Reader:
         allowed: Sequence[str],
         reasons: Mapping[str, str] | None = None,
     ) -> str:
-        """Return the allowed word that equals the value, ignoring case; the default if it is missing or invalid.
+        """Return the allowed word that equals the value, ignoring case; the default if it is
+        missing or invalid.
 
         ``reasons`` says of well-known words (in lower case) why this component does not allow them.
         """
@@ -118,7 +120,9 @@ class Reader:
         low: int,
         high: int,
     ) -> int:
-        """Return a whole number from ``low`` to ``high``; the default if it is missing or invalid."""
+        """Return a whole number from ``low`` to ``high``; the default if it is missing or
+        invalid.
+        """
         value = self.raw(name)
         if value is None:
             return default
@@ -146,7 +150,8 @@ class Reader:
         default: Sequence[str],
         allowed: Sequence[str],
     ) -> tuple[str, ...]:
-        """Return a list of words in lower case, each word once; the default if it is missing or invalid.
+        """Return a list of words in lower case, each word once; the default if it is missing or
+        invalid.
 
         The value may be a JSON list, the text of one, or words separated by commas.
         """
@@ -167,8 +172,8 @@ class Reader:
     def nested(self, name: str, shorthand: str | None = None) -> Reader:
         """Return a reader of a nested object, which may come as object or as JSON text.
 
-        With ``shorthand``, a plain word means an object with just that entry: ``encrypt_param: Paillier`` means
-        ``encrypt_param: {method: Paillier}``.
+        With ``shorthand``, a plain word means an object with just that entry: ``encrypt_param:
+        Paillier`` means ``encrypt_param: {method: Paillier}``.
         """
         value = _decoded(self.raw(name))
         if shorthand is not None and isinstance(value, str):
@@ -212,7 +217,9 @@ def _finite_number(value: Any) -> float | None:
 
 
 def _decoded(value: Any) -> Any:
-    """Decode a text that is JSON, even one that was quoted twice; return any other value as it is."""
+    """Decode a text that is JSON, even one that was quoted twice; return any other value as it
+    is.
+    """
     for _ in range(2):
         if not isinstance(value, str):
             break

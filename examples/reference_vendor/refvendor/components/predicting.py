@@ -1,8 +1,10 @@
-"""Shared by the predict stages. A training component predicts if the platform connects its input ``model``.
+"""Shared by the predict stages. A training component predicts if the platform connects its input
+``model``.
 
-Nothing is trained then: every party reads its own part of the model and the rows, the hosts send the guest what
-it needs for the scores, and the guest sends them nothing but its hello. Labels are optional: they are used for
-metrics if the guest's table has them. The guest writes the outputs of a training except ``model``.
+Nothing is trained then: every party reads its own part of the model and the rows, the hosts send
+the guest what it needs for the scores, and the guest sends them nothing but its hello. Labels are
+optional: they are used for metrics if the guest's table has them. The guest writes the outputs of a
+training except ``model``.
 """
 
 from __future__ import annotations
@@ -213,7 +215,9 @@ def write_without_scores(
     ids: Sequence[str],
     reports: Sequence[str],
 ) -> None:
-    """Write the outputs of a party that gets no scores: its ids, and reports that refer to the guest."""
+    """Write the outputs of a party that gets no scores: its ids, and reports that refer to the
+    guest.
+    """
     io.write_table(OUTPUT, id_table(common.id_column, ids))
     for name in reports:
         io.write_json(name, reference_to("guest.0"))

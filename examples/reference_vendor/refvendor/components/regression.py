@@ -1,9 +1,9 @@
 """The arithmetic of logistic regression on Taylor's loss, for one party and for all parties pooled.
 
-With labels y of -1 and 1 and u the sum of the parties' scores, the loss of a row is ``log 2 - y u / 2 + u**2 / 8``
-and its derivative by u is ``u / 4 - y / 2`` (Hardy et al., arXiv:1711.10677, section 4). Features are standardised and
-rounded to 12 fraction bits once, for scores and gradients alike. All sums over rows are sums of integers, so that an
-encrypted sum equals one in the clear.
+With labels y of -1 and 1 and u the sum of the parties' scores, the loss of a row is ``log 2 - y u /
+2 + u**2 / 8`` and its derivative by u is ``u / 4 - y / 2`` (Hardy et al., arXiv:1711.10677, section
+4). Features are standardised and rounded to 12 fraction bits once, for scores and gradients alike.
+All sums over rows are sums of integers, so that an encrypted sum equals one in the clear.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Design:
     names: list[str]
     means: Floats
     scales: Floats
-    # Rows x columns in units of 2 ** -FEATURE_BITS. The intercept, if there is one, is the last column.
+    # Rows x columns in units of 2 ** -FEATURE_BITS. The intercept, if there is one, is the last
+    # column.
     cells: Ints
     intercept: bool
 
@@ -140,7 +141,9 @@ class Optimizer:
         self._state = OptimizerState(0, np.zeros(columns), np.zeros(columns))
 
     def step(self, gradient: Floats, iteration: int) -> Floats:
-        """Return the step to subtract for one batch; ``iteration`` counts the passes over the rows from 0."""
+        """Return the step to subtract for one batch; ``iteration`` counts the passes over the rows
+        from 0.
+        """
         self._state.steps += 1
         rate = self._rate / math.sqrt(1 + iteration)
         return self._method(self._state, gradient, rate)
@@ -187,7 +190,9 @@ class PartialModel:
         rows: int,
         iteration: int,
     ) -> None:
-        """Take one step; ``sums`` holds the gradient of each weight, summed over the ``rows`` of a batch."""
+        """Take one step; ``sums`` holds the gradient of each weight, summed over the ``rows`` of a
+        batch.
+        """
         slope = np.sign(self.weights) if self._plan.penalty == "L1" else self.weights
         gradient = np.array([float(value) for value in sums]) * GRADIENT_UNIT / rows
         gradient = gradient + self._plan.alpha * slope * self._penalised
@@ -217,10 +222,13 @@ def initial_weights(
     design: Design,
     init: str,
 ) -> Floats:
-    """Return the weights of the start; random ones are the same in every run. An intercept starts at zero."""
+    """Return the weights of the start; random ones are the same in every run. An intercept starts
+    at zero.
+    """
     columns = design.cells.shape[1]
     generator = np.random.default_rng([SEED, *party.encode()])
-    # Always drawn in this order, whichever is used: models stay comparable over versions of this image.
+    # Always drawn in this order, whichever is used: models stay comparable over versions of this
+    # image.
     normal = 0.1 * generator.standard_normal(size=(columns,))
     uniform = 0.2 * generator.random(size=(columns,)) - 0.1
     choices: dict[str, Floats] = {
@@ -236,7 +244,10 @@ def initial_weights(
 
 
 def standardise(rows: Rows, intercept: bool) -> Design:
-    """Centre and scale every column. A missing cell becomes the column's mean, a constant column zero."""
+    """Centre and scale every column.
+
+    A missing cell becomes the column's mean, a constant column zero.
+    """
     is_present = ~np.isnan(rows.values)
     counts = np.maximum(is_present.sum(axis=0), 1)
     means = np.where(is_present, rows.values, 0.0).sum(axis=0) / counts
@@ -258,7 +269,9 @@ def _fixed_point(
     scales: Floats,
     intercept: bool,
 ) -> Ints:
-    """Return features in units of 2 ** -FEATURE_BITS, with the intercept's column if there is one."""
+    """Return features in units of 2 ** -FEATURE_BITS, with the intercept's column if there is
+    one.
+    """
     unit = 2.0**FEATURE_BITS
     limit = LARGEST_FEATURE * unit - 1
     cells: Ints = np.rint(np.clip(centred / scales * unit, -limit, limit)).astype(np.int64)
@@ -291,9 +304,11 @@ def load_model(
     values: Floats,
     plan: RegressionPlan,
 ) -> PartialModel:
-    """Return a stored model over new rows, which are standardised with the means and scales of the training.
+    """Return a stored model over new rows, which are standardised with the means and scales of the
+    training.
 
-    ``values`` has a column per weight. Raises `BadParameters` for anything but a model of this component.
+    ``values`` has a column per weight. Raises `BadParameters` for anything but a model of this
+    component.
     """
     weights, means, scales = _read_weights(model)
     intercept = "intercept" in model
@@ -325,7 +340,9 @@ def _read_weights(model: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
 
 
 def split_batches(rows: int, size: int | None) -> list[Ints]:
-    """Return the rows of every step of one pass, the same at all parties; a short rest joins the last batch."""
+    """Return the rows of every step of one pass, the same at all parties; a short rest joins the
+    last batch.
+    """
     if size is None or size >= rows:
         return [np.arange(rows)]
     order = np.random.default_rng(SEED).permutation(rows)
@@ -340,14 +357,17 @@ def quarter_scores(scores: Floats) -> Ints:
 
 
 def guest_residual(labels: Floats, scores: Floats) -> Ints:
-    """Return the guest's share of the derivative: ``u / 4 - y / 2`` in units of 2 ** -SCORE_BITS."""
+    """Return the guest's share of the derivative: ``u / 4 - y / 2`` in units of 2 **
+    -SCORE_BITS.
+    """
     return np.rint((scores / 4 - signs(labels) / 2) * 2.0**SCORE_BITS).astype(np.int64)
 
 
 def loss_weights(labels: Floats, scores: Floats) -> Ints:
     """Return the factors of a host's quarter scores in the loss, in units of 2 ** -FEATURE_BITS.
 
-    With the guest's score a and the host's b, the loss has the mixed terms ``a b / 4 - y b / 2 = (a - 2 y) b / 4``.
+    With the guest's score a and the host's b, the loss has the mixed terms ``a b / 4 - y b / 2 = (a
+    - 2 y) b / 4``.
     """
     return np.rint((scores - 2 * signs(labels)) * 2.0**FEATURE_BITS).astype(np.int64)
 
@@ -396,7 +416,10 @@ def fit_pooled(
     labels: Floats,
     plan: RegressionPlan,
 ) -> RegressionFit:
-    """Fit in the clear. The federated training must give the same result; without a host, the guest fits alone."""
+    """Fit in the clear.
+
+    The federated training must give the same result; without a host, the guest fits alone.
+    """
     parts = [guest] if host is None else [guest, host]
     batches = split_batches(len(labels), plan.batch_size)
     losses: list[float] = []
@@ -422,7 +445,9 @@ def _step_pooled(
     rows: Ints,
     iteration: int,
 ) -> int:
-    """Move all parties by one batch and return its loss before the step, in units of GRADIENT_UNIT."""
+    """Move all parties by one batch and return its loss before the step, in units of
+    GRADIENT_UNIT.
+    """
     scores = guest.scores(rows)
     residual = guest_residual(labels, scores)
     loss = guest_loss(guest, labels, scores)

@@ -1,9 +1,11 @@
-"""Finds the best split of a tree's node: bins, sums per candidate, gains. Pure numbers, no parties, no messages.
+"""Finds the best split of a tree's node: bins, sums per candidate, gains. Pure numbers, no parties,
+no messages.
 
-With p the predicted probability of a row and y its label, g = p - y and h = p (1 - p) are the first two derivatives of
-its loss; gains and leaf weights follow from their sums (Chen and Guestrin, "XGBoost", KDD 2016, section 2.2). They
-are integers in units of ``2 ** -FRACTION_BITS``. Sums of integers have no rounding, so a sum that was added up under
-encryption equals one in the clear, and so does every gain computed from it.
+With p the predicted probability of a row and y its label, g = p - y and h = p (1 - p) are the first
+two derivatives of its loss; gains and leaf weights follow from their sums (Chen and Guestrin,
+"XGBoost", KDD 2016, section 2.2). They are integers in units of ``2 ** -FRACTION_BITS``. Sums of
+integers have no rounding, so a sum that was added up under encryption equals one in the clear, and
+so does every gain computed from it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class SplitRule:
         return result
 
     def strength(self, g: Ints, h: Ints) -> Floats:
-        """Return twice the decrease of the loss if the rows with these sums get a weight of their own."""
+        """Return twice the decrease of the loss if the rows with these sums get a weight of their
+        own.
+        """
         denominator = h.astype(np.float64) * UNIT + self.reg_lambda
         numerator = self.shrink(g.astype(np.float64) * UNIT) ** 2
         result: Floats = np.divide(
@@ -86,7 +90,9 @@ def bin_features(
     values: Floats,
     bin_num: int,
 ) -> Bins:
-    """Cut every column at its quantiles into at most ``bin_num`` bins; missing values join the lowest."""
+    """Cut every column at its quantiles into at most ``bin_num`` bins; missing values join the
+    lowest.
+    """
     codes = np.zeros(values.shape, dtype=np.int64)
     cuts = []
     for column in range(values.shape[1]):
@@ -130,7 +136,9 @@ def find_candidates(
     columns: Sequence[int],
     rows: Ints,
 ) -> list[Candidate]:
-    """Return the candidates with rows on both sides, each partition of the rows by a column only once."""
+    """Return the candidates with rows on both sides, each partition of the rows by a column only
+    once.
+    """
     candidates = []
     for column in columns:
         filled = np.flatnonzero(np.bincount(bins.codes[rows, column], minlength=1))
@@ -145,7 +153,9 @@ def left_sums(
     g: Ints,
     h: Ints,
 ) -> Sums:
-    """Return the sums of the rows up to each candidate's bin; ``g`` and ``h`` hold all rows of the table."""
+    """Return the sums of the rows up to each candidate's bin; ``g`` and ``h`` hold all rows of the
+    table.
+    """
     columns = {candidate.column for candidate in candidates}
     cumulated = {column: _cumulated_sums(bins, column, rows, g, h) for column in columns}
     count = [cumulated[column].count[code] for column, code in candidates]
@@ -180,7 +190,9 @@ def _sums_by_code(
     values: Ints,
     width: int,
 ) -> Ints:
-    """Return the sum of the values in each bin, exactly (a weighted `np.bincount` would compute floats)."""
+    """Return the sum of the values in each bin, exactly (a weighted `np.bincount` would compute
+    floats).
+    """
     sums = np.zeros(width, np.int64)
     np.add.at(sums, codes, values)
     return sums
@@ -193,7 +205,9 @@ def gains(
     h: int,
     rule: SplitRule,
 ) -> Floats:
-    """Return the gain of each candidate in a node with these totals; minus infinity if a side is too small."""
+    """Return the gain of each candidate in a node with these totals; minus infinity if a side is
+    too small.
+    """
     right = Sums(count - left.count, g - left.g, h - left.h)
     undivided = rule.strength(np.array([g]), np.array([h]))[0]
     gain = rule.strength(left.g, left.h) + rule.strength(right.g, right.h) - undivided

@@ -84,7 +84,8 @@ def parse_numbers(cells: Sequence[str]) -> NumericColumn:
 def parse_classes(column: NumericColumn) -> Floats | None:
     """Return 1.0 for the positive class and 0.0 for the other.
 
-    None if a cell is missing or invalid, or if the numbers are not exactly one of the pairs in `CLASS_PAIRS`.
+    None if a cell is missing or invalid, or if the numbers are not exactly one of the pairs in
+    `CLASS_PAIRS`.
     """
     if column.invalid or column.missing:
         return None

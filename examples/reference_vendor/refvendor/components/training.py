@@ -1,4 +1,6 @@
-"""Shared by the training components: their rows, their common parameters and the form of their reports."""
+"""Shared by the training components: their rows, their common parameters and the form of their
+reports.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,8 @@ def read_rows(
 ) -> Rows:
     """Take ids, numeric features and, with ``with_labels``, labels out of a table.
 
-    A column without a single number is left out with a warning; one with some invalid cells is refused. Raises
-    `BadParameters`, whose messages name columns and counts, never a value.
+    A column without a single number is left out with a warning; one with some invalid cells is
+    refused. Raises `BadParameters`, whose messages name columns and counts, never a value.
     """
     raise_problems(_header_problems(table, common, with_labels, log) + shape_problems(table))
     ids = unique_ids(table, common.id_column)
@@ -114,7 +116,9 @@ def _header_problems(
     with_labels: bool,
     log: Log,
 ) -> list[str]:
-    """Return the problems with the columns' names; the names themselves go to this party's log only."""
+    """Return the problems with the columns' names; the names themselves go to this party's log
+    only.
+    """
     header = table.header
     problems = []
     repeated = sorted({name for name in header if header.count(name) > 1})
@@ -141,7 +145,8 @@ def _read_labels(cells: Sequence[str], name: str) -> Floats:
         finite = column.numbers[np.isfinite(column.numbers)]
         raise BadParameters(
             f"label: column {name!r} must hold two classes, 0 and 1 or -1 and 1, in every row; "
-            f"{column.invalid + column.missing} cells are no numbers, {len(set(finite.tolist()))} different numbers"
+            f"{column.invalid + column.missing} cells are no numbers, "
+            f"{len(set(finite.tolist()))} different numbers"
         )
     return labels
 
@@ -168,7 +173,9 @@ def _read_features(table: Table, no_features: Sequence[str], log: Log) -> dict[s
 
 
 def sigmoid(scores: Floats) -> Floats:
-    """Return the probabilities of scores: ``1 / (1 + exp(-score))``, without overflow at either end."""
+    """Return the probabilities of scores: ``1 / (1 + exp(-score))``, without overflow at either
+    end.
+    """
     small = np.exp(-np.abs(scores))
     probabilities: Floats = np.where(scores >= 0, 1.0, small) / (1.0 + small)
     return probabilities
@@ -201,14 +208,18 @@ def reference_to(*parties: str) -> dict[str, Any]:
 
 
 def loss_entries(losses: Sequence[float], step: str) -> list[dict[str, float]]:
-    """Return losses as a report holds them; ``step`` names the count: ``{"tree": 1, "loss": 0.5}``."""
+    """Return losses as a report holds them; ``step`` names the count: ``{"tree": 1, "loss":
+    0.5}``.
+    """
     return [{step: number, "loss": loss} for number, loss in enumerate(losses, start=1)]
 
 
 class LossReport:
-    """The report of the losses during training, written at most once per `SECONDS_BETWEEN_LOSS_REPORTS`.
+    """The report of the losses during training, written at most once per
+    `SECONDS_BETWEEN_LOSS_REPORTS`.
 
-    A storage that fails costs a warning only: the complete report is written at the end of the training.
+    A storage that fails costs a warning only: the complete report is written at the end of the
+    training.
     """
 
     def __init__(

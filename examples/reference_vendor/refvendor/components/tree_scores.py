@@ -1,8 +1,9 @@
 """Scores rows with trees whose splits are spread over a guest and its hosts.
 
-Each host sends one message: for every split of its part of the model, a bit per row that is set if the row goes left.
-The guest walks the trees by itself, so a host learns neither a score nor which rows reach which node. The guest
-learns how each split of a host divides all rows, including rows that do not reach the split's node.
+Each host sends one message: for every split of its part of the model, a bit per row that is set if
+the row goes left. The guest walks the trees by itself, so a host learns neither a score nor which
+rows reach which node. The guest learns how each split of a host divides all rows, including rows
+that do not reach the split's node.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def receive_sides(
     data = message.blob()
     if len(data) != splits * size:
         raise BadMessage(
-            f"{link.peer}: {splits} splits of {rows} rows are {splits * size} bytes, not {len(data)}"
+            f"{link.peer}: {splits} splits of {rows} rows are {splits * size} bytes, not "
+            f"{len(data)}"
         )
     masks = np.frombuffer(data, dtype=np.uint8).reshape(splits, size)
     return np.unpackbits(masks, axis=1, count=rows).astype(bool)
@@ -98,8 +100,8 @@ def score_rows(
 ) -> Floats:
     """Return the score of every row, added up in the order of the training.
 
-    ``sides`` holds what `receive_sides` returned, by host. Raises `BadParameters` for a broken model and `BadMessage`
-    if a host lacks a split.
+    ``sides`` holds what `receive_sides` returned, by host. Raises `BadParameters` for a broken
+    model and `BadMessage` if a host lacks a split.
     """
     walker = TreeWalker(me, len(rows.ids), _columns_by_name(rows, features), sides)
     try:
@@ -121,7 +123,10 @@ class TreeWalker:
     sides: Mapping[str, Bools]
 
     def walk(self, tree: Sequence[Mapping[str, Any]]) -> Floats:
-        """Return the tree's contribution to each row's score. Raises `KeyError` for a broken tree."""
+        """Return the tree's contribution to each row's score.
+
+        Raises `KeyError` for a broken tree.
+        """
         nodes = {node["node"]: node for node in tree}
         step = np.zeros(self.rows)
         reached: dict[int, Ints] = {0: np.arange(self.rows)}

@@ -1,9 +1,10 @@
 """Grows boosted trees over splits that several sources offer.
 
-A source holds one party's features, here or behind a `Link`; the growing code does not know which. The pooled run
-that the federated one must equal is this same code over local sources only.
+A source holds one party's features, here or behind a `Link`; the growing code does not know which.
+The pooled run that the federated one must equal is this same code over local sources only.
 
-Ties are decided by a fixed rule: the first source in the list, then its lowest column, then the lowest bin.
+Ties are decided by a fixed rule: the first source in the list, then its lowest column, then the
+lowest bin.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def boost(
     plan: BoostingPlan,
     on_tree: Callable[[int, float], None] | None = None,
 ) -> BoostedTrees:
-    """Grow up to ``plan.num_trees`` trees; ``on_tree`` is called with each tree's number (from 1) and loss."""
+    """Grow up to ``plan.num_trees`` trees; ``on_tree`` is called with each tree's number (from 1)
+    and loss.
+    """
     share = labels.mean()
     base_score = float(np.log(share / (1.0 - share)))
     scores = np.full(len(labels), base_score)
@@ -188,7 +191,9 @@ def boost(
 
 
 def _change(plan: BoostingPlan, decrease: float, step: Floats) -> float:
-    """Return the change by the last tree that early stopping looks at: of the loss, or of the scores."""
+    """Return the change by the last tree that early stopping looks at: of the loss, or of the
+    scores.
+    """
     if plan.early_stop == "diff":
         return decrease
     return float(np.sqrt(np.mean(step**2)))
@@ -250,7 +255,9 @@ class GrowingTree:
         level: Mapping[int, Ints],
         splits: Mapping[int, ChosenSplit],
     ) -> dict[int, Ints]:
-        """Add a level's nodes: a leaf for each without a split. Returns the children of the others."""
+        """Add a level's nodes: a leaf for each without a split. Returns the children of the
+        others.
+        """
         children: dict[int, Ints] = {}
         for number, rows in level.items():
             split = splits.get(number)

@@ -1,4 +1,6 @@
-"""Commutative encryption of ids on Curve25519 (RFC 7748): two secrets give the same point in either order."""
+"""Commutative encryption of ids on Curve25519 (RFC 7748): two secrets give the same point in either
+order.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ SIZE = 32  # bytes of a secret and of a point
 # The curve is v^2 = u^3 + A u^2 + u modulo P (RFC 7748, 4.1).
 _P = gmpy2.mpz(2**255 - 19)
 _A = 486662
-# Prefix of everything that is hashed to a point, so that no other protocol computes the same hashes.
+# Prefix of everything that is hashed to a point, so that no other protocol computes the same
+# hashes.
 _DOMAIN = b"refvendor psi x25519\x00"
 _MOST_HASHES = 256
 
@@ -34,8 +37,8 @@ def secret() -> bytes:
 def point(value: bytes) -> bytes:
     """Return the point of an id: its first hash that is on the curve.
 
-    Any number is on the curve or on its twist, and a product stays where its factor was. Without the search,
-    everyone who sees a product would learn one bit of the hash.
+    Any number is on the curve or on its twist, and a product stays where its factor was. Without
+    the search, everyone who sees a product would learn one bit of the hash.
     """
     for counter in range(_MOST_HASHES):
         data = hashlib.sha512(_DOMAIN + bytes([counter]) + value).digest()
@@ -52,7 +55,10 @@ def _is_on_curve(u: gmpy2.mpz) -> bool:
 
 
 def multiply(scalar: bytes, points: Iterable[bytes]) -> list[bytes]:
-    """Encrypt points under a secret. Raises `BadPoint` for one of small order or of a wrong length."""
+    """Encrypt points under a secret.
+
+    Raises `BadPoint` for one of small order or of a wrong length.
+    """
     return [_multiply_point(scalar, point_bytes) for point_bytes in points]
 
 

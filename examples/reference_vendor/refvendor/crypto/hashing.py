@@ -36,7 +36,9 @@ def expand(
     seed: bytes,
     length: int,
 ) -> bytes:
-    """Return ``length`` bytes that depend on a seed: MGF1 of PKCS #1 (RFC 8017, B.2.1) over the named hash."""
+    """Return ``length`` bytes that depend on a seed: MGF1 of PKCS #1 (RFC 8017, B.2.1) over the
+    named hash.
+    """
     output = b""
     counter = 0
     while len(output) < length:

@@ -1,16 +1,16 @@
 """Encrypts integers so that others can add them up: Paillier's scheme (EUROCRYPT 1999) on gmpy2.
 
-With the modulus ``n = p q``, the ciphertext of ``m`` is ``(1 + m n) r modulo n ** 2``, and the product of two
-ciphertexts is one of the sum. The randomness ``r`` is ``h ** x``, with ``x`` of half the key's length (Damgård, Jurik
-and Nielsen, "A generalization of Paillier's public-key system", 2010), computed from a fixed-base table: about
-fifteen times as fast as ``r ** n``. The owner of the key computes modulo ``p ** 2`` and ``q ** 2`` and joins the
-halves.
+With the modulus ``n = p q``, the ciphertext of ``m`` is ``(1 + m n) r modulo n ** 2``, and the
+product of two ciphertexts is one of the sum. The randomness ``r`` is ``h ** x``, with ``x`` of half
+the key's length (Damgård, Jurik and Nielsen, "A generalization of Paillier's public-key system",
+2010), computed from a fixed-base table: about fifteen times as fast as ``r ** n``. The owner of the
+key computes modulo ``p ** 2`` and ``q ** 2`` and joins the halves.
 
 Functions take lists, because inversion, powers and packing cost less for many values together.
 `gmpy2.powmod_base_list` releases the interpreter, so that other threads can run.
 
-A ciphertext is an ``mpz`` below ``n ** 2``. Plaintexts are integers; negative ones wrap around ``n``. Every random
-number comes from `secrets`.
+A ciphertext is an ``mpz`` below ``n ** 2``. Plaintexts are integers; negative ones wrap around
+``n``. Every random number comes from `secrets`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def generate(key_length: int = 2048) -> PrivateKey:
     """Return a fresh key whose modulus has exactly ``key_length`` bits. Raises `BadParameters`."""
     if not SMALLEST_KEY <= key_length <= LARGEST_KEY or key_length % 2:
         raise BadParameters(
-            f"key_length: must be an even number from {SMALLEST_KEY} to {LARGEST_KEY}, got {key_length}"
+            f"key_length: must be an even number from {SMALLEST_KEY} to {LARGEST_KEY}, got "
+            f"{key_length}"
         )
     p, q = _random_primes(key_length)
     n = p * q
@@ -60,7 +61,9 @@ def generate(key_length: int = 2048) -> PrivateKey:
 
 
 def _random_primes(key_length: int) -> tuple[mpz, mpz]:
-    """Return primes p and q with ``gcd(p - 1, q - 1) = 2``, as the shorter randomness needs them."""
+    """Return primes p and q with ``gcd(p - 1, q - 1) = 2``, as the shorter randomness needs
+    them.
+    """
     while True:
         p = _random_prime(key_length // 2)
         q = _random_prime(key_length // 2)
@@ -98,7 +101,10 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int) -> mpz:
-        """Return the base to an exponent. Raises `OverflowError` if the exponent does not fit the table."""
+        """Return the base to an exponent.
+
+        Raises `OverflowError` if the exponent does not fit the table.
+        """
         result = mpz(1)
         digits = exponent.to_bytes(self._exponent_bytes, "little")
         for row, digit in zip(self._rows, digits, strict=True):
@@ -109,7 +115,9 @@ class FixedBase:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """The part of a key that every party may know: the modulus n and the base h of the randomness."""
+    """The part of a key that every party may know: the modulus n and the base h of the
+    randomness.
+    """
 
     n: mpz
     h: mpz = field(repr=False)
@@ -162,7 +170,9 @@ class PublicKey:
         return [self._table.power(secrets.randbits(bits)) for _ in range(count)]
 
     def encrypt(self, values: Sequence[int], randomness: Sequence[mpz] | None = None) -> list[mpz]:
-        """Encrypt integers between ``-n / 2`` and ``n / 2``, with fresh randomness if none is passed."""
+        """Encrypt integers between ``-n / 2`` and ``n / 2``, with fresh randomness if none is
+        passed.
+        """
         n = self.n
         square = self.square
         noise = self.randomness(len(values)) if randomness is None else randomness
@@ -219,7 +229,8 @@ class PublicKey:
     ) -> mpz:
         """Return the product of all ``base ** exponent`` (Pippenger's algorithm).
 
-        Exponents are cut into digits of ``window`` bits. Bases with the same digit are multiplied first.
+        Exponents are cut into digits of ``window`` bits. Bases with the same digit are multiplied
+        first.
         """
         window = _best_window(len(bases), bits)
         last_start = (bits - 1) // window * window
@@ -252,7 +263,9 @@ class PublicKey:
     # ------------------------------------------------------------ packing
 
     def slots(self, slot_bits: int) -> int:
-        """Return how many non-negative values of ``slot_bits`` one plaintext can hold without turning negative."""
+        """Return how many non-negative values of ``slot_bits`` one plaintext can hold without
+        turning negative.
+        """
         return (self.bits - 2) // slot_bits
 
     def pack(self, ciphers: Sequence[mpz], slot_bits: int) -> list[mpz]:
@@ -267,7 +280,9 @@ class PublicKey:
         return [packed for job in jobs for packed in job.result()]
 
     def _pack_chunks(self, chunks: list[Sequence[mpz]], slot_bits: int) -> list[mpz]:
-        """Pack each chunk into one ciphertext by Horner's rule, all together; longer chunks come first."""
+        """Pack each chunk into one ciphertext by Horner's rule, all together; longer chunks come
+        first.
+        """
         square = self.square
         packed: list[mpz] = []
         for slot in reversed(range(len(chunks[0]))):
@@ -284,7 +299,10 @@ class PublicKey:
         slot_bits: int,
         count: int,
     ) -> list[int]:
-        """Return the ``count`` values that `pack` put into these plaintexts. Raises `BadCiphertext`."""
+        """Return the ``count`` values that `pack` put into these plaintexts.
+
+        Raises `BadCiphertext`.
+        """
         sizes = [len(chunk) for chunk in _even_chunks(range(count), self.slots(slot_bits))]
         if len(sizes) != len(plaintexts):
             raise BadCiphertext(
@@ -394,7 +412,9 @@ class PrivateKey(PublicKey):
 
 
 def _best_window(bases: int, bits: int) -> int:
-    """Return the number of bits per digit with which `_multi_power` needs the fewest multiplications."""
+    """Return the number of bits per digit with which `_multi_power` needs the fewest
+    multiplications.
+    """
 
     def multiplications(window: int) -> int:
         digits = _divide_up(bits, window)
@@ -409,7 +429,9 @@ def _divide_up(value: int, divisor: int) -> int:
 
 
 def _even_chunks(values: Sequence[Item], limit: int) -> list[Sequence[Item]]:
-    """Split into the fewest chunks of at most ``limit`` whose sizes differ by one at most, longer ones first."""
+    """Split into the fewest chunks of at most ``limit`` whose sizes differ by one at most, longer
+    ones first.
+    """
     count = _divide_up(len(values), limit)
     chunks: list[Sequence[Item]] = []
     start = 0

@@ -16,8 +16,8 @@ from refvendor.crypto.paillier import PublicKey
 class RandomnessPool:
     """A stock of at most ``limit`` random values for one key, to be used as a context manager.
 
-    A thread fills it inside ``with pool.filling():`` only. Outside, the thread would compete with the party's own
-    work for the interpreter.
+    A thread fills it inside ``with pool.filling():`` only. Outside, the thread would compete with
+    the party's own work for the interpreter.
     """
 
     def __init__(self, key: PublicKey, limit: int) -> None:
@@ -46,7 +46,9 @@ class RandomnessPool:
         return len(self._stock)
 
     def take(self, count: int) -> list[mpz]:
-        """Return ``count`` values, each of them only once: from the stock, or computed now if it is empty."""
+        """Return ``count`` values, each of them only once: from the stock, or computed now if it is
+        empty.
+        """
         values: list[mpz] = []
         while len(values) < count:
             try:

@@ -1,7 +1,7 @@
 """RSA blind signatures (Chaum): one party signs the ids of another without seeing them.
 
-Ids are hashed onto the full range of the modulus before they are signed. The signatures are unblinded with one
-inversion for the whole batch and verified under the public key.
+Ids are hashed onto the full range of the modulus before they are signed. The signatures are
+unblinded with one inversion for the whole batch and verified under the public key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ EXPONENT = 65537
 # Lengths of keys in bits.
 SMALLEST_KEY = 1024
 LARGEST_KEY = 8192
-# Prefix of everything that is hashed for a signature, so that no other protocol computes the same hashes.
+# Prefix of everything that is hashed for a signature, so that no other protocol computes the same
+# hashes.
 _DOMAIN = b"refvendor psi rsa\x00"
 # Hash output beyond the length of the modulus, so that its remainder is almost uniform.
 _EXTRA_HASH_BYTES = 16
@@ -60,7 +61,9 @@ class PrivateKey:
     d: mpz
 
     def sign(self, values: Sequence[mpz]) -> list[mpz]:
-        """Raise each number to the private exponent, modulo p and q in two threads, joined by Garner's formula."""
+        """Raise each number to the private exponent, modulo p and q in two threads, joined by
+        Garner's formula.
+        """
         if not values:
             return []
         with ThreadPoolExecutor(2) as pool:
@@ -72,7 +75,10 @@ class PrivateKey:
 
 
 def generate(bits: int) -> PrivateKey:
-    """Return a fresh key whose modulus has exactly that many bits. Raises `ValueError` for an unusable length."""
+    """Return a fresh key whose modulus has exactly that many bits.
+
+    Raises `ValueError` for an unusable length.
+    """
     if not SMALLEST_KEY <= bits <= LARGEST_KEY or bits % 2:
         raise ValueError(
             f"key length must be even and from {SMALLEST_KEY} to {LARGEST_KEY}, got {bits}"
@@ -136,7 +142,10 @@ def _powers(
 
 
 def _random_prime(bits: int) -> mpz:
-    """Return a prime for the public exponent. Its two top bits are set, so that two make a modulus of full length."""
+    """Return a prime for the public exponent.
+
+    Its two top bits are set, so that two make a modulus of full length.
+    """
     while True:
         candidate = gmpy2.next_prime(mpz(secrets.randbits(bits) | 3 << (bits - 2)))
         has_length = candidate.bit_length() == bits
