@@ -4,7 +4,8 @@ A job is refused for a required parameter that is missing, and for text that can
 declared number. Published descriptions contradict published jobs that run well with them, so
 everything else is a warning. A vendor whose descriptions list every value can ask for more
 (``strict``): a value of the declared type that is not among the choices or out of range then
-refuses the job as well, unless the description names that value itself or leaves its own range.
+refuses the job as well, unless it is the description's own default, or the description's default
+or a choice is itself out of range.
 Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``,
@@ -43,7 +44,7 @@ MAX_PATTERN_MEMORY = 256 * 1024  # bytes; RE2 refuses expressions that need more
 MAX_LISTED_CHOICES = 20  # in a message
 MAX_LISTED_FORMATS = 20  # in a message
 MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
-SIMILARITY = 0.75  # of an unknown parameter to the one that its problem suggests
+SIMILARITY = 0.75  # the least similarity of a name that is suggested for an unknown parameter
 MAX_SUGGESTIONS = 100  # per task; also the number of parameters compared for each
 
 # Decimal digits only: Python's int() and float() would also accept 1_000 and other scripts' digits.
@@ -320,13 +321,14 @@ class _ParameterCheck:
             self._report(problem, refuses=self._strict and mismatch is None)
         broken_rule = _validator_rule(parameter, value)
         if broken_rule:
-            refuses = self._strict and _range_binds(parameter, value)
+            refuses = self._strict and _range_may_refuse(parameter, value)
             self._report(Problem(path, broken_rule, value), refuses=refuses)
 
     def _report_missing(self, parameter: Parameter) -> None:
         """Report a required parameter without a value.
 
-        It refuses the job if a form would show the parameter; otherwise it is only a warning.
+        It refuses the job if the parameter has no `depends_on` or one of those conditions holds
+        (then a form would show it); otherwise it is only a warning.
         """
         path = join(self._path, parameter.name)
         conditions = parameter.depends_on
@@ -339,7 +341,7 @@ class _ParameterCheck:
             self._warnings.append(Problem(path, f"is missing; required where {hint}"))
 
     def _holds(self, condition: str) -> bool:
-        """Return whether a condition holds, an entry of a parameter's ``depends_on``.
+        """Return whether a condition (an entry of a parameter's ``depends_on``) holds.
 
         ``name.value`` holds if that parameter has that value, set or by default; ``name`` holds if
         it is set. A condition on an unknown parameter always holds.
@@ -420,7 +422,7 @@ def _named_values(parameter: Parameter) -> list[str]:
     return values
 
 
-def _range_binds(parameter: Parameter, value: Any) -> bool:
+def _range_may_refuse(parameter: Parameter, value: Any) -> bool:
     """Return whether a number outside the range may refuse the job.
 
     It may if the description's own values, default and choices, are all in the range.

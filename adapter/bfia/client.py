@@ -416,8 +416,8 @@ class BfiaProtocol:
         self._me = me
         self._routes = routes
         self._connections = Connections(observe)
-        # Node -> further headers that prove this node's identity to it.
-        self.sign: Callable[[NodeId], Mapping[str, str]] = _no_headers
+        # Node -> headers that prove this node's identity to it as another protocol requires.
+        self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests.
         self.key: Callable[[], KeyPair | None] = _no_key
         self.bundles: Sign = _sign_nothing
@@ -491,7 +491,9 @@ class BfiaProtocol:
         timeout_factor: float,
     ) -> tuple[int, Any]:
         """Post to a path of another protocol at a node; return HTTP status and JSON."""
-        return self.peer(node).raw("POST", path, body, timeout_factor=timeout_factor, more=headers)
+        return self.peer(node).raw(
+            "POST", path, body, timeout_factor=timeout_factor, other_headers=headers
+        )
 
     def reaches(self, node: NodeId) -> bool:
         """True if a connection to a node comes up.
@@ -523,7 +525,7 @@ class BfiaProtocol:
                 return self._routes.resolve(node)
             return route
 
-        return Peer(self._me, node, resolve, self._connections, self.sign, self.key)
+        return Peer(self._me, node, resolve, self._connections, self.proof_headers, self.key)
 
 
 def _connect(address: str) -> None:

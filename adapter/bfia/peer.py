@@ -66,12 +66,13 @@ PROFILE_MISMATCH = "PROFILE_MISMATCH"
 # ``docs/between-nodes.md`` lists them among all paths between nodes.
 OPTIONAL = {
     "/job/resource/apply": (
-        "it is not asked: only a party that tells of `resources` at `/job/create` is"
+        "it is not asked; only a party whose response to `/job/create` has `resources` is asked"
     ),
     "/job/resource/return": "it is not asked: it reserves nothing",
     "/job/resource/free": "not needed: whoever schedules tries again by itself",
     "/node/hello": (
-        "identity, clock, body size, latency and the way back cannot be tried; all else is"
+        "identity, clock, body size, latency and the way back cannot be tested; everything else "
+        "is tested"
     ),
     "/job/rerun": (
         "it cannot be asked for there, only at the node that schedules the job (`NOT_SERVED_THERE`)"
@@ -86,10 +87,14 @@ OPTIONAL = {
     "/job/parameters": "refused with NOT_SERVED_THERE; nothing changes",
     "/job/parameters/offer": "the change is refused with NOT_SERVED_THERE at every node",
     "/output/metadata": "refused with NOT_SERVED_THERE; its own people see it there",
-    f"{JOB_AUDIT}/terminate": "it is not informed; the question ends with that node's own deadline",
+    f"{JOB_AUDIT}/terminate": (
+        "it is not told of the withdrawal; its request for approval ends at its own deadline"
+    ),
 }
 
-LONGEST_CALL = 10.0  # seconds of one control request; the scheduler relies on it before a retry
+# Seconds of one control request with timeout_factor 1. The scheduler waits longer than this before
+# it repeats a call whose response it did not get.
+LONGEST_CALL = 10.0
 
 # Header with the milliseconds that the sender waits for a response through a relay.
 WITHIN = "x-relay-within"
@@ -120,16 +125,17 @@ _LARGEST_NUMBER = 2**53  # larger whole numbers are not exact in JSON
 T = TypeVar("T")
 P = ParamSpec("P")
 
-
-# Beginnings of the paths that have a layer already
+# A path that begins with one of these is complete; `INTERCONN` is put before any other.
 _LAYERS = ("/v1/", "/v2/", "/health/")
-
-
+# Fields of a response around its data; all others are returned together with the data.
 _ENVELOPE_FIELDS = ("code", "msg", "message", "data")
 
 
 def _name_node(call: Callable[Concatenate["Peer", P], T]) -> Callable[Concatenate["Peer", P], T]:
-    """Have the errors of a peer's method name its node, which the advice on them needs."""
+    """Put the peer's node into each `GatewayError` that a method raises.
+
+    The advice shown with the error needs it.
+    """
 
     @wraps(call)
     def call_and_name(self: "Peer", /, *args: P.args, **options: P.kwargs) -> T:
@@ -184,14 +190,14 @@ class _Call:
 
     @property
     def must_be_proven(self) -> bool:
-        """True if an unsigned response cannot be the peer's."""
+        """True if only a response with the peer's valid signature is accepted."""
         return self.route.signing_mode == "required" and self.path not in NEVER_SIGNED
 
 
 class Peer:
     """One peer, as its route describes it at the moment of the call.
 
-    Raises `Refused` and `PeerUnreachable`.
+    Its methods raise `Refused` and `PeerUnreachable`.
     """
 
     def __init__(
@@ -200,15 +206,17 @@ class Peer:
         node: NodeId,
         resolve: Callable[[NodeId], Route],
         connections: Connections,
-        sign: Callable[[NodeId], Mapping[str, str]] = _no_headers,
+        proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers,
         key: Callable[[], KeyPair | None] = _no_key,
     ) -> None:
-        """``resolve`` returns a node's route, or raises `UnknownNode`; ``key`` signs requests.
+        """``resolve`` returns a node's route, or raises `UnknownNode`.
 
-        ``sign`` returns fresh further headers for a request to a node.
+        ``proof_headers`` returns fresh headers that prove this node's identity to a node as another
+        protocol (FATE) requires; ``key`` returns the key pair that signs requests as the standard
+        has it, None to send them unsigned.
         """
         self._me = me
-        self._sign = sign
+        self._proof_headers = proof_headers
         self._key = key
         self.node = node
         self._resolve = resolve
@@ -243,8 +251,8 @@ class Peer:
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data`` with its sibling fields.
 
-        Raises `PeerUnreachable`; for every response but a success with an object `Refused`,
-        `NotFound`, `NotAllowed` or `Invalid`.
+        Raises `PeerUnreachable`. Any response that is not a success, or has no state of the job,
+        raises `Refused`, `NotFound`, `NotAllowed` or `Invalid`.
         """
         query = {"job_id": job_id}
         path = "/job/status_all"
@@ -281,21 +289,24 @@ class Peer:
         *,
         query: Mapping[str, str] | None = None,
         timeout_factor: float = 1.0,
-        more: Mapping[str, str] = MappingProxyType({}),
+        other_headers: Mapping[str, str] = MappingProxyType({}),
         permits: str = "",
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON object, whatever they mean.
 
         A body without a JSON object is returned as a `Page`. Raises `PeerUnreachable`.
 
-        ``timeout_factor`` multiplies the route's deadline; ``more`` are the headers of another
-        protocol, instead of this node's signature; ``permits`` are the peer's that the request
-        uses.
+        - ``timeout_factor`` multiplies the route's deadline
+        - ``other_headers``: headers of another protocol, sent instead of those that
+          ``proof_headers`` returns
+        - ``permits``: the permits of the peer that the request uses
         """
         route = self._route
         timeout = min(route.deadline, LONGEST_CALL) * timeout_factor
         client = self._connections.to(route.url, route.identity)
-        headers = self._headers(route, timeout, more or self._sign(self.node), permits)
+        headers = self._headers(
+            route, timeout, other_headers or self._proof_headers(self.node), permits
+        )
         call = self._prepare(route, method, path, urlencode(query or {}), headers, body, timeout)
         response = self._send(client, call)
         return self._read(call, response)
@@ -413,8 +424,9 @@ class Peer:
         keys = call.route.keys
         signature = response.headers.get("x-auth-sign", "")
         has_signature = bool(keys) and bool(signature)
-        may_be_proven = has_signature and call.route.signing_mode == "accepted"
-        if not (call.must_be_proven or may_be_proven):
+        # Signed although the route does not require it: then the signature must be right.
+        is_signed_anyway = has_signature and call.route.signing_mode == "accepted"
+        if not (call.must_be_proven or is_signed_anyway):
             return
         signed = SignableResponse(response.status, digest(response.body), call.signable)
         try:
@@ -444,7 +456,10 @@ class Peer:
         return response.status, response.body
 
     def other_profile(self, status: int, response: Any) -> str:
-        """Return the profile that a peer of the standard's own dialect reveals; empty for none."""
+        """Return the profile that a response reveals although the peer's route says `spec`.
+
+        Empty if it reveals none, or if the route names another profile.
+        """
         if self.profile.name != "spec" or status != 200:
             return ""
         body = as_mapping(response)
@@ -469,7 +484,7 @@ class Peer:
             with listening() as exchanges:  # kept out of the job's timeline
                 status, response = self.raw("POST", "/task/poll", PROFILE_QUESTION)
         except PeerUnreachable as error:
-            if not error.delivered:  # the next request will report it
+            if not error.delivered:  # the next request will fail too, and report it
                 return
             for exchange in exchanges:
                 exchanged(exchange)
@@ -485,7 +500,7 @@ class Peer:
             self._connections.profile_checked.add(address)
 
     def _lacks_path(self, status: int, response: Any) -> bool:
-        """True if nothing is served at a path, rather than that a path refused the request.
+        """True if nothing is served at a path; False if it is served, even if it refused.
 
         Web frameworks respond with 404, or with 405 if a pattern of other paths fits. A refusal by
         a path of the protocol has a reason of its own, or HTTP 200.
@@ -522,7 +537,7 @@ class Peer:
         relay_answer = relayed(body)
         if relay_answer is not None:
             speaker = f"{relay_answer.relay}, which answers in the place of {self.node}"
-        hint = self.profile.without_paths
+        hint = self.profile.missing_paths_hint
         is_unknown_path = number == self.profile.unknown_path_code and "404" in message
         if hint and is_unknown_path:
             text = f"{speaker} does not serve this path ({message}): {hint}"
@@ -551,7 +566,8 @@ def _check_target(call: _Call, envelope: Mapping[str, Any]) -> None:
     words = shorten(relay_answer.message, _LONGEST_REFUSAL)
     raise PeerUnreachable(
         f"next hop {relay_answer.relay}: {words}",
-        # The relay's word is not proven if the peer's responses must be.
+        # Where the peer's responses must be proven, a relay's unproven "not delivered" is not
+        # believed.
         delivered=relay_answer.delivered or call.must_be_proven,
         reason=relay_answer.reason,
     )
@@ -684,7 +700,9 @@ def _number(code: Any) -> int | None:
     match code:
         case bool():
             return None
-        case int() | float() if code == code // 1:
+        case int():
+            return code
+        case float() if code.is_integer():
             return int(code)
         case str() if re.fullmatch(r"-?[0-9]{1,9}", code):
             return int(code)
@@ -696,7 +714,7 @@ def _refusal_without_reason(speaker: str, path: str, code: Any, message: str) ->
     text = f"{speaker} refuses {path} without a code"
     if code is not None:
         text = f"{speaker} refuses {path} with code {_code(code)}"
-    if message:  # some write "success" even in a refusal
+    if message:  # after the code, never alone: some peers write "success" even in a refusal
         text = f"{text}: {message}"
     return Refused(text)
 

@@ -55,7 +55,7 @@ class Profile:
     # The code of its response, with HTTP 200, for an unknown path.
     unknown_path_code: int | None = None
     # What to try if it serves none of the standard's paths.
-    without_paths: str = ""
+    missing_paths_hint: str = ""
     # Whether it needs HTTP 200 even for unknown paths, wrong methods and oversized bodies.
     errors_as_200: bool = False
     # Whether it finds a task in ``status_all`` by the task's name instead of its id.
@@ -79,7 +79,7 @@ _PROFILES = (
         status_by_get=True,
         poll_error_means_unknown=True,
         unknown_path_code=6000,
-        without_paths=(
+        missing_paths_hint=(
             "FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own"
         ),
         errors_as_200=True,
@@ -144,7 +144,7 @@ def reveal_profile(code: int | None, message: str) -> str:
         return ""
     for profile in PROFILES.values():
         if profile.unknown_path_code == code:
-            lacks_paths = "404" in message and bool(profile.without_paths)
+            lacks_paths = "404" in message and bool(profile.missing_paths_hint)
             if lacks_paths:
                 return OTHER_PROTOCOL
             return profile.name

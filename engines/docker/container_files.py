@@ -1,6 +1,6 @@
-"""Files of containers that are created and not started.
+"""Checks and prepares files in a container that is created but not started.
 
-They are executables, users, and directories that are opened to the run.
+They are its executable, its /etc/passwd, and the directories that the run must be able to write to.
 """
 
 import io
@@ -137,7 +137,7 @@ class ContainerFiles:
         """Return the lines of /etc/passwd.
 
         None if it is not a regular file, or behind too many links. Raises `CreateFailed` if it is
-        too large, NotFound.
+        too large, and `NotFound` if it does not exist.
         """
         path = _USERS_FILE
         for _ in range(MAX_LINKS):
@@ -145,7 +145,8 @@ class ContainerFiles:
             path = status["linkTarget"]
             if not path:
                 break
-        archive = _read_limited(chunks)  # also of a link: the daemon waits for its reader
+        # Read even if it is a link's: the daemon waits until its response has been read.
+        archive = _read_limited(chunks)
         is_link = bool(path)
         if is_link:
             return None
@@ -285,7 +286,7 @@ def _executable_of(image: Image, command: Sequence[str] | None) -> str:
 def _candidate_paths(
     executable: str, image: Image, environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the paths where a container looks for an executable, the first first.
+    """Yield the paths where a container looks for an executable, in that order.
 
     ``environment``: of the run; its ``PATH`` replaces the image's.
     """
@@ -299,7 +300,7 @@ def _candidate_paths(
 
 
 def _check_uids(user: str, lines: Sequence[str]) -> None:
-    """Raise `CreateFailed` if a line of a users file gives a user another uid than a usual one."""
+    """Raise `CreateFailed` unless every line for a user gives a plain uid other than root's."""
     for uid in _uids(user, lines):
         if not _OTHER_UID.fullmatch(uid):
             raise CreateFailed(

@@ -66,8 +66,8 @@ _EVICTED = frozenset(
     {"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"}
 )
 
-# Seconds after which the cluster ends a run, and seconds after its end when the cluster removes it
-# if no gateway has
+# Both the longest time of a run, in seconds, and how long the cluster keeps a finished Job that no
+# gateway has removed
 _WEEK = 7 * 24 * 3600
 _DEADLINE_MARGIN = 600  # seconds by which a Job outlives its pod
 # Docker Hub's name in Docker's configuration
@@ -78,7 +78,8 @@ _DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"
 class KubernetesOptions(ClusterOptions):
     """Which cluster to use, and how to run containers there."""
 
-    kubeconfig: str = ""  # file; empty: as the environment says, in a pod its service account
+    # File; empty: in a pod its service account, else $KUBECONFIG or ~/.kube/config
+    kubeconfig: str = ""
     namespace: str = ""  # empty: the one of the file's current context
     pull: PullRules = field(default_factory=PullRules)
     saved_log_size: int = 32 * 1024 * 1024  # bytes of the log that `save_logs` keeps
@@ -193,7 +194,7 @@ class PodView:
         """Whether its machine is gone, or evicted it.
 
         The status of a container stays as it was when its machine disappeared: ready and running.
-        Only the pod's condition, which the cluster sets, is not.
+        Only the pod's condition Ready, which the cluster sets, becomes false.
         """
         if self._running is None:
             return self.is_deleted or self._reason in _EVICTED
@@ -213,7 +214,7 @@ class PodView:
 
     def probe(self) -> Probe:
         """Return the state of the run, provided that this is its first pod."""
-        if not self.has_log:
+        if not self.has_started or self.is_lost:
             return Missing()
         if self._running is not None:
             return Running(_to_datetime(self._running.startedAt))

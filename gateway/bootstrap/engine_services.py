@@ -1,5 +1,6 @@
-"""The stage of a node that runs containers: engines, their images, resources and the plans on
-them.
+"""The stage that builds everything with which a node runs containers.
+
+It is the engines, their images and resources, and the planner of tasks.
 """
 
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def build_engine_services(
 ) -> EngineServices:
     """Return the engines with their images, capacities and plans."""
     settings = foundation.settings
+    # None: ``engine.kind`` is process.
     has_containers = settings.engine.main is not None
     engine = make_engine(settings, foundation.installation)
     signers = settings.engine.docker.signatures if has_containers else ()
@@ -62,6 +64,7 @@ def build_engine_services(
         foundation.pace.registration_pull,
         image_signatures.check,
     )
+    # The lambda is called later, when the resources below exist.
     capacities = EngineCapacities(
         foundation.context, _engines_by_name(engine), settings, lambda: resources.look_again()
     )
@@ -72,7 +75,10 @@ def build_engine_services(
         registries.storage,
         registries.models,
         capacities.defaults,
-        Places(engine_parts.engines_by_place(settings), engine_parts.apart(settings).storage),
+        Places(
+            engines=engine_parts.engines_by_place(settings),
+            without_node_folder=engine_parts.apart(settings).storage,
+        ),
     )
     resources = Resources(
         capacities,
@@ -151,6 +157,7 @@ def _remote_of(
     if job_id:
         limits = store.local_jobs.get(job_id).spec.settings.time_limits
     timeouts = (limits.of(run.task_name).timeout, limits.job_timeout)
+    # The shorter of the timeouts that are set; None without any
     longest_run = min(filter(None, timeouts), default=None)
     return credentials.of(storage.remote, run, longest_run)
 

@@ -88,7 +88,7 @@ def build_peer_services(
     bundles = Bundles(node, registries.registry, keyring, peer_table.entry, clock)
     # Set late: these need the protocol themselves, or are built after it. FATE's side signs the
     # standard's requests, too: to nodes that the settings list as signing sites of FATE.
-    protocol.sign = fate.sign
+    protocol.proof_headers = fate.sign
     protocol.key = lambda: keyring.signing
     protocol.bundles = bundles.of
     protocol.permits = partial(_permit_header, store, registries.trust)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 255  # characters of the name of a token
 _LONGEST_DIFFERENCE = 300  # characters of a change in the list of the audit log
-_LISTED_CHANGES = 10  # changes of routes that an entry of this list names
+_LISTED_CHANGES = 10  # changes of routes or providers shown for one entry of audit list
 # Keys of a line of the exported log.
 _LINE_KEYS = {
     "id",
@@ -73,7 +73,7 @@ def create_token(
     if not name.strip() or len(name) > _LONGEST_NAME:
         raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
     if name.startswith(OPENID_PREFIX):
-        text = f"names beginning with {OPENID_PREFIX} are of those who log in by OpenID"
+        text = f"names beginning with {OPENID_PREFIX} are reserved for people who log in by OpenID"
         raise CallFailed(text, EXIT_BAD_INPUT)
     now = datetime.now(UTC)
     expires_at = None
@@ -264,12 +264,14 @@ def list_entries(
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
     action: Annotated[
         str,
-        typer.Option(help="Only whose action, or its meaning, holds this text, such as datasets."),
+        typer.Option(
+            help="Only changes whose action, or its description, contains this text, such as datasets."
+        ),
     ] = "",
     since: Annotated[
         str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")
     ] = "",
-    until: Annotated[str, typer.Option(help="Only before that.")] = "",
+    until: Annotated[str, typer.Option(help="Only before this time, UTC.")] = "",
     refused: Annotated[
         bool, typer.Option("--refused", help="Only changes that were not made.")
     ] = False,
@@ -397,7 +399,10 @@ def verify(
     for problem in problems:
         say(problem)
     lines = counted(verification.lines, "line")
-    say(f"{lines} from {verification.first} on, {verification.before} of them older than the chain")
+    say(
+        f"{lines} from {verification.first} on, {verification.before} of them written before the "
+        "hash chain began"
+    )
     if verification.head is not None:
         head = f"line {verification.head}, signed {verification.head_at} with {verification.key}"
         text = f"newest head: {head}"
@@ -406,7 +411,7 @@ def verify(
 
 
 def _trusted_keys(file: Path | None, config: Path) -> list[str]:
-    """Return the public keys in a file, or the node's public keys without a file.
+    """Return the public keys in a file or, if none is given, the node's own.
 
     Raises `OSError` and `ValueError`.
     """
@@ -420,7 +425,7 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
 
 
 def _verify(file: Path | None, trusted_keys: list[str], config: Path) -> "Verification":
-    """Verify an exported log, or the log in the node's database without a file.
+    """Verify an exported log or, if no file is given, the log in the node's database.
 
     Raises `OSError` and `ValueError`.
     """

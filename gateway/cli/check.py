@@ -107,9 +107,10 @@ def check(
         clauses = select(known_clauses, clause or [], "clause", "CLAUSE_UNKNOWN")
         validate(trial_input, components, strict=registration.provider.strict_values)
         if image or program or engine:
-            name = image or registration.provider.image or "the-image"
-            timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
-            with _sandbox(engine, name, program, timeouts, memory) as sandbox:
+            # With the process engine, the image's name is only the key of its command.
+            image_name = image or registration.provider.image or "the-image"
+            timeouts = Timeouts(run=timeout, alone=min(timeout, Timeouts.alone), grace=grace)
+            with _sandbox(engine, image_name, program, timeouts, memory) as sandbox:
                 registration = add_label_warnings(registration, sandbox)
                 progress = partial(say, err=True)
                 for each in components:
@@ -176,7 +177,8 @@ def _sandbox_failures() -> Iterator[None]:
         raise CallFailed(text, EXIT_FAILED, error.reason) from error
     except OSError as error:
         text = (
-            f"the sandbox cannot be used: {error.strerror or error}; is Docker on another machine?"
+            f"the sandbox cannot be used: {error.strerror or error}; it must listen at an address "
+            "of the container network: is Docker on this machine?"
         )
         raise CallFailed(text, EXIT_FAILED, "SANDBOX_FAILED") from error
 
@@ -223,7 +225,10 @@ def _command_words(program: str) -> tuple[str, ...]:
         words = shlex.split(program)
     except ValueError as error:
         raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
-    _check_program("".join(words[:1]))
+    if not words:
+        _check_program("")
+    else:
+        _check_program(words[0])
     for word in words[1:]:
         _check_argument(word)
     return tuple(words)

@@ -19,23 +19,23 @@ def read_trial_input(
     parameters: Sequence[str],
     registration: "RegistrationCheck",
 ) -> "TrialInput":
-    """Read the user's tables of roles, content of single inputs, and parameters.
+    """Read the options --data (a table for a role, or one input's content) and --parameter.
 
     Raises `CallFailed`.
     """
     from gateway.conformance.check import TrialInput
 
     tables: dict[str, bytes] = {}
-    inputs: dict[tuple[str, str], bytes] = {}
+    files: dict[tuple[str, str], bytes] = {}
     for text in data:
         target, file = _pair(text, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
         role, _, name = target.partition(".")
-        if name and not name.isdecimal():  # guest.0 is a role with its index
-            inputs[role, name] = content(Path(file))
+        if name and not name.isdecimal():  # the 0 of guest.0 is an index, dropped here
+            files[role, name] = content(Path(file))
         else:
             tables[role] = content(Path(file))
     common, of_roles = _parameters(parameters, _roles_of(registration))
-    return TrialInput(tables, common, of_roles, inputs)
+    return TrialInput(tables, common, of_roles, files)
 
 
 def _roles_of(registration: "RegistrationCheck") -> set[str]:
@@ -126,7 +126,8 @@ def _value_errors(
 
     declared = {parameter.name for parameter in component.parameters}
     used = {name: value for name, value in parameters.items() if name in declared}
-    problems = values.check(used, component, role, strict=strict)
+    # A problem's `got` is None if the parameter is missing.
+    problems = values.check(used, component, path=role, strict=strict)
     for problem in problems.warnings:
         if problem.got is not None:
             say(f"warning: {component.name}, --parameter {problem}", err=True)
@@ -173,7 +174,10 @@ def _unused_data(
     roles: Set[str],
     inputs: Set[str],
 ) -> Iterator[str]:
-    """Yield the options' roles of tables, and roles with inputs, that no component has."""
+    """Yield every target of --data that no component reads.
+
+    A target is a role ("host"), or a role with an input ("host.model").
+    """
     for role in trial_input.tables:
         if role not in roles:
             yield role

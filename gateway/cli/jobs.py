@@ -202,7 +202,7 @@ def list_jobs(
     since: Annotated[
         str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")
     ] = "",
-    until: Annotated[str, typer.Option(help="Only before that.")] = "",
+    until: Annotated[str, typer.Option(help="Only before this time, UTC.")] = "",
     **page: Any,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""

@@ -116,7 +116,8 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
     parties = [party for party in local.spec.parties if query.role in (party.role, party.label)]
     if all(party.node != local.node for party in parties):
         raise _not_played_here(query, local, parties)
-    # Of several runs of a party (attempts), the last one in the list is the newest.
+    # This job's runs, or for a task that it did not run again the inherited ones. Of several
+    # attempts of a party, the last in the list is the newest.
     newest_runs = {run.party: run for run in local.runs_that_count(task) if run.party in parties}
     outputs = _outputs_of_runs(local, newest_runs.values(), query.key)
     if outputs:
@@ -262,12 +263,12 @@ class OutputCatalog:
                 f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED
             )
         # LISTED: an output without any grant is closed to all peers.
-        unknown = datasets.without_grant(
+        refusals = datasets.without_grant(
             self._shared.grants.of(address), [sender], Default.LISTED, self._clock()
         )
-        if not unknown:
+        if not refusals:
             return None
-        ((node, text),) = unknown  # only the sender was checked
+        ((node, text),) = refusals  # only the sender was checked
         step = f"its admin grants it by: bfia-gateway data grant {shlex.quote(name)} {node}"
         return NotAllowed(
             f"output {name} of node {self._node}: {node} {text}; {step}",
@@ -310,11 +311,15 @@ class OutputCatalog:
 def _with_document(
     plain: OutputMetadata, sizes: Sequence[int], address: Address, document: Mapping[str, Any]
 ) -> OutputMetadata:
-    """Return metadata completed from a file: ``sizes`` are its partitions', in bytes."""
+    """Return the metadata completed from the metadata file.
+
+    ``sizes``: bytes of each partition of the output.
+    """
     dataset = dataset_of(address, document)
     columns = zip(dataset.columns, dataset.types, strict=True)
     created_at = ""
-    is_time_known = dataset.created_at.timestamp() != 0  # `dataset_of` replaces it by the epoch
+    # For a missing or invalid time `dataset_of` gives the epoch.
+    is_time_known = dataset.created_at.timestamp() != 0
     if is_time_known:
         created_at = dataset.created_at.isoformat(timespec="seconds")
     return replace(

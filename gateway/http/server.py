@@ -100,7 +100,10 @@ class Secure(Protocol):
     """The TLS settings of a listener."""
 
     def context(self, *_: object) -> ssl.SSLContext:
-        """Build the SSL context. Raises `OSError` for unusable files."""
+        """Build the SSL context; uvicorn's arguments are ignored.
+
+        Raises `OSError` for unusable files.
+        """
         ...
 
 
@@ -186,7 +189,8 @@ class _Server(uvicorn.Server):
             if sock.fileno() >= 0:
                 loop.remove_reader(sock)
         # Let tasks of just accepted connections begin: a task cancelled before that would leave its
-        # socket open.
+        # socket open. Two turns: in one, `_accept` goes on and creates the task; in the next, that
+        # task begins.
         for _ in range(2):
             await asyncio.sleep(0)
         # Established connections are closed by uvicorn.
@@ -291,11 +295,11 @@ async def serve(
     arrivals: Arrivals | None = None,
     tls: Mapping[str, Secure] | None = None,
     http2: Mapping[str, Http2] | None = None,
-    leaving: Callable[[], None] = _do_nothing,
+    before_stop: Callable[[], None] = _do_nothing,
 ) -> None:
     """Serve each named application on its sockets until a signal.
 
-    - ``ready`` is called once all listeners respond, ``leaving`` before they stop
+    - ``ready`` is called once all listeners respond, ``before_stop`` before they stop
     - ``stopping``: serve until this event is set instead, and handle no signals
     - ``arrivals``: further sockets, which are bound later
     - ``tls``: settings of the applications served over https
@@ -309,7 +313,7 @@ async def serve(
         servers[name] = _Server(config, connection_count(name), (http2 or {}).get(name))
 
     def leave(_: object = None) -> None:
-        leaving()
+        before_stop()
         for server in servers.values():
             server.force_exit = server.should_exit  # at the second signal
             server.should_exit = True
@@ -337,13 +341,14 @@ async def serve(
 
 
 def _uvicorn_config(app: ASGIApp, tls: Secure | None) -> uvicorn.Config:
-    """Return the settings of uvicorn for one application; None: it is served without TLS."""
+    """Return the settings of uvicorn for one application; ``tls`` None: served without TLS."""
     return uvicorn.Config(
         app,
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # the sender is the connected address: reports are judged by it
+        # The connected address counts as the sender: it may identify the container that reports.
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         ws="none",
@@ -380,7 +385,8 @@ def claimed(
     ``files`` describes the node's TLS files, see `gateway.config.tls.files`.
     """
     file = (state_dir / _FILE).open("a+", encoding="ascii")
-    fcntl.flock(file, fcntl.LOCK_SH)  # a reader locks it for a moment only
+    # Waits at most for the moment in which `_is_locked` of another process holds its lock.
+    fcntl.flock(file, fcntl.LOCK_SH)
     file.truncate(0)
     addresses = []
     for sock in sockets:
@@ -405,7 +411,7 @@ class Serving:
     files: Mapping[str, Sequence[str]]
 
     def has(self, address: str) -> bool:
-        """Return whether it is the program that listens at an address in use."""
+        """Return whether an address in use is taken by one of this gateway's listeners."""
         return any(same(address, listener) for listener in self.at)
 
 

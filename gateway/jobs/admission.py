@@ -413,7 +413,7 @@ class Admission:
         failures = self._readiness.failures()
         fetched = self._readiness.to_fetch(draft.images)
         missing = _missing_images(draft.images, fetched)
-        refusing = [failure for failure in failures.values() if failure.refuses]
+        refusing = [failure for failure in failures.values() if failure.refuses_jobs]
         if refusing:
             texts = [failure.text for failure in refusing]
             texts += [str(image_problem) for image_problem in missing]

@@ -46,8 +46,10 @@ class DatasetGrants(Effect):
             return
         address = _address(application)
         for grant in self._sharing.grants.of(address):
-            is_ours = grant.node == application.partner and grant.reason == _reason(application)
-            if is_ours:
+            is_from_application = grant.node == application.partner and grant.reason == _reason(
+                application
+            )
+            if is_from_application:
                 with suppress(NotFound):
                     self._sharing.revoke(address, application.partner, by)
                 return
@@ -56,7 +58,7 @@ class DatasetGrants(Effect):
 class ModelGrants(Effect):
     """The right of the partner that applied to use this node's versions of a model.
 
-    Every application is accepted: a refusal would disclose which models exist here.
+    There is no check of new applications: refusing one would disclose which models exist here.
     """
 
     def __init__(self, models: Models) -> None:
@@ -87,5 +89,8 @@ def _address(application: Application) -> Address:
 
 
 def _reason(application: Application) -> str:
-    """Return the reason on record of a grant, by which it is recognised."""
+    """Return the reason stored with the grant of an application.
+
+    It tells which grant belongs to which application.
+    """
     return f"application {application.number}"

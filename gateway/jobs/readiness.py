@@ -12,7 +12,8 @@ from gateway.errors import GatewayError, StorageFailed
 from provider_registry.model import Provider
 from provider_registry.registry import Registry, Unknown
 
-_RECHECK_SECONDS = 1.0  # for which a facility that worked is not checked again
+# Seconds during which a facility that worked is not checked again
+_RECHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class _Facility:
     """A facility that every job needs."""
 
     name: str
-    reason: str  # of a refusal without it
+    reason: str  # code with which a job is refused while this facility fails
     failure: str  # how a refusal describes it
     good: str  # how a report describes a working one
     remedy: str
@@ -51,9 +52,9 @@ class FacilityFailure:
     # STORAGE_NOT_WRITABLE, NO_SPACE, TRANSPORT_DOWN, ENGINE_DOWN, or that of a remote storage.
     reason: str
     text: str
-    # False for an engine, which may respond again before the first task, and for a remote storage,
-    # whose absence only concerns jobs with data there.
-    refuses: bool = True
+    # Whether a job is refused for it. Not for an engine, which may respond again before the first
+    # task, nor for a remote storage, whose absence only concerns jobs with data there.
+    refuses_jobs: bool = True
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ class Readiness:
         checks: Mapping[str, Callable[[], object]],
         docker: DockerEngineSettings | None = None,
     ) -> None:
-        """``engine_of`` returns the engine of a provider's place, with its name.
+        """``engine_of`` takes a provider's `place` (the engine it asks for; "" is the main one).
+
+        It returns that engine's name and the engine; None if the settings do not allow the place.
 
         ``checks``: checks of the storage (raises `OSError`, or `NoSpace` for too little room) and
         of the transport (`OSError`, or `GatewayError` if containers cannot reach this gateway).
@@ -126,10 +129,10 @@ class Readiness:
             text = f"the storage has too little room for tasks: {error}"
             return FacilityFailure(error.reason, text)
         except StorageFailed as error:
-            return FacilityFailure(error.reason, error.message, refuses=False)
+            return FacilityFailure(error.reason, error.message, refuses_jobs=False)
         except GatewayError as error:
             if error.reason == EngineDown.reason:
-                return FacilityFailure(error.reason, error.reason, refuses=False)
+                return FacilityFailure(error.reason, error.reason, refuses_jobs=False)
             return FacilityFailure(reason, f"{words}: {error.reason}")
         return None
 
@@ -137,7 +140,8 @@ class Readiness:
         """Report the state of the engines that a job needs, of the storage and of the channel."""
         main = self._engine_of("")
         assert main is not None, "every node has a main engine"
-        engines = dict([main])
+        main_name, main_engine = main
+        engines = {main_name: main_engine}
         for image in images:
             engines[image.engine_name] = image.engine
         for name, engine in engines.items():
@@ -147,7 +151,7 @@ class Readiness:
             failure = failures.get(facility.name)
             if failure is None:
                 yield fine(facility.name, facility.good)
-            elif failure.refuses:
+            elif failure.refuses_jobs:
                 cause = f"{failure.reason}: {failure.text}"
                 yield problem(facility.name, cause, f"at {self._node}: {facility.remedy}")
             else:

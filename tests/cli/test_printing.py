@@ -604,7 +604,7 @@ def test_a_configuration_without_a_port_does_not_say_where_the_node_is(config):
     ("name", "message"),
     [
         ("x" * 256, "1 to 255 characters"),
-        ("oidc:ann", "of those who log in by OpenID"),
+        ("oidc:ann", "reserved for people who log in by OpenID"),
     ],
     ids=["too-long", "openid"],
 )
@@ -719,7 +719,7 @@ def test_a_check_without_docker_suggests_a_command(tmp_path, monkeypatch):
     [
         (
             OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
-            "is Docker on another machine?",
+            "is Docker on this machine?",
         ),
         (EngineDown("no daemon answers"), "the sandbox cannot be used: no daemon answers"),
         (

@@ -125,9 +125,9 @@ def test_containers_cut_off_from_the_gateway_mean_a_transport_failure(world, rea
     lack = readiness.failures()["transport"]
     if reason == EngineDown.reason:
         assert lack.text == "ENGINE_DOWN"
-        assert not lack.refuses
+        assert not lack.refuses_jobs
         return
-    assert lack.refuses
+    assert lack.refuses_jobs
     assert lack.reason == "TRANSPORT_DOWN"
     assert reason in lack.text
     assert "10.0.0.1" not in lack.text
