@@ -88,7 +88,7 @@ OPTIONAL = {
     "/job/parameters/offer": "the change is refused with NOT_SERVED_THERE at every node",
     "/output/metadata": "refused with NOT_SERVED_THERE; its own people see it there",
     f"{JOB_AUDIT}/terminate": (
-        "it is not told of the withdrawal; its request for approval ends at its own deadline"
+        "the withdrawal is not reported to it; its request for approval ends at its own deadline"
     ),
 }
 
