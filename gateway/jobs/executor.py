@@ -100,7 +100,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._launching = launching
         self._lanes = lanes
         self._hooks = hooks
-        self._timing = timing
+        self.timing = timing
         self._watch: Watch | None = None
         self._scheduler_calls = SchedulerCalls(peers, self._clock, self.note_contact, hooks.silent)
         self.probes = ContainerProbes(launching, storage, peers, self._clock)
@@ -176,7 +176,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def note_contact(self, local: LocalJob) -> None:
         """Record a sign of life of a job's scheduling node, unless a recent one is stored."""
         now = self._clock()
-        if contact.worth_noting(local, now, self._timing.orphan):
+        if contact.worth_noting(local, now, self.timing.orphan):
             self.record(local.id, messages.SchedulerAlive(now))
 
     def address_of(self, run: Run) -> str:
@@ -238,7 +238,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         Of an engine that does not respond only the first run is probed: its watcher records the
         silence.
         """
-        soon = self._clock() + timedelta(seconds=self._timing.probe_every)
+        soon = self._clock() + timedelta(seconds=self.timing.probe_every)
         silent_engines: set[str] = set()
         for launched in self._store.launched(self._owner):
             local = self._store.local_jobs.find(launched.job_id)
@@ -261,11 +261,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
     def _apply(self, local: LocalJob, event: messages.Event) -> LocalJob:
         """Return the job after an event, by the rules of this node."""
-        return machine.apply(local, event, self._timing)
+        return machine.apply(local, event, self.timing)
 
     def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
         """Return the job after its due decisions, and the actions of this gateway."""
-        return machine.step(local, self._clock(), self._timing, self._owner)
+        return machine.step(local, self._clock(), self.timing, self._owner)
 
     def _mark_reached(self, local: LocalJob, node: NodeId) -> LocalJob:
         """Return the job with its reports due to a node that is reachable again."""
@@ -279,7 +279,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         owners = [local.home, *(run.owner for run in local.runs)]
         if all(owner in ("", self._owner) for owner in owners):
             return super()._next_due(local)
-        return machine.next_due(local, self._timing, self._owner)
+        return machine.next_due(local, self.timing, self._owner)
 
     def _begin(self, local: LocalJob, actions: list[messages.Action]) -> None:
         """Queue the actions in lanes: calls by their node, others by the kind of work."""
@@ -302,7 +302,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """
         for name in names:
             with suppress(EngineError):
-                self._engine.stop(name, self._timing.stop_grace)
+                self._engine.stop(name, self.timing.stop_grace)
                 self._engine.remove(name)
         self._hooks.close_session(job_id)
         self._hooks.release(job_id)

@@ -75,7 +75,7 @@ class Scheduler(Shell[Job, Claimed]):
         super().__init__("scheduler", "scheduler", context, context.store.jobs, stuck)
         self._peers = peers
         self._lanes = lanes
-        self._timing = timing
+        self.timing = timing
         # Per waiting caller: the job's id and the condition.
         self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
         self._silent = silent
@@ -149,7 +149,7 @@ class Scheduler(Shell[Job, Claimed]):
                 self._pushing.add(event.node)
             elif ended(TASK, event.status):  # learned by polling only
                 self._pushing.discard(event.node)
-        return machine.apply(job, event, self._timing)
+        return machine.apply(job, event, self.timing)
 
     def _mark_reached(self, job: Job, node: NodeId) -> Job:
         """Return the job with its calls due to a node that is reachable again."""
@@ -158,7 +158,7 @@ class Scheduler(Shell[Job, Claimed]):
     def _decide(self, job: Job) -> tuple[Job, Claimed]:
         """Return the job after its due decisions, with the requests that are claimed now."""
         now = self._clock()
-        job, requests = machine.step(job, now, self._timing)
+        job, requests = machine.step(job, now, self.timing)
         return job, Claimed(requests, now)
 
     def _begin(self, job: Job, actions: Claimed) -> None:

@@ -36,8 +36,8 @@ _numbers = count()
 @pytest.fixture(autouse=True, scope="module")
 def impatient(world: World) -> None:
     """Let `ME` give up a node that does not answer a creation, and `PEER` ask a silent scheduler, soon."""
-    world.me.scheduler._timing = replace(world.me.scheduler._timing, create_deadline=2.0)
-    world.peer.executor._timing = replace(world.peer.executor._timing, orphan=1.0)
+    world.me.scheduler.timing = replace(world.me.scheduler.timing, create_deadline=2.0)
+    world.peer.executor.timing = replace(world.peer.executor.timing, orphan=1.0)
 
 
 def a_job_of(
@@ -289,7 +289,7 @@ def away(
 @pytest.fixture
 def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        world.peer.executor, "_timing", replace(world.peer.executor._timing, orphan=36_000.0)
+        world.peer.executor, "timing", replace(world.peer.executor.timing, orphan=36_000.0)
     )
 
 
@@ -337,11 +337,11 @@ def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world, scratch):
 def test_an_exit_reaches_every_party_without_polling(world, scratch):
     """The engine tells its node, that node the scheduling one, and this one stops the others."""
     nodes, never = (world.me, world.peer), 36_000.0
-    usual = [(node.executor._timing, node.scheduler._timing) for node in nodes]
+    usual = [(node.executor.timing, node.scheduler.timing) for node in nodes]
     for node in nodes:
-        node.executor._timing = replace(node.executor._timing, probe_every=never)
-        node.scheduler._timing = replace(
-            node.scheduler._timing,
+        node.executor.timing = replace(node.executor.timing, probe_every=never)
+        node.scheduler.timing = replace(
+            node.scheduler.timing,
             poll_first=never,
             poll_max=never,
             poll_pushing=never,
@@ -361,4 +361,4 @@ def test_an_exit_reaches_every_party_without_polling(world, scratch):
         assert guest.name not in {found.name for found in world.engine().list()}
     finally:
         for node, (executing, scheduling) in zip(nodes, usual, strict=True):
-            node.executor._timing, node.scheduler._timing = executing, scheduling
+            node.executor.timing, node.scheduler.timing = executing, scheduling

@@ -50,10 +50,10 @@ def site(shared_site):
 def patient_routes(site, monkeypatch):
     """Give the partner a minute per response, so that a slow machine misses no deadline."""
     scheduler = site.node.scheduler
-    timing = scheduler._timing
+    timing = scheduler.timing
     monkeypatch.setattr(calls, "LONGEST_CALL", 60.0)
     monkeypatch.setattr(
-        scheduler, "_timing", replace(timing, call_deadline=timing.call_deadline + 50)
+        scheduler, "timing", replace(timing, call_deadline=timing.call_deadline + 50)
     )
     file = Path(site.node.settings.route_table.file)
     original = file.read_text()
@@ -218,7 +218,7 @@ def test_a_job_by_callback_finishes_without_a_question(site):
 def test_lost_reports_are_made_up_for_by_questions(site, monkeypatch):
     """The partner's reports never arrive; by callback, too, the node queries from time to time."""
     scheduler = site.node.scheduler
-    monkeypatch.setattr(scheduler, "_timing", replace(scheduler._timing, poll_pushing=0.1))
+    monkeypatch.setattr(scheduler, "timing", replace(scheduler.timing, poll_pushing=0.1))
     site.peer.will(by_path(task_poll=statuses("RUNNING", "SUCCESS")))
 
     spec = submit(site, **BY_CALLBACK)
@@ -229,7 +229,7 @@ def test_lost_reports_are_made_up_for_by_questions(site, monkeypatch):
 
 def test_a_container_that_never_reports_is_asked_at_its_control_port(site, monkeypatch):
     executor = site.node.executor
-    monkeypatch.setattr(executor, "_timing", replace(executor._timing, probe_every=0.05))
+    monkeypatch.setattr(executor, "timing", replace(executor.timing, probe_every=0.05))
 
     with scripted() as (container, url):
         container.will(
