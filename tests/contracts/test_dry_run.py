@@ -1,6 +1,7 @@
-"""What would happen to a job is told by every node of it, and nothing is created: over two real nodes."""
+"""A dry run reports from every node what would happen to a job, and creates nothing."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -21,7 +22,7 @@ from gateway.jobs.digest import MAX_JOB_SIZE
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec, raising
-from tests.contracts.apis import THIRD, World, a_provider_of
+from tests.contracts.apis import IMAGE, THIRD, World, a_provider_of, two_nodes
 from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("dry_run")
@@ -47,78 +48,120 @@ SETTINGS = {
     },
 }
 
-_numbers = count()
+# Checks of every node, and further ones of the partners of the planning node.
+CHECKS_OF_EVERY_NODE = {
+    "components",
+    "image",
+    "resources",
+    "approval",
+    "engine",
+    "storage",
+    "transport",
+    "routes",
+}
+CHECKS_OF_PARTNERS = {"route", "profile", "way back"}
+
+_job_numbers = count()
 
 
-def a_job(dag: Dag | None = None, **over: Any) -> JobSpec:
-    fields: dict[str, Any] = {
-        "job_id": f"job-plan-{next(_numbers)}",
-        "scheduler": ME,
-        **over,
-    }
-    spec = a_spec("a", fields.pop("roles", ROLES), **fields)
-    return replace(spec, dag=dag) if dag else spec
+def a_job(
+    dag: Dag | None = None,
+    roles: dict[str, tuple[str, ...]] = ROLES,
+    scheduler: str = ME,
+    **fields: Any,
+) -> JobSpec:
+    """Return a new job, which `ME` schedules by default."""
+    job_id = f"job-plan-{next(_job_numbers)}"
+    spec = a_spec("a", roles, job_id=job_id, scheduler=scheduler, **fields)
+    if dag is not None:
+        spec = replace(spec, dag=dag)
+    return spec
+
+
+def a_job_of_component(component: ComponentRef) -> JobSpec:
+    """Return a job with one task of a component."""
+    (node,) = a_dag("a").nodes
+    return a_job(Dag((replace(node, component=component),)))
 
 
 def cores(count: int) -> dict[str, Any]:
-    """Return the settings of a job that asks for so many cores at each party."""
-    return {role: {"0": {"resources": {"cpu": count}}} for role in ROLES}
+    """Return job parameters that request so many cores for each party."""
+    resources = {"resources": {"cpu": count}}
+    return {role: {"0": resources} for role in ROLES}
 
 
-def of(plan: JobPlan, node: str) -> dict[str, list[Item]]:
-    """Return what is told of a node, by check."""
-    found: dict[str, list[Item]] = {}
-    for item in next(n.items for n in plan.nodes if n.node == node):
+def reading(dataset: str) -> dict[str, Any]:
+    """Return task parameters by which only the guest reads a dataset."""
+    return {
+        "guest": {"0": {"a": {"dataset_id": dataset}}},
+        "host": {"0": {"a": {"dataset_id": ""}}},
+    }
+
+
+def items_at(plan: JobPlan, node_id: str) -> dict[str, list[Item]]:
+    """Return the items of a node by their check; every problem has a cause and a remedy."""
+    (node,) = [node for node in plan.nodes if node.node == node_id]
+    items: dict[str, list[Item]] = {}
+    for item in node.items:
         assert item.check in CHECKS
-        assert item.standing is not Standing.PROBLEM or (item.cause and item.remedy)
-        found.setdefault(item.check, []).append(item)
-    return found
+        if item.standing is Standing.PROBLEM:
+            assert item.cause
+            assert item.remedy
+        items.setdefault(item.check, []).append(item)
+    return items
+
+
+def first_item(plan: JobPlan, node_id: str, check: str) -> Item:
+    """Return the first item of a check at a node."""
+    return items_at(plan, node_id)[check][0]
 
 
 def problems(plan: JobPlan) -> set[tuple[str, str]]:
+    """Return node and check of each problem."""
     return {
-        (n.node, i.check) for n in plan.nodes for i in n.items if i.standing is Standing.PROBLEM
+        (node.node, item.check)
+        for node in plan.nodes
+        for item in node.items
+        if item.standing is Standing.PROBLEM
     }
 
 
-def registered(
-    world: World,
-    *nodes: str,
-    component: str,
-    image: str,
-) -> ComponentRef:
-    """Register one more provider at some of the nodes."""
-    for node in nodes:
-        (world.me if node == ME else world.peer).registry.register(a_provider_of(component, image))
+def register(world: World, *node_ids: str, component: str, image: str = IMAGE) -> ComponentRef:
+    """Register a provider with one component at some of the nodes."""
+    nodes = {ME: world.me, PEER: world.peer}
+    for node_id in node_ids:
+        nodes[node_id].registry.register(a_provider_of(component, image))
     return ComponentRef(component, "1.0.0", component)
 
 
-def with_component(ref: ComponentRef) -> JobSpec:
-    dag = a_dag("a")
-    return a_job(Dag((replace(dag.nodes[0], component=ref),)))
+def write_table(world: World, name: str) -> None:
+    """Write a table at `ME` that `PEER` may use."""
+    folder = world.me.storage.root / "space" / name
+    folder.mkdir(parents=True)
+    (folder / "data_0").write_text("id,x\na,1\n")
+    world.me.sharing.grant(Address("space", name), PEER, "ann")
 
 
-def test_a_job_that_would_go_well(world):
+def test_a_job_without_problems_gets_a_good_plan(world):
     spec = a_job(job_params=cores(1))
+
     plan = world.me.dry_run.plan(spec)
+
     assert plan.good
     assert not plan.count(Standing.UNKNOWN)
     assert not plan.count(Standing.WAITS)
-    here, there = of(plan, ME), of(plan, PEER)
-    everywhere = {
-        "components",
-        "image",
-        "resources",
-        "approval",
-        "engine",
-        "storage",
-        "transport",
-        "routes",
-    }
-    assert set(here) == everywhere
-    assert set(there) == everywhere | {"route", "profile", "way back"}
-    assert here["image"][0].found == world.me.engine.image_digest(here["image"][0].about)
-    assert there["resources"][0].found == "cpu 1, free now"
+    assert set(items_at(plan, ME)) == CHECKS_OF_EVERY_NODE
+    assert set(items_at(plan, PEER)) == CHECKS_OF_EVERY_NODE | CHECKS_OF_PARTNERS
+    image = first_item(plan, ME, "image")
+    assert image.found == world.me.engine.image_digest(image.about)
+    assert first_item(plan, PEER, "resources").found == "cpu 1, free now"
+
+
+def test_a_dry_run_creates_nothing(world):
+    spec = a_job(job_params=cores(1))
+
+    world.me.dry_run.plan(spec)
+
     for node in (world.me, world.peer):
         assert node.store.jobs.find(spec.job_id) is None
         assert node.store.local_jobs.find(spec.job_id) is None
@@ -128,30 +171,43 @@ def test_a_job_that_would_go_well(world):
 
 def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world):
     spec = a_job(job_params={"common": {"blob": "x" * MAX_JOB_SIZE}})
+
     plan = world.me.dry_run.plan(spec)
+
     assert problems(plan) == {(ME, "job"), (ME, "reported"), (PEER, "reported")}
-    for node, check in ((ME, "job"), (PEER, "reported")):
-        assert (
-            f"must not have more than {MAX_JOB_SIZE} characters" in of(plan, node)[check][0].cause
-        )
+    cause = f"must not have more than {MAX_JOB_SIZE} characters"
+    assert cause in first_item(plan, ME, "job").cause
+    assert cause in first_item(plan, PEER, "reported").cause
 
 
-def test_an_image_that_is_not_there_and_one_that_was_moved(world, monkeypatch):
-    absent = with_component(registered(world, ME, PEER, component="Absent", image="no:1"))
-    plan = world.me.dry_run.plan(absent)
+def test_an_image_that_the_nodes_lack_is_a_problem(world):
+    component = register(world, ME, PEER, component="Absent", image="no:1")
+
+    plan = world.me.dry_run.plan(a_job_of_component(component))
+
     assert problems(plan) == {(ME, "image"), (PEER, "image")}
-    assert of(plan, PEER)["image"][0].cause.startswith("IMAGE_NOT_FOUND")
-    moved = with_component(registered(world, ME, PEER, component="Moved", image="vendor:1.0.0"))
-    strict = replace(world.peer.admission._rules, require_images=True)
-    monkeypatch.setattr(world.peer.admission, "_rules", strict)
-    with pytest.raises(Invalid, match="IMAGE_NOT_FOUND") as caught:
-        world.peer.participant.create_job(absent, ME)
+    assert first_item(plan, PEER, "image").cause.startswith("IMAGE_NOT_FOUND")
+
+
+def test_a_job_without_its_image_is_refused_if_the_node_requires_images(tmp_path):
+    with two_nodes(tmp_path, peer={"providers": {"image": "require"}}) as world:
+        component = register(world, ME, PEER, component="Absent", image="no:1")
+
+        with pytest.raises(Invalid, match="IMAGE_NOT_FOUND") as caught:
+            world.peer.participant.create_job(a_job_of_component(component), ME)
+
     assert caught.value.reason == "IMAGE_NOT_FOUND"
-    found, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
-    world.peer.registry.register(replace(found, digests={"vendor:1.0.0": "sha256:another"}))
-    plan = world.me.dry_run.plan(moved)
+
+
+def test_an_image_with_another_digest_than_the_registered_one_is_a_problem(world):
+    component = register(world, ME, PEER, component="Moved")
+    provider, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
+    world.peer.registry.register(replace(provider, digests={IMAGE: "sha256:another"}))
+
+    plan = world.me.dry_run.plan(a_job_of_component(component))
+
     assert problems(plan) == {(PEER, "image")}
-    assert "DIGEST_CHANGED" in of(plan, PEER)["image"][0].cause
+    assert "DIGEST_CHANGED" in first_item(plan, PEER, "image").cause
 
 
 @pytest.mark.parametrize(
@@ -165,175 +221,225 @@ def test_an_image_that_is_not_there_and_one_that_was_moved(world, monkeypatch):
 def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
     world, component, nodes, check, cause
 ):
-    ref = registered(world, *nodes, component=component, image="vendor:1.0.0")
-    plan = world.me.dry_run.plan(with_component(ref))
+    ref = register(world, *nodes, component=component)
+
+    plan = world.me.dry_run.plan(a_job_of_component(ref))
+
     assert problems(plan) == {(PEER, check)}
-    assert cause in of(plan, PEER)[check][0].cause
+    assert cause in first_item(plan, PEER, check).cause
 
 
-def reading(dataset: str) -> dict[str, Any]:
-    return {
-        role: {"0": {"a": {"dataset_id": of}}} for role, of in (("guest", dataset), ("host", ""))
-    }
+def test_a_readable_dataset_is_reported_with_its_size(world):
+    write_table(world, "mine")
 
-
-def test_data_is_found_or_named_with_its_path_beside_all_else(world):
-    place = world.me.storage.root / "space" / "mine"
-    place.mkdir(parents=True)
-    (place / "data_0").write_text("id,x\na,1\n")
-    world.me.sharing.grant(Address("space", "mine"), PEER, "ann")
     plan = world.me.dry_run.plan(a_job(task_params=reading("space#mine")))
-    data = of(plan, ME)["data"][0]
+
+    data = first_item(plan, ME, "data")
     assert data.standing == Standing.OK
     assert data.found == "readable, 9 bytes"
     assert data.about == "space#mine for guest.0 of a"
+
+
+def test_an_unknown_dataset_is_named_with_its_path(world):
     plan = world.me.dry_run.plan(a_job(task_params=reading("no#such")))
+
     assert problems(plan) == {(ME, "datasets")}
-    (item,) = of(plan, ME)["datasets"]
+    (item,) = items_at(plan, ME)["datasets"]
     assert item.about == "config.task_params.guest.0.a.dataset_id"
     assert item.cause.startswith("DATASET_UNKNOWN: ")
-    assert of(plan, ME)["image"][0].standing is Standing.OK
-    plan = world.me.dry_run.plan(
-        a_job(a_dag("a -> b -> a"))
-    )  # a mistake of the flow: said once at each node
-    for node in (ME, PEER):
-        [told] = of(plan, node)["job"]
-        assert told.standing is Standing.PROBLEM
-        assert told.remedy == "correct the job"
+    # the other checks are done all the same
+    assert first_item(plan, ME, "image").standing is Standing.OK
 
 
-def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(world, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(world.me.participant, "dry_run", raising(StorageFailed("no folder")))
-        (own,) = of(world.me.dry_run.plan(a_job()), ME)["reported"]
-        assert own.cause.endswith("no folder")
-        assert own.remedy == "bfia-gateway doctor"
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            world.peer.image_signatures, "check", raising(SignatureMissing("signed by nobody"))
-        )
-        plan = world.me.dry_run.plan(a_job())
-    assert problems(plan) == {(PEER, "image")}
-    assert of(plan, PEER)["image"][0].cause == "SIGNATURE_ABSENT: signed by nobody"
-    down = EngineDown("no daemon answers")
-    monkeypatch.setattr(world.peer.engine, "check", raising(down))
-    monkeypatch.setattr(world.peer.resources, "pool_for", raising(down))
-    away = raising(StorageFailed("storage lake cannot be reached"))
-    monkeypatch.setattr(
-        world.peer.readiness, "_checks", {"storage": away, "transport": lambda: None}
-    )
-    world.peer.readiness._fine_until.clear()
+def test_a_mistake_of_the_flow_is_reported_once_at_each_node(world):
+    plan = world.me.dry_run.plan(a_job(a_dag("a -> b -> a")))
+
+    for node_id in (ME, PEER):
+        (item,) = items_at(plan, node_id)["job"]
+        assert item.standing is Standing.PROBLEM
+        assert item.remedy == "correct the job"
+
+
+def test_a_node_that_cannot_check_a_job_reports_why(world, monkeypatch):
+    monkeypatch.setattr(world.me.participant, "dry_run", raising(StorageFailed("no folder")))
+
     plan = world.me.dry_run.plan(a_job())
+
+    (item,) = items_at(plan, ME)["reported"]
+    assert item.cause.endswith("no folder")
+    assert item.remedy == "bfia-gateway doctor"
+
+
+def test_a_missing_signature_of_an_image_is_a_problem(world, monkeypatch):
+    unsigned = SignatureMissing("signed by nobody")
+    monkeypatch.setattr(world.peer.image_signatures, "check", raising(unsigned))
+
+    plan = world.me.dry_run.plan(a_job())
+
+    assert problems(plan) == {(PEER, "image")}
+    assert first_item(plan, PEER, "image").cause == "SIGNATURE_ABSENT: signed by nobody"
+
+
+def test_checks_that_need_a_failed_engine_or_storage_are_unknown(tmp_path, monkeypatch):
+    down = EngineDown("no daemon answers")
+    away = StorageFailed("storage lake cannot be reached")
+    # nodes of its own, as a node checks its storage only once in a while
+    with two_nodes(tmp_path) as world:
+        monkeypatch.setattr(world.peer.engine, "check", raising(down))
+        monkeypatch.setattr(world.peer.resources, "pool_for", raising(down))
+        monkeypatch.setattr(world.peer.storage, "check", raising(away))
+
+        plan = world.me.dry_run.plan(a_job())
+
     assert problems(plan) == {(PEER, "engine"), (PEER, "image")}
-    there = of(plan, PEER)
-    assert there["engine"][0].cause == "ENGINE_DOWN: no daemon answers"
-    assert [
-        (there[check][0].standing, there[check][0].cause) for check in ("resources", "storage")
-    ] == [
-        (Standing.UNKNOWN, "no daemon answers"),
-        (Standing.UNKNOWN, "storage lake cannot be reached"),
-    ]
+    assert first_item(plan, PEER, "engine").cause == "ENGINE_DOWN: no daemon answers"
+    resources = first_item(plan, PEER, "resources")
+    assert resources.standing == Standing.UNKNOWN
+    assert resources.cause == "no daemon answers"
+    storage = first_item(plan, PEER, "storage")
+    assert storage.standing == Standing.UNKNOWN
+    assert storage.cause == "storage lake cannot be reached"
 
 
-def test_broken_data_and_unawaited_approvals_are_problems_of_the_plan(world, monkeypatch):
-    place = world.me.storage.root / "space" / "broken"
-    place.mkdir(parents=True)
-    (place / "data_0").write_text("id,x\na,1\n")
-    world.me.sharing.grant(Address("space", "broken"), PEER, "ann")
-    monkeypatch.setattr(
-        type(world.me.storage), "stamp", raising(NotFound("space#broken: data_0 is gone"))
-    )
-    monkeypatch.setattr(world.peer.peer_table, "takes_confirm", lambda node: False)
-    spec = a_job(roles=ROLES | {"arbiter": (PEER,)}, task_params=reading("space#broken"))
-    plan = world.me.dry_run.plan(spec)
-    assert of(plan, ME)["data"][0].cause == "space#broken: data_0 is gone"
+def test_a_damaged_table_is_a_problem(world, monkeypatch):
+    write_table(world, "broken")
+    damage = NotFound("space#broken: data_0 is gone")
+    monkeypatch.setattr(type(world.me.storage), "stamp", raising(damage))
+
+    plan = world.me.dry_run.plan(a_job(task_params=reading("space#broken")))
+
     assert problems(plan) == {(ME, "data")}
+    assert first_item(plan, ME, "data").cause == "space#broken: data_0 is gone"
+
+
+def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, monkeypatch):
+    monkeypatch.setattr(world.peer.peer_table, "takes_confirm", lambda node: False)
     dag = a_dag("a; judged")
     judged = replace(dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
-    plan = world.me.dry_run.plan(replace(spec, dag=Dag((dag["a"], judged))))
+    spec = a_job(Dag((dag["a"], judged)), roles={**ROLES, "arbiter": (PEER,)})
+
+    plan = world.me.dry_run.plan(spec)
+
     assert (PEER, "approval") in problems(plan)
-    assert of(plan, PEER)["approval"][0].cause.startswith(
-        "APPROVAL_UNSUPPORTED: a person has to agree"
-    )
+    cause = first_item(plan, PEER, "approval").cause
+    assert cause.startswith("APPROVAL_UNSUPPORTED: a person has to agree")
 
 
-def test_unreachable_nodes_and_unknown_versions_are_problems_of_the_plan(world, monkeypatch):
-    plan = world.me.dry_run.plan(a_job(roles=ROLES | {"arbiter": (THIRD,)}))
+def test_an_unreachable_node_is_a_problem_and_reports_nothing(world):
+    plan = world.me.dry_run.plan(a_job(roles={**ROLES, "arbiter": (THIRD,)}))
+
     assert (THIRD, "route") in problems(plan)
-    assert "reported" not in of(plan, THIRD)
+    assert "reported" not in items_at(plan, THIRD)
+
+
+def test_a_node_without_a_party_plans_a_job_that_its_only_party_refuses(world, monkeypatch):
     monkeypatch.setattr(world.peer.admission, "dry_run", raising(Refused("not today")))
+
     plan = world.me.dry_run.plan(a_job(roles={"guest": (PEER,)}, scheduler=PEER))
-    assert of(plan, PEER)["reported"][0].cause.endswith("REFUSED: not today")
+
+    assert first_item(plan, PEER, "reported").cause.endswith("REFUSED: not today")
     assert plan.nodes[0].node == ME
     assert plan.nodes[0].parties == ()
-    dag = a_dag("a")
-    newest = replace(dag.nodes[0], component=ComponentRef("nobody", "*", "Thing"))
+
+
+def test_the_latest_version_of_an_unknown_provider_is_a_problem(world):
+    spec = a_job_of_component(ComponentRef("nobody", "*", "Thing"))
+
     with pytest.raises(Invalid) as caught:
-        world.me.coordinator.check(a_job(Dag((newest,))))
-    assert world.me.planner.placements(a_job(Dag((newest,)))) == {}
-    assert "the scheduling node has in use, but here no provider nobody is registered" in str(
-        caught.value.problems[0]
-    )
+        world.me.coordinator.check(spec)
+
+    text = "the scheduling node has in use, but here no provider nobody is registered"
+    assert text in str(caught.value.problems[0])
+    assert world.me.planner.placements(spec) == {}
 
 
-def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world):
-    busy = a_job(job_params=cores(2))
-    world.me.coordinator.submit_job(busy, ME)
-    world.wait_status(busy.job_id, JobStatus.RUNNING)
-    try:
-        plan = world.me.dry_run.plan(a_job(job_params=cores(1)))
-        waits = of(plan, PEER)["resources"][0]
-        assert plan.good
-        assert waits.standing is Standing.WAITS
-        assert busy.job_id in waits.cause
-        never = world.me.dry_run.plan(a_job(job_params=cores(9)))
-        assert problems(never) == {(ME, "resources"), (PEER, "resources")}
-        assert "RESOURCES_NEVER" in of(never, ME)["resources"][0].cause
-    finally:
-        world.stop(busy)
+@pytest.fixture
+def busy_world(world: World) -> Iterator[tuple[World, str]]:
+    """Nodes on which a job holds all cores, and its id."""
+    job = a_job(job_params=cores(2))
+    world.me.coordinator.submit_job(job, ME)
+    world.wait_status(job.job_id, JobStatus.RUNNING)
+    yield world, job.job_id
+    world.stop(job)
+
+
+def test_resources_of_another_job_make_a_job_wait(busy_world):
+    world, holding_job_id = busy_world
+
+    plan = world.me.dry_run.plan(a_job(job_params=cores(1)))
+
+    resources = first_item(plan, PEER, "resources")
+    assert plan.good
+    assert resources.standing is Standing.WAITS
+    assert holding_job_id in resources.cause
+
+
+def test_a_job_that_exceeds_the_resources_of_a_node_is_a_problem(busy_world):
+    world, _ = busy_world
+
+    plan = world.me.dry_run.plan(a_job(job_params=cores(9)))
+
+    assert problems(plan) == {(ME, "resources"), (PEER, "resources")}
+    assert "RESOURCES_NEVER" in first_item(plan, ME, "resources").cause
 
 
 def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
-    missing = text(b"<html>not found</html>", 404)
-    own = {
+    secrets = {
         "guest": {"0": {"a": {"secret": "guests-own"}}},
         "host": {"0": {"a": {"secret": "hosts-own"}}},
     }
+    unknown_task = says(code=1001, msg="no such task")
+    no_such_path = text(b"<html>not found</html>", 404)
     with serving_site(tmp_path) as site:
-        unknown = says(code=1001, msg="no such task")
-        site.peer.will(lambda handler: by_path(task_poll=unknown, other=missing)(handler))
-        plan = site.node.dry_run.plan(replace(a_job_with(SPEC), task_params=own))
-        asked = [a for a in site.peer.asked if a.target == INTERCONN + "/job/plan"]
-        assert not any(a.target.endswith("/job/create") for a in site.peer.asked)
-    there = of(plan, SPEC)
+        site.peer.will(by_path(task_poll=unknown_task, other=no_such_path))
+
+        plan = site.node.dry_run.plan(replace(a_job_with(SPEC), task_params=secrets))
+
+        requests = list(site.peer.requests)
+
     assert plan.good
-    assert there["route"][0].standing is Standing.OK
-    assert there["way back"][0].standing is Standing.UNKNOWN
-    assert there["reported"][0].standing is Standing.UNKNOWN
-    assert "not reported by this node" in there["reported"][0].cause
-    assert OPTIONAL["/job/plan"] in there["reported"][0].cause
-    (request,) = asked
-    assert b"hosts-own" in request.raw
-    assert b"guests-own" not in request.raw
+    assert first_item(plan, SPEC, "route").standing is Standing.OK
+    assert first_item(plan, SPEC, "way back").standing is Standing.UNKNOWN
+    report = first_item(plan, SPEC, "reported")
+    assert report.standing is Standing.UNKNOWN
+    assert "not reported by this node" in report.cause
+    assert OPTIONAL["/job/plan"] in report.cause
+
+    assert not [request for request in requests if request.target.endswith("/job/create")]
+    (plan_request,) = [request for request in requests if request.target == INTERCONN + "/job/plan"]
+    assert b"hosts-own" in plan_request.raw
+    assert b"guests-own" not in plan_request.raw
 
 
-def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown():
-    told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
-    assert list(read_plan(json.loads(PlanData(checks=redact_plan(told)).model_dump_json()))) == told
-    (odd,) = read_plan(
-        {
-            "checks": [
-                {
-                    "check": 7,
-                    "standing": "perhaps",
-                    "cause": "x" * 9000,
-                }
-            ]
-        }
-    )
-    assert odd.check == "reported"
-    assert odd.standing == Standing.UNKNOWN
-    assert len(odd.cause) == 2000
-    for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
-        assert read_plan(nothing) == ()
+def test_a_report_survives_the_wire():
+    items = [
+        Item("image", Standing.WAITS, "f", "c", "r", "a"),
+        Item("data", Standing.OK),
+    ]
+
+    body = PlanData(checks=redact_plan(items)).model_dump_json()
+
+    assert list(read_plan(json.loads(body))) == items
+
+
+def test_an_unknown_check_or_standing_of_a_report_is_unknown_and_cut():
+    check = {
+        "check": 7,
+        "standing": "perhaps",
+        "cause": "x" * 9000,
+    }
+
+    (item,) = read_plan({"checks": [check]})
+
+    assert item.check == "reported"
+    assert item.standing == Standing.UNKNOWN
+    assert len(item.cause) == 2000
+
+
+@pytest.mark.parametrize("report", [{}, {"checks": 3}, {"checks": [1, "x", None]}], ids=str)
+def test_a_report_without_checks_has_no_items(report):
+    assert read_plan(report) == ()
+
+
+def test_a_report_is_cut_after_500_checks():
     assert len(read_plan({"checks": [{}] * 10_000})) == 500
