@@ -14,8 +14,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# The fault of a request: None lets it pass, else "reset", "lose answer", or an HTTP status or E-code
-# as text.
+# The fault of a request: None lets it pass, else "reset", "lose answer", or an HTTP status or
+# E-code as text.
 Fault = Callable[["Request"], str | None]
 
 

@@ -421,7 +421,7 @@ SECRET_HOST = [f"person-{n:05d}" for n in range(30, 90)]
 
 
 def reversible(value):
-    """An id and what anybody could compute from a guess of it."""
+    """An id, and the forms of it that an attacker could compute from a guess."""
     raw = value.encode()
     hashes = [
         digest(name, salt, raw)
@@ -485,9 +485,7 @@ def test_raw_tags_are_visible_only_to_the_peer():
 
 @pytest.mark.parametrize("parameters", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
 def test_the_order_of_the_file_is_not_sent(opened, parameters):
-    """Own ids travel sorted by what is sent; the order of the peer's answer is the order it was
-    asked in.
-    """
+    """A party sends its ids sorted by their sent form; the peer's response keeps that order."""
     intersect(parameters, SECRET_GUEST, SECRET_HOST)
     for kind, _, blobs in opened:
         if kind == "tags":

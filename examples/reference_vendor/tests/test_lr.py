@@ -93,7 +93,7 @@ def assert_lossless(
     guest: Table,
     host: Table,
 ) -> None:
-    """Scores, losses and weights are those of the pooled run, digit for digit."""
+    """Check that scores, losses and weights equal the pooled run's, digit for digit."""
     plain, a, b = in_the_clear(parameters, guest, host)
     ours = run.require_success()["guest.0"].io
     assert np.abs(scores_of(ours.tables["train_data"]) - sigmoid(plain.scores)).max() == 0.0

@@ -1,5 +1,5 @@
-"""Predicting: the scores of a training again, right ones on other rows, and nothing learned beside
-them.
+"""Predicting: the scores of a training again, right ones on other rows, and nothing more is
+learned.
 """
 
 from __future__ import annotations
@@ -114,16 +114,19 @@ def test_rows_are_scored_without_labels_and_with_further_columns(
     trained = train(name, guest, host)
     by_id = {row[0]: row[2] for row in trained["guest.0"].io.tables["train_data"].rows}
     places = [71, 3, 45, 20]
-    bare, other = without(some(guest, places), "y"), some(host, places)
+    bare = without(some(guest, places), "y")
+    host_rows = some(host, places)
     bare = Table([*bare.header, "note"], [[*row, "text"] for row in bare.rows])
-    run = predict(name, models(trained), bare, other).require_success()
+    run = predict(name, models(trained), bare, host_rows).require_success()
     table = run["guest.0"].io.tables["train_data"]
     assert table.header == ["id", "score", "prediction"]
     assert [(row[0], row[1]) for row in table.rows] == [
         (row[0], by_id[row[0]]) for row in bare.rows
     ]
     assert "left_out" in run["guest.0"].io.values["train-loss"]
-    assert run["host.0"].io.tables["train_data"] == Table(["id"], [[row[0]] for row in other.rows])
+    assert run["host.0"].io.tables["train_data"] == Table(
+        ["id"], [[row[0]] for row in host_rows.rows]
+    )
 
 
 def test_a_missing_cell_goes_left_as_in_training() -> None:
@@ -198,8 +201,8 @@ def test_what_does_not_fit_is_named(name: str) -> None:
     assert "is of party 'host.0', this is 'guest.0'" in error(predict(name, swapped, guest, host))
     missing = without(host, "h0", "h1")
     assert "'h0', which the model needs" in error(predict(name, parts, guest, missing), "host.0")
-    other = models(train(name, guest, host, task_id="task_later"))
-    mixed = {"guest.0": parts["guest.0"], "host.0": other["host.0"]}
+    later = models(train(name, guest, host, task_id="task_later"))
+    mixed = {"guest.0": parts["guest.0"], "host.0": later["host.0"]}
     assert "different trainings" in error(predict(name, mixed, guest, host))
     for broken in (
         [],

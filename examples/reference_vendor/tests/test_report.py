@@ -1,4 +1,4 @@
-"""The callback: what it says, how long it tries, and that it never matters to the run."""
+"""The callback: its content, its repetitions, and that the run does not depend on it."""
 
 import threading
 

@@ -80,7 +80,7 @@ def pooled(
 
 
 def assert_lossless(run: TaskRun, plain: BoostedTrees) -> None:
-    """Scores, losses and trees are those of the pooled run, digit for digit."""
+    """Check that scores, losses and trees equal the pooled run's, digit for digit."""
     guest = run.require_success()["guest.0"].io
     assert np.abs(scores_of(guest.tables["train_data"]) - sigmoid(plain.scores)).max() == 0.0
     assert [entry["loss"] for entry in guest.values["train-loss"]["loss"]] == plain.losses
@@ -90,7 +90,9 @@ def assert_lossless(run: TaskRun, plain: BoostedTrees) -> None:
 
 
 def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
-    """A node of the guest's model with the reference replaced by what the host's part says."""
+    """Return a node of the guest's model with its reference replaced by the split of the host's
+    model.
+    """
     if "split" not in node:
         return dict(node)
     split = run[node["party"]].io.values["model"]["splits"][node["split"]]

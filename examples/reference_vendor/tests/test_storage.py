@@ -1,4 +1,4 @@
-"""Both forms of reading, the one form of writing, and refusals that name what is wrong."""
+"""Both forms of reading, the one form of writing, and refusals that name the fault."""
 
 import json
 import os

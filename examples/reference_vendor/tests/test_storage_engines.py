@@ -1,6 +1,4 @@
-"""S3 and HDFS: the same layout as in a directory, and refusals that name what is wrong and no
-secret.
-"""
+"""S3 and HDFS: the layout of a directory, and refusals that name the fault but no secret."""
 
 import os
 import socket
@@ -27,8 +25,9 @@ TABLE = Table(["id", "名"], [["1", "值"]])
 
 @pytest.fixture(params=["s3", "hdfs"])
 def server(request):
-    with servers.bucket() if request.param == "s3" else servers.folder() as found:
-        yield found
+    make_server = {"s3": servers.bucket, "hdfs": servers.folder}[request.param]
+    with make_server() as server:
+        yield server
 
 
 def test_what_is_written_is_read_back(server):
@@ -107,7 +106,7 @@ class WithoutMetadata:
 def test_a_temporary_key_for_its_inputs_and_outputs_is_enough():
     with servers.bucket() as server:
         arn = f"arn:aws:s3:::{server.bucket}"
-        given = servers.session(
+        session = servers.session(
             [
                 {
                     "Effect": "Allow",
@@ -123,7 +122,9 @@ def test_a_temporary_key_for_its_inputs_and_outputs_is_enough():
         )
         place = Address("in", "in")
         open_storage(server.url, {}, {"x": place}).write_table("x", TABLE)
-        io = open_storage(server.with_(**given), {"x": place, "other": OUT}, {"y": OUT, "z": place})
+        io = open_storage(
+            server.with_(**session), {"x": place, "other": OUT}, {"y": OUT, "z": place}
+        )
         io.write_table("y", io.read_table("x"))
         for refused in (lambda: io.read_table("other"), lambda: io.write_json("z", {})):
             with pytest.raises(StorageFailed, match="AccessDenied"):

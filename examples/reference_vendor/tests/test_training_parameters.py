@@ -381,9 +381,9 @@ def test_all_problems_are_named_at_once() -> None:
 )
 def test_regression_needs_one_party_of_each_role(parties: dict[str, list[str]]) -> None:
     task = a_task({})
-    other = type(task)("HeteroLR", "t", "guest", 0, parties)
+    changed = type(task)("HeteroLR", "t", "guest", 0, parties)
     with pytest.raises(BadParameters, match="host: exactly one host must take part"):
-        hetero_lr.read_parameters(other, no_log)
+        hetero_lr.read_parameters(changed, no_log)
 
 
 def test_trees_need_a_host() -> None:

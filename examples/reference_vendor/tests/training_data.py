@@ -77,12 +77,12 @@ def random_tables(
 def a_task(
     parameters: Mapping[str, Any],
     role: str = "guest",
-    *others: str,
+    *further_roles: str,
 ) -> Task:
     roles = {
         "guest": ["n1"],
         "host": ["n2"],
-        **{other: ["n3"] for other in others},
+        **{further: ["n3"] for further in further_roles},
     }
     return Task("a component", "task_1", role, 0, roles, dict(parameters))
 

@@ -2,7 +2,7 @@
 ``model``.
 
 Nothing is trained then: every party reads its own part of the model and the rows, the hosts send
-the guest what it needs for the scores, and the guest sends them nothing but its hello. Labels are
+their parts of the scores to the guest, and the guest sends them nothing but its hello. Labels are
 optional: they are used for metrics if the guest's table has them. The guest writes the outputs of a
 training except ``model``.
 """
