@@ -18,7 +18,7 @@ from gateway.domain.run import Address
 from gateway.errors import Invalid, Refused
 from gateway.language.catalogue import translate
 from tests import storages as real
-from tests.admin.test_datasets import a_job
+from tests.admin.test_datasets import a_job_with_dataset
 from tests.cli import call_node
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tests.inprocess import PEER, ask, running
@@ -128,14 +128,16 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site):
         lambda: away in (cause := health(node)) and "lake" not in cause,
         about="the one alone is named",
     )
-    node.participant.create_job(a_job("job-there", {"dataset_id": "ns#there"}), PEER)
+    node.participant.create_job(a_job_with_dataset("job-there", {"dataset_id": "ns#there"}), PEER)
     site.way.turn("cut")
     wait_for(lambda: "storage lake (s3) cannot be reached" in health(node), about="it is named")
     with pytest.raises(Refused) as refused:
-        node.participant.create_job(a_job("job-late", {"dataset_id": "ns#there"}), PEER)
+        node.participant.create_job(
+            a_job_with_dataset("job-late", {"dataset_id": "ns#there"}), PEER
+        )
     assert refused.value.reason == "STORAGE_UNREACHABLE"
     assert "storage lake (s3)" in refused.value.message
-    node.participant.create_job(a_job("job-here", {"dataset_id": "ns#here"}), PEER)
+    node.participant.create_job(a_job_with_dataset("job-here", {"dataset_id": "ns#here"}), PEER)
     site.way.turn("blackhole")  # nobody waits until the library gives up
     slow = "storage lake (s3) took longer than 2 s"
     wait_for(lambda: slow in (cause := health(node)) and away in cause, about="both are named")
@@ -165,7 +167,7 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
     for described in provider["components_description"].values():
         described |= {"version": "9.9.9", "storageEngine": ["file"]}
     ask(node, "operator", "POST", "/v2/provider/register", json=provider)
-    made = a_job("job-far", {"dataset_id": "ns#far"})
+    made = a_job_with_dataset("job-far", {"dataset_id": "ns#far"})
     ref = replace(made.dag.nodes[0].component, version="9.9.9")
     made = replace(made, dag=replace(made.dag, nodes=(replace(made.dag.nodes[0], component=ref),)))
     with pytest.raises(Invalid) as refused:
