@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.auth import Role, may
-from tests.admin.test_outputs import have
+from tests.admin.test_outputs import store_output
 from tests.e2e.nodes import ROOT
 from tests.inprocess import routes_of, token_of
 from tests.plain import NO_TLS
@@ -142,7 +142,7 @@ def test_roles_without_permission_are_refused_by_the_listener(node, permissions,
 )
 def test_a_list_of_outputs_shows_contents_only_to_roles_that_may_read(node, role, may_read):
     job_id = f"job-listed-by-{role}"
-    have(node, job_id, "model", b'{"coefficients": [0.25]}')
+    store_output(node, job_id, "model", b'{"coefficients": [0.25]}')
 
     response = node.get(f"/api/v1/jobs/{job_id}/outputs", token=token_of(node, role, "reader"))
 
