@@ -364,7 +364,7 @@ class Cleaner:
         for name, path in sorted(folders.items()):
             run = runs.get(name)
             if run is None:
-                is_old = bool(limits) and _unchanged_for(path, now) >= max(limits)
+                is_old = bool(limits) and unchanged_for(path, now) >= max(limits)
                 if orphans or is_old:
                     yield Item("logs", name, "", size_of(path), "the database knows no such run")
             elif run.job_id in past_jobs:
@@ -553,7 +553,7 @@ def _length(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def _unchanged_for(path: Path, now: datetime) -> float:
+def unchanged_for(path: Path, now: datetime) -> float:
     """Return the seconds since a folder was changed; 0 if it is gone."""
     try:
         return now.timestamp() - path.stat().st_mtime

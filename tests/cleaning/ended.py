@@ -1,4 +1,4 @@
-"""Jobs that are over, with all that they can leave behind, put into a node that runs in the test's process."""
+"""Ended and running jobs in the store of a test's node, with their logs and outputs on disk."""
 
 import hashlib
 from dataclasses import replace
@@ -8,7 +8,6 @@ from typing import Any
 
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import run_name
-from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Reporting, Run
 from gateway.domain.spec import JobSpec
@@ -16,8 +15,9 @@ from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec
 from tests.e2e.jobs import job_of
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask
+from tests.inprocess import ME, PEER, Node
 
+# Types of the outputs of task ``a``, by key.
 KEYS = {
     "out": "dataset",
     "model": "model",
@@ -26,6 +26,7 @@ KEYS = {
 
 
 def ago(seconds: float) -> datetime:
+    """Return the time so many seconds before now."""
     return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
@@ -34,26 +35,32 @@ def a_spec_of(
     scheduler: str = ME,
     host: str = PEER,
 ) -> JobSpec:
-    first = replace(a_node("a"), outputs=tuple(DagOutput(kind, key) for key, kind in KEYS.items()))
+    """Build a job of two tasks in which the test's node is guest."""
+    outputs = tuple(DagOutput(kind, key) for key, kind in KEYS.items())
+    first = replace(a_node("a"), outputs=outputs)
     dag = Dag((first, a_node("b", ["a"])))
-    return a_spec(dag, {"guest": (ME,), "host": (host,)}, job_id=job_id, scheduler=scheduler)
+    roles = {"guest": (ME,), "host": (host,)}
+    return a_spec(dag, roles, job_id=job_id, scheduler=scheduler)
 
 
 def a_run_of(spec: JobSpec, attempt: int = 0) -> Run:
+    """Build the guest's successful run of a job's first task."""
     job_id = spec.job_id
+    task_id = f"task_{job_id}"
     secret = hashlib.sha256(f"{job_id} {attempt}".encode()).hexdigest()
+    outputs = {}
+    for key in KEYS:
+        outputs[f"{key}_name"] = Address(f"{job_id}-guest-0", f"{task_id}-{key}")
     return a_run(
         "a",
         RunStatus.SUCCESS,
         spec.parties[0],
         run_id=secret,
         token=hashlib.md5(secret.encode()).hexdigest(),
-        task_id=f"task_{job_id}",
-        name=run_name(ME, job_id, f"task_{job_id}", "guest", 0, attempt),
+        task_id=task_id,
+        name=run_name(ME, job_id, task_id, "guest", 0, attempt),
         attempt=attempt,
-        outputs={
-            f"{key}_name": Address(f"{job_id}-guest-0", f"task_{job_id}-{key}") for key in KEYS
-        },
+        outputs=outputs,
         output_keys={key: f"{key}_name" for key in KEYS},
         collect=OK,
         reporting=Reporting(TaskStatus.SUCCESS, OK),
@@ -65,7 +72,7 @@ def a_job_over(
     seconds: float,
     scheduler: str = ME,
 ) -> LocalJob:
-    """Return a job whose part here ended so long ago."""
+    """Build this node's record of a job that ended so many seconds ago."""
     spec = a_spec_of(job_id, scheduler)
     local = a_local_job(
         a_run_of(spec),
@@ -83,34 +90,45 @@ def a_job_over(
 
 
 def left_behind(
-    node: Gateway,
+    node: Any,
     job_id: str,
     seconds: float,
     scheduler: str = ME,
 ) -> LocalJob:
-    """Store a job that ended so long ago, with logs and outputs on disk."""
+    """Store a job that ended so many seconds ago, with its logs and outputs on disk."""
     local = a_job_over(job_id, seconds, scheduler)
     assert node.store.local_jobs.add(local, "flow")
     for run in local.runs:
         for address in run.outputs.values():
-            folder = node.storage.root / address.namespace / address.name
-            folder.mkdir(parents=True)
-            (folder / "data_0").write_bytes(
-                b'{"auc": 0.5}\n' if "report" in address.name else b"id,x\n1,2\n"
-            )
-        logs = logs_of(node, run)
-        logs.mkdir(parents=True)
-        (logs / "stdout.log").write_text(f"hello\nmy token is {run.token}\n")
-        (logs / "stderr.log").write_text("oh\n")
+            write_output(node, address)
+        write_logs(node, run)
     return local
 
 
-def under_way(
-    node: Gateway,
+def write_output(node: Any, address: Address) -> None:
+    """Write a table to a node's storage, or metrics if the address is a report's."""
+    content = b"id,x\n1,2\n"
+    if "report" in address.name:
+        content = b'{"auc": 0.5}\n'
+    folder = node.storage.root / address.namespace / address.name
+    folder.mkdir(parents=True)
+    (folder / "data_0").write_bytes(content)
+
+
+def write_logs(node: Any, run: Run) -> None:
+    """Write both streams of a run's log; stdout contains the run's token."""
+    logs = logs_of(node, run)
+    logs.mkdir(parents=True)
+    (logs / "stdout.log").write_text(f"hello\nmy token is {run.token}\n")
+    (logs / "stderr.log").write_text("oh\n")
+
+
+def store_running_job(
+    node: Node,
     job_id: str,
     **reads: Any,
 ) -> None:
-    """Store a job that runs and reads something of another."""
+    """Store a job whose run reads something of another job; ``reads``: fields of the run."""
     spec = a_spec_of(job_id)
     run = replace(
         a_run_of(spec),
@@ -127,24 +145,31 @@ def under_way(
     assert node.store.local_jobs.add(local, "flow")
 
 
-def logs_of(node: Gateway, run: Run) -> Path:
+def logs_of(node: Any, run: Run) -> Path:
+    """Return the folder of a run's logs."""
     return node.settings.state_dir / "runs" / run.name
 
 
-def played(
-    register: Path,
-    me: Gateway,
-    *others: Gateway,
-) -> str:
-    """Play a job of both nodes to its end, and wait until each has tidied up."""
+def run_job(register: Path, *nodes: Node) -> str:
+    """Run a job of these nodes, submitted to the first, until each has cleaned up; return its id.
+
+    ``register`` is the folder in which the job's tasks register.
+    """
     register.mkdir(exist_ok=True)
-    for node in (me, *others):
-        assert ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER).is_success
+    for node in nodes:
+        assert node.post("/v2/provider/register", A_PROVIDER).is_success
     body = job_of(register, {"first": 0.0})
-    answer = ask(me, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
-    job_id = str(answer["data"]["job_id"])
-    for node in (me, *others):
-        wait_for(
-            lambda node=node: node.leftovers.ended_at(job_id), 60, about="the end is tidied up"
-        )
+    response = nodes[0].post("/v1/platform/schedule/job/create_all", body)
+    job_id = str(response.json()["data"]["job_id"])
+    for node in nodes:
+        wait_until_clean(node, job_id)
     return job_id
+
+
+def wait_until_clean(node: Node, job_id: str) -> None:
+    """Wait until a job has ended at a node and nothing is left to do about it."""
+
+    def ended_at() -> datetime | None:
+        return node.leftovers.ended_at(job_id)
+
+    wait_for(ended_at, 60, about="the end is tidied up")

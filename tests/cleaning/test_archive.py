@@ -1,4 +1,4 @@
-"""The archive of a job: whole, with sums that fit, without its secrets, in constant memory."""
+"""The archive of a job: complete, with correct checksums, without secrets, in constant memory."""
 
 import hashlib
 import io
@@ -13,109 +13,146 @@ from pathlib import Path
 import pytest
 
 from gateway.admin import job_view
-from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import NotFound
 from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
 from tests.builders import OK, a_job, a_spec, raising
-from tests.cleaning.ended import left_behind, logs_of, played
+from tests.cleaning.ended import left_behind, logs_of, run_job
 from tests.e2e.jobs import PATIENT_ENGINE
-from tests.inprocess import ask, pair, running
+from tests.inprocess import Node, pair
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MIB = 1024 * 1024  # bytes
 
 
-def opened(content: bytes) -> dict[str, bytes]:
-    """Return the files of an archive; its sums name all of them and fit."""
+def unpack(content: bytes) -> dict[str, bytes]:
+    """Return the files of an archive, by name; fail unless SHA256SUMS fits exactly those files."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         files = {name: archive.read(name) for name in archive.namelist()}
-    sums = dict(
-        reversed(line.split("  ", 1)) for line in files.pop("SHA256SUMS").decode().splitlines()
-    )
+    sums = {}
+    for line in files.pop("SHA256SUMS").decode().splitlines():
+        digest, name = line.split("  ", 1)
+        sums[name] = digest
     assert sums == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return files
 
 
-def archived(node: Gateway, job_id: str) -> dict[str, bytes]:
-    answer = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}/archive")
-    assert answer.status_code == 200, answer.text
-    return opened(answer.content)
+def archive_of(node: Node, job_id: str) -> dict[str, bytes]:
+    """Download a job's archive and return its files, by name."""
+    response = node.get(f"/api/v1/jobs/{job_id}/archive")
+    assert response.status_code == 200, response.text
+    assert f'"{job_id}.zip"' in response.headers["content-disposition"]
+    return unpack(response.content)
 
 
 def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path):
-    with pair(tmp_path, engine=PATIENT_ENGINE) as (me, peer):
-        job_id = played(tmp_path / "register", me, peer)
-        for node, role in ((me, "guest.0"), (peer, "host.0")):
-            answer = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}/archive")
-            assert f'"{job_id}.zip"' in answer.headers["content-disposition"]
-            files = opened(answer.content)
-            place = f"runs/{role}/first/attempt-0"
-            assert {"job.json", "state.json", "timeline.jsonl", f"{place}/environment.json"} <= set(
-                files
-            )
-            assert {f"{place}/log/stdout.log", f"{place}/log/stderr.log"} <= set(files)
-            submitted = json.loads(files["job.json"])
-            assert submitted["config"]["task_params"]["common"]["first"]["lasts"] == 0
-            state = json.loads(files["state.json"])
-            assert state["sides"] == ["scheduler", "participant"][node is peer :]
-            assert state["job"]["outcome"] == "SUCCEEDED"
-            environment = json.loads(files[f"{place}/environment.json"])
-            assert environment["runtime.component.parameter.name"] == "first"
-            assert environment["config.token"] == "***"
-            assert environment["system.callback"].endswith("run=***")
-            lines = [json.loads(line)["event"] for line in files["timeline.jsonl"].splitlines()]
-            assert lines
-            assert lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
+    with pair(tmp_path, engine=PATIENT_ENGINE) as (scheduler, participant):
+        job_id = run_job(tmp_path / "register", scheduler, participant)
+
+        files = archive_of(scheduler, job_id)
+        check_run_files(files, "guest.0")
+        check_timeline(files, scheduler, job_id)
+        assert json.loads(files["state.json"])["sides"] == ["scheduler", "participant"]
+
+        files = archive_of(participant, job_id)
+        check_run_files(files, "host.0")
+        check_timeline(files, participant, job_id)
+        assert json.loads(files["state.json"])["sides"] == ["participant"]
 
 
-def test_a_job_elsewhere_and_one_its_scheduler_forgot_can_be_archived(tmp_path, monkeypatch):
-    refuses = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))
-    with running(tmp_path) as node:
-        scheduled = a_job(spec=a_spec("a", job_id="job-scheduled"))
-        done = {name: replace(one, stop=OK) for name, one in scheduled.nodes.items()}
-        ending = Ending(Outcome.STOPPED, NOW)
-        over = replace(
-            scheduled,
-            status=JobStatus.FINISHED,
-            nodes=done,
-            ending=ending,
-            outcome=ending.outcome,
-        )
-        assert node.store.jobs.add(replace(over, ended_at=NOW), "flow")
-        assert set(archived(node, "job-scheduled")) == {"job.json", "state.json", "timeline.jsonl"}
-        run = left_behind(node, "job-1", 5).runs[0]
-        monkeypatch.setattr(node.run_logs, "check_here", refuses)
-        monkeypatch.setattr(job_view, "job_in_full", refuses)
-        files = archived(node, "job-1")
-        assert json.loads(files["state.json"])["job"]["reason"] == "LOGS_ELSEWHERE"
-        assert b"log: LOGS_ELSEWHERE another gateway has it" in files["INCOMPLETE"]
-        assert run.task_name in str(files)
+def check_run_files(files: dict[str, bytes], party: str) -> None:
+    """Fail unless an archive has the files of a job and of a party's run of it."""
+    run = f"runs/{party}/first/attempt-0"
+    assert "job.json" in files
+    assert "state.json" in files
+    assert "timeline.jsonl" in files
+    assert f"{run}/environment.json" in files
+    assert f"{run}/log/stdout.log" in files
+    assert f"{run}/log/stderr.log" in files
+
+    submitted = json.loads(files["job.json"])
+    assert submitted["config"]["task_params"]["common"]["first"]["lasts"] == 0
+    state = json.loads(files["state.json"])
+    assert state["job"]["outcome"] == "SUCCEEDED"
+    environment = json.loads(files[f"{run}/environment.json"])
+    assert environment["runtime.component.parameter.name"] == "first"
+    assert environment["config.token"] == "***"
+    assert environment["system.callback"].endswith("run=***")
 
 
-def test_secrets_are_masked_everywhere_in_an_archive(tmp_path):
-    with running(tmp_path) as node:
-        run = left_behind(node, "job-secret", 5).runs[0]
-        own = logs_of(node, run) / "log" / "deep"
-        own.mkdir(parents=True)
-        (own / "own.log").write_text(f"callback ?run={run.run_id}\n")
-        (own / "link").symlink_to("/etc/passwd")
-        files = archived(node, "job-secret")
-        everything = b"".join(files.values()).decode()
-        assert run.token not in everything
-        assert run.run_id not in everything
-        place = "runs/guest.0/a/attempt-0/log"
-        assert files[f"{place}/stdout.log"] == f"hello\nmy token is {'*' * 32}\n".encode()
-        assert f"{place}/log/deep/own.log" in files
-        assert not any("link" in name for name in files)
-        assert files["reports/guest.0/a/attempt-0/report"] == b'{"auc": 0.5}\n'
-        assert "root:" not in everything
-        assert ask(node, "operator", "GET", "/api/v1/jobs/job-none/archive").status_code == 404
+def check_timeline(files: dict[str, bytes], node: Node, job_id: str) -> None:
+    """Fail unless an archive's timeline is the beginning of the node's."""
+    archived = []
+    for line in files["timeline.jsonl"].splitlines():
+        archived.append(json.loads(line)["event"])
+    stored = [entry.event for entry in node.store.timeline(job_id)]
+    assert archived
+    assert archived == stored[: len(archived)]
+
+
+def test_a_job_without_a_part_at_this_node_can_be_archived(world):
+    node = world.node()
+    job = a_job(spec=a_spec("a", job_id="job-scheduled"))
+    nodes = {name: replace(node_job, stop=OK) for name, node_job in job.nodes.items()}
+    ended = replace(
+        job,
+        status=JobStatus.FINISHED,
+        nodes=nodes,
+        ending=Ending(Outcome.STOPPED, NOW),
+        outcome=Outcome.STOPPED,
+        ended_at=NOW,
+    )
+    assert node.store.jobs.add(ended, "flow")
+
+    files = archive_of(node, "job-scheduled")
+
+    assert set(files) == {"job.json", "state.json", "timeline.jsonl"}
+
+
+def test_an_archive_names_what_another_gateway_has(world, monkeypatch):
+    node = world.node()
+    run = left_behind(node, "job-1", 5).runs[0]
+    refuse = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))
+    monkeypatch.setattr(node.run_logs, "check_here", refuse)
+    monkeypatch.setattr(job_view, "job_in_full", refuse)
+
+    files = archive_of(node, "job-1")
+
+    assert json.loads(files["state.json"])["job"]["reason"] == "LOGS_ELSEWHERE"
+    assert b"log: LOGS_ELSEWHERE another gateway has it" in files["INCOMPLETE"]
+    assert run.task_name in str(files)
+
+
+def test_secrets_are_masked_everywhere_in_an_archive(world):
+    node = world.node()
+    run = left_behind(node, "job-secret", 5).runs[0]
+    component_logs = logs_of(node, run) / "log" / "deep"
+    component_logs.mkdir(parents=True)
+    (component_logs / "own.log").write_text(f"callback ?run={run.run_id}\n")
+    (component_logs / "link").symlink_to("/etc/passwd")
+
+    files = archive_of(node, "job-secret")
+
+    text = b"".join(files.values()).decode()
+    assert run.token not in text
+    assert run.run_id not in text
+    log = "runs/guest.0/a/attempt-0/log"
+    assert files[f"{log}/stdout.log"] == f"hello\nmy token is {'*' * 32}\n".encode()
+    assert f"{log}/log/deep/own.log" in files
+    assert not any("link" in name for name in files)
+    assert "root:" not in text
+    assert files["reports/guest.0/a/attempt-0/report"] == b'{"auc": 0.5}\n'
+
+
+def test_an_unknown_job_has_no_archive(world):
+    node = world.node()
+    assert node.get("/api/v1/jobs/job-none/archive").status_code == 404
 
 
 def test_a_field_named_like_a_secret_hides_all_below_it():
-    told = {
+    document = {
         "password": "hunter2",
         "db": {"access_key": "hunter3", "url": "mysql://me:hunter4@host/db"},
         "api_token": {"value": "hunter5", "origin": "common"},
@@ -124,49 +161,56 @@ def test_a_field_named_like_a_secret_hides_all_below_it():
         "empty_secret": "",
         "text": "uses hunter8",
     }
-    shown = without_secrets(told, ["hunter8"])
-    assert "hunter" not in json.dumps(shown)
-    assert shown["key_length"] == 1024
-    assert shown["empty_secret"] == ""
-    assert shown["api_token"] == {"value": "***", "origin": "common"}
-    assert shown["db"]["url"] == "mysql://me:***@host/db"
+
+    masked_document = without_secrets(document, ["hunter8"])
+
+    assert "hunter" not in json.dumps(masked_document)
+    assert masked_document["key_length"] == 1024
+    assert masked_document["empty_secret"] == ""
+    assert masked_document["api_token"] == {"value": "***", "origin": "common"}
+    assert masked_document["db"]["url"] == "mysql://me:***@host/db"
 
 
 @pytest.mark.parametrize("size", range(1, 12))
 def test_a_secret_across_two_pieces_is_masked_too(size):
     text = b"xx-secret-yysecretsecret-zz-secre"
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
     assert b"".join(masked(pieces, [b"secret"])) == b"xx-******-yy************-zz-secre"
 
 
 def test_an_archive_is_written_in_constant_memory():
-    piece = bytes(1024 * 1024)
+    mebibyte = bytes(MIB)
 
     def large() -> Iterator[bytes]:
         for _ in range(64):
-            yield piece
+            yield mebibyte
 
-    largest, total = 0, 0
-    for out in write([Entry("large", large)], NOW):
-        largest, total = max(largest, len(out)), total + len(out)
-    assert largest < 4 * 1024 * 1024
-    assert total > 0
+    sizes = [len(piece) for piece in write([Entry("large", large)], NOW)]
+
+    assert max(sizes) < 4 * MIB
+    assert sum(sizes) > 0
 
 
-def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path):
-    (tmp_path / "good").write_text("here")
+def test_an_archive_names_unreadable_files_and_has_the_others(tmp_path):
+    (tmp_path / "good").write_text("readable")
 
     def broken() -> Iterator[bytes]:
         raise PermissionError(13, "not permitted")
-        yield b""
+        yield b""  # makes it a generator
 
-    def gone() -> Iterator[bytes]:
+    def elsewhere() -> Iterator[bytes]:
         raise NotFound("another gateway has it", reason="LOGS_ELSEWHERE")
-        yield b""
+        yield b""  # makes it a generator
 
-    entries = [Entry("bad", broken), Entry("gone", gone), *of_files(tmp_path, "log", [])]
-    files = opened(b"".join(write(entries, NOW)))
-    assert files["log/good"] == b"here"
+    entries = [
+        Entry("bad", broken),
+        Entry("gone", elsewhere),
+        *of_files(tmp_path, "log", []),
+    ]
+
+    files = unpack(b"".join(write(entries, NOW)))
+
+    assert files["log/good"] == b"readable"
     assert files["INCOMPLETE"] == (
         b"bad: not permitted\ngone: LOGS_ELSEWHERE another gateway has it\n"
     )
@@ -174,8 +218,11 @@ def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path):
 
 def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path):
     for name in (b"bad\xff.log", b"bad\xfe.log", b"two\nlines.log"):
-        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(name)
-    files = opened(b"".join(write(of_files(tmp_path, "log", []), NOW)))
+        path = os.fsencode(tmp_path) + b"/" + name
+        Path(os.fsdecode(path)).write_bytes(name)
+
+    files = unpack(b"".join(write(of_files(tmp_path, "log", []), NOW)))
+
     assert files == {
         "log/bad?.log": b"bad\xfe.log",
         "log/bad?.log (2)": b"bad\xff.log",

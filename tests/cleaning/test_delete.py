@@ -1,285 +1,346 @@
-"""Deleting: an ended job at every node, outputs of one task, and all waiting jobs; each leaves its line."""
+"""Deleting an ended job at every node, the outputs of one task, and all waiting jobs."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import PeerUnreachable
 from gateway.jobs import coordinator
 from gateway.jobs.inheritance import Offer
 from provider_registry.registration import provider_from_request
-from tests.builders import a_dag, a_job, a_local_job
-from tests.cleaning.ended import a_job_over, a_spec_of, ago, left_behind, logs_of, played, under_way
+from tests.builders import a_dag, a_job, a_local_job, returning
+from tests.cleaning.ended import (
+    a_job_over,
+    a_spec_of,
+    ago,
+    left_behind,
+    logs_of,
+    run_job,
+    store_running_job,
+)
 from tests.contracts.apis import registration
 from tests.e2e.jobs import PATIENT_ENGINE
-from tests.inprocess import ME, PEER, ask, pair, running
+from tests.inprocess import ME, PEER, pair
+from tests.world import UNREACHABLE, NodeSetup
 
-STRANGER = "JG0100003300000030"
+OUTSIDER = "JG0100003300000030"  # a node without a part in any job here
+
+# Its partners do not respond.
+NODE = NodeSetup(routes={PEER: UNREACHABLE, OUTSIDER: UNREACHABLE})
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A node whose partners do not answer."""
-    home = tmp_path_factory.mktemp("node")
-    (home / "routes.yml").write_text(
-        "".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, STRANGER))
+def delete(node, path, status=200, **query):
+    """Delete a job, or something below it, and return the response's body."""
+    response = node.request("DELETE", f"/api/v1/jobs/{path}", params=query)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def set_status(node, job_id, status):
+    """Change the status of a job's record at a node that takes part in it."""
+    node.store.local_jobs.update(job_id, lambda job: replace(job, status=status))
+
+
+def events_of(node, job_id):
+    """Return the events of a job's timeline, each with the name of its cause."""
+    return [(entry.event, entry.by) for entry in node.store.timeline(job_id)]
+
+
+def lost_call(tries):
+    """Build a call without a response, to be repeated in an hour."""
+    return Call(
+        CallState.LOST,
+        sent_at=ago(1),
+        due_at=ago(-3600),
+        tries=tries,
     )
-    with running(home) as node:
-        yield node
-
-
-def delete(
-    node: Gateway,
-    path: str,
-    status: int = 200,
-    **query,
-):
-    answer = ask(node, "operator", "DELETE", f"/api/v1/jobs/{path}", params=query)
-    assert answer.status_code == status, answer.text
-    return answer.json()
 
 
 def test_a_deleted_job_is_gone_here_and_its_outputs_everywhere(tmp_path):
-    with pair(tmp_path, engine=PATIENT_ENGINE) as (me, peer):
-        job_id = played(tmp_path / "register", me, peer)
-        refused = delete(peer, job_id, reason="a test")["nodes"][ME]
-        assert refused["reason"] == "NOT_AUTHORISED"
-        assert "submitted" in refused["message"]
-        assert not refused["deleted"]
-        assert len(me.store.timeline(job_id)) > 5
-        job_id = played(tmp_path / "register", me, peer)
-        ended = peer.store.local_jobs.get(job_id)
-        peer.store.local_jobs.update(job_id, lambda job: replace(job, status=JobStatus.RUNNING))
-        early = delete(me, job_id, 409)
-        assert early["data"]["reason"] == "JOB_NOT_ENDED"
-        assert PEER in early["msg"]
-        assert me.store.record(job_id)
-        peer.store.local_jobs.update(job_id, lambda _: ended)
-        answer = delete(me, job_id, reason="a test")
-        assert {i["kind"] for i in answer["items"]} == {"outputs", "logs", "job"}
-        assert all(i["removed"] for i in answer["items"])
-        assert answer["nodes"][PEER]["deleted"]
-        assert ask(me, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["code"] == 404
-        assert [(e.event, e.by) for e in me.store.timeline(job_id)] == [("job deleted", "operator")]
-        for node in (me, peer):
+    with pair(tmp_path, engine=PATIENT_ENGINE) as (scheduler, participant):
+        job_id = run_job(tmp_path / "register", scheduler, participant)
+
+        body = delete(scheduler, job_id, reason="a test")
+
+        assert {item["kind"] for item in body["items"]} == {"outputs", "logs", "job"}
+        assert all(item["removed"] for item in body["items"])
+        assert body["nodes"][PEER]["deleted"]
+        assert scheduler.get(f"/api/v1/jobs/{job_id}").json()["code"] == 404
+        assert events_of(scheduler, job_id) == [("job deleted", "operator")]
+        for node in (scheduler, participant):
             assert list(node.storage.root.glob(f"{job_id}*")) == []
 
 
-def test_neither_a_dry_run_nor_an_unreachable_node_deletes_anything(node):
+def test_a_participant_may_not_delete_a_job_at_its_scheduling_node(tmp_path):
+    with pair(tmp_path, engine=PATIENT_ENGINE) as (scheduler, participant):
+        job_id = run_job(tmp_path / "register", scheduler, participant)
+
+        refusal = delete(participant, job_id, reason="a test")["nodes"][ME]
+
+        assert refusal["reason"] == "NOT_AUTHORISED"
+        assert "submitted" in refusal["message"]
+        assert not refusal["deleted"]
+        assert len(scheduler.store.timeline(job_id)) > 5
+
+
+def test_a_job_that_still_runs_at_a_participant_is_not_deleted(tmp_path):
+    with pair(tmp_path, engine=PATIENT_ENGINE) as (scheduler, participant):
+        job_id = run_job(tmp_path / "register", scheduler, participant)
+        set_status(participant, job_id, JobStatus.RUNNING)
+
+        refusal = delete(scheduler, job_id, 409)
+
+        assert refusal["data"]["reason"] == "JOB_NOT_ENDED"
+        assert PEER in refusal["msg"]
+        assert scheduler.store.record(job_id)
+
+        set_status(participant, job_id, JobStatus.FINISHED)
+        assert delete(scheduler, job_id, reason="a test")["nodes"][PEER]["deleted"]
+
+
+def test_a_dry_run_deletes_nothing_and_lists_the_same_items(node):
     run = left_behind(node, "job-dry", 5).runs[0]
-    listed = delete(node, "job-dry", here=1, dry_run=1)
-    assert listed["nodes"] is None
-    assert {i["removed"] for i in listed["items"]} == {False}
+
+    dry_run = delete(node, "job-dry", here=1, dry_run=1)
+
+    assert dry_run["nodes"] is None
+    assert {item["removed"] for item in dry_run["items"]} == {False}
     assert logs_of(node, run).exists()
-    assert all(node.storage.exists(a) for a in run.outputs.values())
-    refused = delete(node, "job-dry", 503)
-    assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
-    assert logs_of(node, run).exists()
-    assert node.store.local_jobs.find("job-dry")
-    done = delete(node, "job-dry", here=1)
-    assert [i["name"] for i in done["items"]] == [i["name"] for i in listed["items"]]
+    assert all(node.storage.exists(address) for address in run.outputs.values())
+
+    deletion = delete(node, "job-dry", here=1)
+    deleted_names = [item["name"] for item in deletion["items"]]
+    assert deleted_names == [item["name"] for item in dry_run["items"]]
     assert not logs_of(node, run).exists()
     delete(node, "job-dry", 404)
 
 
-def test_a_running_or_needed_job_is_not_deleted(node):
-    open_ = left_behind(node, "job-open", 5)
-    node.store.local_jobs.update("job-open", lambda job: replace(job, status=JobStatus.RUNNING))
-    assert delete(node, "job-open", 409)["data"]["reason"] == "JOB_NOT_ENDED"
-    assert logs_of(node, open_.runs[0]).exists()
+def test_nothing_is_deleted_while_a_node_is_unreachable(node):
+    run = left_behind(node, "job-far", 5).runs[0]
 
-    needed = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
-    under_way(node, "job-reader", inputs={"in": needed})
-    refused = delete(node, "job-needed", 409)
-    assert refused["data"]["reason"] == "OUTPUTS_IN_USE"
-    assert "job-reader" in refused["msg"]
-    assert "job delete" in refused["msg"]
-    assert "model delete" in refused["msg"]  # what to do next
-    assert node.storage.exists(needed)
+    refusal = delete(node, "job-far", 503)
+
+    assert refusal["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+    assert logs_of(node, run).exists()
+    assert node.store.local_jobs.find("job-far")
+
+
+def test_a_running_job_is_not_deleted(node):
+    job = left_behind(node, "job-open", 5)
+    set_status(node, "job-open", JobStatus.RUNNING)
+
+    refusal = delete(node, "job-open", 409)
+
+    assert refusal["data"]["reason"] == "JOB_NOT_ENDED"
+    assert logs_of(node, job.runs[0]).exists()
+
+
+def test_outputs_that_a_running_job_reads_are_not_deleted(node):
+    model = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
+    store_running_job(node, "job-reader", inputs={"in": model})
+
+    refusal = delete(node, "job-needed", 409)
+
+    assert refusal["data"]["reason"] == "OUTPUTS_IN_USE"
+    assert "job-reader" in refusal["msg"]
+    # The two ways out.
+    assert "job delete" in refusal["msg"]
+    assert "model delete" in refusal["msg"]
+    assert node.storage.exists(model)
     delete(node, "job-needed/tasks/a/outputs", 409)
     assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]
 
 
 def test_exactly_the_jobs_that_need_an_output_are_named(node):
     run = left_behind(node, "job-first", 5).runs[0]
-    table, model = run.outputs["out_name"], run.outputs["model_name"]
-    taken = replace(
+    table = run.outputs["out_name"]
+    model = run.outputs["model_name"]
+    inherited_run = replace(
         run,
         of_job="job-first",
         outputs={"out_name": table},
         output_keys={"out": "out_name"},
     )
-    for heir in ("job-heir-1", "job-heir-2"):
-        spec = replace(a_spec_of(heir), old_job_id="job-first")
-        later = replace(
-            a_local_job(status=JobStatus.FINISHED),
-            spec=spec,
-            node=ME,
-            inherited=(taken,),
-        )
-        assert node.store.local_jobs.add(
-            replace(
-                later,
-                runs=(),
-                created_at=ago(2),
-                ended_at=ago(1),
-            ),
-            "flow",
-        )
-        node.inheritance.keep(spec, Offer(runs=[taken]))
-    told = delete(node, "job-first", 409)["msg"]
-    assert (
-        f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2"
-        in told
+    for job_id in ("job-heir-1", "job-heir-2"):
+        store_inheriting_job(node, job_id, inherited_run)
+
+    message = delete(node, "job-first", 409)["msg"]
+
+    first_use = f"inherited by job job-heir-1: {table.namespace}#{table.name}"
+    assert f"{first_use}; inherited by job job-heir-2" in message
+    assert model.name not in message, "no job inherited the model"
+
+
+def store_inheriting_job(node, job_id, run):
+    """Store an ended job that inherited a run of another job."""
+    spec = replace(a_spec_of(job_id), old_job_id=run.of_job)
+    job = replace(
+        a_local_job(status=JobStatus.FINISHED),
+        spec=spec,
+        node=ME,
+        inherited=(run,),
+        runs=(),
+        created_at=ago(2),
+        ended_at=ago(1),
     )
-    assert model.name not in told, "nobody took that over"
+    assert node.store.local_jobs.add(job, "flow")
+    node.inheritance.keep(spec, Offer(runs=[run]))
 
 
 def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node):
     job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
-    lost = Call(
-        CallState.LOST,
-        sent_at=ago(1),
-        due_at=ago(-3600),
-        tries=3,
-    )
-    told = {ME: job.nodes[ME], PEER: replace(job.nodes[PEER], stop=lost)}
+    peer = replace(job.nodes[PEER], stop=lost_call(tries=3))
     ended = replace(
         job,
         outcome=Outcome.STOPPED,
-        nodes=told,
+        nodes={**job.nodes, PEER: peer},
         ended_at=ago(5),
-        ending=None,
+        ending=Ending(Outcome.STOPPED, ago(5)),
     )
-    ended = replace(ended, ending=Ending(Outcome.STOPPED, ago(5)))
     assert node.store.jobs.add(ended, "flow")
-    refused = delete(node, "job-cut", 409)
-    assert refused["data"]["reason"] == "JOB_NOT_ENDED"
-    assert PEER in refused["msg"]
+
+    refusal = delete(node, "job-cut", 409)
+
+    assert refusal["data"]["reason"] == "JOB_NOT_ENDED"
+    assert PEER in refusal["msg"]
+
+
+def request_deletion(node, partner, job_id, **fields):
+    """Have a partner request the deletion of a job's outputs; return the response's body."""
+    headers = {"x-source-node-id": partner, "x-target-node-id": ME}
+    response = node.post(
+        "/v1/interconn/schedule/job/delete",
+        {"job_id": job_id, **fields},
+        listener="peer",
+        headers=headers,
+    )
+    return response.json()
 
 
 def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(node):
     left_behind(node, "job-x", 5, scheduler=PEER)
 
-    def asks(
-        who: str,
-        job_id: str = "job-x",
-        **more,
-    ):
-        headers = {"x-source-node-id": who, "x-target-node-id": ME}
-        body = {"job_id": job_id} | more
-        return ask(
-            node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers
-        ).json()
-
-    assert asks(STRANGER)["code"] == 0 and node.store.local_jobs.find("job-x"), (
-        "who has no part learns nothing"
-    )
-    assert asks(PEER, dry_run=True)["code"] == 0
+    # An outsider learns nothing: same response for an existing job and for an unknown one.
+    assert request_deletion(node, OUTSIDER, "job-x")["code"] == 0
+    assert request_deletion(node, OUTSIDER, "job-none")["code"] == 0
     assert node.store.local_jobs.find("job-x")
-    for _ in range(2):  # a repeat is harmless
-        assert asks(PEER)["code"] == 0
+
+    assert request_deletion(node, PEER, "job-x", dry_run=True)["code"] == 0
+    assert node.store.local_jobs.find("job-x")
+
+    for _ in range(2):  # a repeated request changes nothing
+        assert request_deletion(node, PEER, "job-x")["code"] == 0
         assert node.store.local_jobs.find("job-x")
-    assert asks(STRANGER, "job-none")["code"] == 0
-    assert [(e.event, e.by) for e in node.store.timeline("job-x")] == [
-        ("deleted by a partner", PEER)
-    ]
+    assert events_of(node, "job-x") == [("deleted by a partner", PEER)]
+
+
+def test_a_job_without_runs_is_deleted_with_its_record_for_a_partner(node):
     never_ran = replace(a_job_over("job-unused", 5, scheduler=PEER), runs=())
     assert node.store.local_jobs.add(never_ran, "flow")
-    assert asks(PEER, "job-unused")["code"] == 0
+
+    assert request_deletion(node, PEER, "job-unused")["code"] == 0
+
     assert node.store.local_jobs.find("job-unused") is None
 
 
 def test_outputs_and_metrics_of_a_task_are_deleted_separately(node):
     run = left_behind(node, "job-t", 5).runs[0]
-    where = "job-t/tasks/a/outputs"
-    listed = delete(node, where, content="metrics", dry_run=1)
-    assert [i["removed"] for i in listed["items"]] == [False]
-    there = {
-        key: node.storage.exists(run.outputs[f"{key}_name"]) for key in ("out", "model", "report")
-    }
-    assert all(there.values())
-    assert len(delete(node, where, content="metrics")["items"]) == 1
+    outputs = "job-t/tasks/a/outputs"
+
+    dry_run = delete(node, outputs, content="metrics", dry_run=1)
+    assert [item["removed"] for item in dry_run["items"]] == [False]
+    assert all(node.storage.exists(address) for address in run.outputs.values())
+
+    assert len(delete(node, outputs, content="metrics")["items"]) == 1
     assert not node.storage.exists(run.outputs["report_name"])
     assert node.storage.exists(run.outputs["out_name"])
+
     assert len(delete(node, f"job-t/tasks/{run.task_id}/outputs")["items"]) == 2
-    assert delete(node, where)["items"] == []
-    lines = [(e.event, e.detail["content"]) for e in node.store.timeline("job-t")]
-    assert lines == [("outputs deleted", "metrics"), ("outputs deleted", "outputs")]
+    assert delete(node, outputs)["items"] == []
+
+    timeline = node.store.timeline("job-t")
+    assert [entry.event for entry in timeline] == ["outputs deleted"] * 2
+    assert [entry.detail["content"] for entry in timeline] == ["metrics", "outputs"]
     delete(node, "job-t/tasks/none/outputs", 404)
 
 
-def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(node, monkeypatch):
-    sent = a_spec_of("job-sent", scheduler=PEER)
-    with pytest.raises(PeerUnreachable) as silent:
-        node.coordinator.submit(sent)
-    assert silent.value.job_id == "job-sent"
+def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(node):
+    spec = a_spec_of("job-sent", scheduler=PEER)
+    with pytest.raises(PeerUnreachable) as unreachable:
+        node.coordinator.submit(spec)
+    assert unreachable.value.job_id == "job-sent"
     assert node.store.scheduler_of("job-sent") == PEER
-    assert node.coordinator.jobs(sent.flow_id)["job-sent"] is JobStatus.PENDING
-    refused = delete(node, "job-sent", 503)
-    assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+    assert node.coordinator.jobs(spec.flow_id)["job-sent"] is JobStatus.PENDING
+
+    refusal = delete(node, "job-sent", 503)
+
+    assert refusal["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+
+
+def test_a_job_without_a_response_from_every_node_can_be_cancelled(world, monkeypatch):
+    node = world.node(NODE)
     node.registry.register(provider_from_request(registration()))
     monkeypatch.setattr(coordinator, "ANSWER_WITHIN", 0.01)
+    spec = replace(a_spec_of("job-unanswered"), dag=a_dag("a"))
+
     with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
-        node.coordinator.submit_job(
-            replace(
-                sent,
-                job_id="job-unanswered",
-                scheduler=ME,
-                dag=a_dag("a"),
-            ),
-            ME,
-        )
+        node.coordinator.submit_job(spec, ME)
+
     assert node.coordinator.cancel_waiting("ann", dry_run=False) == ["job-unanswered"]
 
 
-def test_exactly_the_waiting_jobs_are_cancelled(node, monkeypatch):
-    late = Call(
-        CallState.LOST,
-        sent_at=ago(1),
-        due_at=ago(-3600),
-        tries=1,
+def store_job_with_lost_calls(node, job_id, status):
+    """Store a job that waits for its nodes' responses if it is PENDING or READY."""
+    job = a_job(status=status, spec=a_spec_of(job_id))
+    calls = {}
+    if status is JobStatus.PENDING:
+        calls["create"] = lost_call(tries=1)
+    if status is JobStatus.READY:
+        calls["start"] = lost_call(tries=1)
+    nodes = {}
+    for node_id, node_job in job.nodes.items():
+        nodes[node_id] = replace(node_job, **calls)
+    tasks = {}
+    for name, task in job.tasks.items():
+        tasks[name] = replace(task, task_id=f"task_{job_id}_{name}")
+    job = replace(
+        job,
+        nodes=nodes,
+        tasks=tasks,
+        created_at=ago(1),
     )
-    for name, status in (
-        ("job-1", JobStatus.PENDING),
-        ("job-2", JobStatus.PENDING),
-        ("job-3", JobStatus.RUNNING),
-        ("job-4", JobStatus.READY),
-    ):
-        job = a_job(status=status, spec=a_spec_of(name))
-        waits = {JobStatus.PENDING: "create", JobStatus.READY: "start"}.get(status)
-        nodes = {n: replace(j, **{waits: late}) if waits else j for n, j in job.nodes.items()}
-        tasks = {n: replace(t, task_id=f"task_{name}_{n}") for n, t in job.tasks.items()}
-        assert node.store.jobs.add(
-            replace(
-                job,
-                nodes=nodes,
-                tasks=tasks,
-                created_at=ago(1),
-            ),
-            "flow",
-        )
+    assert node.store.jobs.add(job, "flow")
 
-    def cancel(**body):
-        return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()[
-            "jobs"
-        ]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(node.store.jobs, "in_state", lambda *_: ["job-deleted-meanwhile"])
-        assert cancel() == []
+def cancel_waiting(node, **body):
+    """Cancel the waiting jobs by the operators' API and return their ids."""
+    return node.post("/api/v1/jobs/cancel-waiting", body).json()["jobs"]
+
+
+def test_exactly_the_waiting_jobs_are_cancelled(world):
+    # A node of its own: a waiting job of another test would be cancelled, too.
+    node = world.node(NODE)
+    store_job_with_lost_calls(node, "job-1", JobStatus.PENDING)
+    store_job_with_lost_calls(node, "job-2", JobStatus.PENDING)
+    store_job_with_lost_calls(node, "job-3", JobStatus.RUNNING)
+    store_job_with_lost_calls(node, "job-4", JobStatus.READY)
     waiting = ["job-1", "job-2", "job-4"]
-    assert cancel(dry_run=True) == waiting
+
+    assert cancel_waiting(node, dry_run=True) == waiting
     assert node.store.jobs.get("job-4").ending is None
-    assert cancel() == waiting
-    assert cancel() == []
-    for name in waiting:
-        ending = node.store.jobs.get(name).ending
+
+    assert cancel_waiting(node) == waiting
+    assert cancel_waiting(node) == []
+    for job_id in waiting:
+        ending = node.store.jobs.get(job_id).ending
         assert ending.outcome is Outcome.STOPPED
         assert "while it waited" in ending.failure.message
-        assert "ending as STOPPED" in [e.event for e in node.store.timeline(name)]
-    assert "ending as STOPPED" not in [e.event for e in node.store.timeline("job-3")]
+        assert "ending as STOPPED" in [event for event, _ in events_of(node, job_id)]
+    assert "ending as STOPPED" not in [event for event, _ in events_of(node, "job-3")]
+
+
+def test_a_job_deleted_while_waiting_jobs_are_cancelled_is_skipped(node, monkeypatch):
+    monkeypatch.setattr(node.store.jobs, "in_state", returning(["job-deleted"]))
+    assert cancel_waiting(node) == []

@@ -1,4 +1,4 @@
-"""Many jobs in a row leave nothing that grows: no open files, threads, containers, folders, memory."""
+"""Many jobs in a row leave nothing that grows: files, threads, child processes or memory."""
 
 import os
 from pathlib import Path
@@ -9,74 +9,106 @@ from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
-COUNT, AT_ONCE, WARM_UP = 50, 25, 25
-MOST = {
+WARM_UP = 25  # jobs before the first measurement
+COUNT = 50  # jobs between the two measurements
+AT_ONCE = 25  # jobs submitted before the test waits for their end
+
+# How much of each resource of a node's process may have been added between the measurements.
+MAX_GROWTH = {
     "files": 10,
     "threads": 16,
     "children": 0,
-    "memory": 30 * 1024,
+    "memory": 30 * 1024,  # KiB
     "folders and files": 0,
 }
-"""by how much what a node holds may have grown; memory in KiB"""
 
 
-def run(federation: Federation, count: int) -> None:
+def run_jobs(federation: Federation, count: int) -> None:
+    """Run so many jobs and wait until both nodes have cleaned up after them."""
     guest, host = federation.nodes.values()
     for start in range(0, count, AT_ONCE):
         for number in range(start, start + AT_ONCE):
             guest.submit(jobs.echo_job(guest.id, host.id) | {"flow_id": f"flow-{number}"})
         for node in (guest, host):
-            wait_for(
-                lambda node=node: node.get("/api/v1/drain")["jobs"] == [],
-                60,
-                about="all is tidied up",
-            )
+            wait_until_idle(node)
 
 
-def held(node: Node) -> dict[str, int]:
-    """Return what the node's process holds, memory in KiB, and what lies in its folder for the time being.
+def wait_until_idle(node: Node) -> None:
+    """Wait until no job is under way at a node."""
 
-    Saved logs stay, and for half an hour the word that a channel's session has ended.
-    """
+    def is_idle() -> bool:
+        return node.get("/api/v1/drain")["jobs"] == []
+
+    wait_for(is_idle, 60, about="all is tidied up")
+
+
+def measure(node: Node) -> dict[str, int]:
+    """Return the resources of a node's process (memory in KiB) and its number of files on disk."""
     assert node.process is not None
-    place = Path(f"/proc/{node.process.pid}")
-    status = dict(
-        line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line
-    )
-    children = sum(
-        f" {node.process.pid} " in stat.read_text().rpartition(")")[2][:20]
-        for stat in Path("/proc").glob("[0-9]*/stat")
-        if stat.exists()
-    )
+    pid = node.process.pid
+    process = Path(f"/proc/{pid}")
+    status = {}
+    for line in (process / "status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        status[name] = value
     return {
-        "files": len(os.listdir(place / "fd")),
+        "files": len(os.listdir(process / "fd")),
         "threads": int(status["Threads"]),
         "memory": int(status["VmRSS"].split()[0]),
-        "children": children,
-        "folders and files": sum(
-            "runs" not in p.parts and p.suffix != ".ended" for p in (node.home / "state").rglob("*")
-        ),
+        "children": count_children(pid),
+        "folders and files": count_files(node.home / "state"),
     }
+
+
+def count_children(pid: int) -> int:
+    """Return the number of child processes of a process."""
+    count = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        if not stat.exists():
+            continue
+        # The command, in parentheses, may contain spaces; state and parent follow it.
+        after_command = stat.read_text().rpartition(")")[2]
+        count += f" {pid} " in after_command[:20]
+    return count
+
+
+def count_files(state: Path) -> int:
+    """Return the number of files and folders that a node should remove after its jobs.
+
+    Saved logs stay, and for half an hour the records of ended channel sessions.
+    """
+    count = 0
+    for path in state.rglob("*"):
+        count += "runs" not in path.parts and path.suffix != ".ended"
+    return count
 
 
 @pytest.mark.slow
 def test_nothing_grows_over_many_jobs(tmp_path):
     engine = process_engine("example:1.0.0", command=["/bin/true"])
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
-        for node in federation.nodes.values():
+        nodes = list(federation.nodes.values())
+        for node in nodes:
             node.register(A_PROVIDER)
-        run(federation, WARM_UP)
-        before = {node.id: held(node) for node in federation.nodes.values()}
-        run(federation, COUNT)
-        for node in federation.nodes.values():
-            after = held(node)
-            for what, most in MOST.items():
-                grown = after[what] - before[node.id][what]
-                assert grown <= most, f"{what}: {before[node.id]} became {after}"
-            assert [p for p in (node.home / "state" / "channel").iterdir() if p.is_dir()] == []
-            assert [p.name for p in node.storage.glob("job-*")] == []
-            assert node.get("/api/v1/orphans") == {"unknown": [], "lost": []}
-            assert node.get("/api/v1/gc", orphans=1)["items"] == []
-            listed = node.get("/api/v1/jobs", limit=200)["jobs"]
-            assert [job["outcome"] for job in listed] == ["SUCCEEDED"] * (WARM_UP + COUNT)
-            assert os.listdir(node.home / "state" / "process") == []
+        run_jobs(federation, WARM_UP)
+        before = [measure(node) for node in nodes]
+
+        run_jobs(federation, COUNT)
+
+        for node, first in zip(nodes, before, strict=True):
+            last = measure(node)
+            for resource, limit in MAX_GROWTH.items():
+                growth = last[resource] - first[resource]
+                assert growth <= limit, f"{resource}: {first} became {last}"
+            check_nothing_is_left(node)
+
+
+def check_nothing_is_left(node: Node) -> None:
+    """Fail unless a node has no trace of its jobs except their records, all of them SUCCEEDED."""
+    assert [path for path in (node.home / "state" / "channel").iterdir() if path.is_dir()] == []
+    assert [path.name for path in node.storage.glob("job-*")] == []
+    assert node.get("/api/v1/orphans") == {"unknown": [], "lost": []}
+    assert node.get("/api/v1/gc", orphans=1)["items"] == []
+    listed = node.get("/api/v1/jobs", limit=200)["jobs"]
+    assert [job["outcome"] for job in listed] == ["SUCCEEDED"] * (WARM_UP + COUNT)
+    assert os.listdir(node.home / "state" / "process") == []
