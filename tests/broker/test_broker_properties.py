@@ -1,9 +1,13 @@
-"""No message is lost, doubled or moved within its channel, whatever readers, writers and crashes do."""
+"""No message is lost, doubled or reordered, whatever readers, writers and crashes do.
+
+A broker and a model of it do the same random steps, and must agree after each.
+"""
 
 import asyncio
 import shutil
 import tempfile
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -14,25 +18,46 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.broker import Broker, BrokerLimits, Message, PartsMissing
 
 SESSION = "session_job-../../x"
+
+INLINE_BYTES = 8  # a longer payload has a file of its own
+
 LIMITS = BrokerLimits(
-    inline_bytes=8,
+    inline_bytes=INLINE_BYTES,
     cache_bytes=10,
     compact_bytes=400,
     kept_messages=1000,
 )
-TOPICS = st.sampled_from(["a", "a", "../\0\n"])
+
+TOPICS = st.sampled_from(["a", "a", "../\0\n"])  # "a" twice: most messages share one topic
+
+# Source node and run; None for a message without a run.
 SENDERS = st.sampled_from(
-    [("here", "guest-run"), ("here", "host-run"), ("here", None), ("there", None)]
+    [
+        ("here", "guest-run"),
+        ("here", "host-run"),
+        ("here", None),
+        ("there", None),
+    ]
 )
-READERS = st.sampled_from([("guest", "guest-run"), ("host", "host-run"), ("other", None)])
+
+# Name and run of a reader.
+READERS = st.sampled_from(
+    [
+        ("guest", "guest-run"),
+        ("host", "host-run"),
+        ("other", None),
+    ]
+)
+
+SOURCES = st.sampled_from([None, ["here"], ["there"], ["here", "there"], []])
 PAYLOADS = st.binary(max_size=20)
 
 
 @dataclass
-class Told:
+class ModelMessage:
     """A message as the model sees it."""
 
-    place: int
+    number: int  # the order in which messages were pushed
     topic: str
     source: str
     run: str | None
@@ -40,45 +65,59 @@ class Told:
 
 
 @dataclass
-class Handed:
-    """A message that the model has handed to a reader."""
+class Delivery:
+    """A message that the model has given to a reader."""
 
-    told: Told
+    message: ModelMessage
     reader: str
     pop_id: str | None
-    open: list[Message] = field(default_factory=list)
-    sent: bool = False
+    open: list[Message] = field(default_factory=list)  # popped, neither confirmed nor put back
+    is_confirmed: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_confirmed and not self.open
 
 
 @dataclass
-class Coming:
-    """A message that comes in parts: how much of it is there, and whether it counts since the last crash."""
+class Upload:
+    """A message that arrives in parts."""
 
     topic: str
     source: str
     run: str | None
     payload: bytes
-    there: int = 0
-    counted: bool = False
+    received: int = 0  # bytes
+    is_counted: bool = False  # received a part since the last crash, and is not complete
+
+    @property
+    def is_complete(self) -> bool:
+        return self.received == len(self.payload)
+
+    @property
+    def is_new(self) -> bool:
+        return self.received == 0 and not self.is_counted
 
 
 class BrokerAgainstModel(RuleBasedStateMachine):
+    """Random steps for a broker and its model."""
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.root = Path(tempfile.mkdtemp())
         self.broker = Broker(self.root / "spool", LIMITS)
-        self.unread: list[Told] = []
-        self.handed: list[Handed] = []
+        self.unread: list[ModelMessage] = []
+        self.deliveries: list[Delivery] = []
         self.sequences: dict[tuple[str, str, str], bytes] = {}
-        self.coming: dict[str, Coming] = {}
-        self.count = 0
+        self.uploads: dict[str, Upload] = {}
+        self.pushed = 0  # number of messages
 
     @initialize()
-    def start(self) -> None:
+    def start(self):
         self.broker.recover()
 
-    def teardown(self) -> None:
+    def teardown(self):
         self.broker.close()
         self.loop.close()
         shutil.rmtree(self.root)
@@ -86,85 +125,27 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def run(self, awaitable):
         return self.loop.run_until_complete(awaitable)
 
+    # ---------------------------------------------------------- sending
+
     @rule(
         topic=TOPICS,
         sender=SENDERS,
         payload=PAYLOADS,
-        numbered=st.booleans(),
+        is_numbered=st.booleans(),
     )
-    def push(
-        self,
-        topic,
-        sender,
-        payload,
-        numbered,
-    ):
+    def push(self, topic, sender, payload, is_numbered):
         source, run = sender
-        self.count += 1
-        sequence = str(self.count) if numbered else None
-        self.run(self.broker.push(SESSION, topic, source, payload, run=run, sequence=sequence))
-        self.unread.append(Told(self.count, topic, source, run, payload))
-        if sequence:
+        self.add_unread(topic, source, run, payload)
+        sequence = None
+        if is_numbered:
+            sequence = str(self.pushed)
             self.sequences[topic, source, sequence] = payload
 
-    @rule(
-        topic=TOPICS,
-        sender=SENDERS,
-        payload=st.binary(min_size=9, max_size=20),
-    )
-    def begin_a_push_in_parts(
-        self,
-        topic,
-        sender,
-        payload,
-    ):
-        self.coming[f"parts {len(self.coming)}"] = Coming(topic, *sender, payload)
+        self.run(self.broker.push(SESSION, topic, source, payload, run=run, sequence=sequence))
 
-    @precondition(lambda self: self.coming)
-    @rule(data=st.data(), size=st.integers(1, 12))
-    def bring_a_part(self, data, size):
-        """It begins where the one before it ended, or within what is there: its answer was lost."""
-        sequence = data.draw(st.sampled_from(sorted(self.coming)))
-        coming = self.coming[sequence]
-        offset = data.draw(st.integers(0, min(coming.there, len(coming.payload) - 1)))
-        done = coming.there == len(coming.payload)
-        part = coming.payload[offset : offset + size]
-        self.run(
-            self.broker.part(
-                SESSION,
-                coming.topic,
-                coming.source,
-                [part],
-                offset=offset,
-                size=len(coming.payload),
-                run=coming.run,
-                sequence=sequence,
-            )
-        )
-        if done:
-            return
-        coming.there, coming.counted = max(coming.there, offset + len(part)), True
-        if coming.there == len(coming.payload):
-            coming.counted = False
-            self.count += 1
-            self.unread.append(
-                Told(self.count, coming.topic, coming.source, coming.run, coming.payload)
-            )
-
-    @precondition(lambda self: any(not c.there and not c.counted for c in self.coming.values()))
-    @rule(data=st.data())
-    def bring_a_part_too_early(self, data):
-        new = [s for s, c in self.coming.items() if not c.there and not c.counted]
-        sequence = data.draw(st.sampled_from(new))
-        coming = self.coming[sequence]
-        more = {
-            "offset": 1,
-            "size": len(coming.payload),
-            "run": coming.run,
-            "sequence": sequence,
-        }
-        with pytest.raises(PartsMissing):
-            self.run(self.broker.part(SESSION, coming.topic, coming.source, [b"x"], **more))
+    def add_unread(self, topic, source, run, payload):
+        self.pushed += 1
+        self.unread.append(ModelMessage(self.pushed, topic, source, run, payload))
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
@@ -175,135 +156,216 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(
         topic=TOPICS,
-        reader=READERS,
-        sources=st.sampled_from([None, ["here"], ["there"], ["here", "there"], []]),
-        pop_id=st.sampled_from([None, "p", "q"]),
+        sender=SENDERS,
+        payload=st.binary(min_size=9, max_size=20),
     )
-    def take(
-        self,
-        topic,
-        reader,
-        sources,
-        pop_id,
-    ):
-        name, run = reader
-        asked = {
-            "sources": sources,
-            "reader": name,
-            "run": run,
-            "pop_id": pop_id,
-            "timeout": 0.0,
-        }
-        message = self.run(self.broker.pop(SESSION, topic, **asked))
-        expected = self.expect(topic, name, run, sources, pop_id)
-        if expected is None:
-            assert message is None
-        else:
-            assert message is not None
-            told = expected.told
-            assert message.payload == told.payload
-            assert message.source == told.source
-            assert message.topic == told.topic
-            expected.open.append(message)
+    def begin_an_upload(self, topic, sender, payload):
+        source, run = sender
+        self.uploads[f"parts {len(self.uploads)}"] = Upload(topic, source, run, payload)
 
-    def expect(
-        self,
-        topic,
-        reader,
-        run,
-        sources,
-        pop_id,
-    ):
-        mine = [h for h in self.handed if h.reader == reader and h.told.topic == topic]
-        again = [h for h in mine if pop_id is not None and h.pop_id == pop_id]
-        if again:
-            return again[0]
-        for old in mine:
-            if old.sent and not old.open:
-                self.handed.remove(old)
-        for told in self.unread:
-            own = run is not None and told.run == run
-            if told.topic == topic and (sources is None or told.source in sources) and not own:
-                self.unread.remove(told)
-                self.handed.append(Handed(told, reader, pop_id))
-                return self.handed[-1]
-        return None
-
-    def pick(self, data):
-        return data.draw(
-            st.sampled_from(range(len(self.handed))).filter(lambda i: self.handed[i].open)
+    def send_part(self, sequence, part, offset):
+        upload = self.uploads[sequence]
+        self.run(
+            self.broker.part(
+                SESSION,
+                upload.topic,
+                upload.source,
+                [part],
+                offset=offset,
+                size=len(upload.payload),
+                run=upload.run,
+                sequence=sequence,
+            )
         )
 
-    @precondition(lambda self: any(h.open for h in self.handed))
-    @rule(data=st.data())
-    def answer_sent(self, data):
-        handed = self.handed[self.pick(data)]
-        self.broker.confirm_delivery(handed.open.pop())
-        handed.sent = True
-        if handed.pop_id is None:
-            self.handed.remove(handed)
+    @precondition(lambda self: self.uploads)
+    @rule(data=st.data(), size=st.integers(1, 12))
+    def send_the_next_part(self, data, size):
+        """Send a part that begins at or before the end of the previous one.
 
-    @precondition(lambda self: any(h.open for h in self.handed))
+        Before it, if the response to an earlier part was lost.
+        """
+        sequence = data.draw(st.sampled_from(sorted(self.uploads)))
+        upload = self.uploads[sequence]
+        last_offset = min(upload.received, len(upload.payload) - 1)
+        offset = data.draw(st.integers(0, last_offset))
+        part = upload.payload[offset : offset + size]
+        was_complete = upload.is_complete
+
+        self.send_part(sequence, part, offset)
+
+        if was_complete:
+            return
+        upload.received = max(upload.received, offset + len(part))
+        upload.is_counted = not upload.is_complete
+        if upload.is_complete:
+            self.add_unread(upload.topic, upload.source, upload.run, upload.payload)
+
+    def new_uploads(self):
+        return [sequence for sequence, upload in self.uploads.items() if upload.is_new]
+
+    @precondition(lambda self: self.new_uploads())
     @rule(data=st.data())
-    def answer_not_sent(self, data):
-        handed = self.handed[self.pick(data)]
-        self.broker.put_back(handed.open.pop())
-        if not handed.sent and not handed.open:
-            self.handed.remove(handed)
-            self.unread.append(handed.told)
-            self.unread.sort(key=lambda told: told.place)
+    def send_a_part_too_early(self, data):
+        sequence = data.draw(st.sampled_from(self.new_uploads()))
+        with pytest.raises(PartsMissing):
+            self.send_part(sequence, b"x", offset=1)
+
+    # ---------------------------------------------------------- reading
+
+    @rule(
+        topic=TOPICS,
+        reader=READERS,
+        sources=SOURCES,
+        pop_id=st.sampled_from([None, "p", "q"]),
+    )
+    def pop(self, topic, reader, sources, pop_id):
+        name, run = reader
+        popping = self.broker.pop(
+            SESSION,
+            topic,
+            sources=sources,
+            reader=name,
+            run=run,
+            pop_id=pop_id,
+            timeout=0.0,
+        )
+        message = self.run(popping)
+
+        delivery = self.deliver(topic, name, run, sources, pop_id)
+        if delivery is None:
+            assert message is None
+            return
+        assert message is not None
+        assert message.payload == delivery.message.payload
+        assert message.source == delivery.message.source
+        assert message.topic == delivery.message.topic
+        delivery.open.append(message)
+
+    def deliver(self, topic, reader, run, sources, pop_id):
+        """Return the delivery that a pop must make: a repeated or a new one; None without."""
+        earlier = []
+        for delivery in self.deliveries:
+            if delivery.reader == reader and delivery.message.topic == topic:
+                earlier.append(delivery)
+        if pop_id is not None:
+            for delivery in earlier:
+                if delivery.pop_id == pop_id:
+                    return delivery
+        # A pop with another id confirms that the reader has received its earlier messages.
+        for delivery in earlier:
+            if delivery.is_done:
+                self.deliveries.remove(delivery)
+        for message in self.unread:
+            if is_readable(message, topic, run, sources):
+                self.unread.remove(message)
+                self.deliveries.append(Delivery(message, reader, pop_id))
+                return self.deliveries[-1]
+        return None
+
+    def open_deliveries(self):
+        """Return the indices of the deliveries that are open."""
+        return [index for index, delivery in enumerate(self.deliveries) if delivery.open]
+
+    @precondition(lambda self: self.open_deliveries())
+    @rule(data=st.data())
+    def confirm_a_delivery(self, data):
+        delivery = self.deliveries[data.draw(st.sampled_from(self.open_deliveries()))]
+        self.broker.confirm_delivery(delivery.open.pop())
+        delivery.is_confirmed = True
+        if delivery.pop_id is None:
+            self.deliveries.remove(delivery)
+
+    @precondition(lambda self: self.open_deliveries())
+    @rule(data=st.data())
+    def put_a_message_back(self, data):
+        delivery = self.deliveries[data.draw(st.sampled_from(self.open_deliveries()))]
+        self.broker.put_back(delivery.open.pop())
+        if not delivery.is_confirmed and not delivery.open:
+            self.undo_delivery(delivery)
+
+    def undo_delivery(self, delivery):
+        self.deliveries.remove(delivery)
+        self.unread.append(delivery.message)
+        self.unread.sort(key=attrgetter("number"))
 
     @rule(topic=TOPICS, reader=READERS)
     def release_a_topic(self, topic, reader):
         name, run = reader
         self.run(self.broker.release(SESSION, topic, reader=name, run=run))
-        self.forget_sent(name, topic)
-        self.unread = [
-            t for t in self.unread if t.topic != topic or (run is not None and t.run == run)
-        ]
+
+        self.forget_done(name, {topic})
+        remaining = []
+        for message in self.unread:
+            is_from_reader = run is not None and message.run == run
+            if message.topic != topic or is_from_reader:
+                remaining.append(message)
+        self.unread = remaining
 
     @rule(reader=READERS)
     def release_all(self, reader):
-        self.run(self.broker.release(SESSION, reader=reader[0], run=reader[1]))
-        self.forget_sent(reader[0], None)
+        name, run = reader
+        self.run(self.broker.release(SESSION, reader=name, run=run))
 
-    def forget_sent(self, reader, topic):
-        def gone(h: Handed) -> bool:
-            return h.reader == reader and h.sent and not h.open and topic in (None, h.told.topic)
+        topics = {delivery.message.topic for delivery in self.deliveries}
+        self.forget_done(name, topics)
 
-        self.handed = [h for h in self.handed if not gone(h)]
+    def forget_done(self, reader, topics):
+        for delivery in list(self.deliveries):
+            is_in_topics = delivery.message.topic in topics
+            if delivery.reader == reader and is_in_topics and delivery.is_done:
+                self.deliveries.remove(delivery)
+
+    # ---------------------------------------------------------- crashes
 
     @rule(torn=st.one_of(st.just(b""), st.binary(min_size=1, max_size=16)))
     def crash_and_recover(self, torn):
-        """A kill -9 leaves what write() was given; a record cut short may follow."""
+        """Kill the broker: everything given to write() stays, and perhaps a part of a record."""
         self.broker.close()
         for journal in self.root.glob("spool/*/journal"):
             with journal.open("ab") as file:
                 file.write(torn)
         self.broker = Broker(self.root / "spool", LIMITS)
         self.broker.recover()
-        for coming in self.coming.values():
-            coming.counted = False
-        for handed in list(self.handed):
-            handed.open.clear()
-            if handed.pop_id is None:
-                self.handed.remove(handed)
-                self.unread.append(handed.told)
-            handed.sent = True
-        self.unread.sort(key=lambda told: told.place)
+
+        for upload in self.uploads.values():
+            upload.is_counted = False
+        for delivery in list(self.deliveries):
+            delivery.open.clear()
+            delivery.is_confirmed = True
+            if delivery.pop_id is None:
+                self.undo_delivery(delivery)
+
+    # ---------------------------------------------------------- comparison
 
     @invariant()
-    def usage_is_what_is_not_delivered(self):
-        waiting = [h.told for h in self.handed if not h.sent] + self.unread
-        waiting += [coming for coming in self.coming.values() if coming.counted]
+    def usage_counts_everything_undelivered(self):
+        pending = list(self.unread)
+        for delivery in self.deliveries:
+            if not delivery.is_confirmed:
+                pending.append(delivery.message)
+        for upload in self.uploads.values():
+            if upload.is_counted:
+                pending.append(upload)
         usage = self.broker.usage()
-        assert usage.messages == len(waiting)
-        assert usage.bytes == sum(len(t.payload) for t in waiting)
+        assert usage.messages == len(pending)
+        assert usage.bytes == sum(len(message.payload) for message in pending)
 
     @invariant()
     def every_large_payload_on_disk_is_needed(self):
-        needed = [t for t in self.unread + [h.told for h in self.handed] if len(t.payload) > 8]
-        assert len(list(self.root.glob("spool/*/*.payload"))) == len(needed)
+        messages = [*self.unread, *(delivery.message for delivery in self.deliveries)]
+        large = [message for message in messages if len(message.payload) > INLINE_BYTES]
+        assert len(list(self.root.glob("spool/*/*.payload"))) == len(large)
+
+
+def is_readable(message, topic, run, sources):
+    """Return whether a reader of a topic may get a message: it is not of the reader's own run.
+
+    ``sources``: the nodes whose messages the reader accepts; None: all.
+    """
+    is_from_reader = run is not None and message.run == run
+    is_accepted = sources is None or message.source in sources
+    return message.topic == topic and is_accepted and not is_from_reader
 
 
 BrokerAgainstModel.TestCase.settings = settings(
