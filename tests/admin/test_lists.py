@@ -22,7 +22,7 @@ from gateway.http.pagination import page_of
 from tests.builders import a_job, a_local_job, a_spec, at
 from tests.cli import call_node
 from tests.e2e.nodes import wait_for
-from tests.fuzz.nodes import described
+from tests.fuzz.nodes import openapi_document
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
 STATES = ("drain", "engine", "gc", "orphans", "resources")
@@ -80,7 +80,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def paths(node: Gateway) -> dict[str, dict[str, Any]]:
-    declared = described(node, "operator")["paths"]
+    declared = openapi_document(node, "operator")["paths"]
     return {path: methods for path, methods in declared.items() if path.startswith("/api/v1/")}
 
 

@@ -1,96 +1,122 @@
-"""A node for the tests of this folder, what its listeners say of themselves, and what every answer must be."""
+"""A node for the tests of this folder, its listeners' OpenAPI documents, and rules for all responses."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import httpx
 import structlog
-import yaml
 
 from adapter.bfia.examples import A_PROVIDER
-from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import ROOT
-from tests.inprocess import ME, ask, running
+from tests.inprocess import Node
 from tests.plain import NO_TLS
+from tests.world import World
 
 LISTENERS = ("operator", "peer", "container")
-NEIGHBOUR = "JG0100001100000011"
-"""the peer that the examples name"""
+METHODS = ("get", "put", "post", "patch", "delete")
+PARTNER = "JG0100001100000011"  # the partner that the examples name
+JSON = "application/json"
 
+# Plain lines: these tests log thousands of refusals.
 structlog.configure(
     processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()]
 )
 
 
-@contextmanager
-def a_node(
-    home: Path,
+def start_node(
+    world: World,
     *command: str,
-    **over: Any,
-) -> Iterator[Gateway]:
-    """Serve a node that can run the examples' image, read the examples' data and knows the examples' peer."""
-    images = {"example:1.0.0": {"command": list(command or ("/bin/true",))}}
-    engine = {"kind": "process", "process": {"images": images}}
-    with running(home / "neighbour", NEIGHBOUR, engine=engine) as neighbour:
-        said = ask(neighbour, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
-        assert said.json()["code"] == 0
-        (home / "routes.yml").write_text(
-            yaml.safe_dump({NEIGHBOUR: {"url": neighbour.addresses()["peer"]}})
-        )
-        with running(
-            home,
-            engine=engine,
-            data={"roots": [str(ROOT)]},
-            **over,
-        ) as gateway:
-            routes = Path(str(neighbour.settings.route_table.file))
-            routes.write_text(yaml.safe_dump({ME: {"url": gateway.addresses()["peer"]}}))
-            neighbour.routes.reload()
-            yield gateway
+    **settings: Any,
+) -> Node:
+    """Start a node that has the examples' provider, data and partner.
 
-
-def described(gateway: Gateway, listener: str) -> dict[str, Any]:
-    """Return the listener's OpenAPI document."""
-    answer = httpx.get(
-        gateway.addresses()[listener] + "/openapi.json",
-        timeout=120,
-        trust_env=False,
-        verify=NO_TLS,
+    ``command`` runs in place of the examples' image, by default one that ends immediately.
+    """
+    commands = {"example:1.0.0": command or ("/bin/true",)}
+    partner = world.node(
+        node_id=PARTNER,
+        commands=commands,
+        providers=[A_PROVIDER],
     )
-    assert answer.status_code == 200
-    return dict(answer.json())
+    node = world.node(
+        # From the start, so that version 1 of the table, to which an example returns, has it.
+        routes={PARTNER: {"url": partner.addresses()["peer"]}},
+        commands=commands,
+        settings={"data": {"roots": [str(ROOT)]}, **settings},
+    )
+    world.connect(node, partner)
+    return node
 
 
-def judged(answer: Any) -> dict[str, Any]:
-    """Return an answer's body. Fails unless it is a decided one, in JSON, in one of the three envelopes."""
-    text = answer.text
-    assert answer.status_code < 500, f"{answer.status_code}: {text[:500]}"
-    kind = answer.headers["content-type"]
-    assert "application/json" in kind, f"{kind}: {text[:500]}"
-    body = json.loads(text, parse_constant=_no_number)
-    assert isinstance(body, dict), text[:500]
-    text.encode()
-    assert not re.search(r'Traceback|File "|\.py\b|site-packages', text), text[:500]
+# ---------------------------------------------------------------- responses
+
+
+def check_response(response: Any) -> dict[str, Any]:
+    """Return a response's body.
+
+    Fails unless it is JSON, in one of the three envelopes, and reveals no internal error.
+    """
+    text = response.text
+    shown_text = text[:500]
+    assert response.status_code < 500, f"{response.status_code}: {shown_text}"
+    content_type = response.headers["content-type"]
+    assert JSON in content_type, f"{content_type}: {shown_text}"
+    body = json.loads(text, parse_constant=_refuse_constant)
+    assert isinstance(body, dict), shown_text
+    text.encode()  # fails on surrogates
+    assert not re.search(r'Traceback|File "|\.py\b|site-packages', text), shown_text
     if "code" in body:
-        assert isinstance(body.get("msg", body.get("message")), str), text[:500]
-        assert body["code"] not in (500, "500", "E0000000500"), text[:500]
-        assert "INTERNAL" not in str(body.get("msg", "")) + str(body.get("message", "")), text[:500]
-        data = body.get("data")
-        assert not (isinstance(data, dict) and data.get("reason") == "INTERNAL"), text[:500]
-        if isinstance(body["code"], int) and body["code"] not in (0, 200):
-            assert data["reason"], text[:500]
+        _check_envelope(body, shown_text)
     return body
 
 
-def _no_number(word: str) -> Any:
-    raise AssertionError(f"an answer holds {word}")
+def _refuse_constant(word: str) -> Any:
+    """Fail for NaN and the infinities, which no other JSON reader accepts."""
+    raise AssertionError(f"a response holds {word}")
 
 
+def _check_envelope(body: dict[str, Any], text: str) -> None:
+    """Fail unless an envelope has a message, no code of internal errors and a reason if refused."""
+    code = body["code"]
+    message = body.get("msg", body.get("message"))
+    assert isinstance(message, str), text
+    assert code not in (500, "500", "E0000000500"), text
+    for key in ("msg", "message"):
+        assert "INTERNAL" not in str(body.get(key, "")), text
+    data = body.get("data")
+    if isinstance(data, dict):
+        assert data.get("reason") != "INTERNAL", text
+    is_platform_refusal = isinstance(code, int) and code not in (0, 200)
+    if is_platform_refusal:
+        assert data is not None, text
+        assert data["reason"], text
+
+
+# ---------------------------------------------------------------- OpenAPI documents
+
+
+def openapi_document(node: Node, listener: str) -> dict[str, Any]:
+    """Return a listener's OpenAPI document."""
+    response = node.get("/openapi.json", listener=listener)
+    assert response.status_code == 200
+    return dict(response.json())
+
+
+def operations(
+    node: Node,
+    listener: str,
+    *methods: str,
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield method, path and description of a listener's operations; ``methods``: by default all."""
+    for path, by_method in openapi_document(node, listener)["paths"].items():
+        for method in by_method.keys() & set(methods or METHODS):
+            yield method, path, by_method[method]
+
+
+# Ends of paths in the order in which a new node can process the examples; other paths come last.
 ORDER = (
     "/v2/provider/register",
     "/component/register",
@@ -128,80 +154,86 @@ ORDER = (
     "/providers/{provider_name}/approve",
     "/v2/provider/delete",
 )
-"""in which a fresh node takes the examples; a path that is not named comes last"""
 
 
-def operations(
-    gateway: Gateway,
-    listener: str,
-    *methods: str,
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield method, path and description of a listener's operations, all or those of some methods."""
-    for path, declared in described(gateway, listener)["paths"].items():
-        for method in declared.keys() & set(methods or ("get", "put", "post", "patch", "delete")):
-            yield method, path, declared[method]
+def post_operations(node: Node) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return listener, path and description of every POST, in the order of `ORDER`."""
+    posts = []
+    for listener in LISTENERS:
+        for _, path, operation in operations(node, listener, "post"):
+            posts.append((listener, path, operation))
+    return sorted(posts, key=_position)
 
 
-def posts(gateway: Gateway) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return listener, path and description of every POST, in the order in which a fresh node takes them."""
-    found = [
-        (listener, p, told)
-        for listener in LISTENERS
-        for _, p, told in operations(gateway, listener, "post")
-    ]
-    return sorted(
-        found,
-        key=lambda one: next((i for i, e in enumerate(ORDER) if one[1].endswith(e)), len(ORDER)),
-    )
+def _position(post: tuple[str, str, dict[str, Any]]) -> int:
+    """Return the position of an operation's path in `ORDER`."""
+    _, path, _ = post
+    for position, end in enumerate(ORDER):
+        if path.endswith(end):
+            return position
+    return len(ORDER)
 
 
-def examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (content type, example) of everything that a request body is shown with."""
-    for kind, content in operation["requestBody"]["content"].items():
+def body_examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield content type and example of everything that a request body is described by."""
+    for content_type, content in operation["requestBody"]["content"].items():
         schema = content["schema"]
-        found = [e["value"] for e in content.get("examples", {}).values()]
-        found += [part["example"] for part in (content, schema) if "example" in part]
-        yield from ((kind, value) for value in found + schema.get("examples", []))
+        examples = [example["value"] for example in content.get("examples", {}).values()]
+        for described in (content, schema):
+            if "example" in described:
+                examples.append(described["example"])
+        examples += schema.get("examples", [])
+        for example in examples:
+            yield content_type, example
 
 
-def shown(operation: dict[str, Any], place: str) -> dict[str, str]:
-    """Return the examples of an operation's parameters in the path, the query or the headers."""
-    found = {}
-    for one in operation.get("parameters", ()):
-        of = [one["example"]] if "example" in one else one["schema"].get("examples")
-        if one["in"] == place and of:
-            found[one["name"]] = str(of[0])
-    return found
+def parameter_examples(operation: dict[str, Any], place: str) -> dict[str, str]:
+    """Return the examples of an operation's parameters by name; ``place``: path, query or header."""
+    examples = {}
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] != place:
+            continue
+        if "example" in parameter:
+            examples[parameter["name"]] = str(parameter["example"])
+        elif parameter["schema"].get("examples"):
+            examples[parameter["name"]] = str(parameter["schema"]["examples"][0])
+    return examples
 
 
-def sent(
-    gateway: Gateway,
+def send_example(
+    node: Node,
     listener: str,
     method: str,
     path: str,
     operation: dict[str, Any],
     example: tuple[str, Any],
-    more: Mapping[str, str] = MappingProxyType({}),
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> httpx.Response:
-    """Send an example with what the description shows beside it, and the headers that only a run has."""
-    kind, body = example
-    request: dict[str, Any] = {"json": body}
-    if kind == "multipart/form-data":
-        form = dict(body) | {"name": "another"}  # the same table as in the other way of uploading
-        request = {
-            "files": {"file": ("table.csv", form.pop("file"))},
-            "data": {k: str(v) for k, v in form.items()},
-        }
-    for name, value in shown(operation, "path").items():
+    """Send an example of a request body with the examples of the operation's parameters.
+
+    ``headers`` are added to the examples.
+    """
+    for name, value in parameter_examples(operation, "path").items():
         path = path.replace(f"{{{name}}}", value)
-    headers = shown(operation, "header") | more
-    url = gateway.addresses()[listener] + path
     return httpx.request(
         method,
-        url,
-        headers=headers,
+        node.addresses()[listener] + path,
+        headers={**parameter_examples(operation, "header"), **headers},
         timeout=120,
         trust_env=False,
         verify=NO_TLS,
-        **request,
+        **_body_arguments(*example),
     )
+
+
+def _body_arguments(content_type: str, body: Any) -> dict[str, Any]:
+    """Return the arguments with which httpx sends a body as a content type."""
+    if content_type != "multipart/form-data":
+        return {"json": body}
+    # A name of its own: the example uploads the same table as the example of the other upload.
+    form = {**body, "name": "another"}
+    file = form.pop("file")
+    return {
+        "files": {"file": ("table.csv", file)},
+        "data": {name: str(value) for name, value in form.items()},
+    }

@@ -1,9 +1,10 @@
-"""Requests that hide another in their body: it is never answered, however the head says where the body ends."""
+"""Requests that hide another one in their body: the hidden one gets no response, however framed."""
 
 import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -15,8 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from tests.inprocess import listening
 
+FIRST = b"POST /first HTTP/1.1\r\nhost: x\r\n"
 HIDDEN = b"GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
 UPGRADES = [
     b"connection: upgrade\r\nupgrade: h2c\r\n",
     b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n",
@@ -25,6 +28,8 @@ UPGRADES = [
     b"connection: upgrade\r\nupgrade: \r\n",
     b"connection: upgrade\r\nconnection: upgrade\r\nupgrade: h2c\r\nupgrade: websocket\r\n",
 ]
+
+# Headers that do not change where a body ends.
 NOISE = [
     b"x-empty:\r\n",
     b"x-empty: \r\n",
@@ -33,23 +38,23 @@ NOISE = [
     b"expect: 100-continue\r\n",
     *UPGRADES,
 ]
+
+# Bytes that make a header's name another one, or none.
 BREAKS_A_NAME = [b"\0", b"\t", b" ", b"\x0b", b"\r", b"\n", b",", b";", b'"', b"[", b"\x80"]
+# Bytes that make a length or a transfer coding another one, or none.
 BREAKS_A_VALUE = [*BREAKS_A_NAME, b"+", b"-", b"_", b"x", b"0x", b":", b"=", b"0, "]
-"""what makes a length or a coding something else, or nothing"""
+
+NAME, VALUE = 0, 1  # indices of the parts of a header
 
 
-async def echo(
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-) -> None:
-    """Answer with the request's path and body."""
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Respond with the request's path and body."""
     try:
         body = await Request(scope, receive).body()
-    except ClientDisconnect:  # what came of it was refused
+    except ClientDisconnect:  # the listener has refused the rest of the body
         return
-    answer = JSONResponse({"path": scope["path"], "body": body.decode("latin-1")})
-    await answer(scope, receive, send)
+    response = JSONResponse({"path": scope["path"], "body": body.decode("latin-1")})
+    await response(scope, receive, send)
 
 
 @pytest.fixture(scope="module")
@@ -58,44 +63,49 @@ def port() -> Iterator[int]:
         yield port
 
 
-def answers_to(port: int, pieces: list[bytes]) -> list[dict[str, str]]:
-    """Return what the application answered on one connection, in order, until the listener closed it."""
+def exchange(port: int, pieces: list[bytes]) -> list[dict[str, str]]:
+    """Send pieces on one connection; return the responses' bodies until the listener closes it."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
+        with suppress(ConnectionError):  # closed after a refusal
             for piece in pieces:
                 connection.sendall(piece)
-        except ConnectionError:  # closed already
-            pass
-        received = b""
-        try:
-            while more := connection.recv(1 << 16):
-                received += more
-        except ConnectionError:
-            pass
-    text = received.decode()
-    starts = [found.start() for found in re.finditer(r'\{"path"', text)]
-    return [json.JSONDecoder().raw_decode(text, start)[0] for start in starts]
+        received = read_to_end(connection).decode()
+    starts = [match.start() for match in re.finditer(r'\{"path"', received)]
+    return [json.JSONDecoder().raw_decode(received, start)[0] for start in starts]
 
 
-def cut(text: bytes, places: list[int]) -> list[bytes]:
-    """Return a text in pieces, cut at these places."""
-    bounds = [0, *sorted(place % len(text) for place in places), len(text)]
+def read_to_end(connection: socket.socket) -> bytes:
+    """Return everything that arrives until the connection is closed or reset."""
+    pieces = []
+    with suppress(ConnectionError):
+        piece = connection.recv(1 << 16)
+        while piece:
+            pieces.append(piece)
+            piece = connection.recv(1 << 16)
+    return b"".join(pieces)
+
+
+def cut(text: bytes, offsets: list[int]) -> list[bytes]:
+    """Return a text in pieces; offsets behind its end start from its beginning again."""
+    bounds = [0, *sorted(offset % len(text) for offset in offsets), len(text)]
     return [text[start:end] for start, end in pairwise(bounds) if start < end]
 
 
 @st.composite
 def framed_bodies(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
-    """Return the header of a body that holds the hidden request, as name and value, and the body as it is sent."""
+    """Draw a body with the hidden request: name and value of its framing header, and the body."""
     content = draw(st.sampled_from([b"", b"{}", b"0\r\n\r\n"])) + HIDDEN
-    if draw(st.booleans()):
+    has_length = draw(st.booleans())
+    if has_length:
         return [b"content-length", str(len(content)).encode()], content
-    sizes = [len(content)] if draw(st.booleans()) else [1, len(content) - 1]
+    sizes = draw(st.sampled_from([[len(content)], [1, len(content) - 1]]))
     chunks = []
     for size in sizes:
         chunks.append(b"%x\r\n%s\r\n" % (size, content[:size]))
         content = content[size:]
-    return [b"transfer-encoding", b"chunked"], b"".join([*chunks, b"0\r\n\r\n"])
+    chunks.append(b"0\r\n\r\n")
+    return [b"transfer-encoding", b"chunked"], b"".join(chunks)
 
 
 @given(
@@ -104,33 +114,41 @@ def framed_bodies(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
     st.booleans(),
     st.lists(st.integers(0, 1000), max_size=4),
 )
-def test_a_body_belongs_to_its_request(port, framed, noise, framed_first, cuts):
+def test_a_body_belongs_to_its_request(port, framed, noise, is_framed_first, offsets):
     (name, value), body = framed
     header = b"%s: %s\r\n" % (name, value)
-    headers = [header, *noise] if framed_first else [*noise, header]
-    request = b"POST /first HTTP/1.1\r\nhost: x\r\n" + b"".join(headers) + b"\r\n" + body
-    answers = answers_to(port, cut(request + LAST, cuts))
-    assert [answer["path"] for answer in answers] == ["/first", "/last"]
-    assert answers[0]["body"].endswith(HIDDEN.decode())
-    assert answers[1]["body"] == ""
+    headers = [*noise, header]
+    if is_framed_first:
+        headers = [header, *noise]
+    request = FIRST + b"".join(headers) + b"\r\n" + body
+
+    responses = exchange(port, cut(request + LAST, offsets))
+
+    assert [response["path"] for response in responses] == ["/first", "/last"]
+    assert responses[0]["body"].endswith(HIDDEN.decode())
+    assert responses[1]["body"] == ""
 
 
 @given(
     framed_bodies(),
     st.lists(st.sampled_from(NOISE), max_size=2, unique=True),
     st.one_of(
-        st.tuples(st.just(0), st.sampled_from(BREAKS_A_NAME)),
-        st.tuples(st.just(1), st.sampled_from(BREAKS_A_VALUE)),
+        st.tuples(st.just(NAME), st.sampled_from(BREAKS_A_NAME)),
+        st.tuples(st.just(VALUE), st.sampled_from(BREAKS_A_VALUE)),
     ),
     st.integers(0, 40),
     st.lists(st.integers(0, 1000), max_size=3),
 )
-def test_a_broken_header_of_a_body_frees_no_request_in_it(port, framed, noise, change, place, cuts):
+def test_a_broken_header_of_a_body_frees_no_request_in_it(
+    port, framed, noise, change, position, offsets
+):
     header, body = framed
-    part, text = change
-    at = place % (len(header[part]) + 1)
-    header[part] = header[part][:at] + text + header[part][at:]
-    lines = b"%s: %s\r\n" % (header[0], header[1])
-    request = b"POST /first HTTP/1.1\r\nhost: x\r\n" + lines + b"".join(noise) + b"\r\n" + body
-    answers = answers_to(port, cut(request + LAST, cuts))
-    assert "/hidden" not in [answer["path"] for answer in answers]
+    part, inserted = change
+    position %= len(header[part]) + 1
+    header[part] = header[part][:position] + inserted + header[part][position:]
+    framing = b"%s: %s\r\n" % (header[NAME], header[VALUE])
+    request = FIRST + framing + b"".join(noise) + b"\r\n" + body
+
+    responses = exchange(port, cut(request + LAST, offsets))
+
+    assert "/hidden" not in [response["path"] for response in responses]
