@@ -1,11 +1,12 @@
-"""What a cluster or a registry refuses, lacks or forges: told by stand-ins, so that neither is needed."""
+"""Refusals, gaps and forgeries of a cluster or a registry, played by stand-ins for both."""
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,19 +41,26 @@ from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
 from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
 
-Served = dict[str, tuple[int, bytes]]
+# Responses by the end of their path: status and body.
+Pages = dict[str, tuple[int, bytes]]
 
 
 @contextmanager
-def serving(*answers: Served) -> Iterator[str]:
-    """Serve these paths, whose last words are named; yield ``host:port``. What is refused needs a token."""
-    pages = {path: page for one in answers for path, page in one.items()}
+def serving(*pages: Pages) -> Iterator[str]:
+    """Serve these pages, and 404 for other paths; yield ``host:port``.
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        path = handler.path.partition("?")[0]
-        status, body = next(
-            (page for end, page in pages.items() if path.endswith(end)), (404, b"{}")
-        )
+    A status 401 leads to a token at ``/token``.
+    """
+    page_by_end = {end: page for group in pages for end, page in group.items()}
+
+    def page_of(path: str) -> tuple[int, bytes]:
+        for end, page in page_by_end.items():
+            if path.endswith(end):
+                return page
+        return 404, b"{}"
+
+    def respond(handler: BaseHTTPRequestHandler) -> None:
+        status, body = page_of(handler.path.partition("?")[0])
         handler.send_response(status)
         handler.send_header("content-length", str(len(body)))
         handler.send_header("content-type", "application/json")
@@ -62,70 +70,95 @@ def serving(*answers: Served) -> Iterator[str]:
             handler.wfile.write(body)
 
     with scripted() as (peer, url):
-        peer.will(answer)
+        peer.will(respond)
         yield url.removeprefix("http://")
 
 
-def stored(what: Any) -> tuple[str, bytes]:
-    body = json.dumps(what).encode()
+def encoded(content: Any) -> tuple[str, bytes]:
+    """Return the digest and the JSON text of a registry's content."""
+    body = json.dumps(content).encode()
     return f"sha256:{hashlib.sha256(body).hexdigest()}", body
 
 
 # ------------------------------------------------------------ a registry
 
-CONFIG, ABOUT = stored({"config": {"User": "9"}})
-MANIFEST, BODY = stored({"config": {"digest": CONFIG}})
-OTHER, ELSE = stored({"config": {"digest": "sha256:0"}})
+# The configuration of an image, its manifest, and the manifest of another image.
+CONFIG, CONFIG_BODY = encoded({"config": {"User": "9"}})
+MANIFEST, MANIFEST_BODY = encoded({"config": {"digest": CONFIG}})
+OTHER, _ = encoded({"config": {"digest": "sha256:0"}})
+# All of the image except its tag.
+CONTENT: Pages = {
+    f"manifests/{MANIFEST}": (200, MANIFEST_BODY),
+    f"blobs/{CONFIG}": (200, CONFIG_BODY),
+}
 
 
 def index(*machines: tuple[str, str]) -> bytes:
-    listed = [
-        {"digest": digest, "platform": {"os": "linux", "architecture": kind}}
-        for kind, digest in machines
-    ]
-    return json.dumps({"manifests": listed}).encode()
+    """Return the index of a multi-platform image: pairs of architecture and digest."""
+    manifests = []
+    for architecture, digest in machines:
+        platform = {"os": "linux", "architecture": architecture}
+        manifests.append({"digest": digest, "platform": platform})
+    return json.dumps({"manifests": manifests}).encode()
 
 
-def found(*pages: Served) -> Any:
+def find_image(*pages: Pages) -> Any:
+    """Find the image ``a:1`` at a registry with these pages."""
     with serving(*pages) as shop:
         return RegistryImages(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
 
 
-def test_of_a_multi_platform_image_this_platforms_one_is_inspected(monkeypatch):
+@pytest.mark.parametrize(
+    "machines",
+    [(("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)],
+    ids=["this platform's", "the only one"],
+)
+def test_of_a_multi_platform_image_this_platforms_one_is_inspected(monkeypatch, machines):
     monkeypatch.setattr("engines.kubernetes.images.platform.machine", lambda: "x86_64")
-    pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
-    for machines in ((("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)):
-        image = found({"manifests/1": (200, index(*machines))}, pages)
-        assert image.digest == f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}"
-        assert image.user == "9"
-        assert image.reference.endswith(image.digest)
+
+    image = find_image({"manifests/1": (200, index(*machines))}, CONTENT)
+
+    assert image.digest == f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}"
+    assert image.user == "9"
+    assert image.reference.endswith(image.digest)
 
 
-def test_what_machines_of_another_kind_would_run_is_approved_too():
-    """Attack: a tag moves to an index in which only the image for machines of another kind is another one."""
-    pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
-    many = index(("amd64", MANIFEST), ("arm64", MANIFEST))
-    for before in (BODY, many):
-        approved = found({"manifests/1": (200, before)}, pages)
-        assert (approved.digest == CONFIG) == (before is BODY)  # what a daemon calls the same image
-        for after in (index(("amd64", MANIFEST), ("arm64", OTHER)), index(("amd64", MANIFEST))):
-            moved = found({"manifests/1": (200, after)}, pages)
-            spec = replace(a_spec(MemoryHarness(), exits(0)), digest=approved.digest)
-            check_digest(spec, found({"manifests/1": (200, before)}, pages).digest)
-            with pytest.raises(DigestChanged):
-                check_digest(spec, moved.digest)
+@pytest.mark.parametrize(
+    ("before", "has_config_digest"),
+    [(MANIFEST_BODY, True), (index(("amd64", MANIFEST), ("arm64", MANIFEST)), False)],
+    ids=["one platform", "several"],
+)
+@pytest.mark.parametrize(
+    "after",
+    [index(("amd64", MANIFEST), ("arm64", OTHER)), index(("amd64", MANIFEST))],
+    ids=["another image for arm64", "none for arm64"],
+)
+def test_an_approval_covers_the_images_of_all_machines(before, has_config_digest, after):
+    """Attack: a tag moves to an index in which only the image for other machines differs."""
+    approved = find_image({"manifests/1": (200, before)}, CONTENT)
+    # A daemon identifies an image of one platform by its configuration.
+    assert (approved.digest == CONFIG) is has_config_digest
+    moved = find_image({"manifests/1": (200, after)}, CONTENT)
+    spec = a_spec(MemoryHarness(), exits(0), digest=approved.digest)
+
+    check_digest(spec, find_image({"manifests/1": (200, before)}, CONTENT).digest)
+    with pytest.raises(DigestChanged):
+        check_digest(spec, moved.digest)
 
 
 @pytest.mark.parametrize(
     ("pages", "kind", "words"),
     [
         (
-            {"manifests/1": (200, BODY), f"blobs/{CONFIG}": (200, b"{}")},
+            {"manifests/1": (200, MANIFEST_BODY), f"blobs/{CONFIG}": (200, b"{}")},
             PullFailed,
             "else than blobs/sha256:",
         ),
         (
-            {"manifests/1": (200, index(("amd64", OTHER))), f"manifests/{OTHER}": (200, BODY)},
+            {
+                "manifests/1": (200, index(("amd64", OTHER))),
+                f"manifests/{OTHER}": (200, MANIFEST_BODY),
+            },
             PullFailed,
             "else than manifests/sha256:",
         ),
@@ -135,29 +168,32 @@ def test_what_machines_of_another_kind_would_run_is_approved_too():
         ({"manifests/1": (403, b"")}, PullDenied, "log in"),
     ],
 )
-def test_what_a_registry_forges_or_refuses_is_no_image(pages, kind, words):
-    """Attack: what a registry describes has another content than what machines would fetch from it."""
+def test_a_forged_or_refused_response_of_a_registry_is_no_image(pages, kind, words):
+    """Attack: machines would fetch another content than the registry describes."""
     with pytest.raises(kind, match=words):
-        found(pages)
+        find_image(pages)
 
 
 @pytest.mark.parametrize("name", ["token", "access_token"])
-def test_a_registrys_token_is_asked_for_once(monkeypatch, name):
+def test_a_registrys_token_is_requested_once(monkeypatch, name):
     monkeypatch.setattr(registries, "login_for", lambda _: Login())
-    page = json.dumps({name: "t"}).encode()
+    token = json.dumps({name: "t"}).encode()
     with (
-        serving({"/token": (200, page), "/1": (401, b"")}) as shop,
-        registries.Registry(shop, "a") as there,
+        serving({"/token": (200, token), "/1": (401, b"")}) as shop,
+        registries.Registry(shop, "a") as registry,
     ):
         for _ in range(2):
             with pytest.raises(PullDenied):
-                there.get("manifests/1", "*/*")
-        assert there._authorization == {"authorization": "Bearer t"}
+                registry.get("manifests/1", "*/*")
+        assert registry._authorization == {"authorization": "Bearer t"}
 
 
-def test_what_is_no_signature_is_none():
+def test_an_image_with_an_invalid_name_has_no_signature():
     with pytest.raises(SignatureMissing, match="not a valid image name"):
         find_signatures("https://no", [])
+
+
+def test_a_layer_without_signature_is_none():
     with (
         serving({"1.sig": (200, b'{"layers": [{}]}')}) as shop,
         pytest.raises(SignatureMissing, match="has no sig"),
@@ -168,41 +204,44 @@ def test_what_is_no_signature_is_none():
 # ------------------------------------------------------------ a cluster
 
 
-@contextmanager
-def a_cluster(shop: str, tmp_path: Any) -> Iterator[Cluster]:
-    context = {
-        "name": "c",
-        "context": {
-            "cluster": "c",
-            "user": "u",
-            "namespace": "n",
-        },
+NAMESPACE_CONTEXT = {
+    "name": "c",
+    "context": {
+        "cluster": "c",
+        "user": "u",
+        "namespace": "n",
+    },
+}
+
+
+def write_kubeconfig(home: Path, server: str, *contexts: Any, **fields: str) -> str:
+    """Describe the cluster c and the user u; return the path of the file.
+
+    ``server``: the ``host:port`` of the cluster.
+    """
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": f"http://{server}"}}],
+        "contexts": contexts,
+        "users": [{"name": "u", "user": {}}],
+        **fields,
     }
-    with closing(described(tmp_path, shop, context, **{"current-context": "c"})) as cluster:
-        yield cluster
+    file = home / "kube.conf"
+    file.write_text(json.dumps(content))
+    return str(file)
 
 
-def described(
-    tmp_path: Any,
-    shop: str,
-    *contexts: Any,
-    **more: str,
-) -> Cluster:
-    """Return the cluster c of a kubeconfig with these contexts, which knows only the user u."""
-    named = [{"name": "c", "cluster": {"server": f"http://{shop}"}}]
-    users = [{"name": "u", "user": {}}]
-    file = tmp_path / "kube.conf"
-    file.write_text(
-        json.dumps(
-            {
-                "clusters": named,
-                "contexts": contexts,
-                "users": users,
-                **more,
-            }
-        )
-    )
-    return Cluster(str(file), "")
+def kubeconfig_of(home: Path, server: str) -> str:
+    """Return the path of a valid kubeconfig for this server."""
+    return write_kubeconfig(home, server, NAMESPACE_CONTEXT, **{"current-context": "c"})
+
+
+def a_cluster(home: Path, server: str) -> closing[Cluster]:
+    return closing(Cluster(kubeconfig_of(home, server), ""))
+
+
+def status_page(status: int, **fields: Any) -> bytes:
+    """Return the body with which a cluster refuses a request."""
+    return json.dumps({"kind": "Status", "code": status, **fields}).encode()
 
 
 @pytest.mark.parametrize(
@@ -219,59 +258,71 @@ def described(
     ],
 )
 def test_a_refusal_keeps_the_clusters_words(tmp_path, status, body, kind, words):
-    page = json.dumps(
-        {
-            "kind": "Status",
-            "code": status,
-            **body,
-        }
-    ).encode()
+    pages = {"/none": (status, status_page(status, **body))}
     with (
-        serving({"/none": (status, page)}) as shop,
-        a_cluster(shop, tmp_path) as one,
-        pytest.raises(kind, match=words) as refused,
+        serving(pages) as server,
+        a_cluster(tmp_path, server) as cluster,
+        pytest.raises(kind, match=words) as refusal,
         translated(CreateFailed),
     ):
-        one.get(kubernetes.Job, "none")
-    assert ("runs.yml" in refused.value.remedy) is (status == 403)
+        cluster.get(kubernetes.Job, "none")
+
+    assert ("runs.yml" in refusal.value.remedy) is (status == 403)
+
+
+def watch_pages(status: int, body: Any) -> Pages:
+    """Return the pages of a cluster that responds to a watch of pods with this body."""
+    return {"/pods": (status, json.dumps(body).encode() + b"\n")}
+
+
+TOO_OLD = {
+    "kind": "Status",
+    "code": 410,
+    "message": "too old",
+}
+FORBIDDEN = {
+    "kind": "Status",
+    "code": 403,
+    "message": "not you",
+}
 
 
 @pytest.mark.parametrize(
     ("status", "event", "kind"),
     [
         (200, {"type": "ERROR", "object": {"code": 410}}, Gone),
-        (
-            410,
-            {
-                "kind": "Status",
-                "code": 410,
-                "message": "too old",
-            },
-            Gone,
-        ),
+        (410, TOO_OLD, Gone),
         (200, {"type": "ERROR", "object": {"code": 500, "message": "no leader"}}, EngineDown),
-        (
-            403,
-            {
-                "kind": "Status",
-                "code": 403,
-                "message": "not you",
-            },
-            ApiError,
-        ),
+        (403, FORBIDDEN, ApiError),
     ],
 )
 def test_a_watch_that_the_cluster_ends(tmp_path, status, event, kind):
-    pods = {"/pods": (status, json.dumps(event).encode() + b"\n")}
-    with serving(pods) as shop, a_cluster(shop, tmp_path) as cluster:
-        with pytest.raises(kind), cluster.watching("", "1") as stream:
-            list(stream)
-        watch = PodWatch.__new__(PodWatch)
-        watch._cluster, watch._labels, watch._version, watch._stream = cluster, "", "1", None
-        watch._closed = SimpleNamespace(is_set=lambda: False)  # type: ignore[assignment]
-        if kind is Gone:
-            watch._look()
-            assert watch._version == ""  # so that it begins anew
+    with (
+        serving(watch_pages(status, event)) as server,
+        a_cluster(tmp_path, server) as cluster,
+        pytest.raises(kind),
+        cluster.watching("", "1") as stream,
+    ):
+        list(stream)
+
+
+@pytest.mark.parametrize(
+    ("status", "event"),
+    [(200, {"type": "ERROR", "object": {"code": 410}}), (410, TOO_OLD)],
+    ids=["in the stream", "refused"],
+)
+def test_a_watch_starts_over_if_the_cluster_has_forgotten_its_version(tmp_path, status, event):
+    with serving(watch_pages(status, event)) as server, a_cluster(tmp_path, server) as cluster:
+        watch = PodWatch.__new__(PodWatch)  # without the thread of its constructor
+        watch._cluster = cluster
+        watch._labels = ""
+        watch._version = "1"
+        watch._stream = None
+        watch._closed = threading.Event()
+
+        watch._look()
+
+        assert watch._version == ""
 
 
 @pytest.mark.parametrize(
@@ -289,8 +340,10 @@ def test_a_cluster_that_is_not_described_is_away(tmp_path, current, words):
         {"name": "d", "context": {"cluster": "c", "user": "c"}},
         {"name": "e", "context": {"cluster": "c", "user": "u"}},
     ]
+    kubeconfig = write_kubeconfig(tmp_path, "127.0.0.1:9", *contexts, **current)
+
     with pytest.raises(EngineDown, match=words), translated():
-        described(tmp_path, "127.0.0.1:9", *contexts, **current).get(kubernetes.Job, "none")
+        Cluster(kubeconfig, "").get(kubernetes.Job, "none")
 
 
 JOB = SimpleNamespace(
@@ -302,24 +355,22 @@ JOB = SimpleNamespace(
 )
 
 
-def beginning(
-    monkeypatch: pytest.MonkeyPatch,
-    pod: PodView | None,
-    **options: Any,
-) -> str:
-    """Return what is said of a run with this pod, which does not begin."""
-    engine = KubernetesEngine(
-        "n", "i", KubernetesOptions(place_seconds=options.pop("place", 60.0), **options)
-    )
-    monkeypatch.setattr(engine, "_pods", lambda _: [] if pod is None else [pod])
+def start_refusal(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **options: Any) -> str:
+    """Wait for the start of a run with this pod; return the error's type and words."""
+    options = {"place_seconds": 60.0, **options}
+    engine = KubernetesEngine("n", "i", KubernetesOptions(**options))
+    pods = [] if pod is None else [pod]
+    monkeypatch.setattr(engine, "_pods", lambda _: pods)
     monkeypatch.setattr(engine, "_job", lambda _: None)
     monkeypatch.setattr(engine, "_event_about", lambda *_: "events")
-    with pytest.raises(EngineError) as refused:
+
+    with pytest.raises(EngineError) as refusal:
         engine._wait_until_up(JOB)
-    return f"{type(refused.value).__name__}: {refused.value}"
+
+    return f"{type(refusal.value).__name__}: {refusal.value}"
 
 
-def waits(reason: str, message: str = "") -> PodView:
+def a_waiting_pod(reason: str, message: str = "") -> PodView:
     state = {"waiting": {"reason": reason, "message": message}}
     status = {
         "phase": "Pending",
@@ -329,16 +380,36 @@ def waits(reason: str, message: str = "") -> PodView:
     return a_pod(status)
 
 
-def test_a_run_that_never_begins_is_named(monkeypatch):
-    assert beginning(monkeypatch, None) == "CreateFailed: it was removed before it had begun"
-    said = beginning(monkeypatch, waits("CreateContainerError", "cannot mount"))
-    assert said == "CreateFailed: cannot mount"
-    late = {"place": -1.0, "pull": PullRules(deadline=0.0)}
-    said = beginning(monkeypatch, waits("ContainerCreating"), **late)
-    assert said == "CreateFailed: it did not begin in time on its machine (unknown): events"
-    said = beginning(monkeypatch, waits("ErrImagePull", "i/o timeout"), **late)
-    assert said.startswith(PullTimeout.__name__)
-    assert said.endswith("(ErrImagePull): i/o timeout")
+# Options with which every run is late.
+LATE = {"place_seconds": -1.0, "pull": PullRules(deadline=0.0)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "options", "words"),
+    [
+        (None, {}, "CreateFailed: it was removed before it had begun"),
+        (
+            a_waiting_pod("CreateContainerError", "cannot mount"),
+            {},
+            "CreateFailed: cannot mount",
+        ),
+        (
+            a_waiting_pod("ContainerCreating"),
+            LATE,
+            "CreateFailed: it did not begin in time on its machine (unknown): events",
+        ),
+    ],
+    ids=["removed", "refused", "late"],
+)
+def test_a_run_that_never_begins_is_named(monkeypatch, pod, options, words):
+    assert start_refusal(monkeypatch, pod, **options) == words
+
+
+def test_a_run_whose_image_is_not_pulled_in_time_is_named(monkeypatch):
+    refusal = start_refusal(monkeypatch, a_waiting_pod("ErrImagePull", "i/o timeout"), **LATE)
+
+    assert refusal.startswith(PullTimeout.__name__)
+    assert refusal.endswith("(ErrImagePull): i/o timeout")
 
 
 @pytest.mark.parametrize(
@@ -350,56 +421,78 @@ def test_a_run_that_never_begins_is_named(monkeypatch):
     ],
 )
 def test_a_run_is_removed_by_known_facts_and_not_after_a_failed_query(error, raised, removed):
-    gone: list[str] = []
-    engine: Any = SimpleNamespace(remove=gone.append)
+    removed_runs: list[str] = []
+    engine: Any = SimpleNamespace(remove=removed_runs.append)
+
     with pytest.raises(EngineError, match=str(error)) as caught:
         wait_for_start(engine, "bfia-run", raising(error), 60.0, 60.0)
+
     assert type(caught.value) is raised
-    assert gone == removed
+    assert removed_runs == removed
 
 
-def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch):
-    engine = KubernetesEngine("n", "i")
-    about = SimpleNamespace(name="bfia-run", annotations={STARTED: "true"})
-    jobs = [
-        SimpleNamespace(metadata=about),
-        SimpleNamespace(metadata=SimpleNamespace(name="b", annotations={})),
-    ]
-    monkeypatch.setattr(engine, "_all", lambda: ((job, None) for job in jobs))
-    assert engine._take_up() == ["bfia-run"]
+def a_stored_job(name: str, **annotations: str) -> dict[str, Any]:
+    """Return a Job as a cluster lists it."""
+    metadata = {
+        "name": name,
+        "uid": name,
+        "annotations": annotations,
+    }
+    return {"metadata": metadata}
 
 
-def test_an_exit_of_an_unknown_time_is_one():
-    over = {"terminated": {"exitCode": 1, "startedAt": THEN}}
-    probe = a_pod({"phase": "Failed", "containerStatuses": [ENDED | {"state": over}]}).probe()
+def list_page(*items: Any) -> tuple[int, bytes]:
+    body = {"metadata": {"resourceVersion": "1"}, "items": items}
+    return 200, json.dumps(body).encode()
+
+
+def an_engine(home: Path, server: str) -> closing[KubernetesEngine]:
+    """Return the engine of a node whose cluster is this server."""
+    options = KubernetesOptions(kubeconfig=kubeconfig_of(home, server))
+    return closing(KubernetesEngine("n", "i", options))
+
+
+def test_a_run_that_had_begun_and_has_no_pod_is_lost(tmp_path):
+    started = a_stored_job("bfia-run", **{STARTED: "true"})
+    jobs = list_page(started, a_stored_job("b"))
+    pages = {"/n/jobs": jobs, "/n/pods": list_page()}
+
+    with serving(pages) as server, an_engine(tmp_path, server) as engine:
+        assert engine._take_up() == ["bfia-run"]
+
+
+def test_an_exit_may_have_no_time():
+    state = {"terminated": {"exitCode": 1, "startedAt": THEN}}
+    pod = a_pod({"phase": "Failed", "containerStatuses": [ENDED | {"state": state}]})
+
+    probe = pod.probe()
+
     assert isinstance(probe, Exited)
     assert probe.code == 1
     assert probe.finished_at is None
 
 
-@pytest.mark.parametrize("status", [403, 500])
-def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(tmp_path, status):
-    refused = json.dumps(
-        {
-            "kind": "Status",
-            "code": status,
-            "message": "no",
-        }
-    ).encode()
-    empty = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
-    engine = KubernetesEngine("n", "i")
-    pages = {
-        "/nodes": (status, refused),
-        "/n/pods": (200, empty),
-        "/v1/pods": (status, refused),
+def capacity_pages(status: int) -> Pages:
+    """Return the pages of a cluster that refuses to list machines and the pods of all namespaces."""
+    refusal = (status, status_page(status, message="no"))
+    return {
+        "/nodes": refusal,
+        "/n/pods": list_page(),
+        "/v1/pods": refusal,
     }
-    with serving(pages) as shop, a_cluster(shop, tmp_path) as engine._cluster:
-        if status == 403:
-            assert engine._machines() is None
-            pods = engine._others({"m"})
-            assert pods.in_namespace == []
-            assert pods.on_machines == []
-            return
-        for asked in (engine._machines, lambda: engine._others({"m"})):
-            with pytest.raises(EngineDown), translated():
-                asked()
+
+
+def test_machines_that_may_not_be_listed_are_unknown(tmp_path):
+    with serving(capacity_pages(403)) as server, an_engine(tmp_path, server) as engine:
+        assert engine._machines() is None
+        pods = engine._others({"m"})
+        assert pods.in_namespace == []
+        assert pods.on_machines == []
+
+
+def test_a_cluster_that_does_not_list_its_machines_is_down(tmp_path):
+    with serving(capacity_pages(500)) as server, an_engine(tmp_path, server) as engine:
+        with pytest.raises(EngineDown), translated():
+            engine._machines()
+        with pytest.raises(EngineDown), translated():
+            engine._others({"m"})

@@ -1,4 +1,4 @@
-"""What only the engine of local processes promises: nothing runs on unseen, nothing foreign is touched."""
+"""The engine of local processes: no process of a run is left, and no other process is touched."""
 
 import contextlib
 import errno
@@ -52,11 +52,12 @@ from tests.contracts.harnesses import ProcessHarness
 
 ROOT = Path(__file__).parents[2]
 
+# Children in the session, in a session of their own, and one whose parent is gone. The run prints
+# their process ids.
 FAMILY = shell(
-    "sleep 600 & echo $!; setsid sh -c 'echo $$; exec sleep 600' & setsid sh -c 'setsid sleep 600 & echo $!' ; "
-    "echo ready; wait"
+    "sleep 600 & echo $!; setsid sh -c 'echo $$; exec sleep 600' & "
+    "setsid sh -c 'setsid sleep 600 & echo $!' ; echo ready; wait"
 )
-"""children in the session, in a session of their own, and one whose parent is gone; it tells their numbers"""
 
 
 @pytest.fixture
@@ -72,38 +73,43 @@ def engine(harness: ProcessHarness) -> ProcessEngine:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Give a process that has nothing to do with any run and leads a session."""
+    """A process that belongs to no run and leads a session."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         yield process
         process.kill()
 
 
-def record(
-    harness: ProcessHarness,
-    name: str,
-    file: str,
-) -> dict:
+def read_record(harness: ProcessHarness, name: str, file: str) -> dict:
+    """Return a record in a run's folder."""
     return dict(json.loads((harness.root / name / file).read_text()))
 
 
-def alive(pid: int) -> bool:
+def pid_in(harness: ProcessHarness, name: str, file: str) -> int:
+    """Return the process id in a record of a run's folder."""
+    return int(read_record(harness, name, file)["pid"])
+
+
+def is_alive(pid: int) -> bool:
     return supervisor.start_time(pid) is not None
 
 
-def gone(pids: list[int]) -> None:
-    wait_for(lambda: not any(alive(pid) for pid in pids), f"the end of {pids}")
+def wait_until_gone(pids: list[int]) -> None:
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), f"the end of {pids}")
 
 
-def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[int]]:
+def launch_family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[int]]:
+    """Launch a run with four processes; return its name and their ids, the main process last."""
     name = launch_run(harness, engine, FAMILY).name
     wait_for_output(engine, name, b"ready")
-    lines = wait_for(
-        lambda: (found := engine.logs(name).stdout.split()) and len(found) == 4 and found,
-        "four lines",
-    )
+
+    def complete_output() -> list[bytes] | None:
+        lines = engine.logs(name).stdout.split()
+        return lines if len(lines) == 4 else None
+
+    lines = wait_for(complete_output, "four lines")
     pids = [int(line) for line in lines if line.isdigit()]
-    pids.append(record(harness, name, supervisor.CHILD)["pid"])
-    assert all(alive(pid) for pid in pids)
+    pids.append(pid_in(harness, name, supervisor.CHILD))
+    assert all(is_alive(pid) for pid in pids)
     return name, pids
 
 
@@ -117,64 +123,61 @@ def test_gpus_cannot_be_set_aside_for_a_process(harness, engine):
 
 
 def test_stopping_ends_the_whole_family(harness, engine):
-    name, pids = family(harness, engine)
+    name, pids = launch_family(harness, engine)
     engine.stop(name, 30)
     assert wait_for_exit(engine, name).signal == signal.SIGTERM
-    gone(pids)
+    wait_until_gone(pids)
 
 
-def test_what_a_run_leaves_behind_ends_with_it(harness, engine):
-    gone([int(output_of(harness, engine, shell("setsid sleep 600 & echo $!; exit 3"), 3))])
+def test_background_processes_of_a_run_end_with_it(harness, engine):
+    pid = output_of(harness, engine, shell("setsid sleep 600 & echo $!; exit 3"), 3)
+
+    wait_until_gone([int(pid)])
 
 
 def test_a_killed_supervisor_ends_the_run(harness, engine):
-    heard = ExitListener()
-    engine.watch(heard)
-    name, pids = family(harness, engine)
-    os.kill(record(harness, name, supervisor.SUPERVISOR)["pid"], signal.SIGKILL)
-    heard.wait_for(name)
+    reported = ExitListener()
+    engine.watch(reported)
+    name, pids = launch_family(harness, engine)
+
+    os.kill(pid_in(harness, name, supervisor.SUPERVISOR), signal.SIGKILL)
+
+    reported.wait_for(name)
     exit_ = engine.probe(name)
     assert isinstance(exit_, Exited)
     assert exit_.started_at is not None
     assert exit_.code == 137
     assert exit_.signal == 9
-    gone([pids[0], pids[-1]])  # what has left the session, nobody is left to find
+    wait_until_gone(
+        [pids[0], pids[-1]]
+    )  # only the supervisor could find processes of other sessions
 
 
-def removed(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    name: str,
-) -> None:
+def remove_run(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
     engine.remove(name)
 
 
-def cut_short(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    name: str,
-) -> None:
+def interrupt_removal(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+    """Leave the run as a gateway does that was killed during the removal; then start the next."""
     (harness.root / name).rename(harness.root / f".gone-{name}-1")
     assert engine.probe(name) == Missing()
     harness.engine().watch(ExitListener())
 
 
-def deleted(
-    harness: ProcessHarness,
-    engine: ProcessEngine,
-    name: str,
-) -> None:
-    keeper = record(harness, name, supervisor.SUPERVISOR)["pid"]
+def delete_folder(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+    keeper = pid_in(harness, name, supervisor.SUPERVISOR)
     shutil.rmtree(harness.root / name)
-    os.kill(keeper, signal.SIGCHLD)  # it looks now and then; this makes it look now
-    gone([keeper])
+    os.kill(keeper, signal.SIGCHLD)  # it checks its folder now and then; this makes it check now
+    wait_until_gone([keeper])
 
 
-@pytest.mark.parametrize("remove", [removed, cut_short, deleted])
+@pytest.mark.parametrize("remove", [remove_run, interrupt_removal, delete_folder])
 def test_a_run_that_is_removed_in_any_way_leaves_no_process(harness, engine, remove):
-    name, pids = family(harness, engine)
+    name, pids = launch_family(harness, engine)
+
     remove(harness, engine, name)
-    gone(pids)
+
+    wait_until_gone(pids)
     assert engine.probe(name) == Missing()
     assert list(harness.root.iterdir()) == []
 
@@ -182,85 +185,95 @@ def test_a_run_that_is_removed_in_any_way_leaves_no_process(harness, engine, rem
 # ------------------------------------------------------------ nothing foreign is touched
 
 
-def prepared(harness: ProcessHarness, spec: LaunchSpec) -> Path:
-    """Create the directory of a run that nobody has claimed."""
+def prepare_folder(harness: ProcessHarness, spec: LaunchSpec) -> Path:
+    """Create the folder of a run without a supervisor."""
     run = RunDirectory(harness.root / spec.name)
     run.create(spec.labels)
     return run.path
 
 
-def forged(
-    harness: ProcessHarness,
-    pid: int,
-    **changes: object,
-) -> str:
-    """Lay out a run whose numbers have gone to another process."""
+def forge_run(harness: ProcessHarness, pid: int, **fields: object) -> str:
+    """Lay out a run whose process ids now belong to another process; return its name.
+
+    ``fields`` replace those of the process's identity; without any, the process is younger than
+    the run's.
+    """
     spec = a_spec(harness, WAITS)
-    directory = prepared(harness, spec)
+    directory = prepare_folder(harness, spec)
     start = supervisor.start_time(pid) or 0
-    former = {
-        **supervisor.identity(pid),
-        "start": start if changes else start - 1,
-        **changes,
-    }
-    (directory / supervisor.SUPERVISOR).write_text(json.dumps(former))
-    (directory / supervisor.CHILD).write_text(json.dumps({**former, "started": 1.7e9}))
+    if not fields:
+        start -= 1
+    identity = {**supervisor.identity(pid), "start": start, **fields}
+    (directory / supervisor.SUPERVISOR).write_text(json.dumps(identity))
+    (directory / supervisor.CHILD).write_text(json.dumps({**identity, "started": 1.7e9}))
     return spec.name
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"boot": "before"}], ids=["its number was recycled", "before the last boot"]
+    "fields", [{}, {"boot": "before"}], ids=["its number was recycled", "before the last boot"]
 )
-def test_a_recycled_number_is_not_killed(harness, engine, bystander, changes):
-    name = forged(harness, bystander.pid, **changes)
+def test_a_recycled_number_is_not_killed(harness, engine, bystander, fields):
+    name = forge_run(harness, bystander.pid, **fields)
+
     engine.stop(name, 0.1)
     exit_ = engine.probe(name)
     assert isinstance(exit_, Exited)
     assert exit_.code == 137
+
     engine.remove(name)
+
     assert bystander.poll() is None
 
 
 # ------------------------------------------------------------ the gateway dies
 
 
+# Launches two runs and dies: the folder of runs and two shell texts are its arguments.
 GATEWAY = """
 import os, sys
 from pathlib import Path
 from engines.base import LaunchSpec
 from engines.process.engine import ProcessEngine
 
-engine = ProcessEngine(node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1]))
+engine = ProcessEngine(
+    node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1])
+)
 labels = {"bfia.node": "alpha", "bfia.installation": "first"}
 for name, script in (("goes-on", sys.argv[2]), ("ends", sys.argv[3])):
     command = ("sh", "-c", script)
-    engine.launch(LaunchSpec(name=name, image="base:1", environment={}, labels=labels, command=command))
+    spec = LaunchSpec(
+        name=name, image="base:1", environment={}, labels=labels, command=command
+    )
+    engine.launch(spec)
 os._exit(9)
 """
 
 
 def test_runs_outlive_the_gateway_and_are_taken_up(harness):
-    scripts = [WAITS.command[2], "echo out; exit 7"]
-    done = subprocess.run(
-        [sys.executable, "-c", GATEWAY, str(harness.root), *scripts],
+    texts = [WAITS.command[2], "echo out; exit 7"]
+    gateway = subprocess.run(
+        [sys.executable, "-c", GATEWAY, str(harness.root), *texts],
         cwd=ROOT,
         check=False,
         timeout=60,
     )
-    assert done.returncode == 9
-    heard, engine = ExitListener(), harness.engine()
-    engine.watch(heard)
-    heard.wait_for("ends")
+    assert gateway.returncode == 9
+
+    reported = ExitListener()
+    engine = harness.engine()
+    engine.watch(reported)
+
+    reported.wait_for("ends")
     assert wait_for_exit(engine, "ends").code == 7
     assert isinstance(engine.probe("goes-on"), Running)
     engine.stop("goes-on", 30)
-    heard.wait_for("goes-on")
+    reported.wait_for("goes-on")
     assert wait_for_exit(engine, "goes-on").code == 143
 
 
 def test_a_run_that_was_claimed_but_never_started_can_be_launched(harness, engine):
     spec = a_spec(harness, exits(3))
-    prepared(harness, spec)
+    prepare_folder(harness, spec)
     assert engine.probe(spec.name) == Missing()
     engine.launch(spec)
     assert wait_for_exit(engine, spec.name).code == 3
@@ -327,13 +340,16 @@ def test_a_program_starts_in_its_folder_and_a_failed_start_leaves_nothing(
         assert not (runs / "run-1").exists()
 
 
-def test_cores_are_given_in_turn(harness, engine):
-    tells = python("import os; print(sorted(os.sched_getaffinity(0)))")
-    present = sorted(os.sched_getaffinity(0))
-    given = []
-    for _ in range(len(present)):
-        given += json.loads(output_of(harness, engine, tells, limits=Limits(cpu=1)))
-    assert sorted(given) == present
+def test_cores_are_assigned_in_turn(harness, engine):
+    prints_cores = python("import os; print(sorted(os.sched_getaffinity(0)))")
+    cores = sorted(os.sched_getaffinity(0))
+
+    assigned = []
+    for _ in cores:
+        output = output_of(harness, engine, prints_cores, limits=Limits(cpu=1))
+        assigned += json.loads(output)
+
+    assert sorted(assigned) == cores
 
 
 def test_a_run_gets_neither_environment_nor_files_of_the_gateway(harness, engine, monkeypatch):
@@ -351,41 +367,45 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(harness, engine
     assert listed == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
 
 
-def test_what_a_run_prints_counts_as_its_disk(harness, engine):
+def test_the_output_of_a_run_counts_as_its_disk(harness, engine):
     name = launch_run(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
     wait_for_output(engine, name, b"ready")
-    assert (
-        engine.disk_use(name, 10).size
-        >= (harness.root / name / supervisor.STDOUT).stat().st_size
-        > 1_000_000
-    )
+
+    size = engine.disk_use(name, 10).size
+
+    log_size = (harness.root / name / supervisor.STDOUT).stat().st_size
+    assert log_size > 1_000_000
+    assert size >= log_size
 
 
-# ------------------------------------------------------------ a full disk, for which a limit on files stands
+# ------------------------------------------------------------ a full disk: a limit on file sizes
 
 
 def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(harness, engine):
     act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done")
     name = launch_run(harness, engine, act).name
     wait_for_output(engine, name, b"ready")
-    keeper, child = (
-        record(harness, name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD)
-    )
-    before = resource.prlimit(keeper, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    keeper = pid_in(harness, name, supervisor.SUPERVISOR)
+    child = pid_in(harness, name, supervisor.CHILD)
+    usual_limit = resource.prlimit(keeper, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    def is_waiting_for_room() -> bool:
+        is_over = not os.path.exists(f"/proc/{child}")
+        return is_over and supervisor.stat(keeper)[0] in "SZ"  # sleeping, or ended
+
     os.kill(child, signal.SIGUSR1)
-    wait_for(
-        lambda: not os.path.exists(f"/proc/{child}") and supervisor.stat(keeper)[0] in "SZ",
-        "its end",
-    )
+    wait_for(is_waiting_for_room, "its end")
     assert isinstance(engine.probe(name), Running)
-    resource.prlimit(keeper, resource.RLIMIT_FSIZE, before)
+
+    resource.prlimit(keeper, resource.RLIMIT_FSIZE, usual_limit)
+
     assert wait_for_exit(engine, name).code == 0
 
 
-# ------------------------------------------------------------ what fails around it
+# ------------------------------------------------------------ failures around a run
 
 
-def test_the_process_that_forks_is_begun_anew(harness, engine):
+def test_the_process_that_forks_is_replaced_when_it_ended(harness, engine):
     launch_run(harness, engine, exits(0))
     server = engine._spawner._server
     assert server is not None
@@ -405,91 +425,118 @@ def test_the_process_that_forks_is_begun_anew(harness, engine):
         ("", CreateFailed, "the run's supervisor did not start it: no output"),
     ],
 )
-def test_what_a_supervisor_reports_is_said(harness, engine, monkeypatch, report, kind, words):
-    with subprocess.Popen(["sleep", "600"] if not report else ["true"]) as process:
-        monkeypatch.setattr(
-            engine._spawner, "start", lambda *_: (os.pidfd_open(process.pid), report)
-        )
-        spec = a_spec(harness, exits(0))
+def test_the_report_of_a_supervisor_is_passed_on(harness, engine, monkeypatch, report, kind, words):
+    spec = a_spec(harness, exits(0))
+    command = ["true"] if report else ["sleep", "600"]  # without a report, it has not ended
+    with subprocess.Popen(command) as process:
+
+        def start(*_: object) -> tuple[int, str]:
+            return os.pidfd_open(process.pid), report
+
+        monkeypatch.setattr(engine._spawner, "start", start)
+
         with pytest.raises(kind, match=words):
             engine.launch(spec)
         assert not (harness.root / spec.name).exists()
 
 
-def test_without_descriptors_or_processes_a_run_is_to_be_launched_later(
-    harness, engine, monkeypatch
-):
-    spec, kept = a_spec(harness, exits(3)), []
-
-    def not_forked(_: Path, connection: socket.socket) -> None:
-        kept.append(connection.dup())
-        kept[-1].send(b"-")
+def test_a_launch_without_free_descriptors_can_be_repeated(harness, engine, monkeypatch):
+    no_descriptor = raising(OSError(errno.EMFILE, "Too many open files"))
+    spec = a_spec(harness, exits(3))
 
     with monkeypatch.context() as patch, pytest.raises(EngineDown, match="Too many open files"):
-        patch.setattr(socket, "socketpair", raising(OSError(errno.EMFILE, "Too many open files")))
+        patch.setattr(socket, "socketpair", no_descriptor)
         engine.launch(spec)
-    with monkeypatch.context() as patch, pytest.raises(EngineDown, match="could not be forked"):
-        patch.setattr(engine._spawner, "_request", not_forked)
-        engine.launch(spec)
-    kept[0].close()
     engine.launch(spec)
+
     assert wait_for_exit(engine, spec.name).code == 3
 
 
-def test_a_supervisor_that_cannot_be_forked_or_never_reports(tmp_path, monkeypatch):
-    spawner, kept = Spawner(), []
-    monkeypatch.setattr(spawner, "_request", lambda _, connection: None)  # the other end is closed
+def test_a_launch_without_free_processes_can_be_repeated(harness, engine, monkeypatch):
+    connections: list[socket.socket] = []
+    spec = a_spec(harness, exits(3))
+
+    def refuse_to_fork(_: Path, connection: socket.socket) -> None:
+        connections.append(connection.dup())
+        connections[-1].send(b"-")
+
+    with monkeypatch.context() as patch, pytest.raises(EngineDown, match="could not be forked"):
+        patch.setattr(engine._spawner, "_request", refuse_to_fork)
+        engine.launch(spec)
+    connections[0].close()
+    engine.launch(spec)
+
+    assert wait_for_exit(engine, spec.name).code == 3
+
+
+def test_a_supervisor_that_cannot_be_forked_is_an_error(tmp_path, monkeypatch):
+    spawner = Spawner()
+    # Without a request, nobody holds the other end of the connection.
+    monkeypatch.setattr(spawner, "_request", lambda _, connection: None)
+
     with pytest.raises(OSError):
         spawner.start(tmp_path, {})
 
-    def silent(_: Path, connection: socket.socket) -> None:
-        kept.append(connection.dup())
-        socket.send_fds(kept[-1], [b"-"], [os.pidfd_open(os.getpid())])
+
+def test_a_supervisor_that_never_reports_has_an_empty_report(tmp_path, monkeypatch):
+    spawner = Spawner()
+    connections: list[socket.socket] = []
+
+    def send_descriptor_only(_: Path, connection: socket.socket) -> None:
+        connections.append(connection.dup())
+        socket.send_fds(connections[-1], [b"-"], [os.pidfd_open(os.getpid())])
 
     monkeypatch.setattr(engines, "REPORT_TIMEOUT", 0.05)
-    monkeypatch.setattr(spawner, "_request", silent)
+    monkeypatch.setattr(spawner, "_request", send_descriptor_only)
+
     descriptor, report = spawner.start(tmp_path, {})
+
     os.close(descriptor)
-    kept[0].close()
+    connections[0].close()
     assert report == ""
 
 
-def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(harness, engine, monkeypatch):
+def test_a_run_whose_supervisor_does_not_end_is_killed_without_it(harness, engine, monkeypatch):
     name = launch_run(harness, engine, WAITS).name
-    pids = [
-        record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)
-    ]
-    monkeypatch.setattr(supervisor, "KILL_ALL", 0)  # a signal that it does not hear
+    pids = [pid_in(harness, name, file) for file in (supervisor.SUPERVISOR, supervisor.CHILD)]
+    monkeypatch.setattr(supervisor, "KILL_ALL", 0)  # signal 0 is not delivered
     monkeypatch.setattr(run_directory, "KILL_TIMEOUT", 0.01)
+
     engine.stop(name, 0)
-    gone(pids)
+
+    wait_until_gone(pids)
 
 
-def test_what_begins_after_a_watch_was_closed_is_not_waited_for():
+def test_a_closed_watch_waits_for_no_further_run():
     watch = run_directory.Exits(print)
     watch.close()
     descriptor = os.pidfd_open(os.getpid())
     watch.add("late", descriptor)
-    with pytest.raises(OSError):  # it was closed
+    with pytest.raises(OSError):  # the watch has closed it
         os.fstat(descriptor)
 
 
-def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(engine, tmp_path, monkeypatch):
+def test_a_folder_without_the_right_to_write_is_an_error(engine, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
+
     with pytest.raises(EngineDown, match="no right to write"):
         engine.check()
+
+
+def test_the_memory_of_a_control_group_is_the_capacity(engine, tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("1048576\n")
     monkeypatch.setattr(engines, "CONTROL_GROUP", tmp_path / "memory.max")
+
     assert engine.capacity().memory == 1048576
 
 
 def test_a_folder_that_cannot_be_removed_says_why(tmp_path, monkeypatch):
-    def too_deep(_: Path) -> None:
-        raise RecursionError
+    def fail_to_remove(*_: object, **__: object) -> subprocess.CompletedProcess:
+        return subprocess.CompletedProcess([], 1, "", "rm: Operation not permitted")
 
-    monkeypatch.setattr(files.shutil, "rmtree", too_deep)
-    ran = lambda *_, **__: subprocess.CompletedProcess([], 1, "", "rm: Operation not permitted")  # noqa: E731
-    monkeypatch.setattr(files.subprocess, "run", ran)
+    monkeypatch.setattr(files.shutil, "rmtree", raising(RecursionError()))
+    monkeypatch.setattr(files.subprocess, "run", fail_to_remove)
+
     with pytest.raises(OSError, match="Operation not permitted"):
         files.remove(tmp_path)
 
@@ -499,6 +546,6 @@ def test_of_a_long_log_the_end_is_kept(monkeypatch):
     assert logs.last([b"abc", b"def", b"ghi"], 2) == b"hi"
 
 
-def test_what_a_registry_would_offer_is_what_is_here(harness, engine):
+def test_the_digest_at_a_registry_is_the_local_one(harness, engine):
     spec = a_spec(harness, exits(0))
     assert engine.registry_digest(spec.image, 1.0) == engine.image_digest(spec.image)
