@@ -134,7 +134,7 @@ class MemoryEngine(StreamingEngine):
         self._node = node
         self._capacity = capacity or this_machine()
         self._installation = installation
-        self._images = images
+        self.images = images
         self.world = MemoryWorld() if world is None else world
         # every call of `launch`, repetitions included
         self.launches: list[LaunchSpec] = []
@@ -164,8 +164,8 @@ class MemoryEngine(StreamingEngine):
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         self.check()
-        if image not in self._images and image in self.fetchable:
-            self._images = {**self._images, image: self.fetchable[image](on_progress)}
+        if image not in self.images and image in self.fetchable:
+            self.images = {**self.images, image: self.fetchable[image](on_progress)}
         return self.image_digest(image)
 
     def registry_digest(self, image: str, seconds: float) -> str:
@@ -306,9 +306,9 @@ class MemoryEngine(StreamingEngine):
 
     def _image(self, image: str) -> Image:
         self.check()
-        if image not in self._images:
+        if image not in self.images:
             raise ImageNotFound(f"there is no image {image}", HOW_TO_HAVE_IT)
-        return self._images[image]
+        return self.images[image]
 
     def _streams(self, name: str) -> Sequence[Sequence[bytes]]:
         run = self._run(name)

@@ -1,4 +1,4 @@
-"""Docker's configuration as the gateway's user has it, with what is wrong there."""
+"""Logins from the configuration of Docker of the gateway's user, and the faults of that file."""
 
 import base64
 import contextlib
@@ -22,19 +22,25 @@ ENTRY = {"auth": base64.b64encode(b"reader:open sesame").decode()}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give the path of the configuration, beside which helpers are found."""
+    """Return the path of the configuration; credential helpers are found in its folder."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path / "config.json"
 
 
-def helper(folder: Path, text: str) -> None:
+def install_helper(folder: Path, text: str) -> None:
+    """Install the credential helper ``shop`` with this shell text."""
     program = folder / "docker-credential-shop"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)
 
 
-NOT_INSTALLED = r"the credential helper docker-credential-no-such, which .*/config\.json names, is not installed"
+NOT_INSTALLED = (
+    r"the credential helper docker-credential-no-such, which .*/config\.json names, "
+    "is not installed"
+)
+BAD_ENTRY = r"the entry registry\.example of auths in .*/config\.json is not as"
+INVALID_JSON = r".*/config\.json is not valid JSON \(.*\)"
 
 
 @pytest.mark.parametrize(
@@ -43,18 +49,8 @@ NOT_INSTALLED = r"the credential helper docker-credential-no-such, which .*/conf
         ({"credsStore": "no-such"}, NOT_INSTALLED),
         ({"credHelpers": {SHOP: "no-such"}}, NOT_INSTALLED),
         ({"auths": {SHOP: {}}, "credsStore": "no-such"}, NOT_INSTALLED),
-        ({"credHelpers": {"harbor.example": "no-such"}}, ""),
-        ({"auths": {SHOP: ENTRY}, "credsStore": "no-such"}, ""),
-        ({"auths": {"other.example": {"auth": "?"}, SHOP: ENTRY}}, ""),
-        (
-            {"auths": {SHOP: {"auth": "?"}}},
-            r"the entry registry\.example of auths in .*/config\.json is not as",
-        ),
-        (
-            {"auths": {SHOP: "text"}},
-            r"the entry registry\.example of auths in .*/config\.json is not as",
-        ),
-        ({"auths": []}, ""),
+        ({"auths": {SHOP: {"auth": "?"}}}, BAD_ENTRY),
+        ({"auths": {SHOP: "text"}}, BAD_ENTRY),
         ({"auths": ["text"]}, r"auths in .*/config\.json is not a JSON object"),
         ({"credHelpers": ["text"]}, r"credHelpers in .*/config\.json is not a JSON object"),
         (
@@ -62,30 +58,60 @@ NOT_INSTALLED = r"the credential helper docker-credential-no-such, which .*/conf
             "names a credential helper for registry.example that is not text",
         ),
         ([], r".*/config\.json holds no JSON object"),
-        ("{", r".*/config\.json is not valid JSON \(.*\)"),
-        ("\ufeff\x00", r".*/config\.json is not valid JSON \(.*\)"),
-        (None, r".*/config\.json cannot be read \(Is a directory\)"),
     ],
 )
-def test_what_is_wrong_with_a_login_is_named(file, content, problem):
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_text(
-            content if isinstance(content, str) else json.dumps(content), encoding="utf-8"
-        )
+def test_a_fault_of_the_content_is_named(file, content, problem):
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+    assert_problem(login_for(SHOP), problem)
+
+
+@pytest.mark.parametrize("text", ["{", "\ufeff\x00"])
+def test_a_file_that_is_not_json_is_named(file, text):
+    file.write_text(text, encoding="utf-8")
+
+    assert_problem(login_for(SHOP), INVALID_JSON)
+
+
+def test_a_file_that_cannot_be_read_is_named(file):
+    file.mkdir()
+
+    assert_problem(login_for(SHOP), r".*/config\.json cannot be read \(Is a directory\)")
+
+
+def assert_problem(login: Login, problem: str) -> None:
+    """Check the problem, and that a refused pull explains it."""
+    assert re.search(problem, login.problem)
+    assert refusal(login).endswith(f"; it was asked without a login, as {login.problem}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"auths": {SHOP: ENTRY}, "credsStore": "no-such"},
+        {"auths": {"other.example": {"auth": "?"}, SHOP: ENTRY}},
+    ],
+)
+def test_the_entry_of_a_registry_is_enough(file, content):
+    file.write_text(json.dumps(content), encoding="utf-8")
+
     login = login_for(SHOP)
-    assert bool(login.problem) is bool(problem)
-    if problem:
-        assert refused(login).endswith(f"; it was asked without a login, as {login.problem}")
-        assert re.search(problem, login.problem)
-    elif "auths" in str(content) and content != {"auths": []}:
-        assert login.password == ("reader", "open sesame")
+
+    assert login.problem == ""
+    assert login.password == ("reader", "open sesame")
 
 
-def refused(login: Login) -> str:
+@pytest.mark.parametrize("content", [{"credHelpers": {"harbor.example": "no-such"}}, {"auths": []}])
+def test_faults_that_do_not_concern_the_registry_are_ignored(file, content):
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+    assert login_for(SHOP).problem == ""
+
+
+def refusal(login: Login) -> str:
+    """Return the error text of a pull that was refused with this login."""
     error = pull_error("image", "manifest unknown", login.explanation)
-    assert isinstance(error, ImageNotFound)  # by the registry's own words
+    assert isinstance(error, ImageNotFound)  # the class comes from the registry's own words
     return error.what
 
 
@@ -101,10 +127,12 @@ def refused(login: Login) -> str:
         ("echo []", None, "names, gives no login in the form"),
     ],
 )
-def test_a_helper_is_asked_and_its_faults_are_named(file, text, password, problem):
+def test_a_helper_gives_the_login_and_its_faults_are_named(file, text, password, problem):
     file.write_text(json.dumps({"credsStore": "shop"}))
-    helper(file.parent, text)
+    install_helper(file.parent, text)
+
     login = login_for(SHOP)
+
     assert login.password == password
     assert bool(login.problem) is bool(problem)
     assert re.search(problem, login.problem)
@@ -131,16 +159,15 @@ def test_an_engine_answers_whatever_dockers_configuration_holds(file, content):
 
 @pytest.mark.docker
 @pytest.mark.registry
-def test_an_image_without_login_is_asked_for_and_the_helper_named(file, shop):
+def test_a_pull_without_login_names_the_missing_helper(file, shop):
     file.write_text(json.dumps({"credsStore": "no-such"}))
+    image = f"{shop}/a:1"
     options = DockerOptions(pull=PullRules(frozenset({shop}), 60.0))
     with contextlib.closing(ContainerdEngine("alpha", "none", options)) as engine:
-        for ask in (
-            lambda: engine.ensure_image(f"{shop}/a:1", print),
-            lambda: engine.registry_digest(f"{shop}/a:1", 60),
-        ):
-            with pytest.raises(ImageNotFound, match=f"manifest unknown.*{NOT_INSTALLED}"):
-                ask()
+        with pytest.raises(ImageNotFound, match=f"manifest unknown.*{NOT_INSTALLED}"):
+            engine.ensure_image(image, print)
+        with pytest.raises(ImageNotFound, match=f"manifest unknown.*{NOT_INSTALLED}"):
+            engine.registry_digest(image, 60)
 
 
 @pytest.mark.docker
