@@ -117,7 +117,7 @@ def test_a_hole_in_an_output_counts_as_room(workspace, run):
     no_space_message(workspace, run)
 
 
-def test_a_folder_too_deep_for_a_path_counts_as_too_large_and_can_be_deleted(workspace, run):
+def test_a_folder_too_deep_for_paths_is_too_large_and_can_be_deleted(workspace, run):
     workspace.prepare(run)
     put(nest(workspace.logs(run) / "log", 30, "d" * 250), 10)
 
