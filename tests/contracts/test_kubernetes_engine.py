@@ -1,11 +1,9 @@
-"""The engine contract over a Kubernetes of two machines, and what only that engine promises.
+"""The engine contract over a Kubernetes of two machines, and further promises of that engine.
 
-Of the contract, three cases are there in their second form: what a capability that the engine lacks has to be.
+A cluster lacks two capabilities, so some tests of the contract expect a refusal or less:
 
-==========================================================  ====================================================
-``test_mounts_are_read_only_or_writable``                      no folder is shared: refused with NOT_SUPPORTED
-``test_what_is_over_…``, ``test_a_new_object_…``            a cluster keeps both streams as one: in stdout.log
-==========================================================  ====================================================
+- ``test_mounts_are_read_only_or_writable``: no folder is shared: refused with NOT_SUPPORTED
+- ``test_saved_logs_…``, ``test_a_new_object_…``: a cluster keeps both streams as one, in stdout.log
 """
 
 import base64
@@ -17,9 +15,10 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +40,7 @@ from engines.base import (
     EngineDown,
     Exited,
     ImageNotFound,
+    LaunchSpec,
     Limits,
     Missing,
     PullDenied,
@@ -48,7 +48,7 @@ from engines.base import (
 )
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.client import PodWatch
-from engines.kubernetes.jobs import RUN, STARTED, PodView, job_of
+from engines.kubernetes.jobs import RUN, STARTED, PodView, job_of, owner_of
 from engines.registry.logins import Login
 from engines.registry.names import PullRules
 from tests.contracts.engine_acts import (
@@ -74,45 +74,49 @@ from tests.services.registry import PASSWORD, USER, log_in
 pytestmark = pytest.mark.kubernetes
 
 
-class KubernetesHarness(Harness[KubernetesEngine]):
-    """Two machines, and what the shipped role allows."""
-
-    isolates: frozenset[str] = frozenset()
-    """up to the cluster's network"""
-    capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
-    adds = Harness.adds | {
-        *(
-            f"KUBERNETES_{name}"
-            for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTPS", "PORT")
-        ),
-        *(f"KUBERNETES_PORT_443_TCP{name}" for name in ("", "_PROTO", "_PORT", "_ADDR")),
+# Variables that a cluster adds to each run, about its own service.
+CLUSTER_VARIABLES = frozenset(
+    {
+        "KUBERNETES_SERVICE_HOST",
+        "KUBERNETES_SERVICE_PORT",
+        "KUBERNETES_SERVICE_PORT_HTTPS",
+        "KUBERNETES_PORT",
+        "KUBERNETES_PORT_443_TCP",
+        "KUBERNETES_PORT_443_TCP_PROTO",
+        "KUBERNETES_PORT_443_TCP_PORT",
+        "KUBERNETES_PORT_443_TCP_ADDR",
     }
-    """of the cluster's own service"""
+)
+
+
+class KubernetesHarness(Harness[KubernetesEngine]):
+    """Two machines, with the rights of the shipped role."""
+
+    # The isolation depends on the cluster's network.
+    isolates: frozenset[str] = frozenset()
+    capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
+    adds = Harness.adds | CLUSTER_VARIABLES
     streams = False
-    cluster, last = "kubernetes", "2"
+    cluster = "kubernetes"
+    last = "2"
     gone = "machine2, on which it was placed, does not take it up"
     no_room = r"0/2 nodes are available: .*memory"
 
-    def __init__(self, where: str = "1") -> None:
-        """``where``: on which machine; one of the tests takes the second away."""
+    def __init__(self, machine: str = "1") -> None:
+        """``machine``: the number of the machine for runs; some tests cut the second one off."""
         super().__init__()
-        self.where = {"machine": where}
+        self.node_selector = {"machine": machine}
         self.home = Path(os.environ["BFIA_TEST_KUBERNETES"])
         self.registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
         self.image = f"{self.registry}/{Harness.image}"
         self.no_image = f"{self.registry}/no-such-image:1.0"
 
-    def _build(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> KubernetesEngine:
+    def _build(self, node: str, installation: str, **options: Any) -> KubernetesEngine:
         options = {
             "kubeconfig": str(self.home / "gateway.conf"),
             "pull": PullRules(frozenset({self.registry})),
             "grace": 2.0,
-            "node_selector": self.where,
+            "node_selector": self.node_selector,
             **options,
         }
         return KubernetesEngine(node, installation, KubernetesOptions(**options))
@@ -122,10 +126,12 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         yield self.engine(kubeconfig=str(self.home / "nothing.conf"))
 
     def pods(self, run: str) -> list[Pod]:
+        """Return the pods of a run."""
         with self.admin() as admin:
             return pods_of(admin, run)
 
     def admin(self) -> Client:
+        """Return a client with all rights."""
         return Client(
             KubeConfig.from_file(self.home / "admin.conf"), namespace="bfia", trust_env=False
         )
@@ -149,7 +155,7 @@ def admin(harness: KubernetesHarness) -> Iterator[Client]:
 
 @pytest.fixture
 def space(admin: Client) -> Iterator[str]:
-    """Give a namespace of the test's own."""
+    """A namespace that no other test uses."""
     name = f"bfia-test-{uuid.uuid4().hex[:8]}"
     admin.create(Namespace(metadata=ObjectMeta(name=name)))
     yield name
@@ -160,8 +166,12 @@ def pods_of(admin: Client, run: str) -> list[Pod]:
     return list(admin.list(Pod, labels={RUN: run}))
 
 
-def test_runs_have_the_profile_that_their_machines_have(harness):
-    """Attack: the calls that `tests.trust.system_calls` makes."""
+def secrets_of(admin: Client, run: str) -> list[Secret]:
+    return list(admin.list(Secret, labels={RUN: run}))
+
+
+def test_runs_have_the_seccomp_profile_of_their_machines(harness):
+    """Attack: the system calls of `tests.trust.system_calls`."""
     folder = harness.home / "1" / "kubelet" / "seccomp"
     folder.mkdir(exist_ok=True)
     profile = folder / f"bfia-{uuid.uuid4().hex[:8]}.json"
@@ -175,52 +185,61 @@ def test_runs_have_the_profile_that_their_machines_have(harness):
 
 
 def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness, admin):
+    engine = harness.engine()
+
+    spec = launch_run(harness, engine, WAITS)
+
+    (pod,) = pods_of(admin, spec.name)
+    container = pod.spec.containers[0]
+    repository, _, digest = container.image.partition("@")
+    assert repository == harness.image.rpartition(":")[0]
+    assert digest == engine.registry_digest(harness.image, 5)
+    security = container.securityContext
+    assert security.allowPrivilegeEscalation is False
+    assert security.privileged is False
+    assert security.runAsNonRoot is True
+    assert security.runAsUser == 65534
+    assert security.runAsGroup == 65534
+    assert security.capabilities.drop == ["ALL"]
+    assert pod.spec.securityContext.seccompProfile.type == "RuntimeDefault"
+    assert pod.spec.automountServiceAccountToken is False
+    assert pod.spec.restartPolicy == "Never"
+
+
+def test_a_run_is_limited_and_its_job_ends_by_itself(harness, admin):
+    limits = Limits(cpu=1.5, memory=96 << 20)
+    reserved = Limits(memory=64 << 20)
+
+    spec = launch_run(harness, harness.engine(), WAITS, limits=limits, reserved=reserved)
+
+    (pod,) = pods_of(admin, spec.name)
+    resources = pod.spec.containers[0].resources
+    assert resources.limits == {"cpu": "1500m", "memory": str(96 << 20)}
+    assert resources.requests == {"cpu": "0", "memory": str(64 << 20)}
+    job = admin.get(Job, spec.name).spec
+    assert job.backoffLimit == 0
+    assert job.parallelism == 1
+    assert job.ttlSecondsAfterFinished == 7 * 24 * 3600
+    assert job.activeDeadlineSeconds > pod.spec.activeDeadlineSeconds
+
+
+def test_options_of_the_admin_are_in_the_job(harness):
     options = KubernetesOptions(
         read_only_root=True,
         priority_class="system-node-critical",
         tolerations=({"key": "gpu"},),
     )
-    engine = harness.engine()
-    limits = Limits(cpu=1.5, memory=96 << 20)
-    spec = a_spec(
-        harness,
-        WAITS,
-        limits=limits,
-        reserved=Limits(memory=64 << 20),
-        private_folders=("/bfia/log",),
-    )
-    job = job_of(spec, engine._images.find(spec.image), engine._owner, False, options)
-    engine.launch(spec)
-    (pod,) = pods_of(admin, spec.name)
-    assert pod.spec
-    assert pod.spec.containers
-    assert job.spec
-    assert job.spec.template.spec
-    container, wanted = pod.spec.containers[0], job.spec.template.spec
-    bare, _, digest = container.image.partition("@")
-    assert bare == harness.image.rpartition(":")[0]
-    assert digest == engine.registry_digest(harness.image, 5)
-    own = container.securityContext
-    assert own.allowPrivilegeEscalation is False
-    assert own.privileged is False
-    assert own.runAsNonRoot is True
-    assert own.runAsUser == 65534
-    assert own.runAsGroup == 65534
-    assert own.capabilities.drop == ["ALL"]
-    assert pod.spec.securityContext.seccompProfile.type == "RuntimeDefault"
-    assert pod.spec.automountServiceAccountToken is False
-    assert pod.spec.restartPolicy == "Never"
-    assert container.resources.limits == {"cpu": "1500m", "memory": str(96 << 20)}
-    assert container.resources.requests == {"cpu": "0", "memory": str(64 << 20)}
-    found = admin.get(Job, spec.name).spec
-    assert found.backoffLimit == 0
-    assert found.parallelism == 1
-    assert found.ttlSecondsAfterFinished == 7 * 24 * 3600
-    assert found.activeDeadlineSeconds > pod.spec.activeDeadlineSeconds
-    assert wanted.priorityClassName == "system-node-critical"
-    assert wanted.tolerations[-1].key == "gpu"
-    assert wanted.containers[0].securityContext.readOnlyRootFilesystem
-    assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == [
+    image = harness.engine().image_facts(harness.image)
+    spec = a_spec(harness, WAITS, limits=Limits(cpu=1.5), private_folders=("/bfia/log",))
+
+    job = job_of(spec, image, owner_of("alpha", harness.installation), False, options)
+
+    pod_spec = job.spec.template.spec
+    container = pod_spec.containers[0]
+    assert pod_spec.priorityClassName == "system-node-critical"
+    assert pod_spec.tolerations[-1].key == "gpu"
+    assert container.securityContext.readOnlyRootFilesystem
+    assert [mount.mountPath for mount in container.volumeMounts] == [
         "/bfia/log",
         "/tmp",
         "/bfia/home",
@@ -229,368 +248,521 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness, admin):
 
 
 def test_the_variables_are_secret_and_gone_once_the_run_has_begun(harness, admin):
-    """So that nothing can start it a second time: its pod is deleted, and the one in its place never begins."""
-    engine, heard = harness.engine(), ExitListener()
+    """Without its variables, a run cannot start a second time.
+
+    The pod is deleted here, and the pod in its place never begins.
+    """
+    engine = harness.engine()
+    reported = ExitListener()
     spec = launch_run(harness, engine, WAITS, environment={"config.token": "confidential"})
-    engine.watch(heard)
+    engine.watch(reported)
     (pod,) = pods_of(admin, spec.name)
-    assert "confidential" not in repr(pod.to_dict()) + repr(admin.get(Job, spec.name).to_dict())
-    assert [secret.metadata.name for secret in admin.list(Secret, labels={RUN: spec.name})] == []
+    assert "confidential" not in repr(pod.to_dict())
+    assert "confidential" not in repr(admin.get(Job, spec.name).to_dict())
+    assert secrets_of(admin, spec.name) == []
+
     admin.delete(Pod, pod.metadata.name, grace_period=1)
-    heard.wait_for(spec.name)
+
+    reported.wait_for(spec.name)
     assert engine.probe(spec.name) == Missing()
-    wait_for(
-        lambda: [one for one in pods_of(admin, spec.name) if one.metadata.uid != pod.metadata.uid],
-        "another",
-    )
-    anew, again = harness.engine(), ExitListener()
-    anew.watch(again)  # a gateway that begins later does not take it for one that runs
-    again.wait_for(spec.name)
-    anew.launch(spec)
-    assert anew.probe(spec.name) == Missing()
-    anew.remove(spec.name)
+
+    def replacements() -> list[Pod]:
+        pods = pods_of(admin, spec.name)
+        return [later for later in pods if later.metadata.uid != pod.metadata.uid]
+
+    wait_for(replacements, "the cluster replaces the pod")
+    successor = harness.engine()
+    reported_later = ExitListener()
+    successor.watch(reported_later)  # does not take the replacement for a running pod
+    reported_later.wait_for(spec.name)
+    successor.launch(spec)
+    assert successor.probe(spec.name) == Missing()
+    successor.remove(spec.name)
 
 
-def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
+def record_created(engine: KubernetesEngine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which the engine's created objects are appended."""
+    created: list[Any] = []
+    create = engine._cluster.create
+
+    def create_and_record(content: Any) -> Any:
+        created.append(create(content))
+        return created[-1]
+
+    monkeypatch.setattr(engine._cluster, "create", create_and_record)
+    return created
+
+
+def test_the_login_at_the_registry_goes_along_while_the_image_is_pulled(
     harness, admin, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with guarded_registry(tmp_path / "closed") as closed:
-        engine, made = harness.engine(pull=PullRules(frozenset({closed}))), []
-        create = engine._cluster.create
-        monkeypatch.setattr(
-            engine._cluster, "create", lambda what: made.append(create(what)) or made[-1]
-        )
+        engine = harness.engine(pull=PullRules(frozenset({closed})))
+        created = record_created(engine, monkeypatch)
         image = harness.image.replace(harness.registry, closed)
-        spec, denied = (a_spec(harness, WAITS, image=image) for _ in "ab")
+        spec = a_spec(harness, WAITS, image=image)
+        denied = a_spec(harness, WAITS, image=image)
+
         log_in(tmp_path, closed, "a wrong password")
         with pytest.raises(PullDenied, match=r"responds with 401 .*log in: docker login"):
             engine.launch(denied)
+
         log_in(tmp_path, closed)
-        with monkeypatch.context() as without:
-            without.setattr("engines.kubernetes.engine.login_for", lambda registry: Login())
-            with pytest.raises(PullDenied, match="401 Unauthorized"):  # as the machine says
+        with monkeypatch.context() as without_login:
+            without_login.setattr("engines.kubernetes.engine.login_for", lambda _: Login())
+            with pytest.raises(PullDenied, match="401 Unauthorized"):  # the machine's words
                 engine.launch(denied)
         assert engine.list() == []
-        made.clear()
+
+        created.clear()
         engine.launch(spec)
     (pod,) = pods_of(admin, spec.name)
-    job, variables, login = made
-    assert [one.name for one in pod.spec.imagePullSecrets] == [login.metadata.name]
+    job, variables, login = created
+    assert [secret.name for secret in pod.spec.imagePullSecrets] == [login.metadata.name]
     assert login.type == "kubernetes.io/dockerconfigjson"
     assert variables.type == "Opaque"
     auths = json.loads(base64.b64decode(login.data[".dockerconfigjson"]))["auths"]
     assert auths == {closed: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}
     for secret in (variables, login):
         assert [owner.uid for owner in secret.metadata.ownerReferences] == [job.metadata.uid]
-    assert list(admin.list(Secret, labels={RUN: spec.name})) == []
+    assert secrets_of(admin, spec.name) == []
+
+
+def wait_until_nothing_is_left(admin: Client, run: str) -> None:
+    """Wait until the cluster has neither Job nor pod nor secret of a run."""
+    for kind in (Job, Pod, Secret):
+
+        def is_gone(kind: Any = kind) -> bool:
+            return not list(admin.list(kind, labels={RUN: run}))
+
+        wait_for(is_gone, f"no {kind} is left")
 
 
 def test_what_is_over_leaves_nothing(harness, admin):
     engine = harness.engine()
-    done, never = (
-        a_spec(harness, exits(0)),
-        a_spec(harness, exits(0), environment={"not valid": ""}),
-    )
-    engine.launch(done)
-    wait_for_exit(engine, done.name)
-    engine.remove(done.name)
-    with pytest.raises(CreateFailed, match="env"):
-        engine.launch(never)
+    spec = launch_run(harness, engine, exits(0))
+    wait_for_exit(engine, spec.name)
+
+    engine.remove(spec.name)
+
     assert engine.list() == []
-    for run in (done.name, never.name):
-        for kind in (Job, Pod, Secret):
-            wait_for(
-                lambda kind=kind, run=run: not list(admin.list(kind, labels={RUN: run})),
-                f"no {kind} stays",
-            )
+    wait_until_nothing_is_left(admin, spec.name)
+
+
+def test_a_refused_run_leaves_nothing(harness, admin):
+    engine = harness.engine()
+    spec = a_spec(harness, exits(0), environment={"not valid": ""})
+
+    with pytest.raises(CreateFailed, match="env"):
+        engine.launch(spec)
+
+    assert engine.list() == []
+    wait_until_nothing_is_left(admin, spec.name)
 
 
 def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness, admin):
     engine = harness.engine()
     spec = a_spec(harness, exits(4))
-    engine._create(spec, engine._images.find(spec.image))  # and there the gateway was killed
+    engine._create(spec, engine.image_facts(spec.image))  # the gateway is killed after this step
     assert engine.probe(spec.name) == Missing()
     assert pods_of(admin, spec.name) == []
-    anew = harness.engine()
-    anew.launch(spec)
-    assert wait_for_exit(anew, spec.name).code == 4
-    admin.patch(Job, spec.name, {"metadata": {"annotations": {STARTED: ""}}})  # or there
+
+    successor = harness.engine()
+    successor.launch(spec)
+
+    assert wait_for_exit(successor, spec.name).code == 4
+    # The gateway may also be killed before it notes that the run has started.
+    admin.patch(Job, spec.name, {"metadata": {"annotations": {STARTED: ""}}})
     harness.engine().watch(ExitListener())
-    wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[STARTED], "it is taken up")
+    wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[STARTED], "it is noted")
+
+
+REPLACED = "evicted or deleted before it was seen to have begun"
 
 
 def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admin, monkeypatch):
-    engine, spec = harness.engine(), a_spec(harness, exits(0), reserved=Limits(cpu=12))
+    engine = harness.engine()
+    spec = a_spec(harness, exits(0), reserved=Limits(cpu=12))  # so much that it is not placed
     seen: list[PodView] = []
-    look = engine._pods
-    monkeypatch.setattr(engine, "_pods", lambda job: seen.extend(found := look(job)) or found)
+    find_pods = engine._pods
+
+    def find_and_record(job: Any) -> Any:
+        pods = find_pods(job)
+        seen.extend(pods)
+        return pods
+
+    monkeypatch.setattr(engine, "_pods", find_and_record)
     with ThreadPoolExecutor(1) as pool:
-        launched = pool.submit(engine.launch, spec)
+        launch = pool.submit(engine.launch, spec)
         wait_for(lambda: seen, "its pod is seen")
+
         admin.delete(Pod, pods_of(admin, spec.name)[0].metadata.name)
-        with pytest.raises(
-            CreateFailed, match="evicted or deleted before it was seen to have begun"
-        ):
-            launched.result()
+
+        with pytest.raises(CreateFailed, match=REPLACED):
+            launch.result()
     assert engine.list() == []
     wait_for(
-        lambda: not [*pods_of(admin, spec.name), *admin.list(Secret, labels={RUN: spec.name})],
-        "nothing stays",
+        lambda: not [*pods_of(admin, spec.name), *secrets_of(admin, spec.name)],
+        "nothing is left",
     )
+
+
+def launch_without_note(engine: KubernetesEngine, spec: LaunchSpec) -> None:
+    """Launch a run as a gateway does that is killed before it notes the start."""
+    image = engine.image_facts(spec.image)
+    engine._set_going(spec, image, engine._create(spec, image))
+
+
+def evict_unnoted_pod(admin: Client, run: str) -> str:
+    """Wait until a run has started and delete its pod; return the name of the next pod."""
+
+    def started_pods() -> list[PodView]:
+        return [pod for pod in map(PodView, pods_of(admin, run)) if pod.has_started]
+
+    wait_for(started_pods, "it begins")
+    (pod,) = pods_of(admin, run)
+    admin.delete(Pod, pod.metadata.name, grace_period=1)
+
+    def is_replaced() -> bool:
+        pods = [PodView(later) for later in pods_of(admin, run)]
+        if len(pods) != 1:
+            return False
+        return pods[0].name != pod.metadata.name and pods[0].has_started
+
+    wait_for(is_replaced, "another pod begins")
+    (replacement,) = pods_of(admin, run)
+    return str(replacement.metadata.name)
 
 
 @pytest.mark.parametrize("by", ["launch", "watch"])
 def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(harness, admin, by):
-    """The gateway was killed before the note of the first, which was then evicted."""
-    engine, spec = harness.engine(), a_spec(harness, WAITS)
-    image = engine._images.find(spec.image)
-    engine._set_going(spec, image, engine._create(spec, image))
-    wait_for(
-        lambda: [pod for pod in map(PodView, pods_of(admin, spec.name)) if pod.has_started],
-        "it begins",
-    )
-    (pod,) = pods_of(admin, spec.name)
-    admin.delete(Pod, pod.metadata.name, grace_period=1)
+    """The gateway was killed before it noted the first pod, which was then evicted."""
+    spec = a_spec(harness, WAITS)
+    launch_without_note(harness.engine(), spec)
+    replacement = evict_unnoted_pod(admin, spec.name)
+    successor = harness.engine()
 
-    def second() -> bool:
-        names = [(seen.name, seen.has_started) for seen in map(PodView, pods_of(admin, spec.name))]
-        return len(names) == 1 and names[0][0] != pod.metadata.name and names[0][1]
-
-    wait_for(second, "another begins")
-    (again,) = pods_of(admin, spec.name)
-    anew, heard = harness.engine(), ExitListener()
     if by == "launch":
-        with pytest.raises(
-            CreateFailed, match="evicted or deleted before it was seen to have begun"
-        ):
-            anew.launch(spec)
-        assert anew.list() == []
+        with pytest.raises(CreateFailed, match=REPLACED):
+            successor.launch(spec)
+        assert successor.list() == []
     else:
-        anew.watch(heard)
-        heard.wait_for(spec.name)
-        wait_for(lambda: anew.probe(spec.name) == Missing(), "it is lost")
-        anew.launch(spec)  # begins nothing
-        assert anew.probe(spec.name) == Missing()
-    assert list(admin.list(Secret, labels={RUN: spec.name})) == []
-    left = [pod for pod in pods_of(admin, spec.name) if pod.metadata.name == again.metadata.name]
-    assert all(
-        pod.metadata.deletionTimestamp for pod in left
-    )  # which may take the cluster minutes under load
-    anew.remove(spec.name)
+        reported = ExitListener()
+        successor.watch(reported)
+        reported.wait_for(spec.name)
+        wait_for(lambda: successor.probe(spec.name) == Missing(), "it is lost")
+        successor.launch(spec)  # starts nothing
+        assert successor.probe(spec.name) == Missing()
+
+    assert secrets_of(admin, spec.name) == []
+    # Under load, the cluster may need minutes for the deletion itself.
+    remaining = [pod for pod in pods_of(admin, spec.name) if pod.metadata.name == replacement]
+    assert all(pod.metadata.deletionTimestamp for pod in remaining)
+    successor.remove(spec.name)
 
 
-def test_images_that_a_machine_cannot_fetch_are_told_apart(harness):
+@pytest.mark.parametrize(
+    ("image", "error", "words"),
+    [
+        ("bfia-base:py311", PullDenied, "registry docker"),
+        ("https://a/b", ImageNotFound, "not a valid image name"),
+    ],
+)
+def test_an_image_that_machines_may_not_pull_is_named(harness, image, error, words):
+    with pytest.raises(error, match=words):
+        harness.engine().image_digest(image)
+
+
+def test_an_image_that_a_machine_does_not_find_is_named(harness):
     engine = harness.engine()
-    with pytest.raises(PullDenied, match="registry docker"):
-        engine.image_digest("bfia-base:py311")
-    with pytest.raises(ImageNotFound, match="not a valid image name"):
-        engine.image_digest("https://a/b")
     spec = a_spec(harness, exits(0))
-    gone = replace(
-        engine._images.find(spec.image), repo_digests=(f"{harness.registry}/b@sha256:{'0' * 64}",)
-    )
-    engine._images = SimpleNamespace(find=lambda _: gone)  # type: ignore[assignment]
+    missing = f"{harness.registry}/b@sha256:{'0' * 64}"
+    image = replace(engine.image_facts(spec.image), repo_digests=(missing,))
+    engine._images = SimpleNamespace(find=lambda _: image)  # type: ignore[assignment]
+
     with pytest.raises(ImageNotFound, match="not found"):
         engine.launch(spec)
+
     assert engine.list() == []
 
 
-def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(harness, admin, space):
-    """With more rights than a gateway needs: in a namespace of the test's own."""
-    options = {
+def unable_to_list_machines(engine: KubernetesEngine) -> KubernetesEngine:
+    """Take the right to list machines from an engine."""
+    engine._machines = lambda: None  # type: ignore[method-assign]
+    return engine
+
+
+def admin_options(harness: KubernetesHarness, namespace: str) -> dict[str, Any]:
+    """Return options with more rights than a gateway needs, for a namespace of a test."""
+    return {
         "kubeconfig": str(harness.home / "admin.conf"),
-        "namespace": space,
+        "namespace": namespace,
         "place_seconds": 2.0,
     }
-    engine, unknown = harness.engine(**options), harness.engine(**options)
-    whole = engine.capacity()
-    assert whole.cpu >= 1
-    assert whole.memory > 1 << 30  # of one machine
-    unknown._machines = lambda: None  # type: ignore[method-assign]
-    with pytest.raises(EngineDown, match="may not list its nodes") as refused:
-        unknown.capacity()
-    assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
-    with pytest.raises(EngineDown, match="none of the cluster's machines"):  # jobs wait for them
-        harness.engine(**options, node_selector={"machine": "none"}).capacity()
-    hard = {
-        "requests.cpu": "1500m",
-        "requests.memory": "64Mi",
-        "pods": "5",
-    }
+
+
+def create_quota(admin: Client, namespace: str, **hard: str) -> None:
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
-    admin.create(quota, namespace=space)
+    admin.create(quota, namespace=namespace)
+
+
+def create_foreign_pod(admin: Client, harness: KubernetesHarness, namespace: str) -> None:
+    """Create a pod that is not ours, with half a core and 16 MiB, which is never placed."""
+    container = {
+        "name": "theirs",
+        "image": harness.image,
+        "resources": {"requests": {"cpu": "500m", "memory": "16Mi"}},
+    }
+    pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
+    content = {"metadata": {"name": "theirs"}, "spec": pod}
+    admin.create(Pod.from_dict(content), namespace=namespace)
+
+
+def test_a_capacity_without_machines_and_quota_is_unknown(harness, space):
+    options = admin_options(harness, space)
+    engine = unable_to_list_machines(harness.engine(**options))
+
+    with pytest.raises(EngineDown, match="may not list its nodes") as refusal:
+        engine.capacity()
+
+    assert "ResourceQuota" in refusal.value.remedy  # type: ignore[attr-defined]
+
+
+def test_jobs_wait_for_machines_that_are_away(harness, space):
+    engine = harness.engine(**admin_options(harness, space), node_selector={"machine": "none"})
+
+    with pytest.raises(EngineDown, match="none of the cluster's machines"):
+        engine.capacity()
+
+
+def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, space):
+    options = admin_options(harness, space)
+    engine = harness.engine(**options)
+    blind = unable_to_list_machines(harness.engine(**options))
+    of_one_machine = engine.capacity()
+    assert of_one_machine.cpu >= 1
+    assert of_one_machine.memory > 1 << 30
+
+    hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
+    create_quota(admin, space, **hard)
+
     assert engine.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0, 0))
     wait_for(lambda: admin.get(ResourceQuota, "q", namespace=space).status.hard, "it holds")
     with pytest.raises(CreateFailed, match="exceeded quota"):
         engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
     assert engine.list() == []
-    theirs = {"requests": {"cpu": "500m", "memory": "16Mi"}}
-    container = {
-        "name": "theirs",
-        "image": harness.image,
-        "resources": theirs,
-    }
-    pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
-    admin.create(Pod.from_dict({"metadata": {"name": "theirs"}, "spec": pod}), namespace=space)
-    for one in (engine, unknown):
-        assert one.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0.5, 16 << 20))
-    shipped = harness.engine()
-    assert replace(shipped.capacity(), others=None) == Capacity(16, 64 << 30)
-    shipped._machines = lambda: {"machine1": {"cpu": "8", "memory": "1Gi"}}  # type: ignore[method-assign]
-    # an account that may list machines and no pods of other namespaces
-    assert replace(shipped.capacity(), others=None) == Capacity(8, 1 << 30)
+
+    create_foreign_pod(admin, harness, space)
+
+    used = Capacity(0.5, 16 << 20)
+    assert engine.capacity() == Capacity(1.5, 64 << 20, others=used)
+    assert blind.capacity() == Capacity(1.5, 64 << 20, others=used)
+
+
+def test_the_capacity_is_the_smaller_of_quota_and_machines(harness):
+    """The shipped role may list machines and no pods of other namespaces."""
+    engine = harness.engine()
+    assert replace(engine.capacity(), others=None) == Capacity(16, 64 << 30)
+
+    engine._machines = lambda: {"machine1": {"cpu": "8", "memory": "1Gi"}}  # type: ignore[method-assign]
+
+    assert replace(engine.capacity(), others=None) == Capacity(8, 1 << 30)
+
+
+@contextlib.contextmanager
+def advertised(admin: Client, resource: str, count: str) -> Iterator[None]:
+    """Let machine 1 advertise a resource for a while."""
+    (node,) = admin.list(Node, labels={"machine": "1"})
+
+    def patch(value: str | None) -> None:
+        status = {"capacity": {resource: value}, "allocatable": {resource: value}}
+        content = {"status": status}
+        admin.patch(Node.Status, node.metadata.name, content, patch_type=PatchType.MERGE)
+
+    patch(count)
+    try:
+        yield
+    finally:
+        patch(None)
 
 
 def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space):
-    """Of a resource that one machine has while the test runs, as another vendor's would be; without a device."""
+    """Machine 1 advertises a resource without a device, such as another vendor's GPUs."""
     gpu = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}"
-    (machine,) = admin.list(Node, labels={"machine": "1"})
-
-    def advertise(count: str | None) -> None:
-        has = {"status": {kind: {gpu: count} for kind in ("capacity", "allocatable")}}
-        admin.patch(Node.Status, machine.metadata.name, has, patch_type=PatchType.MERGE)
-
-    advertise("2")
-    try:
-        options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space}
+    options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space}
+    first = a_spec(harness, WAITS, limits=Limits(gpu=1))
+    second = a_spec(harness, WAITS, limits=Limits(gpu=2))
+    with advertised(admin, gpu, "2"):
         engine = harness.engine(gpu=gpu, **options)
         assert engine.capacity().gpu == 2
         assert harness.engine(**options).capacity().gpu == 0
-        first, second = (a_spec(harness, WAITS, limits=Limits(gpu=count)) for count in (1, 2))
+
         engine.launch(first)
+
         (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
-        has = pod.spec.containers[0].resources
-        assert has.limits[gpu] == "1"
-        assert has.requests[gpu] == "1"
-        theirs = harness.engine(
-            node="beta",
-            gpu=gpu,
-            **{**options, "namespace": "bfia"},
-        )
-        assert [used_by_others(one).gpu for one in (engine, theirs)] == [
-            0,
-            1,
-        ]  # its namespace is another one, too
+        resources = pod.spec.containers[0].resources
+        assert resources.limits[gpu] == "1"
+        assert resources.requests[gpu] == "1"
+        in_another_namespace = {**options, "namespace": "bfia"}
+        beta = harness.engine(node="beta", gpu=gpu, **in_another_namespace)
+        assert used_by_others(engine).gpu == 0
+        assert used_by_others(beta).gpu == 1
+        impatient = harness.engine(gpu=gpu, place_seconds=2.0, **options)
         with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
-            harness.engine(
-                gpu=gpu,
-                place_seconds=2.0,
-                **options,
-            ).launch(second)
-        quota = ResourceQuota(
-            metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={f"requests.{gpu}": "1"})
-        )
-        admin.create(quota, namespace=space)
+            impatient.launch(second)
+
+        create_quota(admin, space, **{f"requests.{gpu}": "1"})
+
         assert engine.capacity().gpu == 1
         engine.remove(first.name)
-    finally:
-        advertise(None)
 
 
-def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness):
-    engine, heard = harness.engine(), ExitListener()
-    watch = engine.watch(heard)
+@pytest.mark.parametrize("version", [None, "1", ""], ids=["last", "forgotten", "none"])
+def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness, version):
+    """``version``: the point in the cluster's history at which the watch resumes."""
+    engine = harness.engine()
+    reported = ExitListener()
+    watch = engine.watch(reported)
     assert isinstance(watch, PodWatch)
-    for version in (None, "1", ""):
-        wait_for(lambda: watch._stream, "it watches")
-        if version is not None:
-            watch._version = version
-        watch._stream.end()  # type: ignore[union-attr]
-        spec = launch_run(harness, engine, exits(0))
-        heard.wait_for(spec.name)
+    wait_for(lambda: watch._stream, "it watches")
+
+    if version is not None:
+        watch._version = version
+    watch._stream.end()
+
+    spec = launch_run(harness, engine, exits(0))
+    reported.wait_for(spec.name)
+
+
+@contextlib.contextmanager
+def cable_to_api_server(harness: KubernetesHarness, kubeconfig: Path) -> Iterator[Any]:
+    """Yield a cable to the API server; the kubeconfig leads through the cable."""
+    text = (harness.home / "gateway.conf").read_text(encoding="utf-8")
+    (server,) = re.findall(r'server: "(https://[^"]+)"', text)
+    url = urlsplit(server)
+    with cable_to((str(url.hostname), int(url.port or 0))) as cable:
+        near_end = f"https://127.0.0.1:{cable.server_address[1]}"
+        kubeconfig.write_text(text.replace(server, near_end), encoding="utf-8")
+        yield cable
 
 
 def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(harness, tmp_path):
-    text = (harness.home / "gateway.conf").read_text(encoding="utf-8")
-    (server,) = re.findall(r'server: "(https://[^"]+)"', text)
-    where = urlsplit(server)
-    with cable_to((str(where.hostname), int(where.port or 0))) as cable:
-        file = tmp_path / "cable.conf"
-        file.write_text(
-            text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8"
-        )
-        engine, heard, away = harness.engine(kubeconfig=str(file)), ExitListener(), ExitListener()
+    kubeconfig = tmp_path / "cable.conf"
+    reported = ExitListener()
+    reported_away = ExitListener()
+    with cable_to_api_server(harness, kubeconfig) as cable:
+        engine = harness.engine(kubeconfig=str(kubeconfig))
         spec = launch_run(harness, engine, WAITS)
-        engine.watch(heard, away)
+        engine.watch(reported, reported_away)
         wait_for(lambda: isinstance(engine.probe(spec.name), Running), "it runs")
+
         cable.cut()
-        away.wait_for("")
-        for call in (
+
+        reported_away.wait_for("")
+        calls = [
             engine.check,
             engine.list,
-            lambda: engine.probe(spec.name),
-            lambda: engine.logs(spec.name),
-        ):
+            partial(engine.probe, spec.name),
+            partial(engine.logs, spec.name),
+        ]
+        for call in calls:
             with pytest.raises(EngineDown, match="does not answer"):
                 call()
-        harness.engine().stop(spec.name, 1)  # it ends meanwhile
+        harness.engine().stop(spec.name, 1)  # by a direct connection
+
         cable.mend()
-        heard.wait_for(spec.name)
+
+        reported.wait_for(spec.name)
         assert wait_for_exit(engine, spec.name).code == 143
         assert engine.logs(spec.name).stdout == b"ready\n"
-        engine.close()  # before the cable is
+        engine.close()  # before the cable is closed
+
+
+# Six threads decode the first objects of their kinds at the same time.
+DECODING = """
+import sys, threading
+from engines.kubernetes import engine
+
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(6)
+pod = {"spec": {"containers": []}}
+
+
+def decode(kind):
+    barrier.wait()
+    kind.from_dict({"spec": {"template": pod, **pod["spec"]}})
+
+
+for n in range(6):
+    threading.Thread(target=decode, args=([engine.Job, engine.Pod][n % 2],)).start()
+"""
 
 
 def test_the_first_responses_may_come_together():
-    """In a process of its own, which would be gone: each thread decodes what no other has yet."""
-    code = (
-        "import sys, threading; from engines.kubernetes import engine\n"
-        "sys.setswitchinterval(1e-6); met = threading.Barrier(6); pod = {'spec': {'containers': []}}\n"
-        "def decode(kind): met.wait(); kind.from_dict({'spec': {'template': pod, **pod['spec']}})\n"
-        "for n in range(6): threading.Thread(target=decode, args=([engine.Job, engine.Pod][n % 2],)).start()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+    """In a process of its own, as an error of the decoder's cache would last in this one."""
+    process = subprocess.run(
+        [sys.executable, "-c", DECODING],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
     )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done
+
+    assert process.returncode == 0, process
+    assert "Traceback" not in process.stderr, process
 
 
-def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(harness, admin):
-    """By the shipped policy, on a network that keeps to it; other pods find the doors open."""
-    engine, gateways = harness.engine(), os.environ["BFIA_TEST_KUBERNETES_HOST"]
-    other = launch_run(harness, engine, python(SERVES))
-    (pod,) = pods_of(admin, other.name)
-    api = urlsplit(KubeConfig.from_file(harness.home / "admin.conf").get().cluster.server)
+@pytest.fixture
+def listen() -> Iterator[Callable[[str], str]]:
+    """Listen at an address of this machine; return ``host:port``."""
     with contextlib.ExitStack() as stack:
 
-        def listens(host: str) -> str:
-            where = stack.enter_context(socket.create_server((host, 0))).getsockname()
-            return f"{host}:{where[1]}"
+        def listen(host: str) -> str:
+            server = stack.enter_context(socket.create_server((host, 0)))
+            return f"{host}:{server.getsockname()[1]}"
 
-        open_ = [listens(gateways), os.environ["BFIA_TEST_S3"].removeprefix("http://")]
-        closed = [
-            api.netloc,
-            "10.217.0.1:443",  # the same by the cluster's own service
-            listens(str(api.hostname)),  # any other service of the gateway's machine
-            f"{pod.status.hostIP}:10250",  # the kubelet
-            listens("169.254.169.254"),  # where a cloud has metadata
-            listens("198.51.100.1"),  # somewhere in the internet
-        ]
-        doors = [*open_, *closed, f"{pod.status.podIP}:9000"]
-        expected = dict.fromkeys(doors, False) | dict.fromkeys(open_, True)
-        assert open_doors(harness, engine, *doors) == expected
-        assert said_by(admin, harness.image, LOOK, *closed) == dict.fromkeys(closed, True)
+        yield listen
 
 
-def said_by(
-    admin: Client,
-    image: str,
-    program: str,
-    *words: str,
-) -> Any:
-    """Return what a program says in a pod other than a run's."""
+def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(harness, admin, listen):
+    """By the shipped policy, on a network that enforces it; other pods reach all doors."""
+    engine = harness.engine()
+    neighbour = launch_run(harness, engine, python(SERVES))
+    (pod,) = pods_of(admin, neighbour.name)
+    api = urlsplit(KubeConfig.from_file(harness.home / "admin.conf").get().cluster.server)
+    gateway = listen(os.environ["BFIA_TEST_KUBERNETES_HOST"])
+    storage = os.environ["BFIA_TEST_S3"].removeprefix("http://")
+    closed = [
+        api.netloc,
+        "10.217.0.1:443",  # the API server by the cluster's own service
+        listen(str(api.hostname)),  # another service of the gateway's machine
+        f"{pod.status.hostIP}:10250",  # the kubelet
+        listen("169.254.169.254"),  # the address of a cloud's metadata
+        listen("198.51.100.1"),  # an address of the internet
+    ]
+    neighbour_door = f"{pod.status.podIP}:9000"
+
+    doors = open_doors(harness, engine, gateway, storage, *closed, neighbour_door)
+
+    assert doors == {
+        gateway: True,
+        storage: True,
+        **dict.fromkeys(closed, False),
+        neighbour_door: False,
+    }
+    doors_of_other_pod = output_of_pod(admin, harness.image, LOOK, *closed)
+    assert doors_of_other_pod == dict.fromkeys(closed, True)
+
+
+def output_of_pod(admin: Client, image: str, program: str, *arguments: str) -> Any:
+    """Run a Python program in a pod that is no run's; return its output, which is JSON."""
     name = f"try-{uuid.uuid4().hex[:8]}"
-    nothing = {"requests": {"cpu": "0", "memory": "0"}}
     container = {
         "name": "try",
         "image": image,
-        "command": ["python3", "-c", program, *words],
-        "resources": nothing,
+        "command": ["python3", "-c", program, *arguments],
+        "resources": {"requests": {"cpu": "0", "memory": "0"}},
     }
     spec = {
         "restartPolicy": "Never",
@@ -598,34 +770,34 @@ def said_by(
         "nodeSelector": {"machine": "1"},
     }
     admin.create(Pod.from_dict({"metadata": {"name": name}, "spec": spec}))
+
+    def has_ended() -> bool:
+        return admin.get(Pod, name).status.phase in ("Succeeded", "Failed")
+
     try:
-        wait_for(
-            lambda: admin.get(Pod, name).status.phase in ("Succeeded", "Failed"), "it has looked"
-        )
+        wait_for(has_ended, "the program has ended")
         return json.loads("".join(admin.log(name)))
     finally:
         admin.delete(Pod, name)
 
 
-def a_pod(status: dict[str, Any], **metadata: Any) -> PodView:
-    about = {
+def a_pod(status: dict[str, Any], **fields: Any) -> PodView:
+    """Return a pod with this status; ``fields`` are added to its metadata."""
+    metadata = {
         "name": "p",
         "labels": {RUN: "r"},
-        **metadata,
+        **fields,
     }
-    spec = {"containers": [], "nodeName": "m"}
-    return PodView(
-        Pod.from_dict(
-            {
-                "metadata": about,
-                "spec": spec,
-                "status": status,
-            }
-        )
-    )
+    content = {
+        "metadata": metadata,
+        "spec": {"containers": [], "nodeName": "m"},
+        "status": status,
+    }
+    return PodView(Pod.from_dict(content))
 
 
 THEN = "2026-11-26T04:00:00Z"
+# Statuses of a pod's container: at first, while it runs, and after its end.
 SEEN = {
     "name": "run",
     "image": "",
@@ -633,67 +805,40 @@ SEEN = {
     "restartCount": 0,
 }
 RUNS = SEEN | {"ready": True, "state": {"running": {"startedAt": THEN}}}
-OVER = {
-    "terminated": {
-        "exitCode": 137,
-        "startedAt": THEN,
-        "finishedAt": THEN,
-    }
+TERMINATED = {
+    "exitCode": 137,
+    "startedAt": THEN,
+    "finishedAt": THEN,
 }
-ENDED = SEEN | {"ready": False, "state": OVER}
+ENDED = SEEN | {"ready": False, "state": {"terminated": TERMINATED}}
+IS_DELETED = {"deletionTimestamp": THEN}
+
+
+def a_status(phase: str, container: dict[str, Any] | None = None, **fields: str) -> dict[str, Any]:
+    """Return a pod's status, without a container if there is none."""
+    status: dict[str, Any] = {"phase": phase, **fields}
+    if container is not None:
+        status["containerStatuses"] = [container]
+    return status
 
 
 @pytest.mark.parametrize(
-    ("status", "metadata", "seen", "over"),
+    ("status", "metadata", "probe", "is_over"),
     [
-        ({"phase": "Pending"}, {}, Missing, False),
-        ({"phase": "Running", "containerStatuses": [RUNS]}, {}, Running, False),
-        (
-            {
-                "phase": "Failed",
-                "containerStatuses": [RUNS],
-                "reason": "DeadlineExceeded",
-            },
-            {},
-            Running,
-            False,
-        ),
-        (
-            {"phase": "Running", "containerStatuses": [RUNS]},
-            {"deletionTimestamp": THEN},
-            Running,
-            False,
-        ),
-        ({"phase": "Failed", "containerStatuses": [ENDED]}, {}, Exited, True),
-        (
-            {
-                "phase": "Failed",
-                "containerStatuses": [ENDED],
-                "reason": "Evicted",
-            },
-            {},
-            Missing,
-            True,
-        ),
-        (
-            {
-                "phase": "Failed",
-                "reason": "Evicted",
-                "message": "low on memory",
-            },
-            {},
-            Missing,
-            True,
-        ),
-        (
-            {"phase": "Failed", "containerStatuses": [ENDED]},
-            {"deletionTimestamp": THEN},
-            Missing,
-            True,
-        ),
+        (a_status("Pending"), {}, Missing, False),
+        (a_status("Running", RUNS), {}, Running, False),
+        (a_status("Failed", RUNS, reason="DeadlineExceeded"), {}, Running, False),
+        (a_status("Running", RUNS), IS_DELETED, Running, False),
+        (a_status("Failed", ENDED), {}, Exited, True),
+        (a_status("Failed", ENDED, reason="Evicted"), {}, Missing, True),
+        (a_status("Failed", reason="Evicted", message="low on memory"), {}, Missing, True),
+        (a_status("Failed", ENDED), IS_DELETED, Missing, True),
     ],
 )
-def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(status, metadata, seen, over):
+def test_a_run_that_a_cluster_takes_away_is_lost_and_has_not_failed(
+    status, metadata, probe, is_over
+):
     pod = a_pod(status, **metadata)
-    assert type(pod.probe()) is seen
-    assert pod.is_over == over
+
+    assert type(pod.probe()) is probe
+    assert pod.is_over == is_over
