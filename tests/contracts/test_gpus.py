@@ -1,7 +1,8 @@
-"""GPUs as a Docker daemon and a Swarm count and hand them out: a daemon of the test's own names two.
+"""GPUs of a Docker daemon and a Swarm: a daemon of the tests names two of them.
 
-NVIDIA's hook, which would put a device into a container, is a program that does nothing; the daemon tells it by
-NVIDIA_VISIBLE_DEVICES which device a container gets. Kubernetes' are in `test_kubernetes_engine`.
+In place of NVIDIA's hook, which puts a device into a container, is a program that does nothing.
+The daemon sets NVIDIA_VISIBLE_DEVICES to the device of a container. For the GPUs of Kubernetes see
+`test_kubernetes_engine`.
 """
 
 import contextlib
@@ -17,14 +18,14 @@ from engines.docker.gpus import GPUS
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import devices, template
-from tests.contracts.engine_acts import a_spec, output_of, shell, wait_for_output
+from tests.contracts.engine_acts import a_spec, launch_run, output_of, shell, wait_for_output
 from tests.contracts.test_far_daemons import OwnHarness
 from tests.services.own_docker import BASE, Daemon, OwnDocker
 
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 CARDS = ("GPU-8f2c", "GPU-41d0")
-TELLS = shell("env | grep ^NVIDIA_VISIBLE_DEVICES; exec sleep 600")
-ONE = Limits(gpu=1)
+PRINTS_DEVICES = shell("env | grep ^NVIDIA_VISIBLE_DEVICES; exec sleep 600")
+ONE_GPU = Limits(gpu=1)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnDocker]:
     hook = tools / "nvidia-container-runtime-hook"
     hook.write_text("#!/bin/sh\n")
     hook.chmod(0o755)
+    resources = [
+        word for card in CARDS for word in ("--node-generic-resource", f"NVIDIA-GPU={card}")
+    ]
     with contextlib.closing(OwnDocker()) as daemon, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-        daemon.start(
-            *(word for card in CARDS for word in ("--node-generic-resource", f"NVIDIA-GPU={card}"))
-        )
+        daemon.start(*resources)
         daemon.load(BASE)
         yield daemon
 
@@ -46,9 +48,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnDocker]:
 def harness(daemon: OwnDocker) -> Iterator[OwnHarness]:
     with contextlib.closing(OwnHarness(daemon.url)) as harness:
         yield harness
-        for engine in harness.engines:
-            for found in engine.list():
-                engine.remove(found.name)
+        harness.remove_runs()  # `OwnHarness` leaves the runs to their daemon, which goes on here
 
 
 @pytest.fixture
@@ -57,72 +57,86 @@ def api(daemon: OwnDocker) -> Iterator[docker.DockerClient]:
         yield client
 
 
-def card_of(engine: Engine, name: str) -> str:
-    """Return what a run that tells it was given."""
+def devices_of(engine: Engine, name: str) -> str:
+    """Return the devices of a run that prints them, separated by commas."""
     wait_for_output(engine, name, b"\n")
-    told = dict(line.split("=", 1) for line in engine.logs(name).stdout.decode().splitlines())
-    return told["NVIDIA_VISIBLE_DEVICES"]
+    variable, _, devices = engine.logs(name).stdout.decode().strip().partition("=")
+    assert variable == "NVIDIA_VISIBLE_DEVICES"
+    return devices
 
 
 def test_each_run_gets_its_own_device_and_one_more_names_the_holders(harness, api):
-    engine = harness.engine()
-    assert engine.capacity().gpu == 2
-    first, second = (a_spec(harness, TELLS, limits=ONE) for _ in range(2))
-    third, both = (
-        a_spec(harness, TELLS, "beta", limits=ONE),
-        a_spec(harness, TELLS, limits=Limits(gpu=2)),
-    )
-    for spec in (first, second, first):  # launched again, it keeps what it has
-        engine.launch(spec)
-    assert (card_of(engine, first.name), card_of(engine, second.name)) == CARDS
+    alpha = harness.engine()
+    beta = harness.engine("beta")  # another node of this daemon
+    assert alpha.capacity().gpu == 2
+    first = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
+    second = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
+    third = a_spec(harness, PRINTS_DEVICES, "beta", limits=ONE_GPU)
+
+    for spec in (first, second, first):  # the second launch changes nothing
+        alpha.launch(spec)
+
+    assert devices_of(alpha, first.name) == CARDS[0]
+    assert devices_of(alpha, second.name) == CARDS[1]
     assert api.containers.get(second.name).labels[GPUS] == CARDS[1]
-    again = harness.engine("beta")  # another node of this daemon
-    with pytest.raises(CreateFailed) as refused:
-        again.launch(third)
+    with pytest.raises(CreateFailed) as refusal:
+        beta.launch(third)
     holders = ", ".join(sorted((first.name, second.name)))
-    assert str(refused.value) == f"needs gpu 1, free 0 of the daemon's 2, held by {holders}"
-    engine.stop(first.name, 0)  # what has ended holds nothing
-    again.launch(third)
-    assert card_of(again, third.name) == CARDS[0]
-    engine.stop(second.name, 0)
-    again.remove(third.name)
-    engine.launch(both)
-    assert card_of(engine, both.name) == ",".join(CARDS)
-    output_of(harness, engine, shell('test -z "$NVIDIA_VISIBLE_DEVICES"'))
+    assert str(refusal.value) == f"needs gpu 1, free 0 of the daemon's 2, held by {holders}"
+
+    alpha.stop(first.name, 0)  # an ended run holds nothing
+    beta.launch(third)
+    assert devices_of(beta, third.name) == CARDS[0]
+
+    alpha.stop(second.name, 0)
+    beta.remove(third.name)
+    both = launch_run(harness, alpha, PRINTS_DEVICES, limits=Limits(gpu=2))
+    assert devices_of(alpha, both.name) == ",".join(CARDS)
 
 
-def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness):
-    slow, quick = harness.engine(), harness.engine()
-    first, second = (a_spec(harness, TELLS, limits=ONE) for _ in range(2))
+def test_a_run_that_asks_for_no_device_gets_none(harness):
+    output_of(harness, harness.engine(), shell('test -z "$NVIDIA_VISIBLE_DEVICES"'))
+
+
+def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness, monkeypatch):
+    slow = harness.engine()
+    quick = harness.engine()
+    first = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
+    second = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
     create = slow._create
 
-    def overtaken(*made_of: Any) -> str:
-        quick.launch(second)  # between the other's choice and its container
-        return create(*made_of)
+    def create_late(*arguments: Any) -> str:
+        quick.launch(second)  # after the slow engine's choice, before its container
+        return create(*arguments)
 
-    slow._create = overtaken  # type: ignore[method-assign]
+    monkeypatch.setattr(slow, "_create", create_late)
+
     slow.launch(first)
-    assert card_of(slow, first.name) == CARDS[1]
-    assert card_of(quick, second.name) == CARDS[0]
+
+    assert devices_of(slow, first.name) == CARDS[1]
+    assert devices_of(quick, second.name) == CARDS[0]
+
+
+COUNTED_RESOURCE = {"DiscreteResourceSpec": {"Kind": "FPGA", "Value": 3}}
 
 
 def test_a_swarm_counts_its_devices_and_refuses_more_in_its_own_words(harness, api, daemon):
     api.swarm.init(advertise_addr=daemon.inner)
-    (machine,) = (node.attrs["Description"]["Resources"] for node in api.nodes.list())
-    assert devices(machine, "NVIDIA-GPU") == 2
-    counted = [{"DiscreteResourceSpec": {"Kind": "FPGA", "Value": 3}}]
-    assert devices({"GenericResources": counted}, "FPGA") == 3
-    assert devices(machine, "FPGA") == 0
+    (node,) = api.nodes.list()
+    resources = node.attrs["Description"]["Resources"]
+    assert devices(resources, "NVIDIA-GPU") == 2
+    assert devices(resources, "FPGA") == 0
+    assert devices({"GenericResources": [COUNTED_RESOURCE]}, "FPGA") == 3
     assert devices({}, "FPGA") == 0
     options = SwarmOptions(daemon.url, grace=0.0, place_seconds=2.0)
+    spec = a_spec(harness, PRINTS_DEVICES, limits=Limits(gpu=3))
+
     with contextlib.closing(SwarmEngine("alpha", harness.installation, options)) as engine:
         assert engine.capacity().gpu == 2
-        more = a_spec(harness, TELLS, limits=Limits(gpu=3))
-        with pytest.raises(
-            CreateFailed, match=r"no machine of the Swarm takes it: .* .insufficient resources on 1"
-        ):
-            engine.launch(more)
-    made = template(more, "image", Image(), (), "network", 2.0, SwarmOptions(gpu="FPGA"))
-    reserved = made["Resources"]["Reservations"]["GenericResources"]
-    assert reserved == [{"DiscreteResourceSpec": {"Kind": "FPGA", "Value": 3}}]
+        refusal = r"no machine of the Swarm takes it: .* .insufficient resources on 1"
+        with pytest.raises(CreateFailed, match=refusal):
+            engine.launch(spec)
+
+    task = template(spec, "image", Image(), (), "network", 2.0, SwarmOptions(gpu="FPGA"))
+    assert task["Resources"]["Reservations"]["GenericResources"] == [COUNTED_RESOURCE]
     api.swarm.leave(force=True)

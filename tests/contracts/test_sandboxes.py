@@ -1,4 +1,4 @@
-"""Network namespaces that the Docker engine prepares: who gets one, and what becomes of it."""
+"""Network namespaces that the Docker engine prepares for runs: their use and their removal."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,7 +11,15 @@ from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL, MEMORY
 from gateway.bootstrap import engine_parts
 from gateway.config.loader import load
-from tests.contracts.engine_acts import WAITS, a_spec, exits, launch_run, wait_for, wait_for_exit
+from tests.contracts.engine_acts import (
+    WAITS,
+    ExitListener,
+    a_spec,
+    exits,
+    launch_run,
+    wait_for,
+    wait_for_exit,
+)
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 
 pytestmark = pytest.mark.docker
@@ -25,112 +33,149 @@ def harness(network: str) -> Iterator[DockerHarness]:
 
 @pytest.fixture
 def sandboxes(harness: DockerHarness, daemon: docker.DockerClient) -> Callable[[], list[str]]:
-    """List those of the test's own installation that run."""
+    """List the ids of the running sandboxes of the harness's installation."""
 
-    def found() -> list[str]:
+    def list_sandboxes() -> list[str]:
         labels = [LABEL, f"bfia.installation={harness.installation}"]
-        return [one["Id"] for one in daemon.api.containers(filters={"label": labels})]
+        containers = daemon.api.containers(filters={"label": labels})
+        return [container["Id"] for container in containers]
 
-    return found
+    return list_sandboxes
 
 
 def sandbox_of(daemon: docker.DockerClient, name: str) -> str:
+    """Return the id of a run's sandbox; "" if it has none."""
     mode: str = daemon.api.inspect_container(name)["HostConfig"]["NetworkMode"]
-    return mode.removeprefix("container:") if mode.startswith("container:") else ""
+    kind, _, sandbox = mode.partition(":")
+    return sandbox if kind == "container" else ""
+
+
+def assert_connected(engine: ContainerdEngine, name: str) -> None:
+    """Check that a run is running and has its network."""
+    probe = engine.probe(name)
+    assert isinstance(probe, Running)
+    assert not probe.cut_off
 
 
 def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
     network, daemon, sandboxes, harness
 ):
-    cold = DockerHarness(network)
+    cold = DockerHarness(network)  # without a sandbox at the first start
     cold.installation = harness.installation
+    used: set[str] = set()
+
     with contextlib.closing(cold):
         engine = cold.engine(sandboxes=3)
 
-        used = {""}
-
-        def start() -> str:
+        def run_to_end() -> str:
+            """Run to the end; return the sandbox, "" if the run had none."""
             spec = launch_run(cold, engine, exits(0))
             wait_for_exit(engine, spec.name)
-            used.add(sandbox := sandbox_of(daemon, spec.name))
+            sandbox = sandbox_of(daemon, spec.name)
+            used.add(sandbox)
             return sandbox
 
-        def ready() -> int:
-            return len(set(sandboxes()) - used)
+        def wait_for_ready(count: int) -> None:
+            wait_for(lambda: len(set(sandboxes()) - used) == count, f"{count} are ready")
 
-        assert start() == ""
-        start()
-        wait_for(
-            lambda: ready() == 2, "two are ready"
-        )  # made one after the other: the first is, surely
-        assert start() != ""
-        wait_for(lambda: ready() == 3, "three are ready")
-        for found in engine.list():
-            engine.remove(found.name)
+        assert run_to_end() == ""
+        run_to_end()
+        # They are prepared one after the other, so at the next start one is ready for sure.
+        wait_for_ready(2)
+        assert run_to_end() != ""
+        wait_for_ready(3)
+
+        for run in engine.list():
+            engine.remove(run.name)
         wait_for(lambda: not used & set(sandboxes()), "the used ones are removed with their runs")
+
         engine.close()
         assert sandboxes() == []
 
 
-def test_a_restart_leaves_what_runs_use_and_removes_the_rest(harness, daemon, sandboxes):
+def test_a_restart_keeps_the_used_sandboxes_and_removes_the_rest(harness, daemon, sandboxes):
     killed = harness.engine()
     spec = launch_run(harness, killed, WAITS)
     killed.sandboxes.prepare(killed.network_id())
     used = sandbox_of(daemon, spec.name)
     assert len(sandboxes()) == 2
+
+    def wait_for_sandboxes(ids: list[str], event: str) -> None:
+        wait_for(lambda: sandboxes() == ids, event)
+
     engine = harness.engine(sandboxes=1)
-    with contextlib.closing(engine.watch(lambda name: None)):
-        wait_for(lambda: sandboxes() == [used], "only the used one is left")
-        probe = engine.probe(spec.name)
-        assert isinstance(probe, Running)
-        assert not probe.cut_off
-        assert engine.address(spec.name) == killed.address(spec.name) != ""
+    with contextlib.closing(engine.watch(ExitListener())):
+        wait_for_sandboxes([used], "only the used one is left")
+        assert_connected(engine, spec.name)
+        address = killed.address(spec.name)
+        assert address != ""
+        assert engine.address(spec.name) == address
+
         engine.remove(spec.name)
-        wait_for(lambda: sandboxes() == [], "that is removed with its run")
+
+        wait_for_sandboxes([], "the used one is removed with its run")
     assert engine.probe(spec.name) == Missing()
 
 
-def test_a_dead_sandbox_delays_no_start_and_a_cut_off_run_is_told(harness, daemon, sandboxes):
+def kill_container(daemon: docker.DockerClient, container: str) -> None:
+    daemon.api.kill(container)
+
+
+def remove_container(daemon: docker.DockerClient, container: str) -> None:
+    daemon.api.remove_container(container, force=True)
+
+
+BY_KILL_AND_REMOVAL = pytest.mark.parametrize("end_sandbox", [kill_container, remove_container])
+
+
+@BY_KILL_AND_REMOVAL
+def test_a_dead_sandbox_does_not_delay_a_start(harness, daemon, sandboxes, end_sandbox):
     engine = harness.engine()
-    for end in (daemon.api.kill, lambda one: daemon.api.remove_container(one, force=True)):
-        engine.sandboxes.prepare(engine.network_id())
-        end(sandboxes()[0])
-        spec = a_spec(harness, WAITS)
-        ContainerdEngine.launch(engine, spec)
-        assert sandbox_of(daemon, spec.name) == ""
-        assert engine.address(spec.name) != ""
-        engine.remove(spec.name)
-        engine.launch(spec)
-        probe = engine.probe(spec.name)
-        assert isinstance(probe, Running)
-        assert not probe.cut_off
-        end(sandbox_of(daemon, spec.name))
-        probe = engine.probe(spec.name)
-        assert isinstance(probe, Running)
-        assert probe.cut_off
-        assert engine.address(spec.name) == ""
-        engine.stop(spec.name, 0.1)
-        ended, removed = engine.probe(spec.name), end != daemon.api.kill
-        assert isinstance(ended, Exited) and ended.cut_off is removed, (
-            "one that ended may have done so with it"
-        )
-        engine.remove(spec.name)
+    engine.sandboxes.prepare(engine.network_id())
+    end_sandbox(daemon, sandboxes()[0])
+    spec = a_spec(harness, WAITS)
+
+    ContainerdEngine.launch(engine, spec)  # that of `InSandboxes` would prepare another one
+
+    assert sandbox_of(daemon, spec.name) == ""
+    assert engine.address(spec.name) != ""
 
 
-@pytest.mark.parametrize(("gib", "most"), [(1, 10), (16, 40), (1024, 64)])
+@BY_KILL_AND_REMOVAL
+def test_a_run_whose_sandbox_ends_is_reported_as_cut_off(harness, daemon, end_sandbox):
+    engine = harness.engine()
+    spec = launch_run(harness, engine, WAITS)
+    assert_connected(engine, spec.name)
+
+    end_sandbox(daemon, sandbox_of(daemon, spec.name))
+
+    probe = engine.probe(spec.name)
+    assert isinstance(probe, Running)
+    assert probe.cut_off
+    assert engine.address(spec.name) == ""
+    engine.stop(spec.name, 0.1)
+    exit_ = engine.probe(spec.name)
+    assert isinstance(exit_, Exited)
+    # A killed sandbox may have ended together with its run.
+    assert exit_.cut_off is (end_sandbox is remove_container)
+
+
+@pytest.mark.parametrize(("gib", "count"), [(1, 10), (16, 40), (1024, 64)])
 def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
-    gib, most, daemon, monkeypatch, tmp_path
+    gib, count, daemon, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(engine_parts, "this_machine", lambda: Capacity(2, gib << 30))
-    settings = load(
-        None,
-        {
-            "node": {"id": "JG1"},
-            "engine": {"kind": "docker"},
-            "state_dir": str(tmp_path),
-        },
-    )
-    with contextlib.closing(engine_parts.engine_of(settings, "none")) as engine:
-        assert engine.capacity().memory == daemon.info()["MemTotal"] - most * MEMORY
-    for elsewhere in ("tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"):
-        assert engine_parts._sandboxes_at(elsewhere) == 10
+    content = {
+        "node": {"id": "JG1"},
+        "engine": {"kind": "docker"},
+        "state_dir": str(tmp_path),
+    }
+
+    with contextlib.closing(engine_parts.engine_of(load(None, content), "none")) as engine:
+        assert engine.capacity().memory == daemon.info()["MemTotal"] - count * MEMORY
+
+
+@pytest.mark.parametrize("base_url", ["tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"])
+def test_a_daemon_on_another_machine_gets_few_sandboxes(base_url):
+    """The gateway does not know the memory of that machine."""
+    assert engine_parts._sandboxes_at(base_url) == 10
