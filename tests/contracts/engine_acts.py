@@ -114,7 +114,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 
 def a_spec(harness: Any, act: Act, node: str = "alpha", **fields: Any) -> LaunchSpec:
-    """Return the launch of a new run with this act; ``fields`` replace those of the spec."""
+    """Return the launch of a new run with this act; ``fields`` replace fields of the spec."""
     identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
     spec = LaunchSpec(
         name=run_name(node, *identity),

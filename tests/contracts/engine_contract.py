@@ -433,7 +433,7 @@ class EngineContract:
         successor = harness.engine()
         successor.watch(reported)
 
-        reported.wait_for(over.name)  # although it ended while nobody watched
+        reported.wait_for(over.name)  # although it ended without a watch
         assert successor.probe(over.name) == exit_
         assert successor.logs(over.name).stdout in harness.logged(b"out\n", b"err\n")
         assert isinstance(successor.probe(running.name), Running)

@@ -1,4 +1,4 @@
-"""The harnesses of the engine contract: each builds engines of one kind and names their features."""
+"""The harnesses of the engine contract: each builds one kind of engine and names its features."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ class Harness(Generic[E]):
     no_image = "no-such-image:1.0"
     # Features that only some engines have.
     capabilities: frozenset[str] = CAPABILITIES
-    # Variables that the engine may add to those of a run.
+    # Variables that the engine may add to a run.
     adds = HOME_VARIABLES | {"PATH", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"}
     # Whether stdout and stderr are separate streams.
     streams = True
@@ -156,7 +156,7 @@ class ProcessHarness(Harness[ProcessEngine]):
 
 
 class SwarmHarness(Harness[SwarmEngine]):
-    """Three machines, of which the first is the manager."""
+    """Three machines; the first is the manager."""
 
     # Only the machines' own packet filters can stop connections to other machines.
     isolates = frozenset({"tasks"})
@@ -167,7 +167,7 @@ class SwarmHarness(Harness[SwarmEngine]):
     no_room = r"no suitable node .*insufficient resources"
 
     def __init__(self, machines: str = "!=3") -> None:
-        """``machines``: a condition on the machine's number; some tests cut the third machine off."""
+        """``machines``: a condition on the machine's number; some tests cut off the third."""
         super().__init__()
         self.constraint = f"node.labels.machine{machines}"
         self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"

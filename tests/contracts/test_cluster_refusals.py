@@ -473,7 +473,7 @@ def test_an_exit_may_have_no_time():
 
 
 def capacity_pages(status: int) -> Pages:
-    """Return the pages of a cluster that refuses to list machines and the pods of all namespaces."""
+    """Return the pages of a cluster that lists neither machines nor pods of all namespaces."""
     refusal = (status, status_page(status, message="no"))
     return {
         "/nodes": refusal,

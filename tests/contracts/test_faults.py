@@ -93,7 +93,7 @@ def failure_of(record: Any) -> Failure:
 def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
     spec = a_job(scratch, min_parties={"host": 1})
 
-    world.me.coordinator.submit_job(spec, ME)  # THIRD answers nobody
+    world.me.coordinator.submit_job(spec, ME)  # THIRD does not respond
 
     guest = world.run(spec.job_id, "a", "guest.0")
     host = world.run(spec.job_id, "a", "host.0", world.peer)

@@ -565,7 +565,8 @@ def test_the_capacity_is_the_smaller_of_quota_and_machines(harness):
     engine = harness.engine()
     assert replace(engine.capacity(), others=None) == Capacity(16, 64 << 30)
 
-    engine._machines = lambda: {"machine1": {"cpu": "8", "memory": "1Gi"}}  # type: ignore[method-assign]
+    machines = {"machine1": {"cpu": "8", "memory": "1Gi"}}
+    engine._machines = lambda: machines  # type: ignore[method-assign]
 
     assert replace(engine.capacity(), others=None) == Capacity(8, 1 << 30)
 

@@ -195,7 +195,7 @@ def prepare_folder(harness: ProcessHarness, spec: LaunchSpec) -> Path:
 def forge_run(harness: ProcessHarness, pid: int, **fields: object) -> str:
     """Lay out a run whose process ids now belong to another process; return its name.
 
-    ``fields`` replace those of the process's identity; without any, the process is younger than
+    ``fields`` replace fields of the process's identity; without any, the process is younger than
     the run's.
     """
     spec = a_spec(harness, WAITS)

@@ -93,7 +93,7 @@ def signed_text(digest: str, key: Any) -> tuple[bytes, str]:
 
 @dataclass(frozen=True)
 class SignedImage:
-    """An image at a registry, of which a test chooses the signatures."""
+    """An image at a registry, with signatures that a test chooses."""
 
     shop: str
     digest: str

@@ -267,7 +267,7 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager):
 
 
 def reachable(engine: SwarmEngine, harness: SwarmHarness, *doors: str) -> list[str]:
-    """Return those of the addresses (``host:port``) that a run reaches."""
+    """Return the addresses (``host:port``) that a run reaches."""
     return [door for door, is_open in open_doors(harness, engine, *doors).items() if is_open]
 
 
@@ -301,7 +301,7 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness):
 
 @pytest.fixture
 def third() -> Iterator[SwarmHarness]:
-    """A harness of the third machine alone, which no other test uses meanwhile."""
+    """A harness of the third machine alone, locked for this test."""
     with the_last_of("swarm"), contextlib.closing(SwarmHarness("==3")) as harness:
         yield harness
 
