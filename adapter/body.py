@@ -26,16 +26,17 @@ from provider_registry.model import document_problem
 X = TypeVar("X")
 
 BODY_SECONDS = 60.0  # seconds in which a JSON body must arrive
-# Fields and lists of a body. A job of a thousand tasks with the largest parameters has half as
-# many.
+# The most fields, objects and lists of a body. A job of a thousand tasks with the largest parameters
+# has half as many.
 MOST_FIELDS = 250_000
-MOST_NUMBERS = 250_000  # entries of lists
+# The most commas outside texts; only a body with long lists of numbers has as many.
+MOST_NUMBERS = 250_000
 LARGE = 1 << 20  # bytes; larger bodies need a place in memory
-LARGE_OF_SENDER = 4  # large bodies of one sender in the memory of a listener; others wait
-LARGE_OF_ALL = 8  # large bodies of all senders in the memory of a listener
+LARGE_OF_SENDER = 4  # large bodies of one sender in a listener's memory; further ones wait
+LARGE_OF_ALL = 8  # large bodies of all senders in a listener's memory; further ones wait
 
-# The beginning of a value; if the value is a text, all of it, so that no character in it is
-# counted.
+# Matches the character before a value and, if the value is a text, all of the text: no character
+# inside a text is counted.
 _VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
 _COMMA = ord(",")
 _PARSED_IN_THREAD = 64 * 1024  # bytes; larger bodies would block the event loop
@@ -134,6 +135,7 @@ class JsonRequest(Request):
 
         Afterwards the rest of the body has `BODY_SECONDS` again. Raises `Busy`.
         """
+        # The wait has a limit of its own, in `_take_places`.
         arriving.deadline += BODY_SECONDS
         await self._take_places()
         arriving.deadline = anyio.current_time() + BODY_SECONDS
@@ -247,7 +249,7 @@ def texts_of(value: Any) -> tuple[str, ...]:
 def within_bounds(value: X) -> X:
     """Return free content unchanged if its depth, number of values and amount of text are allowed.
 
-    For pydantic, which reports the PydanticCustomError that it raises otherwise.
+    A pydantic validator, which raises PydanticCustomError otherwise.
     """
     problem = document_problem(value)
     if problem:
@@ -279,7 +281,7 @@ def failure_of(value: Any) -> Failure | None:
 def refusal(request: Request, error: RequestValidationError) -> Invalid:
     """Return the problems of a request that does not fit its path's declaration.
 
-    If the body was not parsed, the problem is its content type.
+    A body that was not parsed is reported as a problem with its content type.
     """
     errors = error.errors()
     reported = [entry for entry in errors if not _is_of_unparsed_body(error, entry)]
@@ -308,7 +310,7 @@ def _is_of_unparsed_body(error: RequestValidationError, entry: Mapping[str, Any]
 def words_for(app: Any, words: Words | None = None) -> Words:
     """Return the function that rewrites an application's error texts, by default ``str``.
 
-    ``words``: sets the function first.
+    ``words`` becomes that function if it is given.
     """
     if words is not None:
         app.state.words = words

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.domain.problems import Problem
 
-ROOT = "(document)"  # path of a problem that concerns the job as such
+ROOT = "(document)"  # path of a problem with the job as a whole
 
 
 class Form(Enum):

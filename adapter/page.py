@@ -12,11 +12,11 @@ FILTER = "FILTER_IN_BETWEEN"
 BODY_LIMIT = "BODY_LIMIT_IN_BETWEEN"
 REASONS = (LOGIN, FILTER, BODY_LIMIT)
 
-# The most characters of a page in a message
+# Characters of each text of a page that a message quotes
 _LONGEST_WORDS = 160
 _LONGEST_LOCATION = 200
 _LONGEST_SERVER = 60
-_SEARCHED = 8192  # bytes of a page in which its first words are expected
+_SEARCHED = 8192  # bytes at the beginning of a page that are searched for its first words
 _INVISIBLE = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"<[^>]*>")
 _SPACE = re.compile(r"\s+")
@@ -27,11 +27,11 @@ class Page:
     """A response of a peer's address without a JSON object."""
 
     status: int
-    location: str
+    location: str  # the header of a redirection; empty without one
     is_html: bool
-    server: str
+    server: str  # the header with the server's name; empty without one
     words: str  # the first visible words; empty if there are none
-    request_bytes: int
+    request_bytes: int  # size of the request's body
 
     def refusal(self, node: str) -> Refused:
         """Return the error for a request to ``node`` that got this page."""

@@ -44,7 +44,7 @@ from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
 
 # Job, nodes -> the job's signed bundles for these nodes.
-Sign = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
+BundlesOf = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
 # Node, job (or its id) -> the node's permits that the job uses there.
 Permits = Callable[[NodeId, JobSpec | str], str]
 
@@ -53,7 +53,7 @@ _REACH_TIMEOUT = 2.0  # seconds for a connection to come up
 _ALL_NODES_FACTOR = 3.0  # times the usual deadline for a call that waits for all nodes of a job
 
 
-def _sign_nothing(spec: JobSpec, nodes: Sequence[NodeId]) -> Mapping[NodeId, Mapping[str, Any]]:
+def _no_bundles(spec: JobSpec, nodes: Sequence[NodeId]) -> Mapping[NodeId, Mapping[str, Any]]:
     """Return no bundles: jobs are not signed."""
     return {}
 
@@ -80,15 +80,15 @@ def _ignore(exchange: Exchange) -> None:
 class _Client:
     """The common part of the clients of a peer."""
 
-    def __init__(self, peer: Peer, sign: Sign = _sign_nothing) -> None:
+    def __init__(self, peer: Peer, bundles_of: BundlesOf = _no_bundles) -> None:
         self._peer = peer
-        self._sign = sign
+        self._bundles_of = bundles_of
 
     def _bundles(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[str, Any]:
         """Return the body's field with the signed bundles; empty for a peer without keys."""
         if not self._peer.takes_bundles:
             return {}
-        bundles = self._sign(spec, nodes)
+        bundles = self._bundles_of(spec, nodes)
         if not bundles:
             return {}
         return {"signed_bundles": bundles}
@@ -100,7 +100,7 @@ class SchedulerClient(_Client):
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Send ``job/create_all``.
 
-        The peer answers after all nodes of the job, so it gets three times the usual time.
+        The peer answers only after all nodes of the job have, so it gets three times the usual time.
         """
         with traced(spec.trace_id):
             self._peer.check_profile()
@@ -109,7 +109,7 @@ class SchedulerClient(_Client):
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Send ``task/callback``; a peer whose profile takes none polls instead."""
+        """Send ``task/callback``; a peer whose profile accepts no callbacks polls instead."""
         profile = self._peer.profile
         if not profile.accepts_callback:
             return
@@ -149,7 +149,10 @@ class SchedulerClient(_Client):
         )
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        """Send an extension. Raises `NotServed` if the peer lacks it."""
+        """Send ``job/suspend`` (``on``) or ``job/resume``, extensions.
+
+        Raises `NotServed` if the peer lacks them.
+        """
         path = "/job/resume"
         if on:
             path = "/job/suspend"
@@ -162,7 +165,9 @@ class SchedulerClient(_Client):
         reason: str,
         sender: NodeId,
     ) -> int:
-        """Send an extension; return the version of the parameters (0: not reported).
+        """Send ``job/parameters``, an extension; return the version of the parameters.
+
+        The version is 0 if the peer does not report it.
 
         Raises `NotServed` if the peer lacks it.
         """
@@ -180,7 +185,10 @@ class SchedulerClient(_Client):
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Send ``job/audit/confirm`` for an audit, else ``job/audit_confirm``."""
+        """Send ``job/audit/confirm`` for the id of an audit, else ``job/audit_confirm``.
+
+        ``failure``: why this node does not take part; None if it does.
+        """
         if audit:
             self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
             return
@@ -191,7 +199,7 @@ class SchedulerClient(_Client):
         self._peer.post("/job/audit_confirm", body | translate.failure_fields(failure))
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
-        """Send an extension. Raises `NotServed` if the peer lacks it."""
+        """Send ``job/rerun``, an extension. Raises `NotServed` if the peer lacks it."""
         body = {
             "job_id": order.job_id,
             "new_job_id": order.new_job_id,
@@ -218,10 +226,10 @@ class ParticipantClient(_Client):
     def __init__(
         self,
         peer: Peer,
-        sign: Sign = _sign_nothing,
+        bundles_of: BundlesOf = _no_bundles,
         permits: Permits = _no_permits,
     ) -> None:
-        super().__init__(peer, sign)
+        super().__init__(peer, bundles_of)
         self._permits = permits
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
@@ -241,7 +249,10 @@ class ParticipantClient(_Client):
         return translate.read_acceptance(data, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Send ``job/audit/apply`` if the peer's profile needs it; the decision comes later."""
+        """Send ``job/audit/apply``; the peer's decision comes later.
+
+        None if the peer's profile needs no audit.
+        """
         profile = self._peer.profile
         if not profile.audits_first:
             return None
@@ -256,18 +267,21 @@ class ParticipantClient(_Client):
             self._peer.ask(f"{JOB_AUDIT}/terminate", body)
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Send an extension. Raises `NotServed` if the peer lacks it."""
+        """Send ``job/plan``, an extension. Raises `NotServed` if the peer lacks it."""
         body = translate.create_body(spec, self._peer.profile)
         permits = self._permits(self._peer.node, spec)
         return views.read_plan(self._peer.ask("/job/plan", body, permits=permits))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Send an extension; a peer without it reserves nothing, which is not an error."""
+        """Send ``job/resource/apply``, an extension.
+
+        A peer without it reserves nothing, which is not an error.
+        """
         with suppress(NotServed):
             self._peer.ask("/job/resource/apply", {"job_id": job_id})
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Send an extension; a peer without it has reserved nothing."""
+        """Send ``job/resource/return``, an extension; a peer without it has reserved nothing."""
         with suppress(NotServed):
             self._peer.ask("/job/resource/return", {"job_id": job_id})
 
@@ -286,7 +300,11 @@ class ParticipantClient(_Client):
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
-        """Send an extension. Raises `NotServed` if the peer lacks it."""
+        """Send ``job/parameters/offer``, an extension.
+
+        ``holding``: ids of the earlier amendments in force. Raises `NotServed` if the peer lacks
+        the path.
+        """
         body = {
             "job_id": job_id,
             "amendment": offered.id,
@@ -307,7 +325,10 @@ class ParticipantClient(_Client):
         sender: NodeId,
         holding: Sequence[str] = (),
     ) -> None:
-        """Send ``task/start``; ``amendments`` (changed parameters in force) is an extension."""
+        """Send ``task/start``.
+
+        ``holding`` (ids of the amendments in force) is sent as the extension ``amendments``.
+        """
         body: dict[str, Any] = {"job_id": job_id, "task_id": task_id, "task_name": task_name}
         if holding:
             body["amendments"] = list(holding)
@@ -355,7 +376,7 @@ class ParticipantClient(_Client):
         has_succeeded = ending is not None and ending.outcome is Outcome.SUCCEEDED
         stops_running_job = not task_name and not has_succeeded
         if stops_running_job and profile.stops_at_second_request:
-            with suppress(Refused):  # the first was accepted
+            with suppress(Refused):  # its refusal does not matter: the first was accepted
                 self._peer.post("/job/stop", body)
 
     def _withdraw_after(
@@ -381,7 +402,7 @@ class ParticipantClient(_Client):
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
-        """Send an extension; an unknown job counts as deleted.
+        """Send ``job/delete``, an extension; an unknown job counts as deleted.
 
         Raises `NotServed` if the peer lacks it.
         """
@@ -405,7 +426,7 @@ class BfiaProtocol:
     """The standard as a protocol; its clients read their peer's route again at every call."""
 
     name = PROTOCOL
-    numbers_tasks = False
+    numbers_tasks = False  # peers identify a task by its id alone
 
     def __init__(
         self,
@@ -418,9 +439,9 @@ class BfiaProtocol:
         self._connections = Connections(observe)
         # Node -> headers that prove this node's identity to it as another protocol requires.
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
-        # Returns the key pair that signs requests.
+        # Returns the key pair that signs requests; None to send them unsigned.
         self.key: Callable[[], KeyPair | None] = _no_key
-        self.bundles: Sign = _sign_nothing
+        self.bundles: BundlesOf = _no_bundles
         self.permits: Permits = _no_permits
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
@@ -436,7 +457,10 @@ class BfiaProtocol:
         return environment(local, run, site, per_task=self.session_per_task(local.spec))
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container at its control port (component layer 5); None while it works."""
+        """Ask a container at its control port how its task ended (component layer 5).
+
+        None if it does not report an end.
+        """
         return container_status(run, address)
 
     def session_per_task(self, spec: JobSpec) -> bool:
@@ -517,7 +541,7 @@ class BfiaProtocol:
     def peer(self, node: NodeId, route: Route | None = None) -> Peer:
         """Return the HTTP client for a node.
 
-        ``route``: None: the node's own, read again at each call.
+        ``route`` None: the client uses the node's own route, and reads it again at each call.
         """
 
         def resolve(_: NodeId) -> Route:

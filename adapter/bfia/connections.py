@@ -35,10 +35,10 @@ _RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
 # The wire bytes may be this many times the largest body: chunk framing adds to it.
 _MAX_WIRE_FACTOR = 4
-_IDLE_SECONDS = 4.0  # a connection is not reused after a longer pause
-_CONNECT_SECONDS = 3.0  # for a connection, and once more for its TLS handshake
+_IDLE_SECONDS = 4.0  # after a longer pause, a connection is not reused
+_CONNECT_SECONDS = 3.0  # to open a connection, and as many again for its TLS handshake
 _PORTS = {"http": 80, "https": 443}
-_QUEUE_SECONDS = 1.0  # wait for one of the `MAX_REQUESTS`
+_QUEUE_SECONDS = 1.0  # the longest wait for one of the `MAX_REQUESTS`
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
 _LENGTH_HEADERS = frozenset({"content-length", "transfer-encoding"})
@@ -85,7 +85,7 @@ class ResponseReader:
         self.headers: dict[str, str] = {}
         self.content = bytearray()
         self.complete = False
-        self.keep = False  # the connection can take another request
+        self.keep = False  # whether the connection can take another request
         self._max_body = max_body
         self._received = 0
         self._has_final_head = False
@@ -162,6 +162,7 @@ class ResponseReader:
         """Parser callback: append to the body."""
         if not self.complete:
             self.content += body
+            # The rest of a body that is too large is not read.
             self.complete = len(self.content) > self._max_body
 
     def on_message_complete(self) -> None:
@@ -279,10 +280,7 @@ class Client:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _take_idle(self) -> socket.socket | None:
-        """Return an idle connection that is still usable, the most recent first;
-
-        None if there is none.
-        """
+        """Return the most recent idle connection that is still usable; None if there is none."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -388,7 +386,7 @@ class Connections:
 
         Raises `PeerUnreachable` if the identity's files are unusable.
         """
-        if not url.startswith("https"):
+        if not url.startswith("https"):  # the files of the identity are not needed
             return self._clients.get((url, identity), NO_IDENTITY)
         return self._clients.get((url, identity), identity)
 

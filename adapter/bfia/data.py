@@ -1,8 +1,8 @@
 """``/v2/component/upload``: tables for this node's jobs.
 
-A table is on the server's own disk, or comes with the request. The keys are those that the first
-users of this gateway have; ``overwrite`` and ``description`` are ours, ``drop`` is a second word
-for ``overwrite``.
+A table is on the server's own disk, or comes with the request. The keys are those that this
+gateway's first users already had, and two of our own: ``overwrite``, of which ``drop`` is another
+name, and ``description``.
 """
 
 import asyncio
@@ -72,12 +72,12 @@ class Form:
 
 
 def _receive_all_first(form: Form) -> bool:
-    """Have the file received before it is stored."""
+    """Return False: the file is received before it is stored."""
     return False
 
 
 def _ignore(part: "FilePart") -> None:
-    """Do not read the rest of the file apart."""
+    """Do nothing: the rest of the file comes through the form's parser."""
 
 
 async def receive(
@@ -96,6 +96,7 @@ async def receive(
     more than ``max_file`` bytes (and some for the fields), and the errors of ``write``.
     """
     boundary = _boundary(request)
+    # The file and the fields, with room for the headers of the form's parts
     if (announced(request) or 0) > max_file + 2 * _LARGEST_FIELDS:
         raise too_large(max_file)
 
@@ -165,8 +166,8 @@ class _Reader(MultiPartParser):
         self._begin = begin
         self._follow = follow
         self._file_began = False
-        self._storing = False  # whether the file may go past this parser
-        self._file_ended = False  # whether it went past, to its end
+        self._may_bypass = False  # whether the rest of the file may go past this parser
+        self._was_bypassed = False  # whether the rest went past, to the file's end
         self._field_bytes = 0
         self.ended = False  # whether the closing boundary was received
 
@@ -181,7 +182,7 @@ class _Reader(MultiPartParser):
         upload.file.close()
         upload.file = _Sink(self._write)  # type: ignore[assignment]
         self._file_began = True
-        self._storing = self._begin([*self.items, (FILE, upload)])
+        self._may_bypass = self._begin([*self.items, (FILE, upload)])
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         """Parser callback: count the bytes of the fields.
@@ -192,13 +193,13 @@ class _Reader(MultiPartParser):
             self._field_bytes += end - start
             if self._field_bytes > _LARGEST_FIELDS:
                 raise TooLarge(f"the fields of the form have more than {_LARGEST_FIELDS} bytes")
-        elif self._file_ended:
+        elif self._was_bypassed:
             raise MultiPartException(f"the part {FILE} must not hold its own boundary")
         super().on_part_data(data, start, end)
 
     def on_part_end(self) -> None:
         """Parser callback: bytes after the part go through the parser again."""
-        self._storing = False
+        self._may_bypass = False
         super().on_part_end()
 
     def on_end(self) -> None:
@@ -219,6 +220,7 @@ class _Reader(MultiPartParser):
                 return
             if self._file_began and len(buffer) < _BATCH:
                 continue
+            # A started boundary is held back: `FilePart`, which may read on, has to see all of it.
             size = len(buffer) - _mark_start_size(buffer, self._mark)
             yield bytes(buffer[:size])
             del buffer[:size]
@@ -229,7 +231,7 @@ class _Reader(MultiPartParser):
 
         None if it comes through the parser: outside the file, or if the server cannot hand it over.
         """
-        if not self._storing:
+        if not self._may_bypass:
             return None
         read = self._request.scope.get("extensions", {}).get(READ)
         if read is None:
@@ -250,7 +252,7 @@ class _Reader(MultiPartParser):
         await ended.wait()
         if part.broken:
             raise ClientDisconnect
-        self._file_ended = True
+        self._was_bypassed = True
         return part.after
 
 
@@ -276,7 +278,7 @@ class _Sink:
         self.write = write
 
     def seek(self, position: int) -> None:
-        """The parser rewinds a file when it is complete."""
+        """Do nothing when the parser rewinds the complete file."""
 
 
 class FilePart:

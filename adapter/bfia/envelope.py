@@ -44,10 +44,12 @@ from gateway.language.catalogue import ENGLISH, in_language, next_step, of_heade
 log = structlog.get_logger(__name__)
 
 _OWN_INTERFACE = ("/v2/provider", "/v2/component")
-_REAL_STATUSES = "/api/"
+_OWN_API = "/api/"  # beginning of our own paths, which have real HTTP statuses
 # Paths whose refusals are read by people.
-_OPERATORS = (_REAL_STATUSES, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
+_OPERATORS = (_OWN_API, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
+# HTTP statuses of the framework's errors that are the same at every path
 _KEPT_STATUS = frozenset({404, 405, 413, 415})
+# HTTP status of an error of the framework -> its reason
 _REASONS = {
     404: "PATH_UNKNOWN",
     405: "METHOD_NOT_ALLOWED",
@@ -304,7 +306,7 @@ def _kept_or_of_path(request: Request, code: int) -> int:
 
 def _status_of_path(request: Request, code: int) -> int:
     """Return the HTTP status of a refusal: only our own ``/api`` has real ones."""
-    if request.url.path.startswith(_REAL_STATUSES):
+    if request.url.path.startswith(_OWN_API):
         return code
     return 200
 

@@ -18,7 +18,7 @@ from provider_registry.model import FATE, YACL
 
 QUERY = "/v1/platform/algorithm/task/query"  # path at a container's control port
 
-_QUERY_SECONDS = 2.0
+_QUERY_SECONDS = 2.0  # in which a container has to answer
 _LARGEST_ANSWER = 64 * 1024  # bytes
 _TUNING = ("n_threads", "chunk_size")  # settings of an image, which it may declare itself
 _LARGEST_WHOLE_FLOAT = 1e15  # larger floats are written with their exponent
@@ -36,7 +36,7 @@ def session_of(
 ) -> str:
     """Return the session of a task's containers.
 
-    ``per_task``: as one peer has it, each task has a session of its own.
+    ``per_task``: each task has a session of its own, as at one kind of peer.
     """
     if per_task:
         return session_id(task_id)
@@ -52,7 +52,7 @@ def environment(
 ) -> dict[str, str]:
     """Return all variables of a run's container.
 
-    ``per_task``: it meets containers of a peer that has a session for each task.
+    ``per_task``: the run's session is of its task alone, as a peer of the job has it.
     """
     spec = local.spec
     return {
@@ -119,7 +119,7 @@ def _addresses(kind: str, addresses: Mapping[str, Address], profile: str) -> dic
 
 
 def _of_image(run: Run, site: Site) -> dict[str, str]:
-    """Return the variables by the image's declaration, and the admin's settings for the image."""
+    """Return the variables that the image declares, or that the admin has set for the image."""
     variables = {}
     control_port = run.declared.get("control_port")
     if control_port:
@@ -130,7 +130,7 @@ def _of_image(run: Run, site: Site) -> dict[str, str]:
             variables[f"config.{name}"] = str(value)
     if site.compute:
         variables["system.compute"] = site.compute
-    if run.image_profile == YACL:
+    if run.image_profile == YACL:  # such images read the storage's address from this variable
         variables["system.storage.host.url"] = site.storage_url
     return variables
 

@@ -86,12 +86,15 @@ A_JOB: dict[str, Any] = {
 
 
 def _body(summary: str, **value: Any) -> Any:
+    """Return the declaration of a path's body, with ``value`` as its example."""
     return Body(openapi_examples={"example": Example(summary=summary, value=value)})
 
 
 def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
+    """Return the description of a body that its path reads itself, with ``value`` as its example."""
     fields = {
-        name: {"type": of.get("type", "string")} for name, of in form.document["properties"].items()
+        name: {"type": field.get("type", "string")}
+        for name, field in form.document["properties"].items()
     }
     schema = {
         "type": "object",
@@ -107,11 +110,11 @@ def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
     }
 
 
-_OF_A_PEER = A_JOB["config"] | {
+_CONFIG_OF_PEER = A_JOB["config"] | {
     "initiator": {"role": "guest", "node_id": "JG0100001100000011"},
     "role": {"guest": ["JG0100001100000011"], "host": ["JG0100001100000010"]},
 }
-SUBMIT_JOB = _body("A job of two parties", **(A_JOB | {"config": _OF_A_PEER}), job_id=JOB_HERE)
+SUBMIT_JOB = _body("A job of two parties", **(A_JOB | {"config": _CONFIG_OF_PEER}), job_id=JOB_HERE)
 CREATE_JOB = _body("A job of two parties", **A_JOB, job_id=JOB)
 START_JOB = _body("A job", job_id=JOB)
 DELETE_JOB = _body("A job", job_id=JOB, dry_run=True)
@@ -134,8 +137,8 @@ REPORT_TASK = _body(
     status="RUNNING",
     role="guest",
 )
-_JOB_ID = {"schema": wire.JobId.model_json_schema(), "example": {"job_id": JOB_HERE}}
-STATUS_ALL = {"requestBody": {"content": {"application/json": _JOB_ID}}}
+_JOB_ID_BODY = {"schema": wire.JobId.model_json_schema(), "example": {"job_id": JOB_HERE}}
+STATUS_ALL = {"requestBody": {"content": {"application/json": _JOB_ID_BODY}}}
 STOP_TASK = _body("A task", task_id=TASK)
 CONFIRM_JOB = _body("Agreed", job_id=JOB_HERE, status="READY")
 APPLY_AUDIT = _body(

@@ -85,6 +85,8 @@ def _add_task_paths(
 
 
 def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -> None:
+    """Add ``status_all``, which peers request by GET or POST."""
+
     @router.get(
         f"{SCHEDULE}/job/status_all",
         include_in_schema=False,
@@ -156,11 +158,11 @@ def _add_scheduler_paths(
 
     @path("/job/suspend", "A node of the job has no further task started (extension)")
     def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.suspend_job(body.job_id, True, caller.node)
+        scheduler.suspend_job(body.job_id, on=True, sender=caller.node)
 
     @path("/job/resume", "A node of the job has it continued (extension)")
     def resume(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.suspend_job(body.job_id, False, caller.node)
+        scheduler.suspend_job(body.job_id, on=False, sender=caller.node)
 
     @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
     def rerun(body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller) -> wire.RerunData:
@@ -201,7 +203,7 @@ def _add_participant_paths(
     def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
         participant.hold(body.job_id, caller.node)
 
-    @path("/job/resource/return", "The scheduling node returns them (ours)")
+    @path("/job/resource/return", "The scheduling node returns the reserved resources (ours)")
     def give_back(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
         participant.give_back(body.job_id, caller.node)
 
@@ -215,7 +217,7 @@ def _add_participant_paths(
             body.job_id, body.task_id, body.task_name, caller.node, body.amendments
         )
 
-    @path("/job/parameters/offer", "The scheduling node offers them to a party (ours)")
+    @path("/job/parameters/offer", "The scheduling node offers a party new parameters (ours)")
     def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller) -> None:
         amendment = Amendment(
             body.amendment,
@@ -234,7 +236,7 @@ def _add_participant_paths(
 
     @path("/task/stop", "The scheduling node ends a task (one peer's own path)")
     def stop_task(body: Annotated[wire.StopTask, examples.STOP_TASK], caller: Caller) -> None:
-        participant.stop_task("", body.task_id, "", caller.node)
+        participant.stop_task(job_id="", task_id=body.task_id, task_name="", sender=caller.node)
 
     @path("/job/delete", "A node of an ended job has it deleted here (ours)")
     def delete(body: Annotated[wire.DeleteJob, examples.DELETE_JOB], caller: Caller) -> None:

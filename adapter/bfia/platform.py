@@ -48,9 +48,9 @@ from provider_registry.registry import Written
 E = TypeVar("E", bound=Callable[..., Any])
 
 SCHEDULE = "/v1/platform/schedule"
-OTHER = "/v2/schedule"  # the first users' spelling of SCHEDULE
+SCHEDULE_V2 = "/v2/schedule"  # the first users' spelling of SCHEDULE
 TASK = f"{SCHEDULE}/task"
-KEYS = tuple(wire.ProviderKeys.model_fields)  # of a provider
+KEYS = tuple(wire.ProviderKeys.model_fields)  # names of the keys that select providers
 LARGEST_NUMBER = 10**15  # of a line of a log
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
@@ -63,7 +63,7 @@ def _serve(router: APIRouter, path: str, *methods: str, **options: Any) -> Calla
     """
 
     def add(endpoint: E) -> E:
-        for base in (SCHEDULE, OTHER):
+        for base in (SCHEDULE, SCHEDULE_V2):
             for method in methods:
                 router.add_api_route(
                     base + path,
@@ -89,12 +89,12 @@ def operator_router(
     coordinator_node: NodeId,
     profile_of: Callable[[NodeId], Profile],
     limiters: Limiters,
-    expanded: Callable[[JobSpec], JobSpec],
+    expand_sites: Callable[[JobSpec], JobSpec],
     ids_bytes: int = IDS_BYTES,
 ) -> APIRouter:
     """Return the paths for this node's own platform; ``coordinator_node`` schedules its jobs.
 
-    ``expanded`` replaces `ALL_SITES` in a job by the nodes of the job's project. ``ids_bytes``
+    ``expand_sites`` replaces `ALL_SITES` in a job by the nodes of the job's project. ``ids_bytes``
     limits the bodies of requests that carry only ids, not a whole job.
     """
     router = APIRouter(tags=["platform"], route_class=Route)
@@ -117,7 +117,7 @@ def operator_router(
             trace_id=trace_id,
         )
         if any(party.node == ALL_SITES for party in spec.parties):
-            spec = await on(limiters.rest, sender, partial(expanded, spec))
+            spec = await on(limiters.rest, sender, partial(expand_sites, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
         job_id = new_id(map(profile_of, peers))
         spec = replace(spec, job_id=job_id, unknown_fields=unknown_fields(body))
@@ -279,8 +279,10 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     router = APIRouter(tags=["providers"], route_class=Route)
 
     async def register_body(request: Request, sender: Sender, single: bool = False) -> Written:
-        """Register the body, which the registry parses: it accepts the standard's trailing
-        commas.
+        """Register the providers in the body.
+
+        ``single``: the body describes a single component. The registry parses the body, as it
+        accepts the trailing commas of the standard's examples.
         """
         text = await request.body()
         by = _requester(request)
@@ -382,7 +384,7 @@ def _provider_body(provider: Any) -> dict[str, Any]:
 def _level(value: Any) -> Any:
     """Return a level of log lines in lower case.
 
-    For pydantic, which reports the PydanticCustomError that it raises for any other value.
+    A pydantic validator, which raises PydanticCustomError for any other value.
     """
     if not isinstance(value, str) or value.lower() not in LEVELS:
         raise PydanticCustomError("rule", "must be one of {levels}", {"levels": ", ".join(LEVELS)})
@@ -437,7 +439,9 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         task.
         """
         query = await read(request, _LineQuery)
-        work = partial(run_logs.read, query.task_id, query.log_level, 0, 0, query.role)
+        work = partial(
+            run_logs.read, query.task_id, query.log_level, start=0, length=0, role=query.role
+        )
         excerpt = await on(limiters.rest, sender, work)
         return ok(wire.LogLines(num=excerpt.total, **_log_fields(excerpt)))
 
@@ -485,6 +489,7 @@ def _log_parts(excerpt: Excerpt) -> list[dict[str, Any]]:
 
 
 def _log_fields(excerpt: Excerpt) -> dict[str, Any]:
+    """Return the fields that the responses of both log paths have in common."""
     fields: dict[str, Any] = {
         "roles": list(excerpt.parties),
         "over": excerpt.over,  # the log will not grow any more

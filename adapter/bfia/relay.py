@@ -40,8 +40,9 @@ _SHORTEST_TIMEOUT = 0.05  # seconds
 _CONNECT_SECONDS = 3.0
 _MAX_TIMEOUT_FACTOR = 3.0  # times the route's deadline that a sender may ask to wait for the target
 _RELAY_PREFIX = "relay "  # begins the message of a relay's own transport response
-_LARGEST_WITHIN = 9  # digits of a timeout in milliseconds
+_MOST_WITHIN_DIGITS = 9  # digits of a sender's timeout in milliseconds; a longer one is ignored
 _LONGEST_PATH = 4096  # characters of `PASSED` that are read
+# Headers of a request that concern one connection only, or that the relay writes itself
 _DROPPED_HEADERS = frozenset(
     [
         b"host",
@@ -58,13 +59,14 @@ _DROPPED_HEADERS = frozenset(
         peer.WITHIN.encode(),
     ]
 )
+# Headers of the target's response that are passed on to the sender
 _RESPONSE_HEADERS = (
     "content-type",
     "content-digest",
     "x-auth-sign",
     "signature-input",
     "signature",
-)  # of the target's response, passed on to the sender
+)
 
 # Records a refusal: source, target, reason, message.
 RecordRefusal = Callable[[str, str, str, str], None]
@@ -82,10 +84,7 @@ class RelayRefused(Exception):
         message: str,
         delivered: bool | None = None,
     ) -> None:
-        """``delivered``: whether a silent target may have got the request;
-
-        None for other reasons.
-        """
+        """``delivered``: whether a silent target may have got the request; None if not silent."""
         super().__init__(message)
         self.reason = reason
         self.delivered = delivered
@@ -135,7 +134,7 @@ class _Transit:
         usual = min(route.deadline, peer.LONGEST_CALL)
         within = self.request.headers.get(peer.WITHIN, "")
         is_number = within.isascii() and within.isdigit()
-        if not is_number or len(within) > _LARGEST_WITHIN:
+        if not is_number or len(within) > _MOST_WITHIN_DIGITS:
             return usual * _TIMEOUT_SHARE
         seconds = min(int(within) / 1000, _MAX_TIMEOUT_FACTOR * usual)
         return max(seconds * _TIMEOUT_SHARE, _SHORTEST_TIMEOUT)
@@ -249,7 +248,7 @@ class Relay:
             return self._refusal(error, transit)
         except _TooLarge:
             return Response("the body is larger than this node passes on", 413)
-        except Invalid as error:
+        except Invalid as error:  # the body arrives too slowly
             return Response(str(error), 408)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -274,9 +273,9 @@ class Relay:
         self,
         transit: _Transit,
         route: Route,
-        places: tuple[anyio.Semaphore, ...],
+        slots: tuple[anyio.Semaphore, ...],
     ) -> Response:
-        """Send a request on; ``places``: the places in memory that its body takes.
+        """Send a request on; ``slots``: those that its body holds while it is sent.
 
         Raises as `_relay` does.
         """
@@ -290,7 +289,7 @@ class Relay:
             raise _TooLarge
         body = None
         if transit.has_body:
-            body = _bounded(self._bodies.stream(transit.request, *places), limit)
+            body = _bounded(self._bodies.stream(transit.request, *slots), limit)
         node = _name_with_hop(route)
         try:
             with anyio.fail_after(total):

@@ -47,9 +47,9 @@ W = TypeVar("W", bound=Callable[..., Any])
 Done = Answer[Empty]  # the bare success of most commands
 
 NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
-_CONTROL = "/v1/interconn/"
-_SIGNED = ("/v1/interconn/", "/v2/")
-_NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
+_CONTROL = "/v1/interconn/"  # beginning of all paths of the standard between nodes
+_SIGNED = ("/v1/interconn/", "/v2/")  # beginnings of the paths whose requests may be signed
+_REFUSAL_TEXT = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"  # its endpoint decides about unknown senders itself
 
 # Paths for nodes without a route. Those of a contract need its id, a secret of both sides.
@@ -57,7 +57,8 @@ OPEN = NEVER_SIGNED | {
     f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")
 }
 
-# Paths for a node that only takes part in a running job. A new job of such a node is refused.
+# Paths that a node without a route may call for a running job in which it takes part; a new job of
+# such a node is refused.
 _OF_SCHEDULING_NODE = (
     "job/create",
     "job/start",
@@ -104,6 +105,7 @@ class Incoming:
 # Trace ids that fit into a header and an environment variable; others count as absent.
 _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
 _INCOMING = "bfia.incoming"  # key of the `Incoming` in a request's scope
+# Headers that name the sender
 _CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
 
 
@@ -141,7 +143,8 @@ def claimed_nodes(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
     return frozenset(nodes - {""})
 
 
-async def _sender(request: Request) -> Incoming:  # async: the framework runs it on this thread
+async def _sender(request: Request) -> Incoming:
+    """Return the sender; async, as the framework would call a plain function in a thread."""
     return incoming(request)
 
 
@@ -241,7 +244,7 @@ class Paths:
     router: APIRouter
     peers: Peers
     base: str
-    unknown: bool = False  # nodes without a route may call
+    allows_unknown: bool = False  # whether nodes without a route may call
 
     def __call__(
         self,
@@ -293,7 +296,7 @@ class Paths:
         that only take part in a job may call, too.
         """
         dependency = self.peers.caller
-        if self.unknown:
+        if self.allows_unknown:
             dependency = self.peers.named
         elif for_parties:
             dependency = self.peers.party
@@ -317,7 +320,10 @@ def named_node(sender: Incoming) -> NodeId:
 
 
 def known_node(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
-    """Return the sender's node id. Raises `NotAllowed` without one, or for one without a route."""
+    """Return the sender's node id, and note it with its permits as the request's origin.
+
+    Raises `NotAllowed` without an id, or if ``knows`` is False for the node.
+    """
     if not knows(named_node(sender)):
         raise NotAllowed(NO_ROUTE.format(sender.source))
     origin().node = sender.source
@@ -328,7 +334,8 @@ def known_node(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
 
 
 _CHECKED = "bfia.signed_by"  # key in a request's scope: the key of its valid signature
-_ANSWERED = "answer_is_signed"  # key in a request's state: its signature was not refused
+# Key in a request's state: the response gets a signature, as the request's was not refused.
+_ANSWERED = "answer_is_signed"
 _QUICK = "ed25519"  # signs faster than work is handed to a thread
 _SHORT = 64 * 1024  # bytes of a body that is read before its sender's signature is checked
 _NOWHERE = (404, 405)  # statuses of unknown paths and methods, whose signatures are not checked
@@ -460,7 +467,7 @@ class _SignedResponse:
         if message.get("more_body"):
             return
         pair = None
-        if self._may_be_signed():
+        if self._has_to_be_signed():
             pair = self._key()
         if pair is not None:
             await self._sign(pair)
@@ -477,11 +484,12 @@ class _SignedResponse:
         self._start["headers"] = [*self._start["headers"], *encoded]
 
     def _signature(self, pair: KeyPair) -> Mapping[str, str]:
+        """Return the headers that sign the response."""
         body_digest = digest(bytes(self._body))
         signable = SignableResponse(self._start["status"], body_digest, _signable(self._request))
         return headers(signable, sign(pair, signable, self._nonce, int(time.time())))
 
-    def _may_be_signed(self) -> bool:
+    def _has_to_be_signed(self) -> bool:
         """True if the request's signature was not refused, or its path is unknown."""
         if self._request.scope.get("state", {}).get(_ANSWERED):
             return True
@@ -546,7 +554,7 @@ def sender_signature(verifier: Verifier) -> Any:
 
 def _refused(error: NotAllowed) -> NotAllowed:
     """Return the refusal for the sender, without the fault of its signature."""
-    refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
+    refused = NotAllowed(_REFUSAL_TEXT, reason="SIGNATURE_REFUSED")
     refused.inside = error
     return refused
 

@@ -81,7 +81,7 @@ _PARTNER_SERVED_PATH = "/v2/partner/task/collect"
 _PARTNER_UNSERVED_PATH = "/v2/partner/no/such/path"
 
 _FATE_UNKNOWN = (200, "6000")  # FATE-Flow's HTTP status and code for an unknown path
-_PARTNER_PROTOCOL = (
+_PARTNER_PROTOCOL_REMEDY = (
     "set profile: fate-partner; FATE-Flow as published serves only its own protocol there"
 )
 
@@ -113,10 +113,11 @@ _REFUSED_REMEDY = (
     "the clock (see the step clock) or the key: compare identity export with the keys of the "
     "partner's route, and ask the partner for its audit line"
 )
-# A step without a remedy of its own gets no response, or a refusal.
+# For a step without a remedy of its own, at which the peer is silent or refuses the request.
 _AGAIN_REMEDY = "try again, then look at the peer"
 # The peer refuses a request because this node has sent too many.
 _WAIT_REMEDY = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
+# Reason of a page from something in front of the peer -> remedy.
 _PAGES = {
     LOGIN: (
         "ask the partner's admin for a way past the login: requests of this node's address need "
@@ -365,7 +366,7 @@ class _RouteTest:
             return trials.failed(error.message, remedy)
         if isinstance(error, PeerUnreachable) and not is_behind_hop:
             remedy = f"look at the gateway of {hop} and at what stands before it"
-            return trials.failed(error.message, self._unproven(error) or remedy)
+            return trials.failed(error.message, self._proof_remedy(error) or remedy)
         return trials.ok(f"{hop} passes on")
 
     def _answer(self) -> Step:
@@ -393,7 +394,7 @@ class _RouteTest:
                 "begin the entry's url with https",
             )
         remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
-        return trials.failed(error.message, self._unproven(error) or remedy)
+        return trials.failed(error.message, self._proof_remedy(error) or remedy)
 
     def _refusal(self, error: GatewayError) -> Step:
         """Return the outcome of a refused hello.
@@ -416,7 +417,7 @@ class _RouteTest:
         remedy = _REMEDIES.get(error.reason, ANOTHER_PORT)
         return trials.failed(f"{error.reason}: {text}", remedy)
 
-    def _unproven(self, error: PeerUnreachable) -> str:
+    def _proof_remedy(self, error: PeerUnreachable) -> str:
         """Return the remedy if the peer's answer, or this node's signature, is not accepted.
 
         Empty otherwise. Keeps the skew of the peer's clock that a refused signature reveals.
@@ -447,7 +448,7 @@ class _RouteTest:
                 "correct host, port and path of the entry: they must lead to the node's peer port"
             )
             if served == _FATE_UNKNOWN:
-                remedy = _PARTNER_PROTOCOL
+                remedy = _PARTNER_PROTOCOL_REMEDY
             return trials.failed(text, remedy)
         text = (
             "the peer responds, and lacks the path that tells more of it: another product, or an "
@@ -495,18 +496,16 @@ class _RouteTest:
         if profile == OTHER_PROTOCOL:
             return self._partner_paths()
         status, code = self._status_and_code(_UNSERVED_PATH, "GET")
-        looks = "spec"
+        apparent_profile = "spec"
         if (status, code) == _FATE_UNKNOWN:
-            looks = "fate"
-        if looks == "fate" and profile == "spec":
+            apparent_profile = "fate"
+        if apparent_profile == "fate" and profile == "spec":
             return self._unnamed_fate()
-        is_contradiction = looks != profile and "fate" in (looks, profile)
+        is_contradiction = apparent_profile != profile and "fate" in (apparent_profile, profile)
         if is_contradiction:
-            text = (
-                f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
-            )
+            text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {apparent_profile}"
             return trials.warning(
-                text, f"set profile: {looks}", finding=f"the entry says {profile}"
+                text, f"set profile: {apparent_profile}", finding=f"the entry says {profile}"
             )
         return trials.ok(profile)
 
@@ -519,7 +518,7 @@ class _RouteTest:
             "say so"
         )
         if served == unserved:
-            return trials.failed(text, _PARTNER_PROTOCOL)
+            return trials.failed(text, _PARTNER_PROTOCOL_REMEDY)
         return trials.failed(text, "set profile: fate")
 
     def _partner_paths(self) -> Step:
@@ -549,10 +548,7 @@ class _RouteTest:
         return trials.failed(text, "let both nodes follow a time server", shown_skew)
 
     def _skew(self) -> float | None:
-        """Return the seconds that the peer's clock is ahead;
-
-        None if it does not report its time.
-        """
+        """Return the seconds that the peer's clock is ahead; None if it reports no time."""
         if self._refusal_skew is not None:
             return self._refusal_skew
         greeting = self._greeting
@@ -566,7 +562,7 @@ class _RouteTest:
     def _body(self) -> Step:
         """Send a large request."""
         try:
-            hello(self._peer, self._me, BODY)
+            hello(self._peer, self._me, padding=BODY)
         except GatewayError as error:
             text = f"a request of {BODY} bytes does not pass: {error.message}"
             remedy = "raise the largest body of the peer's gateway or of the proxy before it"

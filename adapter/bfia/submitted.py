@@ -13,10 +13,9 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import UnknownField
 from gateway.errors import join, near
 
-# Unknown fields of a submitted job.
-MOST_UNKNOWN = 50  # that are reported
-_LONGEST_KEY = 100  # characters
-_SIMILARITY = 0.7  # of two names, from 0 to 1, for one to be suggested in place of the other
+MOST_UNKNOWN = 50  # unknown fields of a submitted job that are reported
+_LONGEST_KEY = 100  # characters of a name or value in a report
+_SIMILARITY = 0.7  # the least similarity (0 to 1) of a known name that is suggested instead
 _UNKNOWN_RULE = "is not a field that this gateway knows; it is ignored"
 _JOB_ID_RULE = "is ignored: the node chooses the id of a submitted job"
 
@@ -27,7 +26,7 @@ def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:
 
 
 def _unknown_fields(model: BaseModel, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
-    """Yield the unknown fields of an object and of the objects inside it; ``path``: its place."""
+    """Yield the unknown fields of an object and of the objects inside it; ``path`` leads to it."""
     spellings = _spellings(type(model))
     for key, value in (model.model_extra or {}).items():
         if key not in spellings:  # otherwise the body has the same field in its other spelling, too

@@ -271,7 +271,7 @@ def ending_fields(ending: Ending | None) -> dict[str, Any]:
 
 
 def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
-    """Return a party's extensions to its yes to a job; empty if the standard's yes is enough."""
+    """Return the extension fields of a party's acceptance of a job; empty if there are none."""
     body: dict[str, Any] = {}
     if acceptance.holds:  # the job needs resources that must be reserved here
         body["resources"] = {"tasks_at_once": acceptance.tasks_at_once}
@@ -288,7 +288,7 @@ def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
 
 
 def read_acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
-    """Read a party's yes to a job; an extension that cannot be read counts as absent."""
+    """Read a party's acceptance of a job; an extension that cannot be read counts as absent."""
     inherited = data.get("inherited")
     if isinstance(inherited, list):
         inherited = tuple(map(str, inherited))

@@ -41,6 +41,7 @@ def _object(value: Any) -> Any:
 # A text; some peers send null for the empty one.
 Text = Annotated[str, BeforeValidator(_text)]
 
+# An id: visible ASCII characters without spaces.
 Id = Annotated[
     str,
     Field(
@@ -49,7 +50,6 @@ Id = Annotated[
         pattern=r"^[\x21-\x7e]+$",
     ),
 ]
-
 
 # Free content within the bounds of descriptions: depth, number of values, amount of text.
 Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(within_bounds)]
@@ -65,7 +65,7 @@ _MOST_ENDS = 100  # inputs, or outputs, of one component
 def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the roles unchanged unless they have too many parties.
 
-    For pydantic, which reports the PydanticCustomError that it raises otherwise.
+    A pydantic validator, which raises PydanticCustomError otherwise.
     """
     if sum(map(len, roles.values())) > MOST_PARTIES:
         raise PydanticCustomError(

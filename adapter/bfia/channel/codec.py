@@ -74,7 +74,7 @@ E = TypeVar("E", bound="Envelope")
 def _read_bytes(value: Any) -> bytes:
     """Return the bytes of a Base64 text or of a list of numbers.
 
-    For pydantic, which reports the PydanticCustomError that it raises for any other value.
+    A pydantic validator, which raises PydanticCustomError for any other value.
     """
     if isinstance(value, bytes):
         return value

@@ -154,7 +154,7 @@ def _add_contract_paths(
         data = wire.ContractData(contract_id=application.id)
         return ok(data, peers.profile_of(body.node_id))
 
-    path = Paths(router, peers, _CONTRACT, unknown=True)
+    path = Paths(router, peers, _CONTRACT, allows_unknown=True)
 
     @path("/confirm", "The owner answers an application for a contract (management, node)")
     def confirm(

@@ -57,7 +57,7 @@ def milliseconds(at: datetime | None) -> int:
 def _check_future(at: datetime | None) -> datetime | None:
     """Return a time unchanged if it lies in the future.
 
-    For pydantic, which reports the PydanticCustomError that it raises otherwise.
+    A pydantic validator, which raises PydanticCustomError otherwise.
     """
     if at is not None and not datetime.now(UTC) < at < _LAST:
         raise PydanticCustomError("time", "must lie in the future")
