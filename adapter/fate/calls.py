@@ -44,7 +44,7 @@ class NoChange(Refused):
 # Reasons of a gateway for a path that it does not serve
 _NOT_SERVED_REASONS = ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED", "NOT_SERVED_HERE")
 
-_NOT_SERVED_STATUSES = (404, 405, 501)  # of web frameworks for unknown paths and methods
+_NOT_SERVED_STATUSES = (404, 405, 501)  # HTTP statuses for unknown paths and methods
 
 _TRIES = 3  # of a request that FATE-Flow refuses because of a race between its own threads
 
@@ -52,7 +52,7 @@ _PROBLEMS = TypeAdapter(list[Problem])
 
 _NO_PATH = re.compile(r"\b404\b.*Not Found")  # FATE-Flow's message for an unknown path
 
-# FATE's code -> error and reason, if the response has no reason of a gateway like this one.
+# FATE's code -> error and reason, for a response without the reason that gateways like this one send.
 _ERRORS_BY_CODE: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.JOB_NOT_FOUND: (NotFound, "JOB_UNKNOWN"),
     Code.TASK_NOT_FOUND: (NotFound, "TASK_UNKNOWN"),
@@ -79,7 +79,7 @@ _ERRORS_BY_STATUS: Mapping[Any, type[GatewayError]] = {
 
 @dataclass(frozen=True)
 class Caller:
-    """Calls one node."""
+    """Calls one node in FATE's protocol."""
 
     node: NodeId
     send: Send
@@ -95,7 +95,7 @@ class Caller:
     ) -> Mapping[str, Any]:
         """Send a request and return the complete response of a success.
 
-        ``initiator``: of the job, if the request is about one. Raises `GatewayError`.
+        ``initiator``: the job's, if the request is about a job. Raises `GatewayError`.
         """
         for _ in range(_TRIES):
             status, response = self._send(path, body, initiator, timeout_factor)

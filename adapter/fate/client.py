@@ -2,7 +2,7 @@
 
 FATE is called for each role of a node separately, and for a task by its version. Its protocol has
 no requests for a job's state, suspension, approval and deletion. These are sent in the standard's
-protocol, which a gateway like this one serves at the same address, and FATE's own nodes do not.
+protocol: a gateway like this one serves it at the same address, FATE's own nodes do not.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class FateProtocol:
     protocol_of: Callable[[str], str]  # returns the protocol of a job of this node by its id
 
     name = PROTOCOL
-    numbers_tasks = True
+    numbers_tasks = True  # nodes identify a task by its name and the number of the attempt
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules jobs."""
@@ -83,4 +83,5 @@ class FateProtocol:
         return self.descriptions.write(spec)
 
     def _caller(self, node: NodeId) -> Caller:
+        """Return the caller for a node."""
         return Caller(node, self.send, self.signatures.sign)

@@ -56,13 +56,13 @@ from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
 
 B = TypeVar("B", bound=wire.Party)
 
-MAX_TASKS = 10_000  # tasks and roles that are remembered as reported to run
+MAX_TASKS = 10_000  # pairs of a task and a role that are remembered as reported to run
 _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
 # The most versions that FATE may announce to other parties while it cannot reach this one
 _SKIPPED_VERSIONS = 3
-# FATE continues with these while the job waits for approval; they have no effect then.
+# Paths that FATE requests although the job waits for approval here; they then have no effect.
 _DEFERRED = ("/job/resource/apply", "/job/resource/return", "/job/start")
-# FATE sends these to every party, also to parties that refused the job.
+# Paths that FATE requests of every party, even of one that refused the job: a success there.
 _DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
 
 
@@ -166,7 +166,7 @@ def _apply_task(command: Command[wire.Task]) -> None:
     """
     local = command.local
     task_id = command.body.key.local_id
-    _task_name(local, command.body)
+    _task_name(local, command.body)  # raises for a task that is not in the flow
     if local.status in _ENDED:
         is_repeated = bool(local.runs_of(task_id))
         if is_repeated:
@@ -213,7 +213,10 @@ def _start_task(command: Command[wire.Task]) -> None:
 
 
 def _check_task(command: Command[wire.Task]) -> None:
-    """Accept a request without effect. Raises `NotFound` for its task, `Invalid` for its state."""
+    """Accept a request that has no effect here.
+
+    Raises `NotFound` for an unknown task, `Invalid` for an unknown state.
+    """
     _task_name(command.local, command.body)
     if isinstance(command.body, wire.TaskState):
         read_word(TaskWord, command.body.status)
@@ -302,7 +305,8 @@ def _add_job_creation(parts: FateParts, post: Post) -> None:
             raise NotAllowed(text)
         extra = body.dag.conf.extra
         if extra.standard and extra.standard.get("job_id") != body.job_id:
-            # FATE gives a job that a gateway submits an id of its own, and passes on the rest
+            # The description of the job as a gateway submitted it: FATE passes it on unchanged, but
+            # has given the job an id of its own.
             extra.standard = None
 
         def job_id() -> str:
@@ -364,7 +368,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
             parts.limiters.news, request, partial(_poll_task, parts, body, local, sender)
         )
         word = _reported_word(parts, body, news, by_fate=not source_of(request))
-        return ok(collected(body, word, news, local, body.key.local_id))
+        return ok(_task_data(body, word, news, local, body.key.local_id))
 
     @post(f"{PARTNER}/task/stop")
     async def stop_task(body: wire.StopTask, request: Request) -> Envelope:
@@ -518,7 +522,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
 
 
 def _cause_of_stop(stop_status: str, sender: NodeId) -> Failure | None:
-    """Return the failure that FATE's own watch over its tasks reports;
+    """Return the failure for which FATE's own watch over its tasks stops the job.
 
     None for a stop by a person.
     """
@@ -563,6 +567,7 @@ def _not_started(
         return TaskNews(TaskStatus.SUCCESS)
     versions = [key_of(run.task_id).version for run in local.runs if run.task_name == name]
     last = max(versions, default=-1)
+    # FATE numbers the versions on over restarts; here each restart is a job of its own.
     counted_by_fate = _SKIPPED_VERSIONS * words.restart_count(local, body.job_id)
     highest = max(last, counted_by_fate) + _SKIPPED_VERSIONS
     may_be_announced = last < body.task_version <= highest
@@ -585,7 +590,7 @@ def _record_running(
     return was_recorded
 
 
-def collected(
+def _task_data(
     body: wire.Task,
     word: TaskWord,
     news: TaskNews,

@@ -80,12 +80,14 @@ OF_REASON: Mapping[str, Code] = {
     "TOO_LARGE": Code.INVALID_PARAMETER,
 }
 
-# Reason -> code, before the general table. ``""`` applies to every reason that is in neither.
+# A path's own codes by reason, which precede `OF_REASON`. The code of ``""`` applies to every reason
+# that is in neither.
 Codes = Mapping[str, Code]
-ANY = "*"  # in `Codes`: applies to every reason, before all others
+ANY = "*"  # key in `Codes` of a code that applies to every reason, before all others
 # At these paths FATE has no code for a job or task that it does not find: it raises an exception.
 NO_JOB: Codes = {"JOB_UNKNOWN": Code.EXCEPTION}
 NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
+# At these paths FATE reports an unknown job as an unknown task.
 _NO_JOB_OR_TASK = {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
 # Path between nodes -> its effect here, and its codes.
 PATHS: Mapping[str, tuple[str, Codes]] = {
@@ -170,7 +172,7 @@ def fault(
 ) -> dict[str, Any]:
     """Return an error in FATE's envelope.
 
-    ``codes``: of the path; None: only the general table. ``words`` rewrites the error's texts.
+    ``codes``: the path's own; None: only `OF_REASON` applies. ``words`` rewrites the error's texts.
     """
     body = envelope(error, words)
     return {
@@ -299,7 +301,7 @@ def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
 
 # Paths below ``/v2`` of the standard and of the users' interface.
 _OTHER_PREFIXES = ("/v2/schedule/", "/v2/provider/", "/v2/component/")
-_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework
+_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework that FATE would try again
 
 
 def fate_response(

@@ -1,6 +1,6 @@
 """Bodies of requests between nodes, their dependencies, and the identity of their sender.
 
-The description of a field says so if FATE does not have it.
+A field whose description begins with "ours" does not exist in FATE.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from adapter.body import failure_of, within_bounds
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.wire import DagSchema, DagSpec, Wire
 from adapter.fate.signing import Signatures
-from adapter.fate.words import JobOf, Key, LocalOf, newest
+from adapter.fate.words import JobOf, Key, LocalOf, newest_restart
 from gateway.auth import origin
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import Failure, JobSpec, NodeId, is_outside
@@ -103,7 +103,7 @@ async def authenticate(
         )
         raise NotAllowed(f"{text} fate-partner here")
     check_claim(request.scope, sender)
-    await signed(parts.signatures, parts.limiters, sender, request)
+    await check_signature(parts.signatures, parts.limiters, sender, request)
     origin().node = sender
     return sender
 
@@ -120,7 +120,7 @@ def _fate_sender(parts: FateParts, candidates: Iterable[NodeId]) -> NodeId:
     return ""
 
 
-async def signed(
+async def check_signature(
     signatures: Signatures,
     limiters: Limiters,
     node: NodeId,
@@ -148,7 +148,9 @@ async def commanded_job(
     job. Raises `NotFound`, `NotAllowed`.
     """
     refuse_unknown(parts, request)
-    local = await on(parts.limiters.rest, request, partial(newest, body.job_id, parts.local_of))
+    local = await on(
+        parts.limiters.rest, request, partial(newest_restart, body.job_id, parts.local_of)
+    )
     unknown = NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
     if local is None:
         raise unknown

@@ -40,11 +40,11 @@ from gateway.runtime.context import traced
 # Reasons with which a node refuses a request that it does not know.
 _UNKNOWN_REQUEST = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGES)
 
-_TRIES = 3  # of a report that FATE-Flow drops because of a race between its own threads
+_TRIES = 3  # how often an end is reported that FATE-Flow drops, in a race of its own threads
 
 _LONGEST_ID = 100  # characters of a job's id
 
-_SLOW = 3.0  # times the route's timeout, for requests that create a job
+_SLOW = 3.0  # factor of the route's timeout for requests that create a job
 
 _FATE_IDS = (
     "FATE gives a job an id of its own: flow job list shows it there, and here if this node has "
@@ -109,7 +109,7 @@ class SchedulerClient:
                 raise
             is_end = word is not TaskWord.RUNNING
             if is_end and report.tries < _TRIES:
-                # FATE may have dropped it while it recorded that the task runs.
+                # FATE may have dropped the report while it recorded that the task runs.
                 raise Busy(refused.message, reason=refused.reason) from refused
 
     def _report(self, report: TaskReport, word: TaskWord) -> None:
@@ -138,8 +138,7 @@ class SchedulerClient:
                 raise
             text = (
                 f"{self.caller.node} does not report the state of job {job_id}: FATE's protocol "
-                "has "
-                "no request"
+                "has no request"
             )
             raise NotServed(f"{text} for it. {_FATE_IDS}") from refused
 
@@ -218,7 +217,7 @@ class SchedulerClient:
             self.standard.resources_free(job_id, sender)
 
     def _id_at_node(self, job_id: str) -> str:
-        """Return the job's id at the node: FATE restarts a job under the same id."""
+        """Return the job's id at the node, where all restarts of FATE's job have the same id."""
         if self.protocol_of(job_id) == PROTOCOL:
             return fate_job_id(job_id)
         return job_id

@@ -23,14 +23,14 @@ REMEMBERED = 2 * VALID_MS / 1000  # seconds: from a minute before the signed tim
 _LONGEST_TIMESTAMP = 15  # digits
 _NONCE_DIGITS = 4  # as FATE's own nodes send them
 _NS_PER_MS = 1_000_000
-_NAMES = ("appId", "Timestamp", "Nonce", "Signature")  # of the headers
+_NAMES = ("appId", "Timestamp", "Nonce", "Signature")  # of the signature headers
 
 
 class SignedHeaders:
-    """The signature headers of a request; names of headers are case-insensitive."""
+    """The signature headers of a request; ``missing``: names of those that it lacks."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        """``missing`` then has the names of the headers that the request lacks."""
+        """``headers``: all of the request; their names are case-insensitive."""
         by_name = {name.lower(): value for name, value in headers.items()}
         values = [by_name.get(name.lower(), "") for name in _NAMES]
         self.app_id, self.timestamp, self.nonce, self.signature = values

@@ -194,7 +194,7 @@ def key_of(task_id: str, job_id: str = "") -> Key:
     return Key(match[1], f"{match[1]}_{match[2]}", int(match[3]))
 
 
-def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
+def newest_restart(job_id: str, local_of: LocalOf) -> LocalJob | None:
     """Return the newest restart of FATE's job of this id, or the job itself if it has none.
 
     None if this node has no such job.
@@ -257,7 +257,7 @@ def with_newest_predecessor(spec: JobSpec, local_of: LocalOf) -> JobSpec:
     is_fate_job = spec.protocol == PROTOCOL
     if not is_fate_job or not spec.old_job_id:
         return spec
-    predecessor = newest(spec.old_job_id, local_of)
+    predecessor = newest_restart(spec.old_job_id, local_of)
     if predecessor is None:
         return spec
     return replace(spec, old_job_id=predecessor.id)

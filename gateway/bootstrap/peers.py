@@ -19,7 +19,7 @@ from adapter.fate import endpoints, envelope
 from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.envelope import fate_response
-from adapter.fate.requests import FateParts, signed
+from adapter.fate.requests import FateParts, check_signature
 from adapter.fate.signing import REMEMBERED
 from adapter.fate.signing import Signatures as FateSignatures
 from adapter.fate.words import PROTOCOL
@@ -135,7 +135,7 @@ class FateSide:
 
         async def check(request: Request) -> None:
             if not request.scope["path"].startswith(("/v2/", "/v1/interconn/chan/")):
-                await signed(self._signatures, limiters, source_of(request), request)
+                await check_signature(self._signatures, limiters, source_of(request), request)
 
         return check
 

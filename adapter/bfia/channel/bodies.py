@@ -20,7 +20,7 @@ T = TypeVar("T")
 _SMALL = 1 << 14  # bytes of a body that is read with one call
 LARGE = 1 << 20  # bytes above which a body needs a slot
 PART = 1 << 21  # bytes of a part of a long message
-_DIGITS = 18  # of an announced length; longer numbers count as infinite
+_DIGITS = 18  # of an announced length in bytes; a longer number counts as infinite
 
 # The most large bodies in memory, by kind. A gateway that hands a message on keeps its slot until
 # the other gateway has the message. So messages that were handed on have slots of their own:

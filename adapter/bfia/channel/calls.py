@@ -25,6 +25,7 @@ SERVICE = "org.ppc.ptp.PrivateTransferProtocol"
 _BYTES_PER_SECOND = 1 << 20  # of a slow link: gRPC has one deadline for a whole message
 _LARGE = 1 << 18  # bytes of a message
 _MOST_LARGE = 2  # large messages sent at the same time, as gRPC copies each of them
+# Options of a connection; -1: no limit.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -33,6 +34,7 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 _VISIBLE = re.compile(r"[\x20-\x7e]*")
+# gRPC status -> HTTP status of the response that it stands for; any other means no response.
 _HTTP_STATUS = {
     "UNIMPLEMENTED": 404,
     "PERMISSION_DENIED": 403,
@@ -98,6 +100,7 @@ class Calls:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
+            # gRPC cancels the calls of a closed connection, not the task.
             raise ConnectionAbortedError("the connection was closed") from None
         return PeerResponse(200, Form.PROTOBUF.value, content)
 
@@ -136,7 +139,7 @@ def call_once(
 def metadata(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     """Return headers as gRPC metadata. Raises Invalid for values that are not printable ASCII.
 
-    A topic that is not is left out: the message has it, too.
+    A topic that is not printable ASCII is left out: the message contains it, too.
     """
     pairs = []
     problems = []

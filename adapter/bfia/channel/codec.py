@@ -54,8 +54,8 @@ from gateway.errors import Invalid, problems_of, shorten
 CHANNEL = "/v1/interconn/chan/"
 PUSH = f"{CHANNEL}push"
 INVOKE = f"{CHANNEL}invoke"
-# Our own path for parts. The standard's chan/transport is not used, because only after a peer has
-# stored a message it shows how the peer treats this path over HTTP.
+# Our own path for parts. The standard's chan/transport is not used: how a peer treats it over HTTP
+# shows only after the peer has stored a message.
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
@@ -91,6 +91,7 @@ def _read_bytes(value: Any) -> bytes:
 def _join_numbers(numbers: list[Any]) -> bytes:
     """Return bytes from their numbers, signed or not. Raises ValueError."""
     for number in numbers:
+        # Not `isinstance`, by which True and False would be numbers.
         if type(number) is not int or not -128 <= number <= 255:
             raise ValueError(number)
     return bytes(number & 0xFF for number in numbers)
@@ -449,9 +450,10 @@ def _seconds_of(value: Any) -> float | None:
 # ---------------------------------------------------------------- headers
 
 _PREFIX = "x-ptp-"
-_BEGINS = (b"x-", b"x_")  # beginnings of the names of all headers that are read
+_BEGINS = (b"x-", b"x_")  # how the names of all headers begin that are read
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
-_LONGEST = 512  # characters of a value
+_LONGEST = 512  # characters of a header's value
+# Header without its prefix -> characters of its value, where more than `_LONGEST` are allowed.
 _LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST}
 _PART = "x-ptp-part"
 _PART_VALUE = re.compile(r"([0-9]{1,15})/([0-9]{1,15})/([0-9a-f]{8})", re.ASCII)
@@ -514,14 +516,14 @@ def read_ptp(
     Raises Invalid for a missing session id, values that are too long, and headers with several
     values.
     """
-    read = _read_values(headers)
-    values = read.values
+    header_values = _read_values(headers)
+    values = header_values.values
     if metadata:
         stripped = [(name, value.strip()) for name, value in metadata.items()]
         values = _values_of_spelling(stripped).values | values
     problems = [
         Problem(name, "stands several times, with different values", None)
-        for name in read.ambiguous
+        for name in header_values.ambiguous
     ]
     problems += _length_problems(values)
     if not values.get("session-id"):
@@ -543,14 +545,15 @@ def _length_problems(values: Mapping[str, str]) -> list[Problem]:
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
-    """Return source and target node as `read_ptp` reads them;
+    """Return source and target node as `read_ptp` reads them; "" for an absent one.
 
-    None if a header has several values.
+    None if a header has several different values.
     """
-    read = _read_values(headers)
-    if read.ambiguous:
+    header_values = _read_values(headers)
+    if header_values.ambiguous:
         return None
-    return read.values.get("source-node-id", ""), read.values.get("target-node-id", "")
+    values = header_values.values
+    return values.get("source-node-id", ""), values.get("target-node-id", "")
 
 
 def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -26,11 +26,11 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed
 from route_table.model import Route
 
-CODEC_THREADS = 2  # that parse and write long messages
-_READING_THREADS = 8  # that read stored messages for the runs which pop them
-_ADDRESS_THREADS = 2  # that look up runs by their address
-_POP_SECONDS = 120.0  # for which a pop waits unless it names a timeout
-_BARE_PAUSE = 1.0  # seconds
+CODEC_THREADS = 2  # threads that parse and write long messages
+_READING_THREADS = 8  # threads that read stored messages for the runs that pop them
+_ADDRESS_THREADS = 2  # threads that look up runs by their address
+_POP_SECONDS = 120.0  # how long a pop without a timeout of its own waits
+_BARE_PAUSE = 1.0  # seconds before the refusal of a bare pop
 
 
 class ContainerHandlers:
@@ -160,7 +160,7 @@ class ContainerHandlers:
         async for part in parts:
             await self._inbox.store_part(ptp, part, offset, size, self._parts.node, run)
             offset += total_length(part)
-            part.clear()  # else it stays in memory while the next one arrives
+            part.clear()  # otherwise it would stay in memory while the next one arrives
         refuse_wrong_length(offset, size)
 
     async def pop(self, request: Request) -> Response:
@@ -174,7 +174,7 @@ class ContainerHandlers:
     async def _take(self, request: Request, *, waits: bool) -> Response:
         """Respond to a pop (``waits``) or peek with the next message.
 
-        The message is taken when it is sent.
+        The message is taken from the broker only when the response is sent.
         """
         ptp, form = _read_headers(request)
         async with _pause_before_refusal(form):
@@ -285,9 +285,9 @@ def _frame(form: Form, message: Message) -> list[bytes | None]:
 
 
 def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
-    """Return a container's response from its target's.
+    """Return the response to a container, whose message the target node has accepted.
 
-    Raises ChannelRefused if that one is a refusal.
+    Raises ChannelRefused if the target has refused it.
     """
     if not reply.succeeded:
         raise ChannelRefused(reply.code, f"node {target}: {reply.message}")

@@ -18,15 +18,16 @@ from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
 
+# Codes of the transport's table
 BAD_ADDRESS = "E0000000619"
 BUFFER_FULL = "E0000000700"
 TOO_LARGE = "E0000000413"
 UNKNOWN = "E0000000520"
 
-_FIRST_PAUSE = 0.05  # seconds
-_LONGEST_PAUSE = 2.0  # seconds
+_FIRST_PAUSE = 0.05  # seconds before the first repetition
+_LONGEST_PAUSE = 2.0  # seconds before later ones
 _SHORT = 512  # bytes of a response whose parsed form is cached
-_CODE = re.compile(r"E\d{10}|0")  # of a transport's response
+_CODE = re.compile(r"E\d{10}|0")  # all codes that transports send
 
 
 class _NoAnswer(GatewayError):

@@ -32,7 +32,8 @@ _CODE = re.compile(r"E\d{10}")
 _LENGTH_DELIMITED = 2
 _GROUP_BEGIN = 3
 
-_PAYLOAD_TAG = 2 << 3 | _LENGTH_DELIMITED  # of the payload, in PushInbound and Inbound
+# Tag of the payload, which is field 2 of PushInbound and Inbound
+_PAYLOAD_TAG = 2 << 3 | _LENGTH_DELIMITED
 _LONGEST_VARINT = 10  # bytes
 
 
@@ -102,7 +103,7 @@ class CutMessage:
 
 
 def cut(body: Pieces, message_type: Any) -> CutMessage | None:
-    """Cut the payload out of a message; return None if it does not have exactly one.
+    """Cut the payload out of a message; return None unless the message has exactly one payload.
 
     Raises Invalid.
     """
@@ -142,7 +143,7 @@ def write_answer(
     size: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return the head of a response: all before its content.
+    """Return the head of a response: everything before its content.
 
     The caller sends the ``size`` bytes of the content next.
     """
@@ -164,7 +165,7 @@ def _encodable(text: str) -> str:
 
 
 def begin(message: Any, size: int) -> bytes:
-    """Return the head of a message: all before its payload.
+    """Return the head of a message: everything before its payload.
 
     The caller sends the ``size`` bytes of the payload next.
     """
@@ -198,7 +199,7 @@ def _fields(body: Pieces) -> Iterator[_Field]:
     """Yield the fields of a message, up to the first that is broken."""
     begin = 0
     while begin < len(body):
-        lead = body.read(begin, begin + 2 * _LONGEST_VARINT)
+        lead = body.read(begin, begin + 2 * _LONGEST_VARINT)  # enough for a tag and a length
         tag, value_begin = _read_varint(lead, 0)
         end = value_begin
         match tag & 7:

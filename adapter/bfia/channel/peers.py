@@ -24,7 +24,8 @@ from route_table.model import NODE_ID
 # again
 HANDED_ON = "x-handed-on"
 
-_SENDER_THREADS = 2  # that look up nodes which only a body names
+_SENDER_THREADS = 2  # threads that look up nodes which only a body names
+# Headers of a request that concern one connection only
 _HOP_HEADERS = frozenset(
     {b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding"}
 )
@@ -117,6 +118,8 @@ class PeerHandlers:
         if not await self._inbox.is_of_known_job(ptp.session):
             text = f"session {ptp.session} is of no job here: send the whole message"
             raise ChannelRefused(NOT_PERMITTED, text)
+        # Parts are short and of known jobs, so that a sender without a certificate may use the slots
+        # of those with one.
         slots = self._bodies.slots(_SLOT_KINDS[HANDED_ON in request.headers, True])
         async with self._bodies.pieces(request, slots) as pieces:
             part = codec.read_part(request.headers, pieces, bodies.PART)
@@ -172,9 +175,9 @@ class PeerHandlers:
         form: Form,
         path: str,
     ) -> Response | None:
-        """Pass a message on to the gateway of this node that has its session;
+        """Pass a message on to the gateway of this node that has the message's session.
 
-        None if this gateway has it.
+        None if this gateway has it, or the message was passed on before.
         """
         if HANDED_ON in request.headers:
             return None

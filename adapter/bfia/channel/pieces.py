@@ -140,7 +140,7 @@ def encode_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for piece in pieces:
         data = rest + piece
-        complete = len(data) // 3 * 3
+        complete = len(data) // 3 * 3  # Base64 encodes 3 bytes together
         rest = data[complete:]
         yield binascii.b2a_base64(data[:complete], newline=False)
     yield binascii.b2a_base64(rest, newline=False)
@@ -159,7 +159,7 @@ def decode_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
             continue
         if is_padded:
             raise ValueError("padding before the end")
-        complete = len(text) & ~3
+        complete = len(text) & ~3  # a multiple of 4, the characters of 3 bytes
         rest = text[complete:]
         is_padded = text.endswith(b"=", 0, complete)
         yield binascii.a2b_base64(text[:complete], strict_mode=True)

@@ -168,6 +168,7 @@ class Handover(Response):
         try:
             await self._respond(scope, receive, send)
         except asyncio.CancelledError:
+            # `uncancel` takes back the cancellation by `watch`; the rest came from elsewhere.
             is_cancelled_by_others = not has_hung_up or responding.uncancel() > 0
             if is_cancelled_by_others:
                 raise

@@ -95,7 +95,7 @@ def _add(
         except GatewayError as error:
             release(error)
             await record_refusal(operation, request, error)
-            if error.code == NotAllowed.code:
+            if error.code == NotAllowed.code:  # has the refusal audited
                 request.state.refused = brief(error)
             return responses.refusal(error, responses.form_for(request.headers.raw))
 

@@ -203,7 +203,7 @@ class Grpc:
         if connection is None:
             text = "the connection did not come by the listener"
             await context.abort(codes.PERMISSION_DENIED, text)
-            raise AssertionError
+            raise AssertionError  # `abort` has raised
         request = _HttpRequest(self, method, messages, _headers_of(context), connection)
         status, body = await request.send_to(self._app)
         if status in (200, 413):
@@ -216,7 +216,7 @@ class Grpc:
             code = codes.UNAVAILABLE
         text = body[:500].decode("utf-8", "replace")
         await context.abort(code, f"HTTP {status}: {text}")
-        raise AssertionError
+        raise AssertionError  # `abort` has raised
 
     def slots_for(
         self,
@@ -226,7 +226,7 @@ class Grpc:
     ) -> list[asyncio.Semaphore]:
         """Return the slots that a message needs: of its sender and of all.
 
-        A pop waits for no other run.
+        A pop, peek or release only needs one of its run, so that no other run delays it.
         """
         is_encapsulated = _header(headers, b"x-ptp-version") != PASS_THROUGH
         if method == "invoke" and is_encapsulated:
@@ -236,6 +236,7 @@ class Grpc:
             ]
         if method not in METHODS[SERVICE]:
             node = _header(headers, b"x-ptp-source-node-id")
+            # "": all methods between nodes share the slots of a sender.
             of_sender = self._slots_of(_OF_ONE_SENDER, "", node, address)
             return [of_sender, self._slots_of(_OF_ALL_SENDERS, calls.SERVICE)]
         token = _header(headers, b"x-ptp-token")

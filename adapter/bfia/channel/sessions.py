@@ -14,9 +14,9 @@ from gateway.broker import Broker, BufferFull
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_FRESH_SECONDS = 1.0  # the most seconds for which a cached value is valid
-MAX_ENTRIES = 4096  # of a cache, which is emptied when it is full
-IDLE_SECONDS = 600.0  # without use before an unknown session may be ended
+_FRESH_SECONDS = 1.0  # how long a cached value is valid
+MAX_ENTRIES = 4096  # entries of a cache; a full one is emptied
+IDLE_SECONDS = 600.0  # seconds without use, after which an unknown session may be ended
 _NODE_SHARE = 4  # one node may have a quarter (1/4) of the unknown sessions
 
 

@@ -16,10 +16,10 @@ from adapter.bfia.connections import ResponseReader, request_head
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-_MOST = 256  # connections to one peer
-_KEPT = 64  # idle connections to one peer
+_MOST = 256  # connections to one peer at the same time
+_KEPT = 64  # idle connections that are kept to one peer
 _KEPT_SECONDS = 4.0  # an idle connection is not used after a longer pause
-_CONNECT_SECONDS = 5.0  # for a connection with its TLS handshake
+_CONNECT_SECONDS = 5.0  # to open a connection, TLS handshake included
 _SLICE = 1 << 18  # bytes that are sent or read together
 _LARGEST_ANSWER = 1 << 20  # bytes
 _DEFAULT_PORT = {"http": 80, "https": 443}

@@ -27,7 +27,7 @@ _NOT_COMPARED = "KEY_NOT_COMPARED"
 _KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
 _URL = re.compile(r"https?://[\x21-\x7e]+")
 _LONGEST_ID = 100  # characters of a contract's id
-_ALL_ADDRESSES = ("0.0.0.0", "::")  # where a node listens, not where it is reached
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # a node can listen there, but is not reached there
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Card:
     key: Callable[[], KeyPair | None]
 
     def fields(self) -> dict[str, Any]:
-        """Return everything that any node may know, with the signing key if there is one."""
+        """Return this node's description of itself, with its public signing key if it has one."""
         if self.key() is None:
             return self.public()
         return {**self.public(), **self.credentials()}
 
     def public(self) -> dict[str, Any]:
-        """Return this node's description of itself."""
+        """Return this node's description of itself, without its key."""
         return {
             "node_id": self.node,
             "address": self.address(),
@@ -348,16 +348,16 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         raise Invalid(problems)
     return new_application(
         draft.kind,
-        "",
-        draft.partner,
-        Side.MINE,
-        draft.subject or draft.partner,
-        request,
-        now,
-        draft.expires_at,
-        draft.jobs,
-        draft.url,
-        draft.signing,
+        id_="",  # a contract's id is chosen by the partner, any other when it is stored
+        partner=draft.partner,
+        side=Side.MINE,
+        subject=draft.subject or draft.partner,
+        request=request,
+        now=now,
+        expires_at=draft.expires_at,
+        most_jobs=draft.jobs,
+        url=draft.url,
+        signing=draft.signing,
     )
 
 

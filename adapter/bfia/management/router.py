@@ -41,20 +41,20 @@ from provider_registry.model import Component, DataSpec, Provider
 
 _NODE = f"{INTERCONN}/node"
 _CONTRACT = f"{INTERCONN}/node/contract"
-_ALL_RECORDS = -1  # page_size for a list without pages
+_ALL_RECORDS = -1  # the page_size that requests the whole list
 
 # Examples of bodies, for the API description.
 _CONTRACT_EXAMPLE = {"contract_id": "contract-1"}
 _AUDIT_EXAMPLE = {"audit_id": "audit-1"}
 _APPROVED_EXAMPLE = {"status": "APPROVED"}
 
-# Type of a column here -> in the standard; every other type is a varchar.
+# Type of a column here -> its name in the standard; any other type is called varchar.
 _DATA_TYPES = {
     "int": "int",
     "float": "double",
     "boolean": "boolean",
 }
-_CONTINUOUS = ("int", "float")
+_CONTINUOUS = ("int", "float")  # types of columns whose distribution is called continuous
 _COMPONENT_SUMMARY = ("code", "version", "category", "developer")  # fields in the list
 
 AuditId = Annotated[str, Query(min_length=1, max_length=100)]
@@ -132,13 +132,13 @@ def _add_contract_paths(
         check_claim(request.scope, body.node_id)
         new = domain.new_application(
             Kind.CONTRACT,
-            "",
-            body.node_id,
-            Side.THEIRS,
-            body.node_id,
-            body.model_dump(mode="json", exclude_unset=True),
-            clock(),
-            body.expired_time,
+            id_="",  # chosen when the application is stored
+            partner=body.node_id,
+            side=Side.THEIRS,
+            subject=body.node_id,
+            request=body.model_dump(mode="json", exclude_unset=True),
+            now=clock(),
+            expires_at=body.expired_time,
             url=body.address,
         )
         address = request.client.host if request.client else ""
@@ -217,14 +217,15 @@ def _add_audit_paths(
         applications.contract_with(caller.node, body.contract_id or None)
         new = domain.new_application(
             kind,
-            body.audit_id,
-            caller.node,
-            Side.THEIRS,
-            getattr(body, audited.subject),
-            body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"}),
-            clock(),
-            getattr(body, "time_limit", None),
-            getattr(body, "times_limit", None),
+            id_=body.audit_id,
+            partner=caller.node,
+            side=Side.THEIRS,
+            subject=getattr(body, audited.subject),
+            request=body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"}),
+            now=clock(),
+            # Only some kinds of applications have limits.
+            expires_at=getattr(body, "time_limit", None),
+            most_jobs=getattr(body, "times_limit", None),
         )
         applications.receive(new)
 

@@ -20,7 +20,7 @@ from route_table.model import NODE_ID, NODE_RULE
 # Larger numbers are milliseconds, others seconds: the standard names no unit.
 _MILLISECONDS = 10**11
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)  # databases and Python cannot calculate with later times
-_LARGEST_NUMBER = 2**31 - 2  # of jobs; fits a column of any database
+_LARGEST_NUMBER = 2**31 - 2  # jobs of a permit; fits an integer column of any database
 
 # Algorithm -> its name in a contract. The names of Ed25519 and SM2 are ours, as the standard has
 # none.
@@ -33,7 +33,7 @@ AUTH_TYPES = {
 
 
 def moment(value: Any) -> datetime | None:
-    """Read a time of the standard; 0 or nothing means none."""
+    """Read a time of the standard; None for null, 0 and empty text."""
     if value in (None, 0, "0", ""):
         return None
     try:
@@ -81,7 +81,7 @@ def _zero_as_none(value: Any) -> Any:
 def key_of(credential: str) -> str:
     """Return the public key, in the form of routes, of a key or certificate in PEM or base64.
 
-    Raises ValueError.
+    Raises ValueError for any other text, and for several keys.
     """
     if "BEGIN CERTIFICATE" in credential:
         try:
