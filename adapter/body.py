@@ -26,8 +26,8 @@ from provider_registry.model import document_problem
 X = TypeVar("X")
 
 BODY_SECONDS = 60.0  # seconds in which a JSON body must arrive
-# The most fields, objects and lists of a body. A job of a thousand tasks with the largest parameters
-# has half as many.
+# The most fields, objects and lists of a body. A job of a thousand tasks with the largest
+# parameters has half as many.
 MOST_FIELDS = 250_000
 # The most commas outside texts; only a body with long lists of numbers has as many.
 MOST_NUMBERS = 250_000

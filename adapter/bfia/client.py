@@ -100,7 +100,8 @@ class SchedulerClient(_Client):
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Send ``job/create_all``.
 
-        The peer answers only after all nodes of the job have, so it gets three times the usual time.
+        The peer answers only after all nodes of the job have answered it; so it gets three times
+        the usual time.
         """
         with traced(spec.trace_id):
             self._peer.check_profile()

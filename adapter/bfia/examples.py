@@ -91,7 +91,7 @@ def _body(summary: str, **value: Any) -> Any:
 
 
 def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
-    """Return the description of a body that its path reads itself, with ``value`` as its example."""
+    """Return the description of a body that its path parses itself; ``value``: its example."""
     fields = {
         name: {"type": field.get("type", "string")}
         for name, field in form.document["properties"].items()

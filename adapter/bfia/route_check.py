@@ -503,7 +503,10 @@ class _RouteTest:
             return self._unnamed_fate()
         is_contradiction = apparent_profile != profile and "fate" in (apparent_profile, profile)
         if is_contradiction:
-            text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {apparent_profile}"
+            text = (
+                f"an unknown path gets HTTP {status}, code {code}: that looks like profile "
+                f"{apparent_profile}"
+            )
             return trials.warning(
                 text, f"set profile: {apparent_profile}", finding=f"the entry says {profile}"
             )

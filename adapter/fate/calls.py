@@ -52,7 +52,8 @@ _PROBLEMS = TypeAdapter(list[Problem])
 
 _NO_PATH = re.compile(r"\b404\b.*Not Found")  # FATE-Flow's message for an unknown path
 
-# FATE's code -> error and reason, for a response without the reason that gateways like this one send.
+# FATE's code -> error and reason, for a response without a reason: only gateways like this one send
+# reasons.
 _ERRORS_BY_CODE: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.JOB_NOT_FOUND: (NotFound, "JOB_UNKNOWN"),
     Code.TASK_NOT_FOUND: (NotFound, "TASK_UNKNOWN"),

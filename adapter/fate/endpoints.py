@@ -368,7 +368,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
             parts.limiters.news, request, partial(_poll_task, parts, body, local, sender)
         )
         word = _reported_word(parts, body, news, by_fate=not source_of(request))
-        return ok(_task_data(body, word, news, local, body.key.local_id))
+        return ok(task_data(body, word, news, local, body.key.local_id))
 
     @post(f"{PARTNER}/task/stop")
     async def stop_task(body: wire.StopTask, request: Request) -> Envelope:
@@ -590,7 +590,7 @@ def _record_running(
     return was_recorded
 
 
-def _task_data(
+def task_data(
     body: wire.Task,
     word: TaskWord,
     news: TaskNews,

@@ -80,8 +80,8 @@ OF_REASON: Mapping[str, Code] = {
     "TOO_LARGE": Code.INVALID_PARAMETER,
 }
 
-# A path's own codes by reason, which precede `OF_REASON`. The code of ``""`` applies to every reason
-# that is in neither.
+# A path's own codes by reason, which precede `OF_REASON`. The code of ``""`` applies to every
+# reason that is in neither.
 Codes = Mapping[str, Code]
 ANY = "*"  # key in `Codes` of a code that applies to every reason, before all others
 # At these paths FATE has no code for a job or task that it does not find: it raises an exception.

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 
 from examples.demo.nodes import DemoFailed
-from gateway.cli.language import spoken
+from gateway.cli.language import language_in_use
 
 
 def request(method: str, url: str, **options: Any) -> Any:
@@ -19,7 +19,7 @@ def request(method: str, url: str, **options: Any) -> Any:
         response = httpx.request(
             method,
             url,
-            headers={"accept-language": spoken()},
+            headers={"accept-language": language_in_use()},
             timeout=60,
             trust_env=False,
             verify=False,

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from gateway.cli.language import spoken
+from gateway.cli.language import language_in_use
 
 TLS = ("ca", "certificate", "key")  # files of a node, as options of `partner accept` name them
 
@@ -100,7 +100,15 @@ def _accept(home: Path, address: str, invitation: Path) -> subprocess.Popen[str]
 
 def _start(home: Path, *words: str) -> subprocess.Popen[str]:
     """Start a command of the group ``partner`` for a node."""
-    command = [sys.executable, "-m", "gateway.cli.main", "--lang", spoken(), "partner", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.cli.main",
+        "--lang",
+        language_in_use(),
+        "partner",
+        *words,
+    ]
     command += ["--config", str(home / "node.yml")]
     return subprocess.Popen(
         command,

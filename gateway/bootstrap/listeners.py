@@ -77,7 +77,7 @@ def build_listeners(
     )
     apps = {}
     for name, routers in mounts.items():
-        app = create_app(titles[name], routers, documented=True, first=checks[name])
+        app = create_app(titles[name], routers, documented=True, checks=checks[name])
         if name == "operator":
             provide_services(app, services, endpoints, leaving, doctor)
         served = _with_envelope(services.peers, name, app)
@@ -133,7 +133,7 @@ def _with_envelope(
     elif name == "peer":
         words = for_others
         # The check of signatures; as a dependency it would run only after the body was parsed.
-        app.state.before_body = app.state.first[0]
+        app.state.before_body = app.state.checks[0]
     envelope.install(app, as_200, elsewhere, words)
     served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))
     refused = partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)

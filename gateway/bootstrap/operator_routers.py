@@ -57,7 +57,7 @@ def operator_mounts(services: Services) -> list[Mounted]:
     return [
         *_platform_mounts(services),
         *_large_mounts(services),
-        *(Mounted(router, SMALL_BODY, first=[only_known]) for router in small),
+        *(Mounted(router, SMALL_BODY, checks=[only_known]) for router in small),
         *_login_mounts(services),
     ]
 
@@ -178,10 +178,10 @@ def _large_mounts(services: Services) -> list[Mounted]:
     )
     first = [only_known]
     return [
-        Mounted(providers.router, body_bytes, first=first),
-        Mounted(plans, body_bytes, first=first),
-        Mounted(templates, body_bytes, first=first),
-        Mounted(imports, None, first=first),
+        Mounted(providers.router, body_bytes, checks=first),
+        Mounted(plans, body_bytes, checks=first),
+        Mounted(templates, body_bytes, checks=first),
+        Mounted(imports, None, checks=first),
     ]
 
 

@@ -265,7 +265,10 @@ def list_entries(
     action: Annotated[
         str,
         typer.Option(
-            help="Only changes whose action, or its description, contains this text, such as datasets."
+            help=(
+                "Only changes whose action, or its description, contains this text, such as "
+                "datasets."
+            )
         ),
     ] = "",
     since: Annotated[

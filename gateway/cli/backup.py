@@ -40,19 +40,19 @@ _MANIFEST = "manifest.json"
 _CONFIG = "node.yml"
 _ROUTES = "routes.yml"
 _LISTED_ADDRESSES = 10  # missing tables and models that `restore` names
-_SQLITE = "sqlite:///"
+_SQLITE = "sqlite:///"  # beginning of the URL of a database in a file
 
 commands = typer.Typer(name="")
 
 
 @dataclass(frozen=True)
 class _Restored:
-    """What a backup has put in place."""
+    """The result of a restore."""
 
     manifest: Mapping[str, Any]
     settings: "Settings"
     row_counts: Mapping[str, int]  # by table
-    written: list[str]  # paths of files
+    written: list[str]  # paths of the files that were written
     missing: list[str]  # tables and models in the database, but not in the storage
 
 
@@ -74,7 +74,7 @@ def backup(
     settings = settings_of(config)
     new_file(file, force)
     try:
-        with _written_whole(file) as out, closing(store_of(config)) as store:
+        with _atomic_writer(file) as out, closing(store_of(config)) as store:
             sign_audit(store, config)
             manifest = _write_archive(out, store, settings, config)
     except OSError as error:
@@ -82,7 +82,7 @@ def backup(
     row_counts = manifest["tables"]
     stored = manifest["storage"]
     length = file.stat().st_size
-    left_out = _left_out(settings)
+    left_out = _excluded_files(settings)
     yield {
         "file": str(file),
         "bytes": length,
@@ -98,8 +98,8 @@ def backup(
 
 
 @contextmanager
-def _written_whole(file: Path) -> Iterator[IO[bytes]]:
-    """Open a new file for its owner only, which takes the place of ``file`` once it is complete."""
+def _atomic_writer(file: Path) -> Iterator[IO[bytes]]:
+    """Open a new file, for its owner only, that replaces ``file`` once the block has succeeded."""
     part = file.with_name(file.name + ".part")
     part.unlink(missing_ok=True)
     try:
@@ -159,7 +159,7 @@ def _table_entry(table_name: str) -> str:
     return f"tables/{table_name}.jsonl"
 
 
-def _left_out(settings: "Settings") -> list[str]:
+def _excluded_files(settings: "Settings") -> list[str]:
     """Return the files that the configuration names and a backup leaves out, such as passwords."""
     left_out = []
     for path in _paths_in(settings):
@@ -237,7 +237,7 @@ def _restore(
     *,
     is_new: bool,
 ) -> _Restored:
-    """Fill the node's database and write its files; ``is_new``: the configuration, too.
+    """Fill the node's database and write its files; if ``is_new``, its configuration, too.
 
     Until the end a new configuration has another name, so that a failure leaves none. Raises
     `CallFailed`, and `KeyError` or `ValueError` for a file that is not a backup.
@@ -388,6 +388,7 @@ def _files_to_write(
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_NODE")
     archived_names = set(archive.namelist())
     files = {}
+    # The configuration, which is skipped below, needs no path here.
     for name, path in _node_files(settings, Path()).items():
         if name == _CONFIG or name not in archived_names:
             continue
@@ -456,5 +457,5 @@ def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
             parents=True,
             exist_ok=True,
         )
-        with _written_whole(path) as out:
+        with _atomic_writer(path) as out:
             out.write(archive.read(name))

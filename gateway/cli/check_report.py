@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.conformance.evidence import Finding
     from provider_registry.model import Problem
 
-_LISTED_LINES = 20  # of an output
+_LISTED_LINES = 20  # lines of an output that are printed
 _LONGEST_VALUE = 200  # characters of a wrong value
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from bfia_gateway_client.bridge import iterate_blocking, run_blocking
 from bfia_gateway_client.errors import MAYBE_DONE, GatewayError, NoAnswer
 from bfia_gateway_client.errors import Invalid as BadInput
-from gateway.cli.language import spoken
+from gateway.cli.language import language_in_use
 from gateway.data.reading import MIB, NotFit, check_readable, check_size, read_bounded
 from gateway.errors import Invalid
 
@@ -26,6 +26,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_NO_ANSWER = 3
 
+# Environment variables with the address of a node and the token for it
 URL = "BFIA_GATEWAY_URL"
 TOKEN = "BFIA_GATEWAY_TOKEN"
 DEFAULT_CONFIG = Path("node.yml")
@@ -82,7 +83,7 @@ class Client:
         from bfia_gateway_client.wire import BlockingWire
 
         try:
-            self.wire = BlockingWire(url, checked_token(token, source), language=spoken())
+            self.wire = BlockingWire(url, checked_token(token, source), language=language_in_use())
         except BadInput as error:
             raise CallFailed(str(error), EXIT_BAD_INPUT) from None
         self.url = self.wire.url
@@ -120,7 +121,7 @@ class Client:
     ) -> Any:
         """Send one request; return the response's JSON. ``options``: see `Wire.call`."""
         options = {"timeout": self._timeout, **options}
-        return self.done(self.wire.call(method, path, body, **options))
+        return self.run_call(self.wire.call(method, path, body, **options))
 
     def download(
         self,
@@ -131,29 +132,30 @@ class Client:
     ) -> int:
         """Write a response's body into a file, whole or not at all; return its length in bytes.
 
-        ``moved`` is called for each chunk with its length and that of all, if known.
+        ``moved`` is called for each chunk, with the bytes of the chunk and of the whole body; None
+        if the whole is not known.
         """
         from bfia_gateway_client.transfers import download
 
-        return self.done(download(self.wire, path, target, moved, query))
+        return self.run_call(download(self.wire, path, target, moved, query))
 
     def lines(self, path: str, **query: Any) -> Iterator[str]:
         """Yield the lines of a streamed response, such as a log."""
-        with self._reported():
+        with self._converted_errors():
             yield from iterate_blocking(self.wire.lines(path, query))
 
     def events(self, path: str, **query: Any) -> Iterator[tuple[str, str]]:
         """Yield the kind and the line of each event of a response."""
-        with self._reported():
+        with self._converted_errors():
             yield from iterate_blocking(self.wire.events(path, query))
 
-    def done(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a call of the Python client."""
-        with self._reported():
+    def run_call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the Python client and return its result."""
+        with self._converted_errors():
             return run_blocking(work)
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         """Turn an error of the Python client into `CallFailed` with exit code and next step."""
         try:
             yield
@@ -167,9 +169,9 @@ class Client:
 
     def _no_answer_text(self, error: NoAnswer) -> str:
         """Return why the node did not respond, and the next step."""
-        other_scheme = self._other_scheme(error.message)
-        if other_scheme:
-            return other_scheme
+        scheme_hint = self._scheme_hint(error.message)
+        if scheme_hint:
+            return scheme_hint
         if error.next_step == MAYBE_DONE:
             return f"{error.message}; {MAYBE_DONE}"
         return (
@@ -186,7 +188,7 @@ class Client:
             return f"{error.message}; {operators}, and {self.url} is another one"
         return error.message
 
-    def _other_scheme(self, cause: str) -> str:
+    def _scheme_hint(self, cause: str) -> str:
         """Return a hint if the address has http for https or the reverse; else an empty text."""
         scheme, _, rest = self.url.partition("://")
         if "wrong version number" in cause:  # the message of OpenSSL for a response without TLS
@@ -307,7 +309,7 @@ def content(file: Path) -> bytes:
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[BinaryIO]:
+def open_input(file: Path) -> Iterator[BinaryIO]:
     """Open a file that is sent in pieces (``-``: standard input). Raises `NotFit`."""
     if str(file) == _STANDARD_INPUT:
         with tempfile.TemporaryFile() as spool:

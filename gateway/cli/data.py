@@ -11,7 +11,7 @@ import typer
 from bfia_gateway_client.calls import segment
 from bfia_gateway_client.progress import Progress
 from gateway.cli import options
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, open_input
 from gateway.cli.command import Output, command, save
 from gateway.cli.language import t
 from gateway.cli.output import print_json, say, warn
@@ -101,7 +101,7 @@ def upload(
     if encoding == "auto":
         encoding = ""
     sent_as = "stdin.csv" if str(file) == "-" else file.name
-    with opened(file) as source, Progress(f"sending {sent_as}", translate=t) as progress:
+    with open_input(file) as source, Progress(f"sending {sent_as}", translate=t) as progress:
         watched = ReportingFile(source, progress.advance)
         fields = table | {"head": head}
         stored = _send_table(node, sent_as, watched, fields, delimiter, encoding)
@@ -164,7 +164,7 @@ def _send_table(
         "encoding": encoding,
     }
     try:
-        return node.done(send_table(node.wire, sent_as, file, form, meta))
+        return node.run_call(send_table(node.wire, sent_as, file, form, meta))
     except CallFailed as error:
         if error.reason != "DATASET_EXISTS":
             raise

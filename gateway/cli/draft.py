@@ -28,9 +28,19 @@ from gateway.cli.language import t
 from gateway.cli.output import say
 from gateway.cli.providers import allowed, component_of
 
-_LONGEST = 200  # characters of a list of choices, or of a description
+_LONGEST = 200  # characters of a list of choices, or of a description, in a comment
 _PLAIN_WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
-_NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # as YAML reads them
+_NOT_TEXT = (
+    "true",
+    "false",
+    "yes",
+    "no",
+    "on",
+    "off",
+    "null",
+    "y",
+    "n",
+)  # words that YAML does not read as text
 _INTRODUCTION = (
     'The parameters of each component are below task_params: remove the "# " before those that '
     "you set."
@@ -45,7 +55,7 @@ class _Draft:
     tasks: Sequence[Task]
     nodes: Mapping[str, str]  # by role; the first role is the initiator's
     open_roles: Sequence[str]  # roles whose node the user still has to name
-    datasets: Mapping[str, str]  # input of a role's first task, by role
+    datasets: Mapping[str, str]  # by role: the dataset that its tasks read
 
 
 @command(

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from engines.docker.client import Client
 from engines.process.engine import this_machine
-from gateway.cli.language import spoken, t
+from gateway.cli.language import language_in_use, t
 from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.reading import nearest_existing
@@ -24,7 +24,7 @@ from gateway.domain.amounts import GIB
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import CHINESE, of_settings
 
-# An example of routes; a text is the comment after its line.
+# An example of routes: lines, each with the comment behind it.
 _ROUTES = (
     ("JG0100001100000000:", ""),
     ("  host: 127.0.0.1", "or  url: https://gateway.example.com/bfia"),
@@ -130,7 +130,7 @@ def example(
 
 
 def _share_of(size: int) -> float:
-    """Return the GiB for jobs of a number of bytes."""
+    """Return the share of a number of bytes that jobs may use, in GiB; at least 0.1."""
     return max(round(size * _SHARE / GIB, 1), 0.1)
 
 
@@ -193,7 +193,7 @@ def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
 def _in_use_language(description: str) -> str:
     """Return the description of a setting in one line and in the language in use."""
     line = " ".join(description.split())
-    if spoken() == CHINESE:
+    if language_in_use() == CHINESE:
         return of_settings().get(line, line)
     return line
 
@@ -223,8 +223,8 @@ def empty_routes() -> str:
     return "\n".join([*comments, "{}"]) + "\n"
 
 
-def signing_key(folder: Path) -> str:
-    """Return the id of the key with which a new node signs, which is created if there is none."""
+def ensure_signing_key(folder: Path) -> str:
+    """Return the id of the key with which a new node signs; create the key if there is none."""
     ring = Keyring(folder / str(Settings.model_fields["state_dir"].default))
     key = ring.signing or ring.make("ed25519")
     return key.id

@@ -75,7 +75,7 @@ def _awaited_confirmation(job: Mapping[str, Any]) -> str:
 
 
 def _final_state(job: Mapping[str, Any], task_name: str) -> str:
-    """Return the state in which the job, else the task, has ended; empty if neither has."""
+    """Return the state in which the job has ended, or else the task; empty if neither has."""
     if job["status"] in OVER:
         return f"{job['status']} {job.get('outcome') or ''}".strip()
     statuses = {task["name"]: str(task["status"]) for task in job["tasks"]}
@@ -163,7 +163,7 @@ def approve(
     reason: Why = "",
 ) -> Output:
     """Approve a job at this node."""
-    yield from _decide(node, job_id, "approve", "approved", reason)
+    yield from _decide(node, job_id, reason, action="approve", participle="approved")
 
 
 @command(commands, "reject", 'job-0123 -m "not agreed"')
@@ -173,15 +173,16 @@ def reject(
     reason: Why = "",
 ) -> Output:
     """Reject a job at this node; it is then rejected at every node."""
-    yield from _decide(node, job_id, "reject", "rejected", reason)
+    yield from _decide(node, job_id, reason, action="reject", participle="rejected")
 
 
 def _decide(
     node: Client,
     job_id: str,
+    reason: str,
+    *,
     action: str,
     participle: str,
-    reason: str,
 ) -> Output:
     """Approve or reject a job, and print whether that changed anything."""
     response = node.post(path_of("jobs", job_id, action), {"by": who(), "reason": reason})

@@ -20,14 +20,16 @@ _PANELS = (
     "ABORTED_TEXT",
     "RICH_HELP",
 )
+# Ranges of Chinese characters and their punctuation, for a regular expression
 _WIDE = "\u2e80-\u9fff\uff00-\uffef"
+# Punctuation that stays with the character after it, and with the one before it
 _OPENING = "（《“"
 _CLOSING = "，。、；：！？）》”…"
 # The parts between which a line may be folded: a Chinese character, or a word of another script,
 # with its punctuation.
 _WORD = re.compile(rf"\s*[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*\s*")
 
-# The language of this process; a list of one, which `set_language` changes.
+# The language of this process; a list with one entry, which `set_language` replaces.
 _chosen = [ENGLISH]
 
 
@@ -36,14 +38,14 @@ def set_language(language: str) -> None:
     _chosen[0] = language
 
 
-def spoken() -> str:
+def language_in_use() -> str:
     """Return the language in use."""
     return _chosen[0]
 
 
 def t(text: str) -> str:
     """Return an English text in the language in use."""
-    return translate(text, spoken())
+    return translate(text, language_in_use())
 
 
 def requested_language(words: Sequence[str]) -> str:
@@ -62,7 +64,7 @@ def requested_language(words: Sequence[str]) -> str:
 def translated(command: Any) -> Any:
     """Translate the help of a command, and of its loaded subcommands; return the command."""
     _fold_help()
-    if spoken() == ENGLISH:
+    if language_in_use() == ENGLISH:
         return command
     import click  # its import takes long, and only help needs it
 

@@ -80,6 +80,7 @@ def options(
     ] = None,
 ) -> None:
     """Options before every command."""
+    # Both have taken effect already: see `_print_version` and `requested_language`.
 
 
 @command(app, "init", "--node JG0100001100000010 -o node.yml")
@@ -176,7 +177,7 @@ def _write_node(
     settings: dict[str, Any],
 ) -> str:
     """Write the files of a new node, readable by this user only, and return the id of its key."""
-    from gateway.cli.init import empty_routes, example, signing_key
+    from gateway.cli.init import empty_routes, ensure_signing_key, example
 
     folder = config.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +186,7 @@ def _write_node(
     routes.write_text(empty_routes(), encoding="utf-8")
     for file in (config, routes):  # an overwritten file may have been readable to others
         file.chmod(0o600)
-    return signing_key(folder)
+    return ensure_signing_key(folder)
 
 
 def _warn_of_example_id(node_id: str) -> None:

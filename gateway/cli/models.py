@@ -9,7 +9,7 @@ import typer
 
 from bfia_gateway_client.calls import path_of
 from gateway.cli import options
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, open_input
 from gateway.cli.command import Output, command, save
 from gateway.cli.output import print_json, say
 from gateway.cli.tables import Columns, listing, table
@@ -173,7 +173,7 @@ def import_model(
     """Add the version that an archive holds; nothing is kept unless every checksum is right."""
     from bfia_gateway_client.wire import File
 
-    with opened(archive) as file:
+    with open_input(archive) as file:
         upload = File(archive.name, file, "application/zip")
         model = node.call("POST", "/api/v1/models/import", file=upload, timeout=None)
     yield model

@@ -40,7 +40,7 @@ _KINDS = {
     "disk_gib": "disk GiB",
     "gpu": "gpu",
 }
-# Counts of irregular reservations, with their meanings.
+# Keys of counts of irregular reservations, with their meanings.
 _COUNTS = {
     "returns_ignored": "returns with nothing to return",
     "returned_by_reconciler": "jobs that ended and still held something",

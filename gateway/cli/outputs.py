@@ -21,15 +21,17 @@ from gateway.cli.values import amount, compact, size
 from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
-_ROW_LIMIT = 20  # of a report's table
-_VALUE_LIMIT = 3  # of a report, in the list of reports
-_COLUMN_LIMIT = 8  # of an output's metadata
+_ROW_LIMIT = 20  # rows of a report's table that are printed
+_VALUE_LIMIT = 3  # values, and tables, of a report in the list of reports
+_COLUMN_LIMIT = 8  # columns of an output in the table of metadata
 _LARGEST_BUNDLE = 16 * 1024 * 1024  # bytes of the signed documents in a job's archive
+# Group of an output's type -> extension of its file
 _EXTENSIONS = {
     "data": ".csv",
     "metric": ".json",
     "model": ".model",
 }
+# Result of a check of signed documents -> its word in the table
 _VERDICTS = {
     True: "good",
     False: "DIFFERS",

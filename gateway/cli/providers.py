@@ -304,7 +304,7 @@ def _path(
     Raises `CallFailed`.
     """
     is_retired = action == ("unretire",)
-    full_name = node.done(provider_named(node.wire, name, retired=is_retired))
+    full_name = node.run_call(provider_named(node.wire, name, retired=is_retired))
     return path_of("providers", full_name, *action)
 
 

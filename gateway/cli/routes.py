@@ -19,7 +19,7 @@ commands = typer.Typer(name="route")
 
 
 _FILES = ("ca", "certificate", "key")  # keys of a route that name a file
-_LISTED_CHANGES = 10  # of a version, in a line
+_LISTED_CHANGES = 10  # changes of a version that a line names
 
 
 def _key(

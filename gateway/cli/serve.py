@@ -27,20 +27,21 @@ from gateway.http.server import serve
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import without_tokens
 
-# Parameters of glibc's mallopt.
+# Numbers of parameters of glibc's mallopt.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
+# Packages that log from INFO on; all others from WARNING on.
 _PACKAGES = (
     "gateway",
     "adapter",
     "engines",
     "provider_registry",
     "route_table",
-)  # that log at INFO
+)
 # Fields of a log line without secrets that look like tokens; others choose the first two.
 _FIELDS_WITHOUT_TOKENS = ("trace_id", "job", "sha256")
-_LONGEST_ERROR = 500  # characters
-_END_SESSION_TIMEOUT = 30  # seconds
+_LONGEST_ERROR = 500  # characters of an error in the log
+_END_SESSION_TIMEOUT = 30  # seconds that a thread waits for the end of a session
 
 
 def run(
@@ -57,7 +58,8 @@ def run(
     """
     configure_logs(log_format)
     keep_freed_memory()
-    sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
+    # Seconds after which a busy thread yields: the event loop has to respond quickly.
+    sys.setswitchinterval(0.001)
     settings = load(config)
     doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
     doctor = partial(look, settings, doctor_engine, config)
@@ -86,12 +88,11 @@ async def _run(gateway: Gateway, ready_file: Path | None) -> None:
         await serve(
             gateway.apps,
             services.sockets.by_listener,
-            partial(_announce, gateway, ready_file),
-            None,
-            services.sockets.arrivals,
-            services.sockets.tls,
-            gateway.grpc_servers(),
-            leave,
+            ready=partial(_announce, gateway, ready_file),
+            arrivals=services.sockets.arrivals,
+            tls=services.sockets.tls,
+            http2=gateway.grpc_servers(),
+            before_stop=leave,
         )
     finally:
         follower.cancel()
@@ -141,7 +142,10 @@ def keep_freed_memory() -> None:
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
-    """Reload the route table periodically: its file or another gateway may have changed it."""
+    """Reload the route table: its file or another gateway may have changed it.
+
+    ``every``: seconds between two reloads.
+    """
     log = structlog.get_logger("gateway")
     last_error = ""
     while True:

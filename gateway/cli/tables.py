@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from bfia_gateway_client.errors import harmless
-from gateway.cli.language import spoken, t
+from gateway.cli.language import language_in_use, t
 from gateway.cli.output import say
 from gateway.cli.values import FULL_ID, cell
 from gateway.errors import counted
@@ -21,10 +21,11 @@ Columns = Mapping[str, Column]  # by heading
 _PIPE_WIDTH = 80  # characters; of a table in a pipe, unless COLUMNS is set
 _SEPARATOR_WIDTH = 3  # characters between two cells
 _CHINESE_WIDTH = 12  # characters that Chinese text keeps, two per sign; it may be folded anywhere
-# An ASCII word, or a run of Chinese.
+# An ASCII word, or a run of Chinese characters.
 _WORD = re.compile("([!-~]+)|([\u2e80-\uffff]+)")
 _REMEDY = "what to do"
-# Headings of columns whose texts are this program's; so is a first column without a heading.
+# Headings of columns with texts of this program, which are translated. A first column without a
+# heading is one of them.
 _TRANSLATED_COLUMNS = frozenset(
     {"state", "until", "result", "seen", "what", "check", _REMEDY, "reports", "digest"}
 )
@@ -290,7 +291,7 @@ def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> 
     name_columns = [columns[0]]
     if len(columns) > 1 and columns[1].name == "about":
         name_columns.append(columns[1])
-    colon = "：" if spoken() == CHINESE else ": "
+    colon = "：" if language_in_use() == CHINESE else ": "
     lines: dict[str, None] = {}
     for index, remedy in enumerate(remedies.texts):
         if remedy:

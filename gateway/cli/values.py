@@ -17,7 +17,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 _ABBREVIATION = re.compile(
     "an object with [0-9]+ fields|a list of [0-9]+ values|an integer of many digits"
 )
-# Names and reasons that this program enters, and not a user.
+# Names and reasons in histories that this program enters itself.
 _PRODUCT_WORDS = frozenset({"somebody", "operator", "file", "invitation accepted"})
 
 

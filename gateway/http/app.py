@@ -42,14 +42,14 @@ Check = Callable[[Request], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Mounted:
-    """A router with its limit for bodies (bytes), the model of its refusals, and checks of its
-    requests.
+    """A router with its limit for bodies (bytes; None: none here), the model of its refusals, and
+    the checks of its requests.
     """
 
     router: APIRouter
     max_body: int | None
     refusal: type[BaseModel] | None = None
-    first: Sequence[Check] = ()
+    checks: Sequence[Check] = ()
 
 
 def create_app(
@@ -57,9 +57,9 @@ def create_app(
     routers: Sequence[Mounted],
     *,
     documented: bool = False,
-    first: Sequence[Check] = (),
+    checks: Sequence[Check] = (),
 ) -> FastAPI:
-    """Return the application of one listener; ``first``: checks of every request."""
+    """Return the application of one listener; ``checks``: of every request."""
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,
@@ -69,9 +69,9 @@ def create_app(
         openapi_url=None,  # FastAPI would build the description on the event loop
         redirect_slashes=False,
         strict_content_type=False,
-        dependencies=[Depends(check) for check in first],
+        dependencies=[Depends(check) for check in checks],
     )
-    app.state.first = first
+    app.state.checks = checks
     if documented:
         _add_description(app, routers)
     for mounted in routers:
@@ -82,7 +82,7 @@ def create_app(
             mounted.router,
             max_body_size=mounted.max_body,
             responses=responses,
-            dependencies=[Depends(check) for check in mounted.first],
+            dependencies=[Depends(check) for check in mounted.checks],
         )
     return app
 
@@ -147,7 +147,8 @@ def refusal(
 def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
     """Refuse requests of other sites' pages (FOREIGN_ORIGIN).
 
-    ``foreign`` returns the cause of a refusal, or "": see `from_browser` and `from_elsewhere`.
+    ``foreign`` returns the cause of a refusal, "" for none; see `from_browser` and
+    `from_elsewhere`.
     """
 
     async def serve(
@@ -199,7 +200,10 @@ def with_head(app: ASGIApp) -> ASGIApp:
 
 
 def from_browser(scope: Scope) -> str:
-    """Refuse browsers, for listeners that serve only programs."""
+    """Return why a browser's request is refused; "" for a program's.
+
+    For listeners that serve only programs.
+    """
     for name, _ in scope["headers"]:
         if name in _BROWSER_HEADERS:
             return "this listener serves programs, not browsers"
@@ -207,10 +211,10 @@ def from_browser(scope: Scope) -> str:
 
 
 def from_elsewhere(scope: Scope) -> str:
-    """Refuse requests from other machines, for a listener without tokens.
+    """Return why a request from elsewhere is refused; "" for one from and to this machine.
 
-    A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that resolves to this
-    machine.
+    For a listener without tokens. A foreign page is recognised by its ``Origin``, or by a name in
+    ``Host`` that resolves to this machine.
     """
     if _has_local_host(scope) and _has_local_origins(scope):
         return ""
@@ -239,6 +243,7 @@ def _header_values(scope: Scope, name: bytes) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _is_loopback(url: str) -> bool:
+    """Return whether the host of a URL is a loopback address or localhost."""
     if "@" in url:
         return False
     try:

@@ -15,15 +15,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
-from gateway.http.streamed_bodies import READ, WRITE, Rest, written
+from gateway.http.streamed_bodies import READ, WRITE, Rest, write_pieces
 
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1  # seconds between two looks whether a response's head has been written
 HEAD_SECONDS = 10.0  # for a TLS handshake, and for a request's head
 _REST_SECONDS = 30.0  # for the rest of a body after its response
-_MOST_HEAD = 64 * 1024  # bytes of a request line with its headers
-_COPIED_BYTES = 64 * 1024  # of HTTP/2, at a time
+_MOST_HEAD = 64 * 1024  # bytes of a request line together with its headers
+_COPIED_BYTES = 64 * 1024  # bytes of HTTP/2 that are copied at a time
 
 _HTTP2 = b"PRI * HTTP/2.0"  # first bytes of HTTP/2 without TLS, as gRPC clients send them
 
@@ -211,7 +211,7 @@ class Connection(HttpToolsProtocol):
             await asyncio.sleep(pause)
             pause = _PAUSE
         with _duplicate_socket(self.transport) as client:
-            if not await written(client, pieces, self.lost.is_set):
+            if not await write_pieces(client, pieces, self.lost.is_set):
                 self.transport.abort()
         cycle.expected_content_length = 0  # uvicorn counts only the bytes that it writes itself
 
@@ -242,6 +242,7 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
     def _cancel_deadline(self) -> None:
+        """Let the connection wait without a limit, as while a response is prepared."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

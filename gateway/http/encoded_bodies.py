@@ -14,14 +14,14 @@ from gateway.http.streamed_bodies import READ
 
 # Scope key of a decoded body's function that returns the digest of the body as sent.
 SENT_DIGEST = "gateway.sent_digest"
-# Coding -> zlib's wbits.
+# Coding -> zlib's wbits, which also select the header of the format.
 _WINDOWS = {
     "gzip": 31,
     "x-gzip": 31,
     "deflate": 15,
 }
-_RAW_DEFLATE = -15
-# Lower half of the first byte of deflate with a header (RFC 1950); many clients send it without.
+_RAW_DEFLATE = -15  # wbits of deflate without a header
+# Lower half of the first byte of deflate with its header (RFC 1950), which many clients leave out.
 _ZLIB = 8
 _PIECE = 64 * 1024  # decoded bytes per message
 

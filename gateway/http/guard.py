@@ -35,7 +35,7 @@ OIDC = f"{_SESSION}/oidc"
 _HEALTH = ("/health", "/health/live", "/health/ready")
 # Paths without a token. The pages contain nothing of this node and ask for a token first.
 _OPEN = (*_HEALTH, "/docs", "/", "/console", f"{_SESSION}/ways", OIDC, f"{OIDC}/callback")
-_PAGES = "/console/"
+_PAGES = "/console/"  # beginning of the paths of the console's pages
 _PEER_PATHS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
 # Header of the console's changes; a page of another site cannot set it (CSRF protection).
 BY_PAGE = "x-console"
@@ -48,7 +48,7 @@ _LOCAL = Identity("operator", Role.ADMIN)
 MOST = 20  # different refusals written per minute
 MAX_COUNTED = 1000  # different refusals with a count of their repetitions
 _MINUTE = timedelta(minutes=1)
-_DENIED = (401, 403)
+_DENIED = (401, 403)  # codes of the refusals of unknown senders that are audited
 _BUSY = "RESOURCES_BUSY"  # reason of a refusal that may succeed later
 
 # Writes an audit entry: time, user, action, HTTP status, code of the refusal, detail.
@@ -110,7 +110,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         with acting(state["operator"]):
-            await self._audited(identity.name, scope, receive, send)
+            await self._run_audited(identity.name, scope, receive, send)
 
     async def _identify(self, scope: Scope) -> Identity:
         """Return the sender of a request. Raises `Unauthenticated`."""
@@ -160,7 +160,7 @@ class Guard:
         self._cache[token] = (time.monotonic(), identity)
         return identity
 
-    async def _audited(
+    async def _run_audited(
         self,
         user: str,
         scope: Scope,
@@ -387,7 +387,7 @@ class Partners(NamedTuple):
 
     knows: Callable[[str], bool]
     # The counter of one node, so that others cannot crowd its refusals out.
-    of: Callable[[str], Refusals]
+    counter_of: Callable[[str], Refusals]
     # The counter of requests that claim a known node without a valid signature or certificate.
     unproven: Refusals
 
@@ -475,7 +475,7 @@ class _RefusalRecorder(NamedTuple):
         assert self.partners is not None
         is_proven = origin().key or origin().fingerprint
         if is_proven:
-            return self.partners.of(partner)
+            return self.partners.counter_of(partner)
         return self.partners.unproven
 
     def _node_sender(self, scope: Scope, partner: str) -> str:

@@ -65,6 +65,7 @@ def _start_after(
     last_key = _parse_key(after)
     if keys and len(last_key) != len(keys[0]):
         raise Invalid([Problem("after", "must be `next` of a response", after)])
+    # As the keys are sorted, the number of those up to ``after`` is the index.
     if newest_first:
         return sum(key >= last_key for key in keys)
     return sum(key <= last_key for key in keys)

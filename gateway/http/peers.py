@@ -26,8 +26,9 @@ from gateway.http.app import refusal
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 
+# Key in a request's state of the function that checks further claims of its sender
 _STATE = "speaks_for"
-# Returns only this node's id; a node that calls itself here detects a route to itself.
+# Path that returns only this node's id, so that a node which calls itself detects the wrong route.
 _HELLO = "/v1/interconn/schedule/node/hello"
 # Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages,
 # in hyphens and underscores mixed.
@@ -74,7 +75,7 @@ def with_lookup(
     """Look up the unknown peers that a request names, for `unknown_peer`, before an application.
 
     The rights and the profile of such a node are needed on the event loop, which must not wait for
-    the database. ``is_unknown`` tells without the database whether a node has to be looked up;
+    the database. ``is_unknown`` returns, without the database, whether a node has to be looked up;
     ``look_up`` uses the database.
     """
 
@@ -132,7 +133,7 @@ def _names_node(name: bytes, spelling: bytes) -> bool:
 
 
 def _never(_: object) -> bool:
-    """Return False, in place of a check that a node does not need."""
+    """Return False, as the default of a check that a node may have."""
     return False
 
 
@@ -324,6 +325,7 @@ def noting_origin(app: ASGIApp) -> ASGIApp:
 
 @lru_cache(maxsize=256)
 def _subject_and_fingerprint(pem: str) -> tuple[str, str]:
+    """Return the subject of a certificate and its SHA-256 fingerprint in hexadecimal digits."""
     certificate = x509.load_pem_x509_certificate(pem.encode("ascii"))
     return certificate.subject.rfc4514_string(), certificate.fingerprint(SHA256()).hex()
 

@@ -22,12 +22,12 @@ from gateway.errors import GatewayError
 
 log = structlog.get_logger(__name__)
 
-WRITE = "bfia.write"  # ASGI extension; writes the rest of a response, see `written`
+WRITE = "bfia.write"  # ASGI extension; writes the rest of a response, see `write_pieces`
 READ = "bfia.read"  # ASGI extension; gives the rest of a request's body to its caller, see `Rest`
 _TURN = 0.5  # seconds; how long a thread writes before it lets others write
-_SEND_TIMEOUT = 0.05  # seconds; after that a client counts as stuck
+_SEND_TIMEOUT = 0.05  # seconds; a client that takes nothing for so long counts as stuck
 _RETRY = 1.0  # seconds; how long the loop waits for a stuck client before the next try
-_RECEIVE_TIMEOUT = 300.0  # seconds
+_RECEIVE_TIMEOUT = 300.0  # seconds that a thread waits for a client's next bytes
 
 
 class Body(StreamingResponse):
@@ -64,12 +64,15 @@ class Body(StreamingResponse):
         await send({"type": "http.response.body"})
 
 
-async def written(
+async def write_pieces(
     client: socket.socket,
     pieces: Iterator[bytes],
     is_lost: Callable[[], bool],
 ) -> bool:
-    """Write pieces to a client in a thread; return whether all were written."""
+    """Write pieces to a client in threads; return whether all were written.
+
+    ``is_lost`` returns whether the connection has ended.
+    """
     client.settimeout(_SEND_TIMEOUT)
     writer = _Writer(client, pieces)
     try:
@@ -98,6 +101,8 @@ async def _wait_until_writable(client: socket.socket) -> None:
 
 
 class _Writer:
+    """Writes pieces to a client, in turns that each take a thread for a short time."""
+
     def __init__(self, client: socket.socket, pieces: Any) -> None:
         self._client = client
         self._pieces = pieces
@@ -132,9 +137,9 @@ class _Writer:
 
 
 class Rest(io.RawIOBase):
-    """The rest of a request's body, readable in any thread:
+    """The rest of a request's body, readable in any thread.
 
-    ``received`` bytes, then ``missing_bytes`` more.
+    It is the bytes ``received`` already, then ``missing_bytes`` more from the socket.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from adapter.bfia.translate import audit_answer_body, ending_fields
 from adapter.fate import client as fate
 from adapter.fate import requests as wire
 from adapter.fate.calls import Caller
-from adapter.fate.endpoints import collected
+from adapter.fate.endpoints import task_data
 from adapter.fate.participant import ParticipantClient
 from adapter.fate.words import TaskWord
 from gateway.domain.spec import Ending, Failure
@@ -114,7 +114,7 @@ def collect_by_fate() -> Any:
         task_version=0,
     )
     news = TaskNews(TaskStatus.FAILED, FAILURE)
-    return collected(request, TaskWord.FAILED, news, None, "t1_a_0")
+    return task_data(request, TaskWord.FAILED, news, None, "t1_a_0")
 
 
 def fields_of_an_ending() -> Any:

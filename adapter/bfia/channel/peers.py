@@ -118,8 +118,8 @@ class PeerHandlers:
         if not await self._inbox.is_of_known_job(ptp.session):
             text = f"session {ptp.session} is of no job here: send the whole message"
             raise ChannelRefused(NOT_PERMITTED, text)
-        # Parts are short and of known jobs, so that a sender without a certificate may use the slots
-        # of those with one.
+        # Parts are short and of known jobs, so that a sender without a certificate may use the
+        # slots of those with one.
         slots = self._bodies.slots(_SLOT_KINDS[HANDED_ON in request.headers, True])
         async with self._bodies.pieces(request, slots) as pieces:
             part = codec.read_part(request.headers, pieces, bodies.PART)

@@ -279,7 +279,7 @@ class OneJobNode:
 
     start_task = stop_job = start_job
 
-    def stop_task(self, job_id: str, task_id: str, *_: Any) -> None:
+    def stop_task(self, job_id: str, task_id: str, *_: Any, **__: Any) -> None:
         if task_id not in ("task_a", "task_b"):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
 

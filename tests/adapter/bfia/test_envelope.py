@@ -56,7 +56,7 @@ def app() -> ASGIApp:
         if request.headers.get("x-source-node-id") == "unknown":
             raise NotAllowed("not you")
 
-    app = create_app("test", [Mounted(router, MAX_BODY)], first=[check])
+    app = create_app("test", [Mounted(router, MAX_BODY)], checks=[check])
     envelope.install(app)
     return envelope.too_large_in_envelope(app)
 

@@ -162,10 +162,10 @@ def test_a_peer_that_falls_silent_after_the_first_answer_is_named(tmp_path):
 
 
 def test_a_peer_that_falls_silent_before_the_way_back_is_named(tmp_path, monkeypatch):
-    def hello_until_call_back(*args: Any, call_back: bool = False) -> Any:
+    def hello_until_call_back(*args: Any, call_back: bool = False, **options: Any) -> Any:
         if call_back:
             raise PeerUnreachable("it is gone")
-        return hello(*args)
+        return hello(*args, **options)
 
     monkeypatch.setattr(route_check, "hello", hello_until_call_back)
     with serving_peer() as port:
