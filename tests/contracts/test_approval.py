@@ -29,7 +29,7 @@ from tests.contracts.apis import (
     registration,
     two_nodes,
 )
-from tests.contracts.test_faults import away
+from tests.contracts.test_faults import unreachable
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, Node, ask, running
 from tests.memory_engine import MemoryEngine, Script
@@ -497,7 +497,7 @@ def test_an_audit_request_for_a_job_that_has_ended_is_refused(world, spec):
 def test_an_approved_job_that_ended_before_its_creation_ends_here(world, audited):
     """The scheduling node cannot reach this one to stop the job."""
     world.peer.coordinator.submit_job(audited, PEER)
-    with away(world.peer, world, world.me):
+    with unreachable(world.peer, world, world.me):
         world.peer.coordinator.stop_job(audited.job_id, "", PEER)
         wait_for(lambda: world.scheduled(audited).ended_at is not None, 60, 0.01)
 
