@@ -1,8 +1,7 @@
-"""The newest signed head of the audit log, stored next to the keys, out of reach of the database's
-administrators.
+"""The newest signed head of the audit log.
 
-Without it, a log whose end was cut off, or that was emptied, would verify like one that was never
-longer.
+It is stored next to the keys, where administrators of the database cannot change it. Without it
+nobody could tell whether the end of the log was cut off, or the whole log emptied.
 """
 
 import json
@@ -15,10 +14,10 @@ _FILE = "audit-head.json"
 
 @dataclass(frozen=True)
 class Head:
-    """A line of the log that signs all lines before it."""
+    """A line of the audit log with a signature that covers all lines before it."""
 
-    line: int
-    hash: str
+    line: int  # its number
+    hash: str  # of the line, which covers the hash of the line before it
     at: str  # ISO 8601
 
 

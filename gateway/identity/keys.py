@@ -39,9 +39,10 @@ log = structlog.get_logger(__name__)
 PrivateKey = (
     ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | sm2.PrivateKey
 )
+# Words to compare are pronounceable: 16 consonants stand for 4 bits each, 4 vowels for 2 bits each.
 _CONSONANTS = "bdfghjklmnprstvz"
 _VOWELS = "aiou"
-_WORD_BYTES = 2
+_WORD_BYTES = 2  # bytes that a word represents
 _P256_SIZE = 32  # bytes of each of the two numbers of an ECDSA signature
 _RSA_EXPONENT = 65537
 _RSA_SIZE = 3072  # bits of a new key
@@ -139,7 +140,8 @@ def _p256_signature_der(signature: bytes) -> bytes:
 def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
     """Return node, address and keys of another node's invitation.
 
-    ``me``: this node's id. Raises `Invalid` for any other body.
+    ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body that
+    is no invitation.
     """
     invitation = {key: body.get(key) for key in ("node", "address", "keys")}
     if invitation["node"] == me:
@@ -161,7 +163,7 @@ def _is_complete(node: Any, address: Any, keys: Any) -> bool:
 def _is_single_word(text: Any) -> bool:
     """Return whether a value is text without blanks.
 
-    With blanks it could imitate further words in the question that a person answers.
+    A text with blanks could change the meaning of the question in which it is shown to a person.
     """
     return isinstance(text, str) and text.split() == [text]
 
@@ -204,8 +206,8 @@ def _word(number: int) -> str:
 class Keyring:
     """The node's own key pairs in PEM files: the signing one and, during a rotation, the next one.
 
-    A running gateway reads a changed file at its next request. As long as that file cannot be used,
-    the previous pair signs. Thread-safe.
+    A running gateway reads a changed file at its next request. While the changed file cannot be
+    used, the previous pair signs. Thread-safe.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -290,7 +292,7 @@ class Keyring:
     def _give_to_owner(self, path: Path) -> None:
         """As root, give a file to the owner of the state folder.
 
-        Links are left alone: that owner could have made one to a file of another user.
+        Links are left alone: the owner of the folder could have made a link to another user's file.
         """
         if os.geteuid() != 0:
             return
@@ -332,7 +334,7 @@ def _unusable(file: Path, rule: str) -> Invalid:
 
 
 def _write_private_key(file: Path, pair: KeyPair) -> None:
-    """Write a new file that only its owner can read."""
+    """Write a private key without a password to a new file that only its owner can read."""
     content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as out:
@@ -340,7 +342,7 @@ def _write_private_key(file: Path, pair: KeyPair) -> None:
 
 
 def _load_private_key(pem: bytes) -> Any:
-    """Return a private key; the cryptography library does not know SM2."""
+    """Return a private key in PEM form; SM2 is tried if the cryptography library fails."""
     try:
         return load_pem_private_key(pem, None)
     except UnsupportedAlgorithm:

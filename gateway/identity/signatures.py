@@ -1,9 +1,8 @@
-"""Signatures of requests between nodes and of the responses: RFC 9421, in ``x-auth-sign``. See
-docs/signing.md.
+"""Signatures of requests between nodes, and of the responses, by RFC 9421 in ``x-auth-sign``.
 
-They cover method, path, query, body and both node ids. Scheme and host, which relays and proxies
-change, are not covered: the target's id says which node a request is for. There is one form, so
-that no sender chooses what a signature covers.
+Signatures cover method, path, query, body and both node ids. Scheme and host, which relays and
+proxies change, are not covered: the target's id says which node a request is for. Only one form is
+accepted, so that no sender chooses what a signature covers. See docs/signing.md.
 """
 
 import hashlib
@@ -22,8 +21,8 @@ from gateway.ports import Clock
 from route_table.certificates import PublicKey, key_pin, public_key, signature_algorithm
 
 VALID_SECONDS = 300  # largest difference between a signature's time and this machine's
-# Clocks of the node's gateways may differ, so signatures are remembered for longer than they are
-# valid.
+# Seconds for which a used signature is remembered: longer than it is valid, as the clocks of the
+# node's gateways may differ.
 REMEMBERED_SECONDS = 3 * VALID_SECONDS
 
 _CONTENT_DIGEST = '"content-digest"'
@@ -34,8 +33,8 @@ _HEADER = re.compile(
     r"signature=:([A-Za-z0-9+/]+={0,2}):"
 )
 
-# From a signature, a request's fingerprint and the seconds to remember it, return the request that
-# used it first.
+# Takes a signature, an id of the request that uses it, and the seconds to remember both. Returns
+# the id of the request that used the signature first.
 FirstUse = Callable[[str, str, float], str]
 
 
@@ -49,9 +48,9 @@ def only_here(signature: str, request: str, seconds: float) -> str:
 
 @dataclass(frozen=True)
 class _Use:
-    """The first request with a signature."""
+    """The first use of a signature."""
 
-    request: str
+    request: str  # id of the request
     until: float  # end of the signature's validity by `time.monotonic`
 
 
@@ -66,7 +65,10 @@ class UsedSignatures:
         self._uses: dict[str, _Use] = {}  # by signature, the oldest first
 
     def accept(self, signature: str, request: str) -> bool:
-        """Record a signature; return False if another request used it before."""
+        """Record the use of a signature; return False if another request used it before.
+
+        ``request`` is any id of the request that is unique.
+        """
         now = time.monotonic()
         with self._lock:
             self._forget_expired(now)
@@ -83,10 +85,11 @@ class UsedSignatures:
             return len(self._uses)
 
     def _forget_expired(self, now: float) -> None:
+        """Forget the signatures that are not valid any more."""
         expired = []
         for signature, use in self._uses.items():
             if use.until >= now:
-                break
+                break  # all further ones are newer
             expired.append(signature)
         for signature in expired:
             del self._uses[signature]
@@ -124,7 +127,7 @@ class SignableResponse:
     """The parts of a response that a signature covers; its nonce is the request's."""
 
     status: int
-    digest: str
+    digest: str  # of the body
     request: Signable
 
     @property
@@ -155,6 +158,7 @@ def digest(body: bytes) -> str:
 
 
 def _component_names(message: Signable | SignableResponse) -> str:
+    """Return the names of the covered components as an inner list of RFC 9421."""
     names = [name for name, _ in message.components]
     return f"({' '.join(names)})"
 
@@ -181,9 +185,9 @@ def sign(
 
 
 def headers(message: Signable | SignableResponse, value: str) -> dict[str, str]:
-    """Return the headers of a signed message:
+    """Return the headers of a signed message.
 
-    ``x-auth-sign``, and the RFC's own for proxies that know them.
+    These are ``x-auth-sign`` with its ``value``, and the headers of the RFC, for proxies.
     """
     params, _, signature = value.removeprefix("input=").partition(", signature=")
     return {
@@ -195,7 +199,7 @@ def headers(message: Signable | SignableResponse, value: str) -> dict[str, str]:
 
 
 def nonce_of(value: str) -> str:
-    """Return the nonce in a value of ``x-auth-sign``; empty if it is not in our form."""
+    """Return the nonce in a value of ``x-auth-sign``; empty if the value is not in our form."""
     match = _HEADER.fullmatch(value)
     if match is None:
         return ""
@@ -220,8 +224,9 @@ def check_response(
     nonce: str,
     keys: Iterable[str],
 ) -> None:
-    """Raise `NotAllowed` unless a key of the request's target has signed a response to the request
-    with the nonce.
+    """Raise `NotAllowed` unless the request's target has signed the response to this request.
+
+    ``nonce`` is the request's, ``keys`` are the public keys of the target.
     """
     signature = _verify(response, value, keys, response.request.target)
     if signature.nonce != nonce:
@@ -250,11 +255,11 @@ class Verifier:
         keys: Iterable[str],
         sent_digest: str = "",
     ) -> str:
-        """Return the id of the key that has signed a request, in time and once, by the value of
-        ``x-auth-sign``.
+        """Return the id of the key that has signed a request; ``value`` is its ``x-auth-sign``.
 
-        ``keys`` are the sender's, from its route; ``sent_digest`` is that of a body that was sent
-        encoded. Raises `NotAllowed`; may wait for the database.
+        ``keys`` are the sender's public keys, from its route. ``sent_digest`` is the digest of the
+        body as sent, if it was sent compressed. Raises `NotAllowed` for a signature that is wrong,
+        too old or used before. May wait for the database.
         """
         signature = self.check_headers(request, value, keys)
         if request.digest != (sent_digest or digest(body)):

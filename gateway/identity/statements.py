@@ -1,8 +1,7 @@
-"""Signed statements that are stored: JSON objects in DSSE envelopes (Dead Simple Signing Envelope,
-v1).
+"""Signed statements that are stored: JSON objects in envelopes of DSSE v1.
 
-The payload's type is signed with it, so that no statement passes for one of another kind, or for a
-request.
+DSSE is the Dead Simple Signing Envelope. The signature covers the payload and its type, so that a
+statement cannot pass for one of another kind, or for a request.
 """
 
 import json
@@ -18,11 +17,11 @@ Envelope = Mapping[str, Any]
 
 
 class UnknownKey(ValueError):
-    """A statement is signed with a key that does not count."""
+    """A statement is signed with a key that is not among the signer's known keys."""
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON data as bytes that do not depend on its spelling: keys in order, no blanks."""
+    """Return JSON data in a unique spelling: keys in order, no blanks."""
     text = json.dumps(
         value,
         sort_keys=True,
@@ -109,6 +108,7 @@ def _envelope(
     key_id: str,
     signature: bytes,
 ) -> Envelope:
+    """Return an envelope of DSSE with one signature."""
     return {
         "payloadType": kind,
         "payload": b64encode(payload).decode(),

@@ -1,7 +1,7 @@
-"""Decides whether this node accepts a job, for its creation, an audit or a dry run alike.
+"""Decides whether this node accepts a job: in a creation, an audit or a dry run.
 
-Each step adds to a draft. In a creation the first refusal raises; a dry run reports all of them and
-stores nothing.
+Each step adds to a draft. In a creation the first refusal raises; a dry run reports all refusals
+and stores nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -82,7 +82,7 @@ class Admission:
     def validate(self, spec: JobSpec, sender: NodeId) -> LocalJob:
         """Return the record of a job that could run here; raise for a job that could not.
 
-        Nothing is stored, except that results of an earlier job are kept if the job inherits them.
+        The record is not stored. Inherited results of an earlier job are marked as needed.
         """
         draft = self._draft(spec, sender)
         self._validate(draft)
@@ -98,14 +98,14 @@ class Admission:
         try:
             self._validate(draft)
         except StorageFailed as error:
-            # As a refusal: the scheduling node would count this node as unreachable otherwise.
+            # A refusal, as the scheduling node would count this node as unreachable otherwise.
             raise Refused(error.message, reason=error.reason) from error
         draft.warnings += other_images(agreement)
         checks: dict[str, str] = {}
         if draft.existing is None or approval.is_unused(draft.existing):
             checks = self._check_readiness(draft)
         images = self._images_to_fetch(draft)
-        status = "READY"
+        status = "READY"  # for the timeline
         if images:
             status = "PENDING"
         local = self._approved(self._record(draft), draft, checks, status)
@@ -138,7 +138,7 @@ class Admission:
         return warnings
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
-        """Report whether this node would accept a job, by all checks; create nothing."""
+        """Report all checks of whether this node would accept a job; create nothing."""
         with self._registry.one_view():
             draft = self._draft(spec, sender, dry_run=True)
             problems, _ = validation.check(spec)
@@ -245,8 +245,8 @@ class Admission:
     ) -> Draft:
         """Return a draft of a job.
 
-        Raises `NotAllowed` for a new job of nodes without a route here, and `Refused` for a job
-        without this node.
+        Raises `NotAllowed` for a new job with nodes that have no route here, and `Refused` for a
+        job without this node.
         """
         existing = self._context.store.local_jobs.find(spec.job_id)
         # A job that was only audited before is new as well.
@@ -287,7 +287,7 @@ class Admission:
             draft.warnings += self._image_warnings(draft)
 
     def _check_intake(self, draft: Draft) -> None:
-        """Refuse a new job of another node while this node accepts none from it."""
+        """Refuse a new job of another node while this node accepts no jobs from that node."""
         if draft.sender in ("", self._node) or draft.existing is not None:
             return
         try:
@@ -297,7 +297,7 @@ class Admission:
             draft.refuse(error, problem("takes jobs", error.message, remedy))
 
     def _check_contract(self, draft: Draft) -> None:
-        """Refuse a job without a contract that the settings require with one of its nodes."""
+        """Refuse a job for lack of a contract that the settings require with one of its nodes."""
         refusal = self._rules.trust.without_contract(draft.spec)
         if refusal is None:
             return
@@ -336,7 +336,7 @@ class Admission:
         draft.refuse(error, *as_problems("datasets", not_shared.problems, remedy))
 
     def _check_model(self, draft: Draft, problems: Sequence[Problem]) -> None:
-        """Refuse a job that names a model which it may not use.
+        """Refuse a job whose model is not usable for it.
 
         The refusal also has the ``problems`` of the job's components.
         """
@@ -379,7 +379,8 @@ class Admission:
     def _images_to_fetch(self, draft: Draft) -> dict[str, str]:
         """Return the images to pull before the job is READY, each with its engine.
 
-        Empty if the scheduling node does not wait for that: they are pulled before the launch then.
+        Empty if the scheduling node does not wait for a decision after the creation: the images are
+        then pulled at the launch.
         """
         is_awaited = draft.existing is None and self._takes_confirm(draft.spec.scheduler)
         if not is_awaited:
@@ -405,7 +406,7 @@ class Admission:
         )
 
     def _check_readiness(self, draft: Draft) -> dict[str, str]:
-        """Return the states of images and facilities that are not ready, by the check's name.
+        """Return the states of images and facilities that are not ready, by the names of checks.
 
         Raises `Refused` if a facility makes this node refuse jobs, and `Invalid` for missing images
         if the settings demand them.
@@ -437,8 +438,8 @@ class Admission:
     ) -> LocalJob:
         """Return a job that the policy approves, or one that waits for a person.
 
-        Raises `NotAllowed` if the policy rejects it, and `Refused` if a person has to decide and
-        the scheduling node does not wait for that.
+        Raises `NotAllowed` if the policy rejects the job, and `Refused` if a person has to decide
+        and the scheduling node does not wait for a decision. ``status`` is for the timeline.
         """
         node = self._node
         now = self._context.clock()
@@ -465,7 +466,7 @@ class Admission:
 
 
 def _missing_images(images: Iterable[JobImage], fetched: Collection[str]) -> list[Problem]:
-    """Return the problems of images that are missing and not pulled first (``fetched``)."""
+    """Return the problems of missing images, apart from ``fetched``, which are pulled first."""
     problems = []
     for image in images:
         if image.missing and image.name not in fetched:
@@ -475,10 +476,10 @@ def _missing_images(images: Iterable[JobImage], fetched: Collection[str]) -> lis
 
 
 def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[str, str]:
-    """Return the state of the last image that is not ready as the check ``image``; else empty.
+    """Return the check ``image`` with the state of the last image that is not ready; else {}.
 
-    ``fetched`` are the images that are pulled first. An image whose engine does not respond is only
-    shown: the engine may work again before the first task.
+    ``fetched`` are the images that are pulled before the job is READY. An image whose engine does
+    not respond does not refuse the job: the engine may work again before the first task.
     """
     checks: dict[str, str] = {}
     for image in images:
@@ -492,7 +493,7 @@ def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[
 
 
 def _component_items(problems: Sequence[Problem], warnings: Sequence[Problem]) -> list[Item]:
-    """Return the items of a report for the check of the components; a passed one without any."""
+    """Return the items for problems and warnings of components; a passed one if there are none."""
     if not problems and not warnings:
         return [fine("components", "fit the job")]
     items: list[Item] = []

@@ -16,12 +16,12 @@ from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.readiness import JobImage, Readiness
 from gateway.jobs.resources import Resources
 
-# Returns the verdict on a job, its sender and a command, with the reason.
+# Takes a job, its sender and a command (`CREATE` or `START`); returns the verdict and the reason.
 Judge = Callable[[JobSpec, NodeId, str], tuple[Verdict, str]]
 
 
 class AdmissionReport:
-    """Reports on a job beyond the checks of its creation."""
+    """Reports on a job what the checks of its creation do not tell."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class AdmissionReport:
         if item.standing is not Standing.OK:
             return item
         try:
-            is_signed = rules.signatures.check(image.provider.name, image.name, image.engine)
+            signed_digest = rules.signatures.check(image.provider.name, image.name, image.engine)
         except EngineError as error:
             remedy = (
                 f"have it signed with a key that engine.docker.signatures of {self._node} names"
             )
             return problem("image", f"{error.reason}: {error}", remedy, image.name)
-        if not is_signed:
+        if not signed_digest:  # no signature is required
             return item
         return replace(item, found=f"{item.found}, signed")
 

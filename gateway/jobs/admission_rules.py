@@ -46,9 +46,10 @@ class Rules:
     signatures: SignaturePolicy
     bundles: Bundles
     trust: Trust
-    # Audits a refused start: the node that requested it, the action, and its detail.
+    # Audits a refused start. Takes the node that requested the start, the text of the event, and
+    # details.
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]
-    # Refuse a job for an image that is missing and cannot be pulled, instead of a warning.
+    # Whether an image that is missing and cannot be pulled refuses a job, instead of a warning.
     require_images: bool = False
 
 
@@ -62,8 +63,9 @@ def judge(
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job for its requester and its initiator, with the reason.
 
-    ``sender`` sends the command; empty for this node, which is ``node``. If the initiator has
-    another node request the job, only a matching rule decides on the initiator.
+    ``sender`` sends the command; empty for this node, which is ``node``. If another node requests
+    the job than the initiator, a rule that matches the initiator can still reject the job or ask,
+    but the initiator does not need an approval without such a rule.
     """
     requester = sender
     if sender in ("", node):

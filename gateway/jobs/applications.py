@@ -1,8 +1,8 @@
 """Use cases of applications: receiving them, applying with partners, deciding, delivering, ending.
 
-An approval or an end has effects such as a route or a grant. An effect may be repeated. It takes
-place before the new state is stored: if the process dies in between, the effect is repeated, as the
-old state still asks for it.
+An approval or an end has an effect, such as a route or a grant. The effect takes place before the
+new state is stored. If the process dies in between, the effect is repeated, as the stored state has
+not changed; so every effect is idempotent.
 """
 
 import secrets
@@ -47,11 +47,12 @@ from gateway.store.applications import SqlApplications
 
 log = structlog.get_logger(__name__)
 
-# Writes a change into the audit: the partner ("" for this gateway itself), the action, its detail.
+# Writes a change into the audit. Takes the partner ("" for this gateway itself), the text of the
+# event, and details.
 Note = Callable[[NodeId, str, Mapping[str, Any]], None]
 Change = Callable[[Application], Application]
 
-MAX_OF_PARTNER = 200  # undecided applications of one partner
+MAX_OF_PARTNER = 200  # undecided applications that one partner may have
 _MAX_TROUBLE = 1000  # characters stored of a failed call's message
 _AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit of a change
 
@@ -61,7 +62,7 @@ class PartnerAnswer:
     """A partner's answer to an application of this node."""
 
     status: AuditStatus
-    # Fields of the `Application`: its permit, the end of its validity, the number of uses.
+    # Values for fields of the `Application`: permit, end of validity, number of jobs.
     granted: Mapping[str, Any]
     credentials: Mapping[str, Any]  # of a contract's owner: auth_credential, auth_type
     key: str = ""  # the public key in the credentials, in the form of routes
@@ -76,8 +77,8 @@ class Calls(Protocol):
     def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
         """Return the public keys that have to sign the partner's answers about a contract.
 
-        ``key``: the key, or its id, as compared by a person. Raises `Invalid` if there is none and
-        the partner has to sign.
+        ``key`` is the partner's key, or the key's id, that a person has compared. Raises `Invalid`
+        if it is empty and the partner has to sign.
         """
 
     def apply(self, new: Application) -> str:
@@ -96,7 +97,7 @@ class Effect(Protocol):
     def check(self, new: Application) -> None:
         """Raise `GatewayError` for an application that could not be approved.
 
-        The default accepts all.
+        Without an override all applications are accepted.
         """
         return
 
@@ -110,7 +111,7 @@ class Effect(Protocol):
         *,
         last: bool,
     ) -> None:
-        """Undo the effect. ``last``: no other application for the same subject is in force."""
+        """Undo the effect. ``last``: no other application for the same subject is in force now."""
 
 
 class Applications:
@@ -145,9 +146,9 @@ class Applications:
     # -------------------------------------------------- for partners
 
     def contract_with(self, partner: NodeId, contract_id: str | None = None) -> Application:
-        """Return the contract with a node that is in force, by its id if one is passed.
+        """Return a contract with a node that is in force: the one with the id, if an id is passed.
 
-        Raises `NotAllowed` if none is in force, `NotFound` if none of this id is.
+        Raises `NotAllowed` if no contract is in force, or `NotFound` if the one with the id is not.
         """
         now = self._clock()
         if contract_id is None:
@@ -192,7 +193,7 @@ class Applications:
             self._check_acceptable(new)
         if stored is not None:
             return self._change(stored, repeat)
-        # None: another request has just stored the same id, so that this one is a repetition.
+        # `add` returns None if another request has just stored the same id, which this one repeats.
         return self.store.add(new) or self.receive(new)
 
     def _check_acceptable(self, new: Application) -> None:
@@ -228,13 +229,16 @@ class Applications:
         partner: NodeId,
         signature: Signature | None = None,
     ) -> None:
-        """End an application of either side for the partner. Raises `NotFound`, `NotAllowed`."""
+        """End an application on the partner's request, whoever of the two had applied.
+
+        Raises `NotFound`, `NotAllowed`.
+        """
         application = self._find(kind, id_, partner, *Side)
         if signature is not None:
             self._proof.check_message(application, signature)
         undecided = application.side is Side.THEIRS and application.status is APPLIED
         if kind is Kind.CONTRACT and undecided:
-            # Not kept, or unknown nodes could fill the database with ended contracts.
+            # Deleted, as unknown nodes could otherwise fill the database with ended contracts.
             self.store.drop(application.number)
             return
         self._audit_change(application, self._end_by_partner(application))
@@ -285,11 +289,12 @@ class Applications:
     # -------------------------------------------------- for people at this node
 
     def ask(self, new: Application, key: str = "") -> Application:
-        """Apply with a partner; an application that it refuses is not kept.
+        """Apply with a partner; an application that the partner refuses is not kept.
 
-        ``key``: of a contract, the partner's public key or its id, as compared by a person.
+        ``key``, for a contract, is the partner's public key or the key's id, as compared by a
+        person.
         """
-        if new.kind is Kind.CONTRACT:
+        if new.kind is Kind.CONTRACT:  # sent first, as the partner chooses its id
             new = replace(new, keys=self._calls.partner_keys(new, key))
             new = replace(new, id=self._calls.apply(new))
             return self.store.add(new) or self._find(new.kind, new.id, new.partner, Side.MINE)
@@ -378,7 +383,7 @@ class Applications:
             self._submit_call(application, now)
 
     def _submit_call(self, application: Application, now: datetime) -> None:
-        """Make a due call unless another gateway of the node has begun it."""
+        """Queue a due call, unless another gateway of the node has claimed it."""
 
         def claim(current: Application) -> Application:
             if current != application:
@@ -422,7 +427,7 @@ class Applications:
         error: GatewayError,
         retry: bool,
     ) -> None:
-        """Store why a call failed; without a retry only a person can repeat it."""
+        """Store why a call failed; without ``retry`` only a person can repeat the call."""
         log.warning(
             "a partner did not take a notice",
             number=application.number,
@@ -554,7 +559,7 @@ class Applications:
 
 
 def _audited(application: Application, identity: Application) -> dict[str, Any]:
-    """Return the audited fields of a version of an application; ``identity`` has its ids."""
+    """Return the audited fields of an application; number, kind and id are from ``identity``."""
     fields = {name: getattr(application, name) for name in _AUDITED}
     return {
         "application": identity.number,

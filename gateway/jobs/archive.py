@@ -1,7 +1,7 @@
 """Archives of jobs: records and files as a zip file, written piece by piece.
 
-So its size does not matter. Secrets are masked: secrets of runs wherever they occur, and values
-whose name marks them as secret.
+An archive is never in memory as a whole. Secrets are masked: the secrets of runs in any text, and
+values whose name marks them as secret.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from gateway.data.model_archive import Sink
 from gateway.errors import GatewayError
 
 SUMS = "SHA256SUMS"  # name of the last file: the digests of all others
-INCOMPLETE = "INCOMPLETE"  # name of the file with the errors of files that could not be read
-MASK = "***"
-_CHUNK = 1024 * 1024  # bytes
+INCOMPLETE = "INCOMPLETE"  # name of the file that lists the files that could not be read
+MASK = "***"  # in place of a secret
+_CHUNK = 1024 * 1024  # bytes read from a file at a time
 _MAX_ENTRIES = 10_000  # files and folders visited in a folder
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation",
@@ -32,7 +32,8 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_IN_QUERY = re.compile(r"([?&](?:password|token)=)[^&\s]+")
 _PASSWORD_IN_URL = re.compile(r"(://[^/@\s:]*):[^/@\s]*@")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # line breaks and invalid UTF-8
+# Control characters, such as line breaks, and surrogates, which cannot be encoded.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Entry:
     """A file of an archive."""
 
     name: str
-    # Opened when its turn comes. An `OSError` or `GatewayError` is noted in the archive.
+    # Returns the pieces of the file; called when its turn comes. An `OSError` or `GatewayError` is
+    # noted in the archive.
     content: Callable[[], Iterable[bytes]]
 
 
@@ -55,7 +57,7 @@ class _Archive:
         self._errors: list[str] = []
 
     def add(self, entry: Entry) -> Iterator[None]:
-        """Write a file; yields after every piece, so that the bytes so far can be sent."""
+        """Write a file; yields None after every piece, so that the bytes so far can be sent."""
         name = _printable_name(entry.name, self._names)
         self._names.add(name)
         digest = hashlib.sha256()
@@ -67,7 +69,7 @@ class _Archive:
                     yield
             except (OSError, GatewayError) as error:
                 self._errors.append(f"{name}: {_error_text(error)}\n")
-        yield
+        yield  # closing the member has written more bytes
         self._sums.append(f"{digest.hexdigest()}  {name}\n")
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ class _Archive:
 
 
 def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
-    """Yield the bytes of a zip file with the entries; its last file has all digests."""
+    """Yield the bytes of a zip file with the entries, in pieces; its last file has all digests."""
     sink = Sink()
     archive = _Archive(sink, made_at)
     for entry in entries:
@@ -124,8 +126,8 @@ def without_secrets(
 ) -> Any:
     """Return plain data with its secrets masked.
 
-    These are values with a secret name, and ``secrets`` in any text. ``hidden``: the name of the
-    value, or of an object around it, marks it as secret.
+    Secrets are values whose name marks them as secret, and ``secrets`` in any text. ``hidden``: the
+    whole value is secret, by its own name or that of an object around it.
     """
     if isinstance(value, Mapping):
         return _object_without_secrets(value, secrets, hidden)
@@ -143,7 +145,7 @@ def _object_without_secrets(
     secrets: Sequence[str],
     hidden: bool,
 ) -> dict[str, Any]:
-    """Return an object with its secrets masked; in a secret one all values but ``origin`` are."""
+    """Return an object with its secrets masked; if ``hidden``, all values except ``origin``."""
     plain = {}
     for key, member in value.items():
         name = str(key)
@@ -161,7 +163,7 @@ def _can_be_secret(value: Any) -> bool:
 
 
 def _masked_text(text: str, secrets: Sequence[str]) -> str:
-    """Return a text with these secrets masked, and with secrets in addresses."""
+    """Return a text in which these secrets, and secrets in URLs, are masked."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)
@@ -193,10 +195,11 @@ def _masked_file(path: Path, secrets: Iterable[bytes]) -> Iterator[bytes]:
 def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]:
     """Yield bytes with every secret masked, even if it is split between two pieces.
 
-    The mask is as long as the secret, so that the size stays.
+    The mask is as long as the secret, so that the number of bytes does not change.
     """
     patterns = [secret for secret in secrets if secret]
-    overlap = max(map(len, patterns), default=1) - 1  # bytes that may begin a secret
+    # Bytes at the end of a piece that may be the beginning of a secret.
+    overlap = max(map(len, patterns), default=1) - 1
     pending = b""
     for piece in pieces:
         pending += piece
@@ -222,7 +225,7 @@ def _printable_name(name: str, used: Collection[str]) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """Yield a regular file in pieces; a link is not followed, and a pipe not waited for."""
+    """Yield the bytes of a file in pieces; fails for a link, and does not wait for a pipe."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         piece = file.read(_CHUNK)

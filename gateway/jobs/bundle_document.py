@@ -1,4 +1,4 @@
-"""The record of a job's bundle that stays verifiable years later, without this node."""
+"""The document about a job's bundle, which can be verified years later without this node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from gateway.jobs.bundle_statement import (
     parts,
 )
 
-FILE = "bundle.json"  # name of a `document` in an archive
+FILE = "bundle.json"  # name of the file with the `document` in an archive
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one comparison."""
 
-    check: str
-    good: bool | None  # None: undecidable, or only informative
+    check: str  # name of the compared part or run
+    good: bool | None  # whether they are equal; None if undecidable, or only informative
     text: str
 
 
 def document(local: LocalJob) -> dict[str, Any]:
-    """Return the agreed bundle and the images that ran here, for `verify` to compare."""
+    """Return the agreed bundle, the job's parts and the images that ran here, for `verify`."""
     content: dict[str, Any] = {
         "job_id": local.id,
         "node": local.node,
@@ -61,10 +61,10 @@ def _run_entry(run: Run) -> dict[str, str]:
 
 
 def verify(record: Mapping[str, Any]) -> Iterator[Finding]:
-    """Compare a `document`, perhaps from an archive, with the statement that was signed.
+    """Compare the parts of a `document`, which may come from an archive, with what was signed.
 
-    Yields a finding for the signature, each part of the job and each run; only the first if the
-    signature is missing or not valid.
+    Yields a finding for the signature, each part of the job and each run. If the signature is
+    missing or not valid, its finding is the only one.
     """
     if not record.get("bundle"):
         yield Finding("signature", False, "the job came without a signed bundle")
@@ -107,7 +107,8 @@ def _run_finding(
 ) -> Finding:
     """Compare the image of a run with those approved by the signer and by this node.
 
-    An image that only this node approved, or with nothing to compare, is informative.
+    The finding is only informative for an image that this node alone approved, and for one that
+    neither approved.
     """
     component = run["component"]
     digest = run["digest"]

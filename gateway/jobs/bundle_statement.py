@@ -1,7 +1,8 @@
 """The statement in a job's bundle: digests of the parts of a job as one of its nodes gets it.
 
-The statement also holds the digests of the images that its signer has approved. A difference can be
-named by its part, and no node learns the parameters of another one.
+There is a digest for each part, so that a check can name the part that differs, and no node learns
+the parameters of other nodes. The statement also has the digests of the images that its signer has
+approved.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from gateway.identity.statements import Envelope, canonical, open_envelope, read
 from gateway.ports import as_mapping
 from provider_registry.model import ANY
 
-KIND = "application/vnd.bfia-gateway.job-bundle.v1+json"
+KIND = "application/vnd.bfia-gateway.job-bundle.v1+json"  # media type of the payload
 
 # Required members of a statement in JSON and their types.
 _MEMBERS = {
@@ -34,19 +35,19 @@ class Statement:
     """A signed statement about a job."""
 
     job_id: str
-    node: NodeId  # for which it was signed
+    node: NodeId  # the node that gets the bundle
     signer: NodeId
     created: int  # seconds since 1970
     open_tasks: Sequence[str]  # tasks whose version the scheduling node chooses
     parts: Mapping[str, str]  # part of the job -> its digest
     images: Mapping[str, str]  # component -> digest of the image approved by the signer
-    keys: Mapping[str, Any]  # node -> its public keys; unchecked
+    keys: Mapping[str, Any]  # node -> its public keys; the form of the values is not checked
 
 
 def open_statement(envelope: Any, keys: Sequence[str]) -> tuple[Statement, str]:
     """Return a statement and the public key that signed it.
 
-    Raises `UnknownKey` if none of ``keys`` did, and `ValueError` for any other fault.
+    Raises `UnknownKey` if none of ``keys`` signed it, and `ValueError` for any other fault.
     """
     content, key = open_envelope(envelope, KIND, keys)
     return _statement(content), key
@@ -80,9 +81,10 @@ def parts(
     node: NodeId,
     open_tasks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a job as a node gets it, in parts that do not depend on its spelling.
+    """Return the parts of a job as a node gets it.
 
-    ``open_tasks``: tasks whose version the scheduling node chooses.
+    Two spellings of the same job have equal parts. ``open_tasks`` are the tasks whose version the
+    scheduling node chooses.
     """
     job_params = spec.one_by_one(spec.job_params)
     task_params = spec.one_by_one(spec.task_params)
@@ -130,7 +132,7 @@ def _common_settings(spec: JobSpec, job_params: Mapping[str, Any]) -> dict[str, 
 
 
 def _task(task: DagNode, is_open: bool) -> dict[str, Any]:
-    """Return a task of the flow as it is signed; an open version is signed as any."""
+    """Return a task of the flow as it is signed; an open version is signed as `ANY`."""
     component = task.component
     if is_open:
         component = replace(component, version=ANY)
@@ -143,7 +145,7 @@ def _task(task: DagNode, is_open: bool) -> dict[str, Any]:
 
 
 def _common_entries(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that concern no role."""
+    """Return the common entries of parameters, and any value that is not a role's object."""
     entries = {}
     for name, value in params.items():
         if name == "common" or not isinstance(value, Mapping):

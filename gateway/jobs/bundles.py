@@ -26,7 +26,7 @@ from provider_registry.registry import Registry, Unknown
 from route_table.certificates import public_key
 from route_table.model import Route
 
-VALID_DAYS = 30  # days after its signature in which a job may begin
+VALID_DAYS = 30  # days from the signature during which a job may begin
 _DAY = 86_400  # seconds
 _MAX_CLOCK_LEAD = 300 / _DAY  # days by which the signer's clock may be ahead
 
@@ -49,9 +49,10 @@ class Bundles:
         self._clock = clock
 
     def of(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[NodeId, Envelope]:
-        """Return the bundles of a job for nodes: its initiator's if it has any, else signed now.
+        """Return the bundles of a job for these nodes.
 
-        Empty without a key pair of this node.
+        They are the job's bundles, signed by its initiator, if it has any. Otherwise this node
+        signs now; without a key pair the result is empty.
         """
         pair = self._keyring.signing
         if spec.bundles or pair is None:
@@ -71,9 +72,10 @@ class Bundles:
         return bundles
 
     def accept(self, spec: JobSpec, sender: NodeId) -> Agreement | None:
-        """Check a job's bundle and return the record of it; None if it needs none.
+        """Check a job's bundle and return the agreement; None for a job without a checked bundle.
 
-        Raises `NotAllowed` for a bundle that is missing, not valid, or about another job.
+        A bundle is required if the route of the initiator or the scheduling node says so. Raises
+        `NotAllowed` for a bundle that is required and missing, not valid, or about another job.
         """
         is_own_request = sender in ("", self._node)
         if is_own_request and spec.initiator == self._node:
@@ -91,7 +93,7 @@ class Bundles:
         signer = _signer(envelope, routes)
         keys = self._keys_of(signer, routes[signer])
         if not keys and not requiring:
-            return None  # there is no key to check it with
+            return None  # not required, and without a key it cannot be checked
         statement, key = _open_bundle(envelope, keys, signer)
         if spec.initiator in requiring and signer != spec.initiator:
             text = (
@@ -119,9 +121,10 @@ class Bundles:
         scheduler: NodeId,
         node: NodeId,
     ) -> tuple[str, ...]:
-        """Return a node's public keys as a signed job states them; empty for an invalid signature.
+        """Return a node's public keys as the signer of a job states them.
 
-        The initiator and the scheduling node may sign. Neither vouches for itself.
+        The signer is the initiator or the scheduling node, and not the node itself. Empty for
+        another signer and for an invalid signature.
         """
         with suppress(ValueError, UnsupportedAlgorithm):
             signer = read_unverified(envelope, KIND)[0].get("signer")
@@ -143,7 +146,7 @@ class Bundles:
         return Agreement(bundle, pair.public, self._approved_images(spec))
 
     def _keys_of_partners(self, spec: JobSpec) -> dict[NodeId, list[str]]:
-        """Return the public keys of the job's other nodes, which may lack routes to each other."""
+        """Return the keys of the job's other nodes, for nodes that have no route to each other."""
         keys = {}
         for node in dict.fromkeys((*spec.nodes, spec.scheduler)):
             route = self._route_of(node)
@@ -171,7 +174,7 @@ class Bundles:
         if statement.node != self._node:
             different.append("for")
         different += different_parts(statement, parts(spec, self._node, statement.open_tasks))
-        # The statement only covers the providers of the parties here.
+        # The statement covers the flow with the providers of the parties here, and no other flow.
         if spec.dag != spec.dag_at(self._node):
             different.append("flow")
         if different:

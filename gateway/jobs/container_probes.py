@@ -16,7 +16,7 @@ from gateway.runtime.context import Peers
 
 log = structlog.get_logger(__name__)
 
-_LAST_OUTPUT = 16 * 1024  # bytes at the end of standard output, searched for a result code
+_LAST_OUTPUT = 16 * 1024  # bytes at the end of standard output that may have a result code
 
 
 class ContainerProbes:
@@ -38,8 +38,7 @@ class ContainerProbes:
     def probe(self, run: Run) -> messages.Event:
         """Return the event for the state of a run's container, as its engine reports it.
 
-        An engine that fails otherwise than by silence gives no news: the container counts as
-        running.
+        If the engine responds with an error, the container counts as running.
         """
         try:
             state = self._engine.probe(run.name)
@@ -51,7 +50,7 @@ class ContainerProbes:
             return messages.Gone(run.run_id, self._clock())
         if isinstance(state, Exited):
             return self._exit_event(run, state)
-        # A run that has reported needs no network any more.
+        # A run that has reported its end needs no network any more.
         if state.cut_off and run.reported is None:
             return messages.Broken(run.run_id, _network_lost(run), self._clock())
         disk_failure = self._launching.disk.over(run)
@@ -60,9 +59,9 @@ class ContainerProbes:
         return messages.Inspected(run.run_id, self._clock())
 
     def ask_container(self, local: LocalJob, run: Run) -> list[messages.Event]:
-        """Return the status that a silent container reports at its control port; empty without one.
+        """Ask a container for its end at its control port; return the event of the report.
 
-        A container that has reported its end is not asked.
+        Empty if the container has no control port, does not tell, or has reported its end before.
         """
         has_reported = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
         if not run.declared.get("control_port") or has_reported:
@@ -80,9 +79,9 @@ class ContainerProbes:
         return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
 
     def storage_failure(self, run: Run, words: str) -> Failure | None:
-        """Return the trouble of an external storage that may have made a run fail; None for none.
+        """Return the failure of an external storage that may have made a run fail; None for none.
 
-        ``words`` are the run's own message.
+        ``words`` are the run's own message. None, too, for a run that is over or is to stop.
         """
         if run.over or run.stop_at is not None:
             return None
@@ -92,7 +91,7 @@ class ContainerProbes:
         return Failure(error.reason, error.message)
 
     def last_words(self, run: Run) -> tuple[str, str]:
-        """Return result code and message from the last line of standard output, if it has them."""
+        """Return result code and message from the last line of standard output; empty without."""
         try:
             logs = self._engine.logs(run.name, tail=_LAST_OUTPUT)
         except EngineError:
@@ -102,7 +101,7 @@ class ContainerProbes:
     def _exit_event(self, run: Run, state: Exited) -> messages.Event:
         """Return the event for the exit of a container.
 
-        Only after exit code 0 without a report do missing outputs decide. If they cannot be seen as
+        Outputs are looked for only after exit code 0 without a report, as they decide then. If
         their storage does not respond, the run counts as running and is probed again.
         """
         is_undecided = run.reported is None and run.stop_at is None

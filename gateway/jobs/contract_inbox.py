@@ -1,6 +1,6 @@
 """The inbox for applications for contracts, which nodes without a route may send.
 
-Its bounds prevent that unknown senders fill the database, or take all places from others.
+Its bounds keep unknown senders from filling the database, and from taking all places.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ from gateway.store.applications import SqlApplications
 
 log = structlog.get_logger(__name__)
 
-MAX_WAITING = 100  # undecided contracts of unknown nodes
+MAX_WAITING = 100  # undecided contracts of unknown nodes, all together
 MAX_OF_ADDRESS = 5  # undecided contracts of one address, or of one partner with a route
 _NETWORK_BITS = {4: 24, 6: 48}  # length of a network's prefix by version of IP
 
@@ -43,7 +43,7 @@ class ContractInbox:
                 return application
         signed_by_partner = not set(new.keys).isdisjoint(self._keys_of(new.partner))
         if signed_by_partner and len(waiting) < MAX_OF_ADDRESS:
-            address = ""  # does not take a place of unknown nodes
+            address = ""  # not counted among the applications of unknown nodes
         else:
             self._make_room(address)
         stored = self._store.add(replace(new, id=uuid4().hex), address)
@@ -53,8 +53,8 @@ class ContractInbox:
     def _make_room(self, address: str) -> None:
         """Make room for one more application from an address.
 
-        If all places are taken, the network with most applications loses its newest one to a
-        network with fewer. Raises `Busy` if there is no such network.
+        If all places are taken, the newest application of the network with the most is deleted.
+        Raises `Busy` if the address has too many, or its network has no fewer than that network.
         """
         if self._store.waiting(address=address) >= MAX_OF_ADDRESS:
             raise too_many_applications()
@@ -66,15 +66,15 @@ class ContractInbox:
             by_network.setdefault(network_of(sender), []).append(number)
         largest = max(by_network.values(), key=len)
         from_same_network = by_network.get(network_of(address), [])
-        if len(largest) <= len(from_same_network) + 1:
+        if len(largest) <= len(from_same_network) + 1:  # the new one would only swap the ranks
             raise too_many_applications()
-        newest = max(largest)
+        newest = max(largest)  # numbers grow
         log.warning("an application gives way to one from another network", number=newest)
         self._store.drop(newest)
 
 
 def _is_repetition(application: Application, new: Application) -> bool:
-    """Return whether a new application is the stored one once more, signed by the same key."""
+    """Return whether a new application is signed and equal to the stored one."""
     has_key = bool(new.keys)
     is_same = application.request == new.request and application.keys == new.keys
     return has_key and is_same
@@ -87,9 +87,9 @@ def too_many_applications() -> Busy:
 
 
 def network_of(address: str) -> str:
-    """Return the network that one institution or provider usually has: /24, of IPv6 /48.
+    """Return the network of an IP address that one institution usually has: /24, or /48 for IPv6.
 
-    Any text but an IP address is returned unchanged.
+    Any other text is returned unchanged.
     """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

@@ -1,4 +1,4 @@
-"""The keys that prove a partner's messages about a contract, before and after it has a route."""
+"""Proof of a partner's messages about a contract, before and after the partner has a route."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ class Signature(Protocol):
 
     @property
     def present(self) -> bool:
-        """Whether the request has one in this gateway's form."""
+        """Whether the request has a signature in this gateway's form."""
 
     def check(self, keys: Sequence[str]) -> None:
         """Raise `NotAllowed` unless one of these public keys has signed the request."""
@@ -29,11 +29,12 @@ class ContractProof:
     def check_message(self, application: Application, signature: Signature) -> None:
         """Raise `NotAllowed` unless a message about a contract is signed by a compared key.
 
-        A person may have exempted a partner whose product does not sign (``Application.signing``).
+        A person may have exempted a partner whose product does not sign. ``Application.signing`` is
+        "off" then, or "accepted": a signature is checked if there is one.
         """
         keys = self._keys(application)
         if application.side is Side.THEIRS and not keys:
-            # The application was not signed either: the contract's id is the only proof.
+            # The application was not signed either: knowing the contract's id is the only proof.
             return
         is_verifiable = bool(keys) and signature.present
         match application.signing:
@@ -44,9 +45,9 @@ class ContractProof:
         signature.check(keys)
 
     def is_compared(self, application: Application, key: str) -> bool:
-        """Return whether the key in a partner's answer was compared before.
+        """Return whether the key in a partner's answer may be stored, as a person has compared it.
 
-        False for the key of a product that does not sign: it must not be stored. True for
+        False if no key was compared, because the partner's product does not sign. True for
         applications of other kinds, whose answers have no key. Raises `Conflict` if another key was
         compared.
         """

@@ -18,7 +18,7 @@ from route_table.editing import Change
 from route_table.live import LiveRoutes, StaleVersion, Version, changes
 from route_table.model import InvalidRoutes, Route, RouteTable
 
-_END = "contract"  # source of the route versions that the end of a contract made
+_END = "contract"  # source of a version of the route table made by the end of a contract
 
 
 class ContractRoutes(Effect):
@@ -41,9 +41,9 @@ class ContractRoutes(Effect):
     def begin(self, application: Application, by: str) -> None:
         """Write address and key and enable the route; the other fields of an existing route stay.
 
-        A partner's own update changes only address and key of an enabled route, else raises
-        `NotAllowed`. Raises `Conflict` for another address or key than the route has, as anybody
-        can apply in the name of a partner.
+        A partner's own update changes only address and key of an enabled route; without such a
+        route it raises `NotAllowed`. In any other case an address or key that differs from the
+        existing route's raises `Conflict`, as anybody can apply in the name of a partner.
         """
         self._routes.reload()
         table = self._routes.table
@@ -75,7 +75,7 @@ class ContractRoutes(Effect):
         *,
         last: bool,
     ) -> None:
-        """Disable the route, unless another contract is in force, such as a renewed one."""
+        """Disable the route, unless another contract with the partner is in force."""
         if last and application.partner in self._routes.table.routes:
             reason = f"contract {application.id} has ended"
             self._edit(application, {"enabled": False}, by, reason, source=_END)
@@ -123,7 +123,8 @@ class ContractRoutes(Effect):
     def _was_revoked(self, application: Application, condition: Callable[[Route], bool]) -> bool:
         """Return whether people here made the route fail a condition since this node applied.
 
-        The end of an earlier contract does not count: it disables the route without any person.
+        The end of an earlier contract does not count, as no person decides on it. Versions are read
+        from the newest on: the one after the last that fulfils the condition is the revocation.
         """
         successor = None
         for version in self._versions():
@@ -180,7 +181,7 @@ def _check_key_is_free(
     by: str,
     table: RouteTable,
 ) -> None:
-    """Raise `Conflict` if another node's route has the key; a partner does not learn whose."""
+    """Raise `Conflict` if another node's route has the key; a partner does not learn which node."""
     for node, route in table.routes.items():
         if node == partner or key not in route.keys:
             continue
@@ -192,9 +193,10 @@ def _check_key_is_free(
 
 
 def _check_update(application: Application, route: Route | None) -> None:
-    """Refuse a partner's update without an enabled route, or with an address of an unusual kind.
+    """Raise unless a partner may update its route with this address.
 
-    An address may break the rules that the present one breaks as well.
+    `NotAllowed` without an enabled route; `Invalid` for an address that breaks rules which the
+    present address keeps.
     """
     if route is None or not route.enabled:
         raise NotAllowed(
@@ -238,8 +240,8 @@ def _may_fulfil(
 ) -> bool:
     """Return whether a version's route of a node fulfils a condition.
 
-    True for a version that is not readable any more. The version after it then counts as a
-    revocation: in doubt the route stays disabled.
+    True for a version that is not readable any more: the version after it then counts as the
+    revocation, so that in doubt the route stays disabled.
     """
     try:
         route = parse(version.text).routes.get(node)
@@ -251,11 +253,11 @@ def _may_fulfil(
 def broken_address_rules(url: str) -> set[str]:
     """Return the rules that an address chosen by a partner breaks; empty if it breaks none.
 
-    The host name is looked up.
+    The host name is resolved.
     """
     try:
         parts = urlsplit(url)
-        addresses = socket.getaddrinfo(parts.hostname or "-", 1, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(parts.hostname or "-", port=1, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
         return {"must have a host name that is found from here, unless that of the route is not"}
     rules = set()
@@ -288,12 +290,15 @@ def _broken_ip_rule(family: int, socket_address: Any) -> str:
 
 
 def _is_of_this_machine(family: int, socket_address: Any) -> bool:
-    """Return whether packets to an address would leave from that address; nothing is sent."""
+    """Return whether an address is this machine's: packets to it would have it as source address.
+
+    Nothing is sent.
+    """
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(socket_address)
             return bool(probe.getsockname()[0] == socket_address[0])
-    except OSError:  # no way to the address
+    except OSError:  # not reachable from here
         return False
 
 

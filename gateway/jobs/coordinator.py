@@ -49,10 +49,10 @@ from gateway.store import queries
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
-ANSWER_WITHIN = 30.0  # seconds in which every node has to accept a job
-LIST_WITHIN = 5.0  # seconds; a list of jobs waits this long for their scheduling nodes
+ANSWER_WITHIN = 30.0  # seconds that a submission waits until every node has accepted the job
+LIST_WITHIN = 5.0  # seconds that a list of jobs waits for the status from other nodes
 
-# Timeline events of a submission; the second one occurs in databases of earlier releases.
+# Timeline events of a submission; earlier releases wrote the second one.
 _SUBMIT = ("submission requested", "asked to submit")
 
 
@@ -70,7 +70,7 @@ class Coordinator:
         new_id: Callable[[Iterable[NodeId]], str],
         executor: Executor,
     ) -> None:
-        """``new_id`` makes a job's id that fits the rules of all these nodes."""
+        """``new_id`` makes a job id that fits the rules of all the nodes that it is called with."""
         self._store = context.store
         self._clock = context.clock
         self._scheduler = scheduler
@@ -93,7 +93,7 @@ class Coordinator:
     def submit(self, spec: JobSpec) -> str:
         """Submit a job of this node's own platform to its scheduling node; return the job's id.
 
-        The scheduling node, if it is another one, may choose an id of its own.
+        If another node schedules the job, that node may choose a different id.
         """
         this_node = self._peers.node
         if spec.scheduler == this_node:
@@ -125,7 +125,10 @@ class Coordinator:
         return spec.job_id
 
     def submitters(self, job_id: str) -> set[str]:
-        """Return the people here who submitted a job or its rerun; empty if none is known."""
+        """Return the users of this node who submitted a job; empty if none is known.
+
+        A job that runs another one again was submitted by the user who requested the rerun.
+        """
         people = set()
         for entry in self._store.timeline(job_id):
             if entry.event in _SUBMIT:
@@ -146,9 +149,10 @@ class Coordinator:
     ) -> Iterator[None]:
         """Record the submission of a job to another node; remove the record if it is refused.
 
-        The record precedes the call. Without a response the job may exist all the same, and its
-        scheduling node may request an approval here before it responds. The calls are noted in the
-        timeline of the job ``timeline``.
+        The call is made in the body of the ``with`` statement, after the submission is recorded:
+        the scheduling node may request an approval here before it responds. The record also stays
+        if no response comes, as the job may exist. ``timeline`` is the id of the job whose
+        timeline gets the calls.
         """
         self._store.add_submission(job_id, flow_id, scheduler, self._clock())
         self._note_request(job_id, "submission", **detail)
@@ -164,9 +168,9 @@ class Coordinator:
 
     @contextmanager
     def _name_job_in_errors(self, job_id: str) -> Iterator[None]:
-        """Put the job's id into an error if this node has a record of the job, or may get one.
+        """Add the job's id to an error if the job may exist despite the error.
 
-        It may if another node did not respond: the job may exist there.
+        It may exist if this node has a record of it, or if another node did not respond.
         """
         try:
             yield
@@ -183,8 +187,8 @@ class Coordinator:
         self._store.drop_submission(spec.job_id)
         record = self._store.record(job_id)
         if record is not None:
-            from_elsewhere = record.spec.scheduler != spec.scheduler
-            if isinstance(record, Job) or from_elsewhere:
+            has_other_scheduler = record.spec.scheduler != spec.scheduler
+            if isinstance(record, Job) or has_other_scheduler:
                 raise Refused(
                     f"{spec.scheduler} has taken the job under the id {job_id}, "
                     "which is another job's here",
@@ -201,8 +205,8 @@ class Coordinator:
     ) -> None:
         """Begin a job and wait until its nodes have decided; raise if it does not begin.
 
-        ``origin`` is the job that this one runs again. A repeated submission waits as the first
-        one.
+        ``origin`` is the job that this one runs again. A repeated submission waits for the same
+        decision as the first one.
         """
         self._check_intake(spec.job_id, sender)
         with self._registry.one_view():
@@ -231,7 +235,7 @@ class Coordinator:
         """
         requester = sender
         if sender == self._peers.node:
-            requester = ""  # this node itself
+            requester = ""  # this node needs no route and has no quota
         try:
             self._intake.check(requester)
         except GatewayError:
@@ -272,9 +276,10 @@ class Coordinator:
     def _rerun_elsewhere(
         self, order: Order, record: LocalJob | None, scheduler: NodeId
     ) -> RerunResult:
-        """Have another node run its job again; ``record`` is this node's own, if it has one.
+        """Have the scheduling node of a job run it again, if that is another node.
 
-        Some nodes choose the id of the new job themselves; it is then recorded in place of ours.
+        ``record`` is this node's record of the job, None without one. Some nodes choose the id of
+        the new job themselves; their id is then recorded in place of ours.
         """
         api = self._scheduler_api(order.job_id, record)
         flow_id = ""
@@ -336,7 +341,7 @@ class Coordinator:
         """Return the status of a job, whichever node schedules it. Raises `NotFound`.
 
         If the scheduling node does not respond, has no route any more or has deleted the job, the
-        status is what this node knows.
+        status comes from this node's own record.
         """
         record = self._store.record(job_id)
         if isinstance(record, Job):
@@ -359,7 +364,7 @@ class Coordinator:
     def _keep_progress(self, local: LocalJob, reported: JobView) -> None:
         """Store the progress of a job under way, to show it while its scheduling node is silent.
 
-        A failure to store it is ignored, as the status can be returned without.
+        A failure to store is ignored: the caller has the status, which it can return anyway.
         """
         if ended(JOB, reported.status) or reported.progress <= local.progress:
             return
@@ -415,12 +420,12 @@ class Coordinator:
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
         deadline = time.monotonic() + LIST_WITHIN
-        with suppress(Empty):  # the time is over
+        with suppress(Empty):  # raised at the deadline: the remaining jobs stay PENDING
             for _ in jobs:
                 remaining = max(deadline - time.monotonic(), 0)
                 job_id, status = responses.get(timeout=remaining)
                 statuses[job_id] = status
-        lanes.close(wait=False)
+        lanes.close(wait=False)  # late calls end in the background
         return statuses
 
     # ---------------------------------------------------------------- stop
@@ -449,7 +454,8 @@ class Coordinator:
     def _stop_local(self, scheduler: SchedulerApi, local: LocalJob) -> None:
         """Have another node stop a job that this node takes part in; end it here if it is silent.
 
-        The request is recorded before the call, so that the stop that arrives is explained by it.
+        The request is recorded before the call, so that it is known as the cause of the stop that
+        the scheduling node then sends.
         """
         try:
             if self._is_over(scheduler, local):
@@ -460,7 +466,7 @@ class Coordinator:
                 scheduler.stop_job(local.id, "", self._peers.node)
         except GatewayError as error:
             if not _is_silence(error):
-                self._executor.record_stop_request(local.id, "")
+                self._executor.record_stop_request(local.id, "")  # withdraws the request: refused
                 raise
             self._executor.stop_here(local.id, error.message)
 
@@ -477,9 +483,9 @@ class Coordinator:
     def _is_over(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
         """Return whether a job has ended both here and at its scheduling node.
 
-        It may go on there if this node was left out of it, or has ended its own part. Without a
-        response it counts as ended. But a part that ended here because the scheduling node was
-        silent may go on there: without a response `PeerUnreachable` is raised then.
+        The job may go on at its scheduling node if this node was excluded, or has ended its own
+        part. Without a response the job counts as ended there, with one exception: if this node
+        ended its part because the scheduling node was silent, `PeerUnreachable` is raised.
         """
         if not ended(JOB, local.status):
             return False
@@ -538,14 +544,14 @@ class Coordinator:
         except NotFound:
             return False
         if job.ending is None or job.ending.at != request.at:
-            return False
+            return False  # not ended, or ended by another request
         self._note_request(job_id, "cancellation")
         return True
 
     # ---------------------------------------------------------------- suspend, amend
 
     def suspend(self, job_id: str, on: bool) -> None:
-        """Have the scheduling node start no further task of a job; with ``on`` False start them."""
+        """Have the scheduling node of a job start no further task; with ``on`` False, resume it."""
         with self._scheduled_by(job_id) as scheduler:
             scheduler.suspend_job(job_id, on, self._peers.node)
         request = "resume"
@@ -592,7 +598,7 @@ class Coordinator:
         reason: str,
         sender: NodeId,
     ) -> int:
-        """Offer the parameters to every node, then record them if none of the tasks has begun.
+        """Offer the parameters to every node, then record them if the tasks have not begun.
 
         Returns the version of the job's parameters, from 1. Raises `Conflict` (JOB_NOT_RUNNING,
         TASK_BEGUN), and `Invalid` for a change that the sender may not make.
@@ -641,9 +647,10 @@ class Coordinator:
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Record a node's decision on a job.
+        """Record a node's decision on a job: approval, or refusal with the ``failure``.
 
-        Raises `Conflict` (ALREADY_DECIDED) for the opposite of its earlier decision.
+        Raises `Conflict` (ALREADY_DECIDED) for the opposite of the node's earlier decision.
+        ``audit`` belongs to the port; this node needs no audit id to find the job.
         """
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:
@@ -659,7 +666,7 @@ class Coordinator:
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         """Record news of a task.
 
-        Raises `NotFound` for a task that is not scheduled here, also for a sender outside its job,
+        Raises `NotFound` for a task that is not scheduled here and for a sender outside the job,
         and `NotAllowed` for a node of the job without a part in the task.
         """
         unknown = NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
@@ -729,7 +736,7 @@ class Coordinator:
         what: str,
         **detail: Any,
     ) -> None:
-        """Note in the job's timeline who requested something here, if the person is known."""
+        """Note in the job's timeline which person requested what here; nothing if unknown."""
         person = by_user().get("user")
         if not person:
             return
@@ -740,7 +747,7 @@ class Coordinator:
     def _calls_in_timeline(self, job_id: str) -> Iterator[None]:
         """Note the calls made in this context in the job's timeline, whether they failed or not.
 
-        The caller's name, if known, is noted with them.
+        The name of the user who caused them is noted, too, if it is known.
         """
         with listening() as calls:
             try:
@@ -757,21 +764,21 @@ def _check_task(spec: JobSpec, name: str) -> None:
 
 
 def _trace_of(record: Job | LocalJob | None) -> str:
-    """Return the trace id of a job; without a record of it that of the current request."""
+    """Return the trace id of a job; without a record of the job, that of the current request."""
     if record is None:
         return current_trace()
     return record.spec.trace_id
 
 
 def _ended_by_silence(local: LocalJob) -> bool:
-    """Return whether this node ended its part of a job as the scheduling node was silent."""
+    """Return whether this node ended its part of a job because the scheduling node was silent."""
     if local.ending is None or local.ending.failure is None:
         return False
     return local.ending.failure.reason == UNREACHABLE
 
 
 def _is_silence(error: GatewayError) -> bool:
-    """Return whether a call failed without a response of a node that knows the job."""
+    """Return whether a call failed as the node is silent, has no route, or has no such job."""
     if isinstance(error, PeerUnreachable):
         return True
     return error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")
@@ -786,11 +793,11 @@ def _without_texts(part: JobView) -> JobView:
 def _is_decided(job: Job) -> bool:
     """Return whether a submission can be answered.
 
-    It can once every node has accepted the job or waits for a person's approval, or the job has
-    left PENDING.
+    That is the case once the job has left PENDING, or once every node has accepted the job or
+    waits for a person's approval.
     """
     if job.status is not JobStatus.PENDING:
         return True
     if job.ending is not None:
-        return False
+        return False  # its outcome follows
     return all(node_job.create.state is CallState.OK for node_job in job.active)

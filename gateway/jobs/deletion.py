@@ -27,7 +27,7 @@ from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
 
-# Outputs of a task that can be deleted, by name: tables and models, reports, or models alone.
+# Names of what can be deleted of a task, with the groups of outputs that each name covers.
 CONTENTS: Mapping[str, tuple[str, ...]] = {
     "outputs": ("data", "model"),
     "metrics": ("metric",),
@@ -35,8 +35,8 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 _DELETED_BY_PARTNER = "deleted by a partner"  # event of a timeline
-_MAX_NAMED = 20  # users of outputs that a refusal names
-_NODES_AT_A_TIME = 16  # that are called in parallel
+_MAX_NAMED = 20  # users of outputs listed in a refusal; the rest is counted
+_NODES_AT_A_TIME = 16  # nodes called in parallel
 _REMEDY = (
     "Delete first what refers to them, jobs by `bfia-gateway job delete`, "
     "models by `bfia-gateway model delete` (see `model list`), or keep this job"
@@ -48,6 +48,7 @@ class AtNode:
     """The result of a deletion at one other node."""
 
     deleted: bool
+    # Reason and message of the failure; empty if the node has deleted the job, or would do so.
     reason: str = ""
     message: str = ""
 
@@ -59,7 +60,7 @@ class Deleted:
     job_id: str
     dry_run: bool
     items: Sequence[Item] = ()  # of this node
-    # The other nodes of the job; None if they were not asked.
+    # Results of the job's other nodes; None if they were not asked.
     nodes: Mapping[NodeId, AtNode] | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,7 +94,10 @@ class Deleting:
         end_session: Callable[[str], None],
         audit: Callable[[str, str, Mapping[str, Any]], None],
     ) -> None:
-        """``audit`` records who deleted what, with details."""
+        """``end_session`` is called with the id of a job whose session of the channel has to end.
+
+        ``audit`` is called with the name of who deleted, the text of the event, and details.
+        """
         self._audit = audit
         self._node = context.node
         self._store = context.store
@@ -114,7 +118,7 @@ class Deleting:
         here: bool = False,
         dry_run: bool = False,
     ) -> Deleted:
-        """Delete a job at every node of it, last here; with ``here`` only here.
+        """Delete a job at all its nodes, at this one last; with ``here`` only at this one.
 
         A repeated deletion goes on where the last one ended. Raises `NotFound`, `Conflict`
         (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted here, and `SomeUnreached`. A node
@@ -127,7 +131,7 @@ class Deleting:
         if not here:
             nodes = self._delete_elsewhere(job_id, dry_run)
         if not dry_run:
-            _check_answers(job_id, nodes)
+            _check_none_pending(job_id, nodes)
         results = {node: result.reason or "deleted" for node, result in nodes.items()}
         items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": results})
         if here:
@@ -294,7 +298,7 @@ class Deleting:
         self._check_ended(job_id)
         task_name = runs[0].task_name
         selected = _outputs_with(local, runs, CONTENTS[content])
-        outputs = self._existing([a for a in outputs_of(local) if a in selected])
+        outputs = self._existing([address for address in outputs_of(local) if address in selected])
         self._check_unused(job_id, outputs)
         why = f"{content} of task {task_name}"
         items = [self._leftovers.item(job_id, address, why) for address in outputs]
@@ -324,7 +328,7 @@ class Deleting:
         self._check_unused(job_id, self._existing(outputs))
 
     def _check_ended(self, job_id: str) -> None:
-        """Raise `Conflict` (JOB_NOT_ENDED) unless nothing is left to do about a job here.
+        """Raise `Conflict` (JOB_NOT_ENDED) while the job has something left to do at this node.
 
         The message names the nodes that have not acknowledged the stop.
         """
@@ -345,7 +349,8 @@ class Deleting:
     def _check_unused(self, job_id: str, outputs: Sequence[Address]) -> None:
         """Raise `Conflict` (OUTPUTS_IN_USE) if one of these outputs has users.
 
-        Users are other jobs on record that read it, and keepers that need it.
+        Users are other jobs on record that read the output, and functions of this node that have
+        registered a need for it (`Leftovers.needed_by`).
         """
         namespaces = {address.namespace for address in outputs}
         readers = self._leftovers.read_by(queries.local_jobs_naming(self._store, namespaces))
@@ -367,8 +372,8 @@ class Deleting:
         return [address for address in outputs if self._storage.exists(address)]
 
 
-def _check_answers(job_id: str, nodes: Mapping[NodeId, AtNode]) -> None:
-    """Raise if a node was silent or is not ready: the job then stays here and is deleted later."""
+def _check_none_pending(job_id: str, nodes: Mapping[NodeId, AtNode]) -> None:
+    """Raise if a node was silent, or has not finished the job: the deletion has to be repeated."""
     if _nodes_with(nodes, PeerUnreachable.reason):
         raise SomeUnreached(nodes)
     busy = _nodes_with(nodes, "JOB_NOT_ENDED")

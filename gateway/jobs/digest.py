@@ -8,7 +8,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, TooLarge
 
-# Characters of a stored job; 1000 tasks with twenty parameters each take about a million.
+# Largest size of a job in characters; 1000 tasks of 20 parameters each have about a million.
 MAX_JOB_SIZE = 8_000_000
 
 
@@ -33,5 +33,5 @@ def digest(spec: JobSpec) -> str:
 
 
 def _public_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass in the job, without values that it caches."""
+    """Return the fields of a dataclass for JSON; names with _ are caches, and are left out."""
     return {name: field for name, field in vars(value).items() if not name.startswith("_")}

@@ -17,19 +17,19 @@ class Draft:
 
     spec: JobSpec
     sender: NodeId
-    existing: LocalJob | None  # the record of a repeated request
+    existing: LocalJob | None  # the job's record if the request is repeated; None for a new job
     dry_run: bool
     digest: str
     items: list[Item] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     images: list[JobImage] = field(default_factory=list)
-    # Paths of datasets that the job may not use: nothing further is reported about them.
+    # Paths, in the job, of datasets that the job may not use. Nothing else is reported about them.
     hidden: frozenset[str] = frozenset()
     offer: Offer = field(default_factory=Offer)
     pool: Pool | None = None
 
     def refuse(self, error: GatewayError, *items: Item) -> None:
-        """Raise the error in a creation; add the items to the report in a dry run."""
+        """Raise the error, or in a dry run add the items to the report instead."""
         if not self.dry_run:
             raise error
         self.items += items

@@ -21,6 +21,8 @@ STOP_AGAIN = 5.0  # seconds between two requests to stop the same unfinished job
 
 @dataclass(frozen=True)
 class _DrainOrder:
+    """An operator's request to empty the node."""
+
     since: datetime
     stop_jobs: bool
     exit_when_empty: bool
@@ -48,7 +50,7 @@ class Drain:
         self._stopped_at: datetime | None = None
         self._exit: Callable[[], None] | None = None
 
-        def one_item(_: object) -> list[str]:
+        def one_item(_: object) -> list[str]:  # the loop checks a single thing, the drain
             return ["drain"]
 
         self._loop = Loop("drain", self._check, one_item, every=look_every, workers=1)
@@ -62,8 +64,8 @@ class Drain:
     def begin(self, *, stop: bool, leave: bool) -> dict[str, Any]:
         """Accept no new jobs from now on; return the state.
 
-        With ``stop`` the jobs under way are stopped, with ``leave`` the process ends after them. A
-        second order replaces the first one.
+        With ``stop`` the jobs under way are stopped. With ``leave`` the process ends once no job
+        is under way. A second order replaces the first one, but keeps its time.
         """
         with self._lock:
             since = self._clock()
@@ -114,7 +116,7 @@ class Drain:
     def _check(self, _: str) -> None:
         """Stop the jobs under way if ordered, and end the process once there are none.
 
-        It does not end if the order was replaced or called off in the meantime.
+        The process does not end if the order was replaced or called off during the check.
         """
         order = self._order
         if order is None:

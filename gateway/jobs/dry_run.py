@@ -23,12 +23,13 @@ from gateway.runtime.context import Peers, traced
 from gateway.runtime.trials import Result, Step
 from provider_registry.registry import Registry
 
-_NODES_AT_A_TIME = 8  # that are asked in parallel
+_NODES_AT_A_TIME = 8  # nodes asked in parallel
 
 # Steps of a route test that are rows of their own in a dry run; all others count as the route.
 _OWN_ROWS = ("profile", "way back")
 
-# The standing of a step's result. A peer without the function counts as unknown.
+# The standing by the result of a route test's step. WARNING means here that the peer does not have
+# the tested function.
 _STANDING = {
     Result.OK: Standing.OK,
     Result.FAILED: Standing.PROBLEM,
@@ -47,16 +48,19 @@ class DryRun:
         check: Callable[[JobSpec], Sequence[str]],
         try_route: Callable[[NodeId], Sequence[Step]],
     ) -> None:
-        """``check`` returns this node's warnings about a job submitted here; raises `Invalid`."""
+        """``check`` returns this node's warnings about a job submitted here, or raises `Invalid`.
+
+        ``try_route`` tests the route to a node and returns the steps of the test.
+        """
         self._peers = peers
         self._registry = registry
         self._check = check
         self._try_route = try_route
 
     def plan(self, spec: JobSpec) -> JobPlan:
-        """Return the reports of all nodes; a silent node takes as long as any unanswered call.
+        """Return the reports of all nodes, after a silent node's call has timed out.
 
-        This node comes first if it only submits the job.
+        If this node only submits the job, its report is added in front.
         """
         spec, _, _ = with_versions(spec, self._registry)
         nodes = list(dict.fromkeys((*spec.nodes, spec.scheduler)))
@@ -68,9 +72,9 @@ class DryRun:
         return JobPlan((this_node, *plans))
 
     def _plan_at(self, spec: JobSpec, node: NodeId) -> NodePlan:
-        """Return the report of one node: of its route from here, then its own.
+        """Return the checks of one node: first those of the route to it, then its own report.
 
-        A node is not asked if its route has a problem, or if no party is at it.
+        The node is not asked for a report if its route has a problem, or if it plays no party.
         """
         labels = tuple(party.label for party in spec.parties_at(node))
         with traced(spec.trace_id):
@@ -83,7 +87,7 @@ class DryRun:
         return NodePlan(node, labels, in_order(dict.fromkeys(items)))
 
     def _submission(self, spec: JobSpec) -> Iterator[Item]:
-        """Yield the checks of this node, which the job is submitted to."""
+        """Yield the checks that this node makes when the job is submitted."""
         try:
             warnings = self._check(spec)
         except Invalid as error:
@@ -115,7 +119,10 @@ class DryRun:
             yield _item_of_step(step)
 
     def _reported_items(self, spec: JobSpec, node: NodeId) -> Iterable[Item]:
-        """Return the report of a node itself; one item of unknown standing for a silent node."""
+        """Return a node's own report; a single item says why there is none.
+
+        That item is a problem if the call failed, and unknown if the node has no dry run.
+        """
         peer = self._peers.participant(node, spec.protocol)
         try:
             items = peer.dry_run(spec.for_node(node), self._peers.node)

@@ -1,9 +1,9 @@
-"""The capacities of the node's engines: observed every few seconds, bounded by the settings.
+"""The capacities of the node's engines, observed every few seconds and bounded by the settings.
 
 While an engine does not respond, its totals are the last ones that this process observed. Before
 its first response they are the last ones stored: by this gateway for its main engine, by any
-gateway of the node for other engines. Without either an engine has no totals; the main one then
-counts as having those of this machine. The main engine's name is "".
+gateway of the node for other engines. Without observed and stored totals an engine has none, but
+the main one counts as having those of this machine. The main engine's name is "".
 """
 
 import shutil
@@ -34,11 +34,12 @@ from gateway.store.repositories import EngineTotals
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = 15.0  # seconds between two questions to an engine
-FIRST_LOOK = 10.0  # seconds that a caller waits for the first answer of an engine
+INTERVAL = 15.0  # seconds between two observations of an engine
+FIRST_LOOK = 10.0  # seconds that a caller waits for the first observation of an engine
 # Share of the node's memory and disk that a run may use at most if it requests none.
 SHARE = 0.75
-_MAX_WORKERS = 4  # engines asked at the same time, so that a hanging one does not delay the rest
+# Engines observed in parallel, so that one that hangs does not delay the others.
+_MAX_WORKERS = 4
 
 
 def _ignore_change() -> None:
@@ -47,9 +48,9 @@ def _ignore_change() -> None:
 
 @dataclass(frozen=True)
 class _Observation:
-    """The result of the last question to an engine."""
+    """The result of asking an engine for its capacity."""
 
-    capacity: Capacity | None  # None: it has never answered
+    capacity: Capacity | None  # the last one known; None if the engine has never answered
     away_since: datetime | None = None  # None: it answers
     cause: str = ""  # of its silence; empty while it answers
 
@@ -86,7 +87,8 @@ class EngineCapacities:
         self._stored_totals = EngineTotals(context.store)
         self._clock = context.clock
         self._first_look = first_look
-        # The main engine's totals are stored under its gateway: each gateway may have another one.
+        # Each gateway of the node may have another main engine, whose totals are therefore stored
+        # under the gateway's name.
         self._main_name = context.owner or "main"
         self._on_change = on_change
         self._last_stored: dict[str, Capacity] = {}
@@ -144,12 +146,12 @@ class EngineCapacities:
         return {name or "main": not engine.away for name, engine in self.by_engine().items()}
 
     def ceilings(self, run: Run) -> Mapping[str, float | None]:
-        """Return a run's limits; any limit that it leaves open follows from the node's capacity.
+        """Return a run's limits, with derived ones where it has none.
 
-        Cores stay unlimited as soon as one engine of the node cannot limit fractions of a core.
-        These ceilings are not reserved.
+        Derived limits follow from the capacity of the run's engine and are not reserved. Cores stay
+        unlimited if one engine of the node cannot limit fractions of a core.
         """
-        requested = (run.limits.get(kind) for kind in ("cpu", "memory", "disk"))
+        requested = [run.limits.get(kind) for kind in ("cpu", "memory", "disk")]
         if None not in requested:
             return run.limits
         limits = dict(run.limits)
@@ -219,7 +221,7 @@ class EngineCapacities:
     def _observe(self, name: str) -> bool:
         """Observe an engine and record the result.
 
-        Returns whether it differs from the earlier one; False for the first.
+        Returns whether the result differs from the previous one; False for the first observation.
         """
         try:
             observation = _Observation(self._engines[name].capacity())
@@ -263,7 +265,8 @@ class EngineCapacities:
         if capacity is None:
             return EngineCapacity(None, away=away, cause=observation.cause)
         total = self._bounded(name, capacity)
-        # Bounded as well: what others use above the bounds takes nothing from the jobs.
+        # The settings bound the rest, too: capacity that others use above these bounds was never
+        # available to jobs.
         usable = self._bounded(name, _without_others(capacity))
         return EngineCapacity(
             total=total,
@@ -328,7 +331,7 @@ def _bytes(gib: float | None) -> int | None:
 
 
 def _without_others(capacity: Capacity) -> Capacity:
-    """Return a capacity less what others than this node use."""
+    """Return a capacity minus the part in use by others than this node."""
     others = capacity.others or Capacity(0, 0)
     return Capacity(
         capacity.cpu - others.cpu,

@@ -20,9 +20,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
-from gateway.errors import (
-    Unreadable,
-)
+from gateway.errors import Unreadable
 from gateway.jobs.container_probes import ContainerProbes
 from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.jobs.run_endings import RunEndings
@@ -36,7 +34,7 @@ from gateway.store.database import outside_transaction
 
 log = structlog.get_logger(__name__)
 
-# The lanes of actions on the engine; all others are in the lane ``engine``.
+# The lane of each kind of action on the engine; kinds not listed have the lane ``engine``.
 _LANES = {
     messages.StopRun: "engine-end",
     messages.Collect: "engine-end",
@@ -44,7 +42,8 @@ _LANES = {
     messages.Prepare: "engine-pull",
 }
 
-_MAX_DEFERRED = 1000  # successes without consequence that may be stored with later news
+# Events without consequences that may wait to be stored together with a later event of the job.
+_MAX_DEFERRED = 1000
 
 
 def _observe_nothing(action: str, seconds: float) -> None:
@@ -52,7 +51,7 @@ def _observe_nothing(action: str, seconds: float) -> None:
 
 
 def _ignore_text(text: str) -> None:
-    """Ignore a node, or the side of a job."""
+    """Ignore the node of `Hooks.silent`, or the side of `Hooks.stuck`."""
 
 
 def _ignore_run(run: Run) -> None:
@@ -160,9 +159,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self.record(job_id, messages.StopWished(self._clock(), by))
 
     def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:
-        """Record the end of a job that its scheduling node has just reported, if it is news.
+        """Record the end of a job if its scheduling node has just reported it and it is news here.
 
-        Returns the job as it is then.
+        Returns the job's record, changed or not.
         """
         for event in missed_stop(local, view, self._clock()):
             outcome = Outcome.STOPPED
@@ -213,7 +212,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _on_away(self, engine: str) -> None:
         """Record an engine's silence for all runs on it.
 
-        What its return does to their containers then counts as the engine's failure, not theirs.
+        Containers that are gone when the engine responds again then count as its failure.
         """
         now = self._clock()
         for job_id in self._store.local_jobs.unfinished():
@@ -235,8 +234,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def probe_all(self) -> None:
         """Probe the runs here whose own next probe is not due soon; write only news.
 
-        Of an engine that does not respond only the first run is probed: its watcher records the
-        silence.
+        After the first run whose engine does not respond, further runs on that engine are skipped:
+        the engine's watcher records the silence.
         """
         soon = self._clock() + timedelta(seconds=self.timing.probe_every)
         silent_engines: set[str] = set()
@@ -252,7 +251,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 silent_engines.add(run.engine)
                 continue
             events = [event]
-            if type(event) is messages.Inspected:  # not a subclass: those are news of their own
+            if type(event) is messages.Inspected:  # it runs; subclasses mean other states
                 events = self.probes.ask_container(local, run)
             if events:
                 self.record(local.id, *events)
@@ -286,7 +285,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         for action in actions:
             work = partial(self._perform, local, action)
             if isinstance(action, SchedulerCall):
-                self._lanes.submit(local.spec.scheduler, work, local.id, 0)
+                self._lanes.submit(local.spec.scheduler, work, local.id, priority=0)
             else:
                 lane = _LANES.get(type(action), "engine")
                 self._lanes.submit(lane, work, local.id, local.spec.settings.priority)
@@ -338,7 +337,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._record_events(local, action, events, calls)
 
     def _observe(self, action: messages.Action, seconds: float) -> None:
-        """Report the duration of an action on the engine; reports and closings are none."""
+        """Report the duration of an action on the engine, which `Tell` and `Close` are not."""
         if not isinstance(action, (messages.Tell, messages.Close)):
             self._hooks.observe(type(action).__name__.lower(), seconds)
 
@@ -351,7 +350,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     ) -> None:
         """Record the events of an action, and its calls.
 
-        A success without consequence may be stored with later news.
+        Storing a success without consequence may wait for a later event of the job.
         """
         is_final = any(isinstance(event, messages.Done) and event.final for event in events)
         changes = with_calls(
@@ -416,7 +415,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _probe(self, local: LocalJob, run: Run) -> list[messages.Event]:
         """Probe a run's container through its engine; ask a running one itself, too."""
         event = self.probes.probe(run)
-        if type(event) is messages.Inspected:  # not a subclass: those have no running container
+        if type(event) is messages.Inspected:  # it runs; subclasses mean other states
             return [event, *self.probes.ask_container(local, run)]
         return [event]
 
@@ -451,7 +450,7 @@ def _has_no_consequence(action: messages.Action, local: LocalJob) -> bool:
 
 
 def _tries(local: LocalJob, action: messages.Action) -> int:
-    """Return how often a call was made, as its record says; 1 for actions on the engine."""
+    """Return how often a call was made according to its record; 1 for actions on the engine."""
     if not isinstance(action, SchedulerCall):
         return 1
     record: LocalJob | Run = local

@@ -1,6 +1,6 @@
 """Checks of a job's tasks against the descriptions of their components.
 
-They concern inputs and outputs, datasets, models and formats.
+Checked are inputs and outputs, datasets, models and formats.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,9 +60,10 @@ def _without_counterpart(
     items: Iterable[tuple[str, str | None]],
     described: Sequence[DataSpec],
 ) -> Iterator[Problem]:
-    """Yield the items without a name in the description.
+    """Yield a problem for each input or output without a name in the description.
 
-    ``items`` are texts for messages with these names; ``side`` is "input" or "output".
+    Each item has the text for messages, and the name in the description (None or "" without one).
+    ``side`` is "input" or "output".
     """
     names = ", ".join(f"{spec.name} ({spec.category})" for spec in described) or "none"
     rule = f"has no counterpart among the {side}s that {task.component.name} describes, {names}"
@@ -75,7 +76,8 @@ def _without_counterpart(
 def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
     """Yield a dataset that no container gets, and a task that begins without one.
 
-    The format of descriptions cannot mark an input as required; an arbiter has no data of its own.
+    Descriptions cannot mark an input as required, so a first input that is a table counts as
+    required, except for an arbiter, which has no data of its own.
     """
     first = _first_input(task)
     yield from _unused_dataset(task, first)
@@ -114,9 +116,9 @@ def _first_input(task: PartyTask) -> DataSpec | None:
 
 
 def undescribed_models(task: PartyTask, models: Iterable[str]) -> list[Problem]:
-    """Return the models that a task receives without an input for them in its description.
+    """Return a problem for each model that a task receives and its description has no input for.
 
-    ``models`` are names of inputs that the models of a prediction are mounted as.
+    ``models`` are the input names under which the models of a prediction are mounted.
     """
     described = {spec.name for spec in task.component.inputs}
     rule = (
@@ -129,7 +131,8 @@ def undescribed_models(task: PartyTask, models: Iterable[str]) -> list[Problem]:
 def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
     """Return the problem of a table in a format that the task's first input does not list.
 
-    None for CSV, which the standard's components read, and for a format that the input lists.
+    None for CSV, which every component of the standard reads, and for a format that the input
+    lists. The component must describe at least one input.
     """
     spec = task.component.inputs[0]
     formats = [name.lower() for name in spec.formats]

@@ -1,6 +1,6 @@
 """The results of an earlier job that a new one inherits at this node.
 
-They are decided on when the new job is created.
+Which results these are is decided when the new job is created.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +16,7 @@ from gateway.errors import EngineFailed, Refused
 from gateway.jobs.planner import TaskPlanner
 from gateway.store.store import Store
 
-_Digests = dict[tuple[str, str], str]  # (engine, image) -> the image's digest there now
+_Digests = dict[tuple[str, str], str]  # (engine, image) -> current digest of the image there
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Offer:
 
 
 class Inheritance:
-    """Compares a party's side of two jobs."""
+    """Compares this node's part of a new job with its part of the earlier job."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Inheritance:
     ) -> None:
         """``digest_of`` returns the current digest of a run's image at its engine.
 
-        It raises the engine's error.
+        It raises `EngineError` or `EngineFailed` if the engine does not tell.
         """
         self._node = node
         self._store = store
@@ -84,7 +84,7 @@ class Inheritance:
     ) -> tuple[str, list[Run]]:
         """Return why a task cannot be inherited and no runs, or "" and its runs.
 
-        ``inherited`` are the tasks before it that are inherited.
+        ``inherited`` are the tasks, earlier in the flow, that are inherited.
         """
         # A node outside the old job does not learn that it exists.
         if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
@@ -92,7 +92,7 @@ class Inheritance:
         if old.spec.scheduler != spec.scheduler:
             return "another node scheduled it", []
         parties = spec.parties_at(self._node)
-        # The old job as it ran at last: with the parameters that were changed later.
+        # The old job is compared with the parameters that were in force at its end.
         difference = rerun.difference(rerun.in_force(old), spec, node.name, parties)
         obstacle = difference or rerun.lost_upstream(spec, node.name, inherited)
         if obstacle:
@@ -175,7 +175,7 @@ class Inheritance:
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
         """Return why the data at an address is needed: a text per job here that inherited it.
 
-        Empty if no job has.
+        Empty if no job here inherited it.
         """
         local = self._store.local_jobs.find(job_of(address))
         if local is None:
@@ -199,7 +199,7 @@ def _last_run(
     task: str,
     new: Run,
 ) -> Run | None:
-    """Return the last run of the task that counts, of the new run's party; None without one."""
+    """Return the old job's last run of a task at the new run's party; None if none counts."""
     for run in reversed(old.runs_that_count(task)):
         if run.party == new.party:
             return run

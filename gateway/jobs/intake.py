@@ -10,9 +10,9 @@ from gateway.errors import NotAllowed, Refused
 
 @dataclass(frozen=True)
 class Intake:
-    """The conditions for new jobs.
+    """The conditions under which this node accepts new jobs.
 
-    The node is not drained, and the sender has a route and quota left.
+    They are: the node is not being drained, and the sender has a route and quota left.
     """
 
     draining: threading.Event  # set while this node takes no new jobs
@@ -20,7 +20,7 @@ class Intake:
     may_begin: Callable[[NodeId], bool]  # whether a node has an enabled route of its own
 
     def check(self, sender: NodeId = "") -> None:
-        """Raise unless new jobs are accepted, from the sender if one is named.
+        """Raise unless new jobs are accepted; an empty sender is this node itself.
 
         Raises `Refused` while this node is drained, `NotAllowed` for a sender without an enabled
         route, and `Busy` for one at its limit.

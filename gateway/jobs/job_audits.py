@@ -20,7 +20,7 @@ from gateway.store.repositories import SqlJobAudits
 
 
 class JobAudits:
-    """Answers job audits of other nodes, and hands their answers to the jobs scheduled here."""
+    """Judges jobs that other nodes ask about, and records their answers about jobs of this node."""
 
     def __init__(
         self,
@@ -102,7 +102,10 @@ class JobAudits:
         self._executor.change(audited.id, partial(self._withdraw, sender=sender, ending=ending))
 
     def _stop_scheduled_job(self, audit_id: str, sender: NodeId) -> None:
-        """Stop the job scheduled here that the sender had agreed to; nothing if it has ended."""
+        """Stop the job scheduled here that the sender had agreed to; nothing if it has ended.
+
+        A sender outside the job is not exempt: `stop_job` refuses it.
+        """
         job = self._scheduled_job(audit_id, sender)
         if sender not in job.nodes or not ended(JOB, job.status):
             self._scheduler.stop_job(job.id, "", sender)

@@ -42,18 +42,18 @@ log = structlog.get_logger(__name__)
 
 _PROGRESS_INTERVAL = 2.0  # seconds between two lines of progress in the job's record
 
-Record = Callable[[str, Event], object]  # applies an event to the job of an id
-Progress = Callable[[str], None]  # called with the progress of a pull, in words
+Record = Callable[[str, Event], object]  # takes a job's id and an event, which it records
+Progress = Callable[[str], None]  # takes the progress of a pull, in words
 
 
 @dataclass(frozen=True)
 class ContainerSite:
     """The properties that all containers of this node share; known once the listeners are up."""
 
-    callback_base: str
-    transport: str
-    institution_of: Callable[[NodeId], str]
-    installation: str
+    callback_base: str  # base URL for callbacks
+    transport: str  # host:port of the channel
+    institution_of: Callable[[NodeId], str]  # returns the institution that runs a node
+    installation: str  # id of this installation of the gateway, for labels
     secret_of: Callable[[str], str]  # returns the token that authenticates an id
 
 
@@ -63,7 +63,8 @@ class LaunchRules:
 
     allow: Mapping[str, Allowance]  # by the provider's name
     signatures: SignaturePolicy
-    # Approves the digest of an image without an approved one; returns the digest approved by then.
+    # Takes provider, version, image and digest. Approves the digest if the image has no approved
+    # one yet; returns the approved digest, which may differ.
     pinned: Callable[[str, str, str, str], str]
     limits: Callable[[Run], Mapping[str, float | None]]
 
@@ -146,7 +147,7 @@ class Launching:
         return Launched(run.run_id, self._clock(), digest, _privileges(self._allowed(run)))
 
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
-        """Raise `_Stopped` if the run is over by the current record of its job.
+        """Raise `_Stopped` if the run is over, according to the current record of its job.
 
         Another process may have given the run up while this one was suspended.
         """
@@ -297,7 +298,7 @@ class Launching:
             institution_of={node: site.institution_of(node) for node in local.spec.nodes},
             compute=allowance.compute or "",
             tuning={
-                "n_threads": allowance.n_threads or 0,
+                "n_threads": allowance.n_threads or 0,  # 0: not set
                 "chunk_size": allowance.chunk_size or 0,
             },
         )
@@ -343,12 +344,12 @@ class Launching:
 
 
 def _is_over(local: LocalJob, run: Run) -> bool:
-    """Return whether a run has ended by the current record of its job."""
+    """Return whether a run has ended, according to the current record of its job."""
     return any(entry.run_id == run.run_id and entry.over for entry in local.runs)
 
 
 def _is_being_stopped(local: LocalJob, run: Run) -> bool:
-    """Return whether a stop of the run was requested by the current record of its job."""
+    """Return whether a run is to stop, according to the current record of its job."""
     return any(entry.run_id == run.run_id and entry.stop_at is not None for entry in local.runs)
 
 

@@ -150,7 +150,7 @@ class NewJobs:
         for dag_node in spec.dag.nodes:
             name = dag_node.name
             if are_numbered:
-                task_id = retries.numbered_id(spec.job_id, name, 0)
+                task_id = retries.numbered_id(spec.job_id, name, attempt=0)
             else:
                 task_id = f"task_{uuid4().hex}"
             nodes = _task_nodes(spec, roles_of_task(dag_node))
@@ -162,7 +162,7 @@ class NewJobs:
         return tasks
 
     def _inheritance(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
-        """Return the tasks that the job may inherit from its old job, and warnings about others.
+        """Return the job's lineage by inheritable task, and warnings about the other tasks.
 
         Raises `Invalid` if the old job is unknown or not over, or if a demanded task cannot be
         inherited. Only the view of this node counts here; the parties compare their own part.

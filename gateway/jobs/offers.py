@@ -21,8 +21,10 @@ from gateway.store.applications import SqlApplications
 from provider_registry.model import Component, Provider
 from provider_registry.registry import Registry
 
-ALL_SITES = "ALL_SITES"  # as the node of a role: every node of the job's project
-ALL = "*"  # among the nodes that a dataset is published for: every node with a contract
+# As the node of a party it stands for every node of the job's project.
+ALL_SITES = "ALL_SITES"
+# A dataset that is published for this node id is published for every node with a contract.
+ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Offers:
         """Return the projects of this node and a partner, whichever of them applied."""
         applications = self._applications.list(kind=Kind.PROJECT, partner=partner)
         latest = {}
-        for application in applications:
+        for application in applications:  # oldest first, so that the newest one stays
             if application.status in (APPLIED, APPROVED):
                 latest[application.subject] = application
         return [
@@ -163,7 +165,7 @@ class Offers:
         now = self._clock()
         begun_here: dict[NodeId, None] = {}
         begun_there: dict[NodeId, None] = {}
-        for application in self._applications.list(None, Kind.PROJECT, APPROVED):
+        for application in self._applications.list(kind=Kind.PROJECT, status=APPROVED):
             if application.subject != project_id or not application.holds(now):
                 continue
             if application.side is Side.MINE:

@@ -30,7 +30,7 @@ from gateway.store.queries import is_known
 from gateway.store.records import job_unknown
 from gateway.store.serialization import dumps
 
-# Offers of new parameters per job that are not in force yet; the oldest beyond that are dropped.
+# Pending offers of new parameters that are kept per job; of more, the oldest are dropped.
 _MAX_PENDING_OFFERS = 8
 
 
@@ -47,7 +47,7 @@ class Participant:
         deleting: Deleting,
         home_of: Callable[[LocalJob], str],
     ) -> None:
-        """``home_of`` returns the gateway that the runs of a job belong to."""
+        """``home_of`` returns which of this node's gateways runs the containers of a job."""
         self.admission = admission
         self._node = context.node
         self._store = context.store
@@ -169,9 +169,9 @@ class Participant:
     ) -> tuple[LocalJob, bool]:
         """Record a person's decision on a job that waits for one.
 
-        Returns the job and whether this decision counts: False if it repeats an earlier one, whose
-        ``words`` stay. Raises `NotFound`, and `Conflict` for a job that does not wait (NOT_WAITING)
-        or has the opposite decision (ALREADY_DECIDED).
+        Returns the job, and whether this decision was recorded: False if it repeats an earlier
+        decision, which is kept with its ``words``. Raises `NotFound`, and `Conflict` for a job that
+        does not wait (NOT_WAITING) or has the opposite decision (ALREADY_DECIDED).
         """
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
@@ -218,7 +218,8 @@ class Participant:
     ) -> None:
         """Reserve the resources if they are not reserved yet, and begin.
 
-        ``without`` are the labels of excluded parties. A running job records only these.
+        ``without`` are the labels of excluded parties. For a running job nothing but these is
+        recorded.
         """
         local = self._job_for(job_id, sender)
         self.admission.check_start(local, sender)
@@ -237,7 +238,7 @@ class Participant:
         self._store.local_jobs.update(job_id, start)
 
     def _exclude(self, local: LocalJob, labels: Sequence[str], sender: NodeId) -> LocalJob:
-        """Return the job without these parties; unchanged if it runs without them already."""
+        """Return the job without the parties of these labels; unchanged if all are excluded."""
         new_labels = set(labels).difference(local.excluded)
         left_out = tuple(party.label for party in local.spec.parties if party.label in new_labels)
         if not left_out:
@@ -259,7 +260,8 @@ class Participant:
         """Check the job with new parameters as at its creation, and store them.
 
         They come into force when the start of a task names them. ``holding`` are the ids of earlier
-        offers that are in force. Raises `Conflict` for a job that has ended, and `Invalid`.
+        offers that are in force. ``amended`` belongs to the port; this node computes the amended
+        job itself. Raises `Conflict` for a job that has ended, and `Invalid`.
         """
         local = _with_amendments(self._job_for(job_id, sender), holding)
         if ended(JOB, local.status):
@@ -329,7 +331,7 @@ class Participant:
         if node is None:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
         check_id_unused(self._store, task_id, job_id)
-        with self._registry.one_view():
+        with self._registry.one_view():  # the check and the plan see the same registrations
             self.admission.check_start(local, sender)
             amended = replace(local, spec=rerun.in_force(local))
             runs = self._planner.runs(amended, node, task_id)
@@ -388,8 +390,8 @@ class Participant:
     ) -> TaskNews:
         """Return the status of a task, with its first failure.
 
-        ``role`` is such as ``host`` or ``host.1``; empty for all roles of this node. Raises
-        `NotFound` (TASK_UNKNOWN, ROLE_UNKNOWN).
+        ``role`` is a role or a label, such as ``host`` or ``host.1``; empty for all roles of this
+        node. Raises `NotFound` (TASK_UNKNOWN, ROLE_UNKNOWN).
         """
         local = self._job_of_task(task_id, sender)
         self._check_sender(local, sender)
@@ -407,7 +409,7 @@ class Participant:
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """End a job here that was audited and not created: both are the same record here."""
+        """End a job here that was audited but not created, in the same way as a created one."""
         self.stop_job(job_id, "", ending, sender)
 
     def stop_job(
@@ -454,14 +456,14 @@ class Participant:
     ) -> None:
         """End the runs of a task and of its downstream tasks.
 
-        If the task has succeeded, its downstream tasks go on: some peers send such a stop to tidy
-        up. Nothing happens either if the task never started here: its downstream tasks can run here
-        only if it succeeded at other nodes.
+        Nothing happens if the task has succeeded: some peers send such a stop to tidy up, and the
+        downstream tasks go on. Nothing happens either if the task never started here: its
+        downstream tasks can run here only if it succeeded at other nodes.
         """
         if local.spec.dag.get(task_name) is None:
             raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
         runs = local.newest_runs(task_name)
-        if all(run.status is RunStatus.SUCCESS for run in runs):
+        if all(run.status is RunStatus.SUCCESS for run in runs):  # also true without runs
             return
         tasks = flow.downstream(local.spec.dag, [task_name])
         self._executor.record(local.id, StopRequested(self._clock(), tasks, None, sender))
@@ -547,7 +549,10 @@ class Participant:
     # ---------------------------------------------------------------- access
 
     def _job_of_task(self, task_id: str, sender: NodeId = "") -> LocalJob:
-        """Return the job of a task's attempt here. Raises `NotFound`, also for outside senders."""
+        """Return the job that a task id belongs to here.
+
+        Raises `NotFound`, also for a sender outside the job.
+        """
         local = None
         job_id = self._store.local_job_of_task(task_id)
         if job_id:
@@ -557,9 +562,9 @@ class Participant:
         return local
 
     def _job_for(self, job_id: str, sender: NodeId) -> LocalJob:
-        """Return a job here, for its scheduling node alone.
+        """Return a job here if the sender is its scheduling node, or empty (this node).
 
-        Raises `NotFound` for a sender outside the job, and `NotAllowed` for its other nodes.
+        Raises `NotFound` for a sender outside the job, and `NotAllowed` for the job's other nodes.
         """
         local = self._store.local_jobs.get(job_id)
         if is_outside(local.spec, sender):
@@ -587,7 +592,7 @@ class Participant:
 def _has_decision(local: LocalJob, approve: bool) -> bool:
     """Return whether a job's approval is decided in this way.
 
-    An approved job whose images are still fetched is not READY yet, but its person has agreed.
+    An approved job whose images are still fetched is not READY yet, but counts as approved.
     """
     if local.approval is None:
         return False
@@ -605,7 +610,7 @@ def _only_awaits_images(local: LocalJob) -> bool:
 def _earlier_refusal(local: LocalJob) -> Failure | None:
     """Return why a job was refused here before; None if it was not.
 
-    A job that was audited and not created may also have ended as its request was withdrawn.
+    A job that was audited but not created also counts as refused if the request was withdrawn.
     """
     if local.approval is not None and local.approval.failure is not None:
         return local.approval.failure
@@ -650,7 +655,10 @@ def _lasting_offers(local: LocalJob) -> list[Amendment]:
 
 
 def _is_started(local: LocalJob, task_id: str, task_name: str) -> bool:
-    """Return whether the attempt is here already. Raises `Conflict` for the id of another task."""
+    """Return whether this attempt has started here already.
+
+    Raises `Conflict` if the id is that of another task.
+    """
     runs = local.runs_of(task_id)
     if not runs:
         return False
@@ -665,10 +673,10 @@ def _check_attempt(
     task: DagNode,
     holding: Sequence[str],
 ) -> None:
-    """Raise `Conflict` unless a task may begin now with these of the offered parameters.
+    """Raise `Conflict` unless a task may begin now, with the offers ``holding`` in force.
 
-    A task that failed at another node may run again although its part here succeeded. But it may
-    not once a later task has begun here, nor if all of its parties are here.
+    A task whose part here succeeded may run again if it failed at another node, until a task that
+    takes its output has begun here.
     """
     _check_parameters(local, task, holding)
     newest = local.newest_runs(task.name)
@@ -710,8 +718,8 @@ def _check_parameters(local: LocalJob, task: DagNode, holding: Sequence[str]) ->
 def _is_final(local: LocalJob, task: DagNode, roles: Sequence[str]) -> bool:
     """Return whether a task's success here is final.
 
-    It is if no other node takes part in the task (``roles`` are its roles), or a task that takes
-    its output has begun.
+    It is final if all parties with one of the task's ``roles`` are at this node, or if a task that
+    takes its output has begun here.
     """
     parties = [party for party in local.spec.parties if party.role in roles]
     if all(party.node == local.node for party in parties):
@@ -748,7 +756,8 @@ def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
 def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:
     """Raise `NotAllowed` unless the job may go on without these parties.
 
-    It may before any task has begun, if its settings allow it and the parties are at other nodes.
+    The job may go on before any task has begun, if its settings allow it and all excluded parties
+    are at other nodes.
     """
     excluded = (*local.excluded, *left_out)
     nodes = {party.node for party in local.spec.parties if party.label in excluded}

@@ -1,6 +1,6 @@
 """A task of a job as one of this node's parties runs it.
 
-It knows the paths under which its parts are named in the job.
+It has the paths at which the job defines it, for messages about problems.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class PartyTask:
 
     @property
     def dataset_path(self) -> str:
-        """Path of the dataset's name in the job: of ``dataset_id``, or else of ``name``."""
+        """Path of the parameter that names the dataset: ``dataset_id``, or else ``name``."""
         key = "name"
         if self.dataset is not None and "dataset_id" in self.dataset:
             key = "dataset_id"
@@ -57,9 +57,9 @@ class PartyTask:
 
     @property
     def address_parameters(self) -> set[str]:
-        """The names among ``namespace`` and ``name`` that only locate the dataset.
+        """Which of ``namespace`` and ``name`` only locate the dataset.
 
-        A component may also describe parameters of these names; such a parameter is none of them.
+        If the component describes a parameter of that name, it is a parameter, and left out here.
         """
         address = {"namespace", "name"}.intersection(self.dataset or ())
         return address - {parameter.name for parameter in self.component.parameters}
@@ -67,7 +67,7 @@ class PartyTask:
     @property
     def inputs(self) -> list[FlowInput]:
         """The inputs from other tasks, each with its name in the component's description."""
-        # The number makes keys unique: two tasks may have outputs of the same key.
+        # Numbered, as two upstream tasks may have outputs with the same key.
         edges = {f"{number}.{edge.key}": edge for number, edge in enumerate(self.node.inputs)}
         items = [(edge.type, key) for key, edge in edges.items()]
         names = match_inputs(items, self.component.inputs)

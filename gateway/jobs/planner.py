@@ -1,6 +1,6 @@
 """Turns tasks of a job into runs of this node, and finds the problems of a job beforehand.
 
-A run has its component, parameters, inputs, outputs and limits.
+A planned run has a component, parameters, inputs, outputs and limits, but no ids yet.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
 
-# Keys of a registration's metadata that describe its containers.
+# Keys of a provider's metadata that describe its containers.
 DECLARED = ("control_port", "n_threads", "chunk_size")
 
 
@@ -142,11 +142,14 @@ class TaskPlanner:
         return placements
 
     def first_runs(self, spec: JobSpec, dag_node: DagNode) -> list[Run]:
-        """Return each party's run of a task here, without outputs of other tasks as inputs."""
+        """Return each party's run of a task here, for comparison only: without ids.
+
+        Inputs that are outputs of other tasks are left out.
+        """
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
     def _storage_mismatches(self, spec: JobSpec, plans: Plans) -> Iterator[Problem]:
-        """Yield the tasks whose component does not work with the storage of their data.
+        """Yield a problem for each task whose component cannot use the storage of its data.
 
         The storage of a task is that of its data, which may be the output of an earlier task.
         """
@@ -165,11 +168,11 @@ class TaskPlanner:
                 yield self._storage_mismatch(plan, data_storages)
 
     def _storage_mismatch(self, plan: Plan, data_storages: Sequence[str]) -> Problem:
-        """Return the problem of a task without a common storage for its component and its data."""
+        """Return the problem of a task whose component cannot use the storage of its data."""
         task = plan.task
         label = task.party.label
         engine = plan.run.engine
-        storage = self._storage_for(task.component, data_storages)
+        storage = self._storage_for(task.component, data_storages)  # whatever the engine
         if storage == NODE_FOLDER and engine in self._without_node_folder:
             where = "the engine"
             if engine:
@@ -222,7 +225,7 @@ class TaskPlanner:
     ) -> tuple[Run, ...]:
         """Return the runs of a task here, one per party.
 
-        Raises `Refused` if no party here has a role in it, `Invalid` for missing inputs and
+        Raises `Refused` if no party here has a role in the task, `Invalid` for missing inputs and
         `Conflict` for a task id whose outputs exist already.
         """
         tasks = self._party_tasks(local.spec, dag_node, local.created_at)
@@ -274,9 +277,9 @@ class TaskPlanner:
         attempt: int,
         continues: bool,
     ) -> Run:
-        """Return a planned run with ids of its own.
+        """Return a planned run with its ids.
 
-        ``continues``: it begins with the checkpoints of the same task of an earlier job.
+        ``continues``: the run begins with the checkpoints of the same task in the old job.
         """
         run = plan.run
         party = run.party
@@ -405,7 +408,7 @@ class TaskPlanner:
         return _PlannedRun(run, [*problems, *inputs.problems], warnings, inputs.missing)
 
     def _limits(self, granted: Granted, role: str) -> dict[str, float | None]:
-        """Return the limits of a party's run; None is the node's own limit."""
+        """Return the limits of a party's run; None means that the node's own limit applies."""
         defaults, _ = self._defaults.for_role(role)
         limits: dict[str, float | None] = {
             "cpu": granted.cpu,
@@ -423,10 +426,11 @@ class TaskPlanner:
         data_storages: Sequence[str],
         engine: str | None = None,
     ) -> str | None:
-        """Return the storage that a task reads and writes, which is that of its data.
+        """Return the storage that a task reads and writes: the one with its data.
 
-        None if its data is in several storages, or in one that the component or the engine cannot
-        use. Without data it is the first usable storage.
+        None if the data is in several storages, or in one that the component or the engine cannot
+        use. Without data it is the first usable storage, None if there is none. ``engine`` None:
+        any engine.
         """
         usable = []
         for storage in self.storage.serving(component.storage_engines):
@@ -448,8 +452,8 @@ class TaskPlanner:
     ) -> _Inputs:
         """Return the addresses of a task's inputs, and the problems with them.
 
-        Without a run of an upstream task in ``runs``, this party had no part in it: the input is
-        left out.
+        An input from an upstream task without a run in ``runs`` is left out, as this party had no
+        part in that task.
         """
         inputs = _Inputs()
         if task.dataset and task.component.inputs and task.dataset_path not in hidden:

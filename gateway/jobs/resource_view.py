@@ -9,7 +9,7 @@ from gateway.domain.amounts import Amounts
 from gateway.domain.resources import Claim, Ledger, NodeCapacity
 from gateway.domain.run import LocalJob
 
-_IF_ANY = ("engines", "gpu")  # keys that an event mentions only with a value
+_IF_ANY = ("engines", "gpu")  # keys that an event omits if their value is empty or 0
 
 
 def node_view(
@@ -42,7 +42,7 @@ def node_view(
 def engine_views(node: NodeCapacity, ledger: Ledger) -> list[dict[str, Any]]:
     """Return a view of each engine, the main one first.
 
-    An engine that was removed from the settings is listed while jobs hold something of it.
+    An engine that was removed from the settings is listed as long as jobs hold amounts of it.
     """
     reserved = {name for claim in ledger.holders for name in claim.further}
     removed = sorted(reserved - node.further.keys())
@@ -56,7 +56,7 @@ def _engine_view(
     ledger: Ledger,
     is_removed: bool,
 ) -> dict[str, Any]:
-    """Return an engine's capacity and its use; null: not known yet."""
+    """Return an engine's capacity and its use; None for amounts that are not known yet."""
     totals = {"": ledger.total, **ledger.further}
     total = totals.get(name)
     reserved = ledger.held_by_engine(name)

@@ -1,8 +1,8 @@
-"""The node's pool of resources: which jobs hold something of it, and which wait.
+"""The node's pool of resources: which jobs hold a part of it, and which wait for one.
 
 Reservations are stored in the database and change under one lock, so several gateways on the same
 database share one pool. The totals come from `gateway.jobs.engine_capacities`; the free resources
-are always the totals less the reservations and less the use that others make of a cluster.
+are always the totals minus the reservations and minus the use by others of a shared cluster.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,16 +27,17 @@ from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = 15.0  # seconds between two searches for reservations left over
-# The age of a reservation whose job the scheduling node neither starts nor requests again.
+INTERVAL = 15.0  # seconds between two searches for reservations that nobody releases
+# How long a reservation is kept whose job the scheduling node neither starts nor requests again.
 LEASE = timedelta(minutes=15)
-_RELEASE_GRACE = timedelta(seconds=30)  # for an ended job to release its reservation itself
+_RELEASE_GRACE = timedelta(seconds=30)  # time for an ended job to release its own reservation
 
-LedgerChange = Callable[[Ledger, str | None], Ledger]  # from a ledger and the status of the job
+# Takes the ledger and the status of the job here (None without a record); returns the new ledger.
+LedgerChange = Callable[[Ledger, str | None], Ledger]
 
 
 def _all_at_main_engine(spec: JobSpec) -> Mapping[str, resources.TaskPlacement]:
-    """Let every task of a job run at the main engine."""
+    """Return no placements: every task of the job runs at the main engine."""
     return {}
 
 
@@ -45,7 +46,7 @@ class _Reservation:
     """The decision about a job's request for resources."""
 
     is_new: bool
-    reason: str  # why the job waits; empty: its request is met
+    reason: str  # why the job waits; empty if it holds the resources
 
     @property
     def is_waiting(self) -> bool:
@@ -75,9 +76,10 @@ class Resources:
             [JobSpec], Mapping[str, resources.TaskPlacement]
         ] = _all_at_main_engine,
     ) -> None:
-        """``freed`` is called with the waiting jobs for which there is enough now.
+        """``means`` returns the node's capacity.
 
-        ``placements`` returns the engine of each task of a job.
+        ``freed`` is called with the ids of the waiting jobs for which there is enough now.
+        ``placements`` returns the engine and the roles of each task of a job.
         """
         self._means = means
         self._store = store
@@ -177,7 +179,7 @@ class Resources:
         self._release(job_id, give_back, "resources returned")
 
     def release(self, job_id: str) -> None:
-        """Remove an ended job with its reservation; idempotent."""
+        """Remove an ended job and its reservation from the ledger; idempotent."""
         if self._claims.find(job_id) is not None:
             self._release(job_id, _removal_of(job_id), "resources returned")
 
@@ -190,7 +192,8 @@ class Resources:
     ) -> bool:
         """Change a job's place in the ledger and wake the jobs that may go on.
 
-        ``counted``: counters of the ledger to increase. Returns whether the job held something.
+        ``counted``: counters of the ledger to increase if the job held resources. Returns whether
+        it held any.
         """
         now = self._clock()
 
@@ -246,9 +249,9 @@ class Resources:
         self._freed(resource_queue.admissible(self.ledger(), now, self._rules))
 
     def _needs_repair(self, job_id: str, now: datetime) -> bool:
-        """Return whether an ended job without runs has not released its reservation itself.
+        """Return whether an ended job has failed to release its own reservation.
 
-        It has `_RELEASE_GRACE` after its end to do so.
+        A job may do so as long as it has open runs, and for `_RELEASE_GRACE` after its end.
         """
         local = self._store.local_jobs.find(job_id)
         if local is None:
@@ -367,5 +370,5 @@ def _removal_of(job_id: str) -> LedgerChange:
 
 
 def _holding_since(claim: Claim) -> datetime:
-    """Return when a claim was granted, or first requested; the key that sorts holders."""
+    """Return the time by which holders are sorted: when the claim was granted or, else, made."""
     return claim.held_at or claim.since

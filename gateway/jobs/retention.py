@@ -1,6 +1,6 @@
 """Retention: the traces of jobs on this node's disks, and their removal after the set time.
 
-Data that something else refers to (according to a `Keeper`) stays.
+Data that other records refer to, according to a `Keeper`, stays.
 """
 
 import os
@@ -35,7 +35,8 @@ log = structlog.get_logger(__name__)
 # Returns the users of the data at an address, each in a few words; empty if there are none.
 Keeper = Callable[[Address], Sequence[str]]
 
-_IDLE_UNKNOWN = 86_400.0  # seconds; an idle mailbox of an unknown job is removed after this time
+# Seconds without a message after which the mailbox of an unknown job is removed.
+_IDLE_UNKNOWN = 86_400.0
 _STOP_WITHIN = 10.0  # seconds that a removal under way gets when the cleaner stops
 
 
@@ -43,17 +44,17 @@ _STOP_WITHIN = 10.0  # seconds that a removal under way gets when the cleaner st
 class Item:
     """One thing to remove."""
 
-    kind: str  # container, session, upload, logs, outputs, job
+    kind: str  # container, session, upload, logs, outputs or job
     name: str
     job: str  # the job it belongs to; empty if unknown
-    bytes: int  # 0 if they are not counted
+    bytes: int  # its size; 0 for kinds whose size is not counted
     why: str
     removed: bool = False
     cause: str = ""  # why it could not be removed
 
 
 class Leftovers:
-    """The outputs of jobs on this node, and their users."""
+    """Access to the outputs of jobs on this node, and to the users of these outputs."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Leftovers:
         keep: Retention,
         keepers: list[Keeper],
     ) -> None:
-        """``runs``: the folder with the logs of each run."""
+        """``runs`` is the folder that has a folder with the logs of each run."""
         self.store = store
         self.storage = storage
         self.runs = runs
@@ -71,7 +72,7 @@ class Leftovers:
         self.keepers = keepers
 
     def outputs(self, local: LocalJob | None) -> list[Address]:
-        """Return a job's outputs and the checkpoints of its tasks, if they exist here.
+        """Return those of a job's outputs and checkpoints that exist here.
 
         Empty without a job.
         """
@@ -119,7 +120,7 @@ class Leftovers:
         return users
 
     def read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
-        """Return the inputs of these jobs, each with the jobs that read it."""
+        """Return which of these jobs read each of their inputs."""
         readers: dict[Address, set[str]] = {}
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
@@ -132,7 +133,7 @@ class Leftovers:
     def ended_at(self, job_id: str) -> datetime | None:
         """Return when a job was over here, as scheduler and participant.
 
-        None if something of it is not over, or this node has no record of it.
+        None if a part of the job is not over, or if this node has no record of it.
         """
         ends: list[datetime] = []
         for record in (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id)):
@@ -160,7 +161,7 @@ class _Sweep:
     """The search and the removal of leftovers of one kind."""
 
     kind: str
-    # Returns the items to remove at a time; with True also items that the database does not know.
+    # Takes the time, and whether to include orphans: items that the database does not know.
     find: Callable[[datetime, bool], Iterable[Item]]
     remove: Callable[[Item], object]  # ignores an item that does not exist any more
 
@@ -179,7 +180,7 @@ class Cleaner:
         clock: Clock,
         every: float = 60.0,
     ) -> None:
-        """Prepare the cleaner; `start` begins its thread.
+        """Prepare the cleaner, whose thread is begun by `start`.
 
         ``channel`` is the folder of the channel's messages. The name of a job's session is
         ``prefix`` and the job's id. ``every``: seconds between two cleanings.
@@ -335,9 +336,10 @@ class Cleaner:
             yield Item("upload", name, "", size_of(root / FOLDER / name), "its process is gone")
 
     def _remove_upload(self, item: Item) -> None:
-        """Delete the files of a process that died, also its files in another storage.
+        """Delete the files of a process that died, also those in another storage.
 
-        These stay if the process died between its last two steps: then a keeper needs them.
+        Those in another storage stay if a keeper needs them: the process then died after the
+        dataset was registered, before its leftover was cleared.
         """
 
         def delete_elsewhere(target: Address) -> bool:
@@ -352,7 +354,8 @@ class Cleaner:
     def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield logs whose time is over.
 
-        Logs of unknown runs are yielded after the longest time, with ``orphans`` immediately.
+        Logs of known runs are yielded after the shorter time of logs and jobs; those of unknown
+        runs after the longer time, with ``orphans`` immediately.
         """
         limits = self._limits(self._keep.logs_seconds)
         folders = {path.name: path for path in self._leftovers.runs.glob("*") if path.is_dir()}
@@ -399,10 +402,10 @@ class Cleaner:
                 yield self._leftovers.item(job_id, address, "the time of its outputs is over")
 
     def _jobs_with_data(self) -> set[str]:
-        """Return the possible ids of jobs with data, by the storage's namespaces.
+        """Return every job id that a namespace of the storage may begin with.
 
-        A namespace is ``<job>-<role>-<index>``, and ids may contain dashes, too. So every beginning
-        of a namespace that ends before a dash counts, except its last part.
+        A namespace is ``<job>-<role>-<index>``. Ids and roles may contain dashes, so the end of the
+        id is ambiguous: every prefix that ends before a dash is returned.
         """
         ids = set()
         for namespace in self._storage.namespaces():
@@ -444,9 +447,9 @@ class Cleaner:
         queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
 
     def _limits(self, seconds: float | None) -> list[float]:
-        """Return the times in seconds after which a thing is removed: its own, and that of its job.
+        """Return the times that are set, of ``seconds`` and of the retention of jobs.
 
-        Empty if neither is set: then it stays.
+        Empty if neither is set: then nothing is removed.
         """
         return [limit for limit in (seconds, self._keep.jobs_seconds) if limit is not None]
 
@@ -458,7 +461,7 @@ class Cleaner:
     ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
         """Yield jobs that ended at least ``seconds`` ago; None for ``among`` means all jobs.
 
-        With each come the inputs of all later jobs, which these still read.
+        Each comes with the readers of outputs, by address: the jobs that are not past yet.
         """
         since = now - timedelta(seconds=seconds)
         candidates = queries.over_and_created_before(self._store, since)
@@ -486,10 +489,7 @@ def _skipping_failed_storage(job_id: str) -> Iterator[None]:
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:
-    """Return when a job ended here for good; None while something of it is still open.
-
-    Open are the repeated stops of a job scheduled here, and the cleanup of a part in a job.
-    """
+    """Return when a job ended here for good; None while a stop is repeated or cleanup is due."""
     if not ended(JOB, record.status) or record.ended_at is None:
         return None
     if _is_finished(record):

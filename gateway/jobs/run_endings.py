@@ -20,7 +20,7 @@ from gateway.runtime.loop import wait_for_database
 
 log = structlog.get_logger(__name__)
 
-_MAX_END_TRIES = 10  # attempts to end a run's credentials at a storage that is away
+_MAX_END_TRIES = 10  # attempts to revoke a run's credentials at a storage that does not respond
 
 
 class RunEndings:
@@ -39,7 +39,7 @@ class RunEndings:
         """``stop_grace``: seconds that a container has to end by itself.
 
         ``end_credentials`` takes a run whose container is gone; raises `StorageFailed`.
-        ``on_channel`` returns what a run waits for on the channel.
+        ``on_channel`` returns which message a run waits for on the channel; empty for none.
         """
         self._store = context.store
         self._clock = context.clock
@@ -54,7 +54,7 @@ class RunEndings:
 
     def stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
         """Stop a run's container; return the events of the stop and of the container's state."""
-        channel_wait = self._on_channel(run)
+        channel_wait = self._on_channel(run)  # asked first: a stopped container waits for nothing
         try:
             self._engine.stop(run.name, action.grace)
         except EngineError as error:
@@ -85,8 +85,8 @@ class RunEndings:
     def revoke_credentials(self, run: Run) -> None:
         """Revoke a run's credentials at the storages.
 
-        Raises `StorageAway` while it may be tried again. After `_MAX_END_TRIES` the job goes on
-        with the credentials left.
+        Raises `StorageAway` if it should be tried again. After `_MAX_END_TRIES`, or another error,
+        a warning is logged and the credentials stay.
         """
         try:
             self._end_credentials(run)
@@ -98,7 +98,7 @@ class RunEndings:
     def seal(self, local: LocalJob, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out.
 
-        Reading ends early if the job is stopped, or the files exceed the run's disk limit.
+        The event has no fingerprints if the job is stopped, or the files exceed the disk limit.
         """
         bytes_left = self._disk.bounds(run).get("disk")
 
@@ -131,7 +131,7 @@ class RunEndings:
     def _warnings(self, local: LocalJob, run: Run) -> tuple[str, ...]:
         """Return warnings about the outputs of a successful run, or the storage of a failed one.
 
-        Empty if the failure names the storage already.
+        Empty for a failure that is about the storage anyway.
         """
         if run.status is RunStatus.SUCCESS:
             return output_warnings(self._storage, local.spec, run)
@@ -144,5 +144,5 @@ class RunEndings:
 
 
 def _is_unsealed(local: LocalJob, run: Run) -> bool:
-    """Return whether a run still has to be sealed by the current record of its job."""
+    """Return whether a run is still to be sealed, according to the current record of its job."""
     return any(entry.run_id == run.run_id and entry.unsealed for entry in local.runs)

@@ -33,10 +33,11 @@ log = structlog.get_logger(__name__)
 # `Timing.call_deadline` is for the call itself.
 _LONGEST_WAIT = timedelta(seconds=1)
 
-_POLL_ANOTHER_PROCESS = 1.0  # seconds; another process on this database may move a job
+# Seconds between two reads of a job that another process on this database may have changed.
+_POLL_ANOTHER_PROCESS = 1.0
 
-# Requests that are harmless however late they are sent. Others must not be sent after the job's
-# end, as they could be if this process was suspended in between.
+# Requests that are harmless however late they are sent. Any other request must not be sent after
+# the job's end, which could happen after this process was suspended.
 _TIMELESS = messages.PollTaskAt | messages.StopAt
 
 
@@ -76,17 +77,14 @@ class Scheduler(Shell[Job, Claimed]):
         self._peers = peers
         self._lanes = lanes
         self.timing = timing
-        # Per waiting caller: the job's id and the condition.
+        # Per waiting caller, by the queue that gets the job: the job's id and the condition.
         self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
         self._silent = silent
-        # Nodes that reported the end of their last task unasked.
+        # Nodes that pushed a report since the last end of a task that had to be polled from them.
         self._pushing: set[NodeId] = set()
 
     def begin(self, job: Job) -> bool:
-        """Store a new job and begin its due steps; return whether that was done.
-
-        Nothing is done if the job's id is taken.
-        """
+        """Store a new job and begin its due steps; False, and nothing done, if its id is taken."""
         nodes = {}
         for name, node_job in job.nodes.items():
             nodes[name] = replace(node_job, pushes=name in self._pushing)
@@ -190,7 +188,7 @@ class Scheduler(Shell[Job, Claimed]):
         started twice. And a late stop of one attempt would reach the next one.
         """
         now = self._clock()
-        while now - claimed_at > _LONGEST_WAIT:  # again if the renewal itself took too long
+        while now - claimed_at > _LONGEST_WAIT:  # repeated if the renewal itself took too long
             delayed = messages.Delayed(request, claimed_at, now)
             job = self.change(job.id, self._change_by(delayed))
             if not is_claimed(job, request, now):
@@ -233,7 +231,7 @@ class Scheduler(Shell[Job, Claimed]):
         *,
         has_response: bool,
     ) -> None:
-        """Record changes with their calls; polls without news leave no note of their own."""
+        """Record changes with their calls; polls without news are only counted for a later note."""
         if isinstance(request, messages.PollTaskAt):
             quiet = partial(quiet_polls, request=request)
             changes = with_calls(changes, calls, self._clock(), 1, quiet, answered=has_response)
@@ -313,7 +311,7 @@ class Scheduler(Shell[Job, Claimed]):
         job: Job,
         request: messages.CreateAt,
     ) -> Acceptance:
-        """Create the job at a node, or have the node audit it first if it wants that."""
+        """Create the job at a node, or have it audited there first if the node requires that."""
         spec = job.spec.for_node(request.node)
         if job.nodes[request.node].consent is None:
             acceptance = peer.ask_first(spec, self._peers.node)
@@ -324,9 +322,9 @@ class Scheduler(Shell[Job, Claimed]):
     def _poll(
         self, peer: ParticipantApi, job: Job, request: messages.PollTaskAt
     ) -> list[messages.Event]:
-        """Ask a node for a task at each of its roles.
+        """Ask a node for the state of a task at each of the request's roles.
 
-        Of several roles, one that the node does not play is news, not an error.
+        If there are several roles, one that the node does not play is an event, not an error.
         """
         task_id = job.tasks[request.task].task_id
         events: list[messages.Event] = []

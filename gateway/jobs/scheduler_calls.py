@@ -13,10 +13,10 @@ from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import Peers
 
-# Reasons for which a scheduling node refuses a decision on a job that has ended there or is gone.
+# Reasons by which a scheduling node refuses a decision that comes after the job's end there.
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 
-# Reasons after which a question is repeated: without a route to a node it cannot be asked.
+# Reasons after which a question is repeated. NODE_UNKNOWN: there is no route to the node now.
 _ASK_AGAIN = ("NODE_UNKNOWN", *UNCERTAIN)
 
 SchedulerCall = (
@@ -30,7 +30,7 @@ SchedulerCall = (
 
 @dataclass(frozen=True)
 class SchedulerCalls:
-    """Makes the calls; each returns the events that its answer means for the job here."""
+    """Makes the calls; each method returns the events that follow for the job here."""
 
     peers: Peers
     clock: Clock
@@ -50,7 +50,7 @@ class SchedulerCalls:
         )
         try:
             self._scheduler(local).report_task(report, local.node)
-        except GatewayError as error:  # a node that refuses reports will ask by itself
+        except GatewayError as error:  # not repeated if refused: such a node polls instead
             if isinstance(error, PeerUnreachable):
                 self.silent(local.spec.scheduler)
             return self._failed(action, error)
@@ -60,8 +60,8 @@ class SchedulerCalls:
     def confirm(self, local: LocalJob, action: messages.Confirm) -> list[messages.Event]:
         """Report the decision on a job that waited for one, and learn whether it still counts.
 
-        If an approval comes too late, the scheduling node is asked how the job is: it has ended
-        there, and the stop that says so may be lost or delayed.
+        If an approval comes too late, the job has ended at the scheduling node. That node is then
+        asked for the job's status, as the stop that it has sent may be lost or delayed.
         """
         failure = None
         if local.approval is not None:
@@ -129,7 +129,10 @@ class SchedulerCalls:
         error: GatewayError,
         repeated: Collection[str] = (),
     ) -> messages.Done:
-        """Return the failure of a call; it is repeated for these reasons, and after silence."""
+        """Return the event of a failed call.
+
+        The call is repeated if it got no response, or one of the reasons ``repeated``.
+        """
         if isinstance(error, (PeerUnreachable, Busy)):
             return messages.Done(action, self.clock(), final=False, message=error.message)
         is_final = error.reason not in repeated
@@ -141,10 +144,10 @@ def missed_stop(
     view: JobView,
     now: datetime,
 ) -> list[messages.StopRequested]:
-    """Return the stop that did not arrive of a job that has ended at its scheduling node.
+    """Return the stop that this node has missed, if the view shows that the job has ended.
 
-    Empty for a job that goes on. Some nodes report only tasks, and each only from its start on:
-    their success counts only with all tasks.
+    The list has one stop at most; it is empty for a job that goes on. Some nodes report only tasks,
+    and each task only from its start on: a success counts only once all tasks are reported.
     """
     has_all_tasks = len(view.tasks) >= len(local.spec.dag.nodes)
     if not ended(JOB, view.status):
@@ -161,7 +164,7 @@ def missed_stop(
 def _unreported_failure(local: LocalJob, outcome: Outcome) -> Failure | None:
     """Return the failure of a job whose scheduling node reports an outcome and no cause.
 
-    None unless it has failed or was stopped.
+    None unless the job has failed or was stopped.
     """
     by = local.spec.scheduler
     match outcome:

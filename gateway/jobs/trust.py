@@ -1,8 +1,8 @@
 """Contracts and permits as conditions of jobs, according to the setting ``trust.level``.
 
 A permit is bound to the partner that applied, to the dataset, to a time and to a number of jobs. A
-job counts when it is created. Whether it presented the permit is stored then, so that its start
-only requires the permit to be still in force.
+job is counted when it is created. Whether it presented the permit is stored at that time, so that
+its start only requires the permit to be still in force.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ from gateway.store.applications import SqlApplications
 
 Level = Literal["open", "known", "contract", "permit"]
 
-_MAX_TOKENS = 1000  # entries of a header that are read
+_MAX_TOKENS = 1000  # entries of a header that are read; further ones are ignored
 _MISSING = "a valid permit of the requesting node is needed"
 _USED_UP = "its permit was used by as many jobs as it allows"
 
 
 @dataclass(frozen=True)
 class _DatasetUse:
-    """A dataset of this node in a job, with the newest approval for each other node of the job."""
+    """A dataset of this node in a job, with its newest approval for each partner of the job."""
 
     dataset: Wanted
     approvals: Sequence[Application]
@@ -110,10 +110,10 @@ class Trust:
                     raise NotShared("PERMIT_USED_UP", [self._problem(use, _USED_UP)])
 
     def header(self, node: NodeId, spec: JobSpec) -> str:
-        """Return the header ``x-mprac-token-set`` for a job's requests to a node.
+        """Return the value of the header ``x-mprac-token-set`` for a job's requests to a node.
 
-        It has the permits of that node for the datasets of the job, for its flow and for the job
-        itself. Empty without permits.
+        It has the permits that the node issued for datasets of the job, for the job's flow and for
+        the job itself. Empty without permits.
         """
         now = self._clock()
         permits = []
@@ -130,8 +130,8 @@ class Trust:
     def _dataset_uses(self, spec: JobSpec) -> Iterator[_DatasetUse]:
         """Yield the datasets of this node in a job of other nodes.
 
-        Nothing is yielded for a job of this node alone, or if neither an approval nor the settings
-        say anything about them.
+        Nothing is yielded for a job of this node alone, or if there is no approval and the settings
+        require no permits.
         """
         partners = datasets.partners(spec, self._node)
         is_own_job = {spec.scheduler, spec.initiator} <= {self._node}
@@ -156,6 +156,7 @@ class Trust:
     ) -> dict[tuple[str, NodeId], Application]:
         """Return the newest approved application for each dataset of each of these partners."""
         newest = {}
+        # oldest first, so that the newest one stays
         for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
             if application.partner in partners:
                 newest[application.subject, application.partner] = application
@@ -171,7 +172,8 @@ class Trust:
 def _is_used_up(approval: Application, used: Mapping[int, bool]) -> bool:
     """Return whether no further job may use an approval.
 
-    ``used`` has the numbers of the approvals that this job has used already, and so may use again.
+    The keys of ``used`` are the numbers of the approvals at which this job is counted already: it
+    may use these again.
     """
     if approval.number in used or approval.most_jobs is None:
         return False
@@ -186,7 +188,8 @@ def _has_permit(
 ) -> bool:
     """Return whether the job presents a permit for a dataset, or has presented it before.
 
-    ``used``: whether the job presented its permit, by the number of each approval that counts it.
+    ``used`` has, by the number of each approval at which the job is counted, whether it presented
+    the permit then.
     """
     for approval in use.approvals:
         was_presented = used.get(approval.number, False)

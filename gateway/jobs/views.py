@@ -95,7 +95,7 @@ def _completed_tasks(reported: JobView, local: LocalJob) -> list[TaskView]:
 
 
 def _with_own_part(task: TaskView, local: LocalJob) -> TaskView:
-    """Return a task with this node's part, unless the scheduling node reports that itself.
+    """Return a task with this node's part, unless the scheduling node reports that part.
 
     A failed task without a reported failure gets the failure of the runs here.
     """
@@ -129,7 +129,7 @@ def _waiting_for_scheduler(
     local: LocalJob,
     asked_before: float,
 ) -> waiting.Waiting | None:
-    """Return the reason for a job that waits for its scheduling node; None while a run goes on.
+    """Return that a job waits for its scheduling node; None before its start and during a run.
 
     ``asked_before``: seconds since that node was asked.
     """
@@ -174,8 +174,8 @@ def unanswered_view(
 ) -> JobView:
     """Return this node's own view of a job, and why its scheduling node's view is missing.
 
-    The cause is the reason for waiting if the job waits for the scheduling node, else a warning. A
-    node without this function causes neither.
+    The cause becomes the reason for waiting if the job waits for the scheduling node, otherwise a
+    warning. A scheduling node that does not serve the status is not mentioned.
     """
     own_view = local_view(local, timing)
     if isinstance(error, NotServed):

@@ -32,10 +32,11 @@ from provider_registry.model import Provider, bounded
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
+# End of a warning about an image without a digest.
 NOT_PINNED = (
     "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
 )
-_IMAGE_ID = re.compile("(sha256:)?[0-9a-f]+")
+_IMAGE_ID = re.compile("(sha256:)?[0-9a-f]+")  # an image named by its id
 _MAX_DIGEST = 80  # characters of a signed digest that a message repeats
 
 
@@ -84,7 +85,7 @@ class SignaturePolicy:
             return facts.digest
         signatures = find_signatures(image, facts.repo_digests)
         flaws = [_flaw(signature, signer.keys) for signature in signatures]
-        has_valid_signature = not all(flaws)  # one without a flaw ("") is enough
+        has_valid_signature = not all(flaws)  # one without a flaw, which is "", is enough
         if not has_valid_signature:
             causes = "; ".join(dict.fromkeys(flaws))
             raise SignatureInvalid(
@@ -130,8 +131,8 @@ def _load_keys(
 ) -> tuple[PublicKey, ...]:
     """Read the public keys of one rule.
 
-    ``path``: of the keys in the configuration. For each unusable file a problem is added to
-    ``problems``.
+    ``path`` is the path of the keys in the configuration. For each unusable file a problem is
+    appended to ``problems``.
     """
     keys = []
     for index, file in enumerate(files):
@@ -159,8 +160,8 @@ def _load_key(file: Path) -> PublicKey:
 def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
     """Return why a signature does not count; empty if it counts.
 
-    The texts continue the sentence "no signature of … counts for provider …: ", where "one" is this
-    signature.
+    The texts continue the message "no signature of … counts for provider …: "; "one" means one of
+    the image's signatures.
     """
     try:
         signature = b64decode(image_signature.signature, validate=True)
@@ -231,7 +232,7 @@ SignatureCheck = Callable[[str, str, Engine], str]
 
 
 def accept_unsigned(provider: str, image: str, engine: Engine) -> str:
-    """Require no signature of any image."""
+    """Return "": no image needs a signature."""
     return ""
 
 
@@ -285,7 +286,7 @@ class Images:
         """Inspect an image; ``deadline``: monotonic time at which pulling is given up."""
 
         def check_deadline(progress: str) -> None:
-            """End pulling after the deadline; the engine calls this in between."""
+            """Raise `_PullTimeout` after the deadline; called with the progress of the pull."""
             if time.monotonic() >= deadline:
                 raise _PullTimeout(f"{image} was not pulled within {self._seconds:g} s; {progress}")
 

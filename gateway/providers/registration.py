@@ -1,5 +1,7 @@
-"""Registering, retiring and approving providers: permissions, images, and the jobs that use
-them.
+"""Registering, retiring, approving and deleting providers.
+
+A change requires the permission to make it. A registration inspects the provider's images. A
+provider that unfinished jobs use is retired instead of deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from provider_registry.registry import Registry, Unknown, Written
 from provider_registry.revisions import Change
 
 MAX_CONCURRENT = 4  # registrations; further ones wait without a thread
-_MAX_LISTED_JOBS = 5  # in the reason of a provider's retirement
+_MAX_LISTED_JOBS = 5  # jobs named in the reason of a provider's retirement
 _MAX_NAME = 128  # characters of a provider's name that a message repeats
 
 
@@ -36,7 +38,7 @@ class Requester:
 
     @property
     def as_owner(self) -> str:
-        """The owner of the names that the requester registers; empty: the node's admins."""
+        """The owner of provider names that the requester registers; empty for the node's admins."""
         if self.admin:
             return ""
         return self.name
@@ -59,7 +61,7 @@ class Deletion:
 
 
 def accept_any_storage(engines: Sequence[str]) -> str:
-    """Report no problem of a component's storage engines."""
+    """Return "": any storage engines of a component are usable."""
     return ""
 
 
@@ -79,7 +81,8 @@ class Providers:
 
         - ``unfinished`` yields every unfinished job of this node
         - ``require_image``: an image that cannot be inspected refuses its registration
-        - ``storage_rule`` returns the problem of a component's storage engines here; empty if none
+        - ``storage_rule`` returns why this node cannot use a component's storage engines; empty if
+          it can
         """
         self.registry = registry
         self._images = images
@@ -106,7 +109,7 @@ class Providers:
 
         - ``body``: the request's body, as JSON text or parsed
         - ``strict``: refuse the registration if an image cannot be inspected
-        - ``single``: a body that may be a provider or a component is a component
+        - ``single``: read the body as one component if it could be either
 
         Raises `Invalid` with every problem, and `NotAllowed` (NOT_OWNER).
         """
@@ -195,9 +198,9 @@ class Providers:
             return self.registry.approve(key, digests, by.name, reason)
 
     def delete(self, by: Requester, **parts: str) -> Deletion:
-        """Delete the providers that match all parts, and retire the ones in use instead.
+        """Delete the providers that match all parts of a name; retire those in use instead.
 
-        Raises `Invalid` if there are no parts, `NotAllowed`.
+        ``parts`` are those of `Registry.query`. Raises `Invalid` without any part, `NotAllowed`.
         """
         if not any(parts.values()):
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
@@ -230,7 +233,7 @@ class Providers:
     # ------------------------------------------------------------ owners and users
 
     def owner(self, name: str) -> str:
-        """Return the owner of a provider's name; empty: the node's admins, or the name is free."""
+        """Return the owner of a provider's name; empty for the node's admins or a free name."""
         return self.registry.repository.owner(name) or ""
 
     def give(self, name: str, owner: str) -> str | None:
@@ -307,7 +310,10 @@ def _image_problems(images: Iterable[InspectedImage], path: str) -> Iterator[Pro
 
 
 def _check_digests(images: Sequence[InspectedImage]) -> None:
-    """Raise `Refused` unless every image has a digest; a missing signature is the first reason."""
+    """Raise `Refused` unless every image has a digest.
+
+    The reason is that of an unsigned image if there is one.
+    """
     without_digest = [image for image in images if not image.facts.digest]
     if not without_digest:
         return
