@@ -1,6 +1,6 @@
 """Roles, tokens and permissions on the operators' listener.
 
-Also the origin of peers' requests, and the tokens of runs.
+The module also has the origin of a peer's request, and the tokens of runs.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from gateway.errors import GatewayError
 
 TOKEN_PREFIX = "bfia_"  # begins every token of a person or program
 TOKEN_BYTES = 32  # random bytes in a token
-# Begins the names of tokens made by logins at the OpenID provider, and of no others.
+# Begins the names of tokens from logins at the OpenID provider, and no other names.
 OPENID_PREFIX = "oidc:"
 
 # Hexadecimal digits that are kept of the digest of a person's subject at the OpenID provider.
@@ -120,7 +120,7 @@ class Token:
     role: Role
     digest: str
     created_at: datetime
-    expires_at: datetime | None = None
+    expires_at: datetime | None = None  # None: it does not expire
     revoked_at: datetime | None = None
 
 
@@ -148,13 +148,14 @@ def new_token(
     The text holds 256 random bits and is displayed only once.
     """
     text = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    return text, Token(secrets.token_hex(6), name, role, digest(text), now, expires_at)
+    id_ = secrets.token_hex(6)  # random bytes
+    return text, Token(id_, name, role, digest(text), now, expires_at)
 
 
 def digest(text: str) -> str:
     """Return the stored digest of a token's text.
 
-    The text is random, so that one round of SHA-256 hides it.
+    The text is long and random, so that one round of SHA-256 hides it; no salt is needed.
     """
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -167,7 +168,7 @@ def openid_token_name(name: str, subject: str) -> str:
 def person_of(name: str) -> str:
     """Return the part of a token's name that identifies a person.
 
-    People may change their names at an OpenID provider.
+    For logins by OpenID it is the digest of the subject, as people may change their names.
     """
     if name.startswith(OPENID_PREFIX):
         return name.rpartition("#")[2]

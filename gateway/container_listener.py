@@ -34,9 +34,9 @@ class ContainerListener:
         first: socket.socket,
         add_socket: Callable[[socket.socket], None],
     ) -> None:
-        """``first`` is the listener's socket.
+        """``first`` is the socket that the listener has from its start.
 
-        ``add_socket`` gets every further one, which must be served.
+        ``add_socket`` is called with each further socket, to serve requests on it.
         """
         self._engine = engine
         self._advertised = listener.advertise
@@ -45,7 +45,7 @@ class ContainerListener:
         self._add_socket = add_socket
         self._lock = threading.Lock()
         self._network = ""  # id of the bridge's network that the listener was opened for
-        self._host = ""  # at which containers reach the gateway
+        self._host = ""  # host name or address under which containers reach the gateway
 
     def address(self) -> str:
         """Return the base URL for containers, listening on the engine's bridge first if necessary.
@@ -63,9 +63,9 @@ class ContainerListener:
             return self._advertised or f"http://{self._host}:{self._port}"
 
     def try_open(self) -> None:
-        """Listen on the engine's bridge if the engine responds.
+        """Listen on the engine's bridge if the engine responds; otherwise log a warning.
 
-        Logs how containers are isolated.
+        Also logs how containers are isolated.
         """
         try:
             self.address()
@@ -93,9 +93,9 @@ class ContainerListener:
         self._log_isolation()
 
     def _needs_socket(self, host: str) -> bool:
-        """Return whether no socket serves the bridge's address yet."""
+        """Return whether the bridge's address needs a socket that does not exist yet."""
         if self._advertised is not None:
-            return False
+            return False  # containers use the advertised address
         return host not in (self._host, self._first_host) and self._first_host != ANY
 
     def _bind(self, host: str) -> None:

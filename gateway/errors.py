@@ -4,18 +4,21 @@ One handler per adapter turns them into a response. Any other exception is a bug
 its trace, and the response does not contain its text.
 
     GatewayError
-    ├── Invalid            bad input; carries every Problem
-    ├── NotFound           nothing by that name here
-    │   └── Unreadable     a job's record that cannot be read: it has ended, the rest is unknown
-    ├── Conflict           the same name with other content
+    ├── Invalid            the input is bad; carries every Problem
+    ├── NotFound           nothing has that name here
+    │   └── Unreadable     the record of a job cannot be read; the job counts as ended
+    ├── Conflict           the request contradicts the state, such as the same id with other content
     ├── NotAllowed         the sender may not do that
-    ├── Refused            a peer, or this node, said no; carries a stable reason
-    │   └── NotServed      a peer has no such path: the request is beyond the standard
-    ├── PeerUnreachable    no answer from a peer
-    ├── EngineFailed       the container engine could not do it
+    ├── Refused            a peer, or this node, refused; carries a stable reason
+    │   └── NotServed      a peer does not serve a path that is beyond the standard
+    ├── PeerUnreachable    a peer did not respond
+    ├── EngineFailed       the container engine failed
     ├── TooLarge           the body is over its limit
-    └── Busy               a bounded resource is used up just now
-        └── DatabaseAway   the database does not answer just now
+    ├── TooManyStreams     the token has as many open streams as it may
+    ├── StorageFailed      a remote storage cannot be used
+    │   └── StorageAway    a remote storage cannot be used now; also a Busy
+    └── Busy               the request is not possible now, and may be later
+        └── DatabaseAway   the database does not respond
 """
 
 import math
@@ -25,21 +28,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
+# Imported under their own names, so that other modules may import them from here.
 from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import near as near
 
 if TYPE_CHECKING:  # commands need no models, and importing them takes long
     from pydantic import BaseModel
 
-MAX_PROBLEMS = 200  # of one error
+MAX_PROBLEMS = 200  # problems that one error carries
 MAX_TEXT = 20_000  # characters of an error's message in a response
 
 
 def release(handled: BaseException) -> None:
     """Clear the frames of a handled error and its causes.
 
-    Frames of threads and of the framework refer to the error, and it refers to them: together with
-    the refused body they would stay in memory until the garbage collector runs, which is rare.
+    The error and the frames of threads and of the framework refer to each other. Together with the
+    refused body they would stay in memory until the garbage collector runs, which is rare.
     """
     error: BaseException | None = handled
     while error is not None:
@@ -70,7 +74,7 @@ class GatewayError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, for people; by default the reason."""
+        """What happened, for people; the reason if the error has no text."""
         if not self.args:
             return self.reason
         return str(self.args[0])
@@ -104,7 +108,7 @@ class Unreadable(NotFound):
 
 
 class Conflict(GatewayError):
-    """It conflicts with the current state."""
+    """The request contradicts the current state."""
 
     reason = "CONFLICT"
     code = 409
@@ -118,7 +122,7 @@ class NotAllowed(GatewayError):
 
 
 class Refused(GatewayError):
-    """This node or another one refused; ``problems``: the ones that each node found in a job."""
+    """This node or another one refused; ``problems`` are those that nodes found in a job."""
 
     reason = "REFUSED"
     code = 409
@@ -135,7 +139,7 @@ class Refused(GatewayError):
 
 
 class NotServed(Refused):
-    """A peer does not serve a path beyond the standard, which is its right."""
+    """A peer does not serve a path that is beyond the standard, and need not serve it."""
 
     reason = "NOT_SERVED_THERE"
 
@@ -143,8 +147,8 @@ class NotServed(Refused):
 class PeerUnreachable(GatewayError):
     """No response came.
 
-    ``delivered`` is False if the request certainly never reached the peer. ``skew``: seconds that
-    the peer's clock is ahead according to its response, if it refused a signature for that.
+    ``delivered`` is False if the request certainly never reached the peer. ``skew`` is set if the
+    peer refused a signature because of its clock: the seconds that the clock is ahead of ours.
     """
 
     reason = "PEER_UNREACHABLE"
@@ -193,7 +197,7 @@ class TooManyStreams(GatewayError):
 class DatabaseAway(Busy):
     """The database does not respond.
 
-    The last write may have succeeded; repeating it is safe, as every write here.
+    The last write may have succeeded. As every write of this gateway, it can be repeated safely.
     """
 
     reason = "DATABASE_AWAY"
@@ -217,7 +221,7 @@ class StorageAway(StorageFailed, Busy):
 
 
 def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return the body of an error response, with its texts rewritten by ``words``."""
+    """Return the body of an error response, with its texts translated by ``words``."""
     text = words(error.message[: 2 * MAX_TEXT])
     data: dict[str, Any] = {"reason": error.reason}
     if error.job_id:
@@ -232,7 +236,7 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
 
 
 def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str, Any]:
-    """Return a problem for a response; ``words`` translates its rule."""
+    """Return a problem for a response; ``words`` translates its texts."""
     body = {
         "path": shorten(problem.path),
         "rule": words(shorten(problem.rule)),
@@ -246,7 +250,8 @@ def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str,
 def shown(value: Any, limit: int = 500) -> Any:
     """Return a value for a response.
 
-    JSON numbers are unchanged, everything else is text of at most ``limit`` characters.
+    JSON numbers, booleans and null are unchanged. Anything else becomes text of at most ``limit``
+    characters.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -272,7 +277,7 @@ def counted(
     thing: str,
     things: str = "",
 ) -> str:
-    """Return ``1 job``, ``2 jobs``; ``things``: an irregular plural."""
+    """Return a count with its noun, such as ``1 job``; ``things`` is an irregular plural."""
     if count == 1:
         return f"{count} {thing}"
     return f"{count} {things or f'{thing}s'}"
@@ -288,14 +293,17 @@ def brief(error: GatewayError) -> GatewayError:
 
 # ---------------------------------------------------------------- problems of an input
 #
-# Translates pydantic's errors, for requests, files and settings alike. Each problem has the path, a
-# rule that begins with a verb, the value, and a suggestion.
+# Pydantic's errors as problems, for requests, files and settings alike. Each has the path, a rule
+# that begins with a verb, the value, and a suggestion.
 
 MISSING = "is missing"
 _MAX_LISTED = 12  # known keys listed in a rule
-_MISSPELLED = 0.8  # least similarity of an unknown key to the missing one that it is taken for
+# Least similarity, from 0 to 1, at which an unknown key counts as a misspelled missing one.
+_MISSPELLED = 0.8
+# Names of types in pydantic's errors that are a list, or an object, in JSON.
 _LISTS = ("list", "tuple", "set", "frozen_set", "iterable")
 _OBJECTS = ("dict", "mapping", "model", "model_attributes", "dataclass")
+# Kind of pydantic's error -> rule.
 _RULES = {
     "missing": MISSING,
     "string_type": "must be text",
@@ -314,7 +322,7 @@ _RULES = {
     "datetime_type": "must be a time such as 2026-01-31T12:00:00Z",
     "recursion_loop": "must not contain itself",
 }
-# The name of the limit in pydantic's context, and the rule with the limit.
+# Kind of pydantic's error -> name of the limit in the error's context, and the rule with {} for it.
 _COMPARED = {
     "greater_than": ("gt", "must be more than {}"),
     "greater_than_equal": ("ge", "must be at least {}"),
@@ -327,7 +335,7 @@ _COMPARED = {
     "too_short": ("min_length", "must have at least {} entries"),
     "too_long": ("max_length", "must not have more than {} entries"),
 }
-# Rules in plain words instead of a number or an expression.
+# Limits whose rule is written in plain words instead of a number or a regular expression.
 _PLAIN_RULES = {
     ("min_length", 1): "must not be empty",
     ("pattern", r"^[\x21-\x7e]+$"): "must consist of printable ASCII characters, without spaces",
@@ -393,7 +401,7 @@ def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
 
 
 def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
-    """Return the suggestion to rename an unknown key to a missing one; "" without one."""
+    """Return the suggestion to rename an unknown key to the missing one; "" if none is similar."""
     *parent, last = location or ("",)
     name = str(last)
     unknown_keys = _unknown_keys(value, _keys(model, parent))
@@ -417,10 +425,7 @@ def _unknown_key(
     value: Any,
     model: Any,
 ) -> Problem:
-    """Return the problem of a key that a model does not have.
-
-    It has a suggestion if there is a likely one.
-    """
+    """Return the problem of a key that a model does not have, with the key probably meant."""
     keys = _keys(model, location[:-1])
     rule = _unknown_key_rule(keys)
     if not location:
@@ -446,9 +451,9 @@ def _unknown_key_rule(keys: Sequence[str]) -> str:
 
 
 def _other_names(model: Any, location: Sequence[Any]) -> Mapping[str, str]:
-    """Return the names that other platforms have for a model's keys, each with the key here.
+    """Return other platforms' names of a model's keys, each with the key of this gateway.
 
-    The key is "" for a name without a counterpart.
+    The key is "" for a name that this gateway has no key for.
     """
     names: dict[str, str] = {}
     for inner in _models_at(model, location):
@@ -462,7 +467,7 @@ def _other_name(
     model: Any,
     location: Sequence[Any],
 ) -> str:
-    """Return the unknown key that is another platform's name of a missing one; else ""."""
+    """Return the unknown key that is another platform's name of ``key``; "" if none is."""
     other_names = _other_names(model, location)
     for unknown in unknown_keys:
         if other_names.get(unknown) == key:
@@ -475,7 +480,7 @@ def _rule(
     kind: str,
     limits: Mapping[str, Any],
 ) -> str:
-    """Return the rule that a value breaks, in this gateway's words if it has some."""
+    """Return the rule that a value breaks, in pydantic's words if this gateway has none."""
     if kind in _COMPARED:
         name, template = _COMPARED[kind]
         limit = limits.get(name)
@@ -525,7 +530,7 @@ def _key_of(name: str, field: Any) -> str:
 
 
 def _models(annotation: Any) -> "Iterator[type[BaseModel]]":
-    """Return the models in an annotation such as ``list[Model] | None``."""
+    """Yield the models in an annotation such as ``list[Model] | None``."""
     if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         yield annotation
     for inner in get_args(annotation):

@@ -38,23 +38,22 @@ class TaskReport:
     status: TaskStatus
     failure: Failure | None = None
     job_id: str = ""
-    tries: int = (
-        1  # how often it was sent, this time included; `Busy` leaves open whether it arrived
-    )
+    # how often it was sent, this time included; after `Busy` an earlier one may have arrived
+    tries: int = 1
 
 
 @dataclass(frozen=True)
 class Callback:
     """A container's report about itself."""
 
-    status: TaskStatus | None  # None: ``word`` names no status, so the report changes nothing
+    status: TaskStatus | None  # None: ``word`` is no known status, so the report changes nothing
     task_id: str = ""
     role: str = ""
     run_id: str = ""
     result_code: str = ""
     result_message: str = ""
-    address: str = ""  # of the sender
-    word: str = ""  # the container's own word for its status
+    address: str = ""  # IP address of the sender
+    word: str = ""  # the container's word for its status
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class TaskView:
     failure: Failure | None = None
     # Node -> role -> status there.
     nodes: Mapping[NodeId, Mapping[str, TaskStatus]] = field(default_factory=dict)
-    since: datetime | None = None  # begin of the attempt
+    since: datetime | None = None  # when the attempt began
     attempt: int = 0  # number of the attempt, from 0
     attempts: Sequence[Attempt] = ()  # earlier ones, which failed
     waiting: Waiting | None = None  # why it has not ended yet
@@ -87,16 +86,14 @@ class JobView:
     flow_id: str = ""
     scheduler: NodeId = ""
     warnings: Sequence[str] = ()
-    waiting: Waiting | None = (
-        None  # why it has not ended yet; of an ended one, the work that remains
-    )
+    waiting: Waiting | None = None  # why it has not ended yet, or what is left to do after its end
     parties: Sequence[PartyDetail] = ()
     tolerated: Sequence[str] = ()  # tasks that failed without the job failing
     old_job_id: str = ""  # the job whose finished tasks it took over
     origin: Origin | None = None  # the job that it runs again
-    is_inferred: bool = (
-        False  # its node reports no outcome, and FAILED for stopped tasks as for failed ones
-    )
+    # the outcome is inferred from the tasks: the scheduling node reports none, and does not tell
+    # stopped tasks from failed ones
+    is_inferred: bool = False
     ends_no_callback_job: bool = False  # its node never ends a job with ``sync_type: callback``
 
 
@@ -104,10 +101,10 @@ class SchedulerApi(Protocol):
     """The requests of initiators and participants to a scheduling node."""
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Create the job at every node; return its id once all have accepted it.
+        """Create the job at every node; return its id once all nodes have accepted it.
 
-        The id is the submitted one, except for FATE's nodes, which choose their own.
-        Raises `Refused`, `Invalid`, `Conflict`.
+        The id is the submitted one; only nodes of FATE choose an id of their own. Raises
+        `Refused`, `Invalid`, `Conflict`.
         """
 
     def stop_job(
@@ -120,8 +117,8 @@ class SchedulerApi(Protocol):
         """Stop the job everywhere (``task_name`` empty), or one task and all that need its output.
 
         ``why`` is the sender's explanation; with another reason than STOPPED the job has failed.
-        Ended tasks keep their status, with all that follow them. May be repeated. Raises
-        `NotFound`, and `NotAllowed` for a node without a part in the job.
+        The stop of an ended task changes nothing. The call may be repeated. Raises `NotFound`, and
+        `NotAllowed` for a node without a part in the job.
         """
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
@@ -163,9 +160,8 @@ class SchedulerApi(Protocol):
     ) -> None:
         """Record a person's approval of the job at a node or, with a failure, the refusal.
 
-        ``audit``: id of the question, if the node was asked before the job was created.
-
-        May be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a
+        ``audit`` is the id of the audit, if the node was asked before the job was created. The call
+        may be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a
         decision that differs from the recorded one, and for a refusal once the job is READY.
         """
 
@@ -187,7 +183,7 @@ class SchedulerApi(Protocol):
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Note that the sender has free resources for a waiting job.
 
-        This is only a hint, which may be lost.
+        The call is a hint that may be lost: the scheduling node also asks again by itself.
         """
 
 
@@ -203,9 +199,8 @@ class ParticipantApi(Protocol):
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         """Ask a node before the creation of a job whether it accepts the job.
 
-        Returns None if the node does not audit jobs before their creation.
-
-        Its decision arrives by `SchedulerApi.confirm_job`. Raises the errors of `create_job`.
+        Returns None if the node does not audit jobs before their creation. Otherwise its decision
+        arrives by `SchedulerApi.confirm_job`. Raises the errors of `create_job`.
         """
 
     def withdraw(
@@ -214,9 +209,10 @@ class ParticipantApi(Protocol):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Withdraw a question or an approved job. A node that cannot be reached keeps waiting.
+        """Withdraw an audit, undecided or approved, of a job that was not created at the node.
 
-        ``ending``: how the job ended, and why.
+        ``ending`` is how the job ended, and why. A node that is not reached keeps its record until
+        that expires.
         """
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
@@ -254,8 +250,8 @@ class ParticipantApi(Protocol):
     ) -> None:
         """Offer new parameters, which take effect once a task's start names them.
 
-        ``holding``: ids of the earlier offers in effect. ``amended``: the job with all of them,
-        which a request signs.
+        ``holding`` are the ids of the earlier offers in effect. ``amended`` is the job with these
+        and the new parameters, for protocols that sign it.
 
         Raises `Invalid`, `Conflict`, `NotAllowed`, `NotServed`.
         """
@@ -280,7 +276,7 @@ class ParticipantApi(Protocol):
         role: str,
         sender: NodeId,
     ) -> TaskNews:
-        """Return a task's state at a role, or (empty) at all roles of the node.
+        """Return a task's state at a role; at all roles of the node if ``role`` is empty.
 
         Raises `NotFound` with TASK_UNKNOWN.
         """
@@ -292,7 +288,7 @@ class ParticipantApi(Protocol):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """End the job here (``task_name`` empty), or one task and those that follow it."""
+        """End the job here (``task_name`` empty), or one task and its downstream tasks."""
 
     def stop_task(
         self,
@@ -301,9 +297,9 @@ class ParticipantApi(Protocol):
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End one task and those that follow it, unless it has succeeded or never started.
+        """End one task and its downstream tasks, unless it has succeeded or never started.
 
-        Some peers only know tasks by their ids: then ``job_id`` and ``task_name`` are empty. Raises
+        Some peers know tasks only by their ids: then ``job_id`` and ``task_name`` are empty. Raises
         `NotFound`.
         """
 
@@ -324,23 +320,22 @@ class Site:
     """The node's properties that a container needs."""
 
     storage_url: str
-    callback_url: str
+    callback_url: str  # with the token of the run
     transport: str  # host:port, without a scheme
     log_path: str
     institution_of: Mapping[NodeId, str]
     checkpoint: str = ""  # the folder for checkpoints; empty: none
     checkpoint_at: Address | None = None  # their address in a remote storage, instead of a folder
     compute: str = ""  # a computing engine that the admin lets the provider use
-    tuning: Mapping[str, int] = field(
-        default_factory=dict
-    )  # n_threads, chunk_size if the admin sets them
+    # n_threads and chunk_size; 0 if the admin does not set them
+    tuning: Mapping[str, int] = field(default_factory=dict)
 
 
 class ProtocolAdapter(Protocol):
     """A protocol: its client for calls that go out, and the container's environment it defines."""
 
     name: str
-    # Its nodes identify a task by its name and the number of the attempt; its id contains both.
+    # Whether its nodes identify a task by name and number of the attempt, so that the id has both.
     numbers_tasks: bool
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
@@ -358,9 +353,9 @@ class ProtocolAdapter(Protocol):
         """Return the variables of a run's container."""
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container that serves its state.
+        """Ask a container for its state, at the control port that it serves.
 
-        Returns None if it does not respond, or has not ended its work.
+        Returns None if the container does not respond, or has not ended its work.
         """
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
@@ -373,10 +368,10 @@ class Limiters:
 
     peers: CapacityLimiter  # requests that wait for other nodes
     news: CapacityLimiter  # callbacks and polls, which are short, and on which jobs wait
-    rest: CapacityLimiter
+    rest: CapacityLimiter  # everything else
 
 
-Clock = Callable[[], datetime]  # returns the aware time in UTC
+Clock = Callable[[], datetime]  # returns the time now, timezone-aware in UTC
 
 _MAX_SECONDS = 1e9  # larger numbers exceed the range of clocks
 

@@ -82,26 +82,26 @@ class Sharing:
             lacking = self._lacking_grants(use.dataset, partners, now)
             if not lacking:
                 if self.disabled(use.dataset):
-                    disabled.append(datasets.closed(use, self._node))
+                    disabled.append(datasets.disabled(use, self._node))
                 continue
-            full_problem = datasets.refused(use, self._node, lacking)
+            full_problem = datasets.not_granted(use, self._node, lacking)
             operator_texts.append(str(full_problem))
             if is_local:
                 ungranted.append(full_problem)
             else:
-                ungranted.append(datasets.not_here(use, self._node, partners))
+                ungranted.append(datasets.missing_or_not_granted(use, self._node, partners))
         if not disabled and not ungranted:
             return None
         reason = datasets.NOT_GRANTED if ungranted else datasets.DISABLED
         operator_texts += [str(problem) for problem in disabled]
         return NotShared(reason, [*ungranted, *disabled], "; ".join(operator_texts))
 
-    def _uses(self, spec: JobSpec, *, is_local: bool) -> list[datasets.Wanted]:
+    def _uses(self, spec: JobSpec, *, is_local: bool) -> list[datasets.NamedDataset]:
         """Return the job's uses of datasets at this node.
 
         A missing dataset of a local job is left out: it is reported as a problem of the job itself.
         """
-        uses = datasets.wanted(spec, self._node, once_per_component(self._roles_of))
+        uses = datasets.named_datasets(spec, self._node, once_per_component(self._roles_of))
         if not is_local:
             return list(uses)
         return [use for use in uses if self._datasets.exists(use.dataset)]
@@ -122,7 +122,7 @@ class Sharing:
         """Return the ids of the unfinished jobs here that use a dataset."""
         job_ids = []
         for spec in self._unfinished():
-            uses = datasets.wanted(spec, self._node, self._roles_of)
+            uses = datasets.named_datasets(spec, self._node, self._roles_of)
             if any(use.dataset == dataset for use in uses):
                 job_ids.append(spec.job_id)
         return list(dict.fromkeys(job_ids))

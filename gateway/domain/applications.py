@@ -1,8 +1,8 @@
 """Applications of nodes to each other: for contracts, and for the use of another node's resources.
 
 They are part of the standard's management layer. Every kind takes the same path: a node applies,
-the owner approves or rejects, either terminates. The applicant asks for the state if no response
-arrives. A permission also ends at its time, or after its number of jobs.
+the owner approves or rejects, and either of them may terminate. The applicant asks for the state if
+no response arrives. A permission also ends at a set time, or after a set number of jobs.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,8 @@ APPROVED = AuditStatus.APPROVED
 REJECTED = AuditStatus.REJECTED
 TERMINATED = AuditStatus.TERMINATED
 
-# Pauses between calls to the partner, doubled with each try; both are longer than a call takes.
+# Pauses between calls to the partner: the first one doubles with each try, up to the longest one.
+# Both are longer than a call takes, so that no call is repeated while it is under way.
 _FIRST_PAUSE = timedelta(seconds=15)
 _LONGEST_PAUSE = timedelta(hours=1)
 _MAX_DOUBLINGS = 20  # enough to reach the longest pause
@@ -56,18 +57,18 @@ class Application:
     """One application, as each of the two nodes records it."""
 
     kind: Kind
-    id: str  # of a contract minted by the owner, else by the applicant
+    id: str  # made by the owner for a contract, otherwise by the applicant
     partner: NodeId
     side: Side
-    subject: str  # id of the dataset, project, flow or model; of a contract the partner's id
+    subject: str  # id of the dataset, project, flow or model; for a contract, the partner's id
     request: Mapping[str, Any]  # as it was sent
-    at: datetime
+    at: datetime  # when the node applied
     status: AuditStatus = APPLIED
     by: str = ""  # who changed the status last
     reason: str = ""
     changed_at: datetime | None = None
     expires_at: datetime | None = None
-    most_jobs: int | None = None  # jobs that may use it; None: any number
+    most_jobs: int | None = None  # jobs that may use the permission; None: any number
     # the permit: at the applicant while it is valid, at the owner until the applicant has it
     token: str = ""
     digest: str = ""  # of the permit that this node checks
@@ -77,18 +78,18 @@ class Application:
     due_at: datetime | None = None  # next notification or query
     tries: int = 0
     trouble: str = ""  # why the notice could not be delivered
-    url: str = ""  # the partner's address; of contracts only, before there is a route
-    level: int = 1  # of this node's permit, in the owner's record
-    # of the route that a contract writes: whether the partner's requests must be signed
+    url: str = ""  # the partner's address; only for contracts
+    level: int = 1  # level of this node's permit, as the owner has recorded it
+    # for a contract: whether the route that it writes requires signatures of the partner's requests
     signing: str = "required"
-    # Public keys that prove the partner's messages about a contract. Of an application for one: the
-    # signer's key.
+    # Public keys that prove the partner's messages about a contract. In a partner's application for
+    # a contract: the key that signed it.
     keys: tuple[str, ...] = ()
-    number: int = 0  # of the record in this node's database
-    jobs: int = 0  # number of jobs that have used it
+    number: int = 0  # number of the record in this node's database
+    jobs: int = 0  # number of jobs that have used the permission
 
     def holds(self, now: datetime) -> bool:
-        """Return whether it is approved and has not expired at a time."""
+        """Return whether the application is approved and has not expired at a time."""
         return self.status is APPROVED and (self.expires_at is None or now < self.expires_at)
 
 
@@ -107,7 +108,7 @@ def new_application(
 ) -> Application:
     """Return a new application.
 
-    After a pause this node asks the partner for the state of its own application.
+    If it is this node's own, the partner is asked for its state after a pause.
     """
     application = Application(
         kind,
@@ -151,8 +152,8 @@ def record_decision(
 ) -> Application:
     """Return a partner's application after the decision of a person at this node.
 
-    An approval has the permit and its digest. The partner has to be notified. Raises `IllegalMove`
-    for this node's own application, and for one that is decided already.
+    ``token`` is the permit of an approval, ``digest`` its digest. The partner has to be notified.
+    Raises `IllegalMove` for this node's own application, and for one that is decided already.
     """
     if application.side is not Side.THEIRS:
         raise IllegalMove(f"{application.partner} decides")
@@ -173,8 +174,8 @@ def confirmed(
 ) -> Application:
     """Return this node's application after the partner's response. Raises `IllegalMove`.
 
-    ``granted`` are fields of the application. A repeated response changes only these, and of a
-    contract nothing: the first response wrote its route.
+    ``granted`` are new values of its fields. A repeated response changes nothing else; it does not
+    change a contract at all, whose route was written by the first response.
     """
     if application.side is not Side.MINE:
         raise IllegalMove(f"{application.partner} has applied")
@@ -207,9 +208,9 @@ def terminated(
 
 
 def expired(application: Application, now: datetime) -> Application:
-    """Return an application in its state at a time: terminated if its time is over.
+    """Return an application as it is at a time: terminated if it has expired.
 
-    The partner is not notified, as it knows the end, too.
+    The partner is not notified, as it knows when the application expires.
     """
     if application.status is not APPROVED or application.holds(now):
         return application
@@ -217,7 +218,10 @@ def expired(application: Application, now: datetime) -> Application:
 
 
 def delivered(application: Application) -> Application:
-    """Return an application whose partner has accepted a notice; the owner forgets the permit."""
+    """Return an application after the partner accepted its notice.
+
+    The owner forgets the permit, which the applicant has now.
+    """
     application = replace(application, notice="", due_at=None, tries=0, trouble="")
     if application.side is Side.MINE:
         return application

@@ -10,7 +10,8 @@ from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near
 X = TypeVar("X")  # a value that depends only on the component of a task
 
 _MAX_LISTED = 10  # outputs of a component that a problem lists
-_LONGEST = LARGEST_NAME // 2  # bytes of a task's name or an output's key
+# Bytes of a task's name, and of an output's key; half of a name's, as names of data join the two.
+_LONGEST = LARGEST_NAME // 2
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class ComponentRef:
 
 @dataclass(frozen=True)
 class DagInput:
-    """An input that is another instance's output."""
+    """An input of a task: an output of another task."""
 
     type: str
-    task: str
-    key: str
+    task: str  # name of the task with the output
+    key: str  # key of the output
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class DagNode:
     @property
     def upstream(self) -> frozenset[str]:
         """Names of the tasks whose outputs it takes."""
-        return frozenset(i.task for i in self.inputs)
+        return frozenset(task_input.task for task_input in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def _output(node: DagNode, key: str) -> DagOutput | None:
 def check(dag: Dag, path: str = "dag") -> list[Problem]:
     """Return all problems of the flow; empty for a valid one.
 
-    They are invalid names, duplicate keys, inputs without a matching output, and cycles. ``path``
-    is that of the flow in the checked document.
+    Problems are invalid names, duplicate keys, inputs without a matching output, and cycles.
+    ``path`` is the path of the flow in the checked document.
     """
     components = f"{path}.components"
     if not dag.nodes:
@@ -125,7 +126,7 @@ def check(dag: Dag, path: str = "dag") -> list[Problem]:
 
 
 def _cycle_problems(dag: Dag, path: str) -> Iterator[Problem]:
-    """Find a cycle of tasks that need each other's outputs; only the first one is reported."""
+    """Find a cycle of tasks that need each other's outputs; only one cycle is reported."""
     try:
         _sorter(dag)
     except CycleError as error:
@@ -207,7 +208,7 @@ def _missing_output(
 
 
 def _sorter(dag: Dag) -> TopologicalSorter[str]:
-    """Return the flow's tasks for sorting. Raises `CycleError`."""
+    """Return a sorter of the flow's tasks, ready for `get_ready`. Raises `CycleError`."""
     sorter = TopologicalSorter({node.name: node.upstream for node in dag.nodes})
     sorter.prepare()
     return sorter
@@ -216,6 +217,7 @@ def _sorter(dag: Dag) -> TopologicalSorter[str]:
 # Returns the roles that take part in a task; None if its component is unknown.
 RolesOf = Callable[[DagNode], Iterable[str] | None]
 
+# Types of artefacts that are tables.
 _DATA = frozenset(
     {"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"}
 )
@@ -234,9 +236,9 @@ def group(kind: str) -> str:
 
 
 def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
-    """Return a function that asks only once per component and caches the response.
+    """Return a version of ``ask`` that is called once per component, whatever number of tasks.
 
-    A flow may have many tasks of one component.
+    The result of ``ask`` must depend on nothing but the component of the task.
     """
     cache: dict[ComponentRef, X] = {}
 
@@ -251,15 +253,15 @@ def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
 def order(dag: Dag) -> list[str]:
     """Return the tasks' names in an order in which each follows its upstream tasks.
 
-    Tasks that could come in any order have that of the flow. Raises `CycleError`.
+    Tasks that do not depend on each other keep the order of the flow. Raises `CycleError`.
     """
     positions = {node.name: i for i, node in enumerate(dag.nodes)}
     sorter = _sorter(dag)
     names: list[str] = []
     while sorter.is_active():
-        rank = sorted(sorter.get_ready(), key=positions.__getitem__)
-        names += rank
-        sorter.done(*rank)
+        ready_tasks = sorted(sorter.get_ready(), key=positions.__getitem__)
+        names += ready_tasks
+        sorter.done(*ready_tasks)
     return names
 
 

@@ -1,10 +1,10 @@
 """The use of this node's datasets by jobs: grants to partner nodes, and the datasets of a job.
 
 All participants of a job see results of a dataset that it uses. So every other node of the job
-needs a grant, as does the node whose platform submitted it. Jobs of this node's parties alone need
-none.
+needs a grant, and so does the node whose platform submitted it. A job without other nodes needs no
+grant.
 
-Outputs of a job need a grant as well, whatever the setting, before another job may name them.
+An output of a job needs a grant before another job may name it, even if the setting is `OPEN`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec, NodeId, data_location
 
+# Reasons of refusals.
 DISABLED = "DATASET_DISABLED"
 NOT_GRANTED = "NOT_AUTHORISED"
 
@@ -25,8 +26,8 @@ NOT_GRANTED = "NOT_AUTHORISED"
 class Default(StrEnum):
     """Who may use a dataset without any grant."""
 
-    # Every node that may take part in jobs here; from the first grant on, only grantees. It holds
-    # for uploads: an output of a job is always `LISTED`.
+    # Every node that may take part in jobs here, until the dataset has its first grant. This holds
+    # only for uploads: an output of a job is always `LISTED`.
     OPEN = "open"
     LISTED = "listed"  # no node
 
@@ -59,22 +60,22 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NamedDataset:
     """A dataset of this node that a job names."""
 
-    path: str  # of the entry in the job
+    path: str  # path of the naming parameter in the job
     dataset: Address
 
 
-def wanted(
+def named_datasets(
     spec: JobSpec,
     node: NodeId,
     roles_of: RolesOf,
-) -> Iterator[Wanted]:
+) -> Iterator[NamedDataset]:
     """Yield the datasets of a node that a job names, by id or by namespace and name.
 
-    Tasks that take outputs of other tasks name no datasets. If the roles of a component are not
-    known, every party of the node counts.
+    Tasks that take outputs of other tasks name no datasets. Parties without a role in a task are
+    left out, unless the roles of its component are not known.
     """
     for task in spec.dag.nodes:
         if task.inputs:
@@ -85,15 +86,15 @@ def wanted(
                 continue
             location = data_location(spec.task_params, party, task.name)
             if location is not None:
-                yield _wanted_at(location, f"config.task_params.{party.label}.{task.name}")
+                yield _named_at(location, f"config.task_params.{party.label}.{task.name}")
 
 
-def _wanted_at(location: Mapping[str, str], path: str) -> Wanted:
+def _named_at(location: Mapping[str, str], path: str) -> NamedDataset:
     """Return the dataset of a location, with the path of the parameter that names it."""
     if "dataset_id" in location:
         namespace, _, name = location["dataset_id"].partition("#")
-        return Wanted(f"{path}.dataset_id", Address(namespace, name))
-    return Wanted(f"{path}.name", Address(location["namespace"], location["name"]))
+        return NamedDataset(f"{path}.dataset_id", Address(namespace, name))
+    return NamedDataset(f"{path}.name", Address(location["namespace"], location["name"]))
 
 
 def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
@@ -137,8 +138,8 @@ def _refusal(grant: Grant | None, now: datetime) -> str:
     return ""
 
 
-def refused(
-    want: Wanted,
+def not_granted(
+    named: NamedDataset,
     node: NodeId,
     refusals: Sequence[tuple[NodeId, str]],
 ) -> Problem:
@@ -146,36 +147,36 @@ def refused(
 
     ``refusals`` are the nodes without a grant, each with the cause.
     """
-    dataset = want.dataset.dataset_id
+    dataset = named.dataset.dataset_id
     words = "; ".join(f"{partner} {cause}" for partner, cause in refusals)
     rule = (
         f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; "
         "ask its admin for a grant"
     )
-    return Problem(want.path, rule, dataset)
+    return Problem(named.path, rule, dataset)
 
 
-def not_here(
-    want: Wanted,
+def missing_or_not_granted(
+    named: NamedDataset,
     node: NodeId,
     partners: Sequence[NodeId],
 ) -> Problem:
     """Return the problem of a dataset without all grants, for people of other nodes.
 
-    It is the same as for a missing dataset, so that it does not show whether the dataset exists.
+    A missing dataset has the same problem, so that the text does not show whether it exists.
     """
-    dataset = want.dataset.dataset_id
+    dataset = named.dataset.dataset_id
     rule = (
         f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(partners)}"
     )
-    return Problem(want.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
+    return Problem(named.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
 
-def closed(want: Wanted, node: NodeId) -> Problem:
+def disabled(named: NamedDataset, node: NodeId) -> Problem:
     """Return the problem of a disabled dataset."""
-    dataset = want.dataset.dataset_id
+    dataset = named.dataset.dataset_id
     rule = f"{DISABLED}: dataset {dataset} is disabled at node {node}; ask its admin to enable it"
-    return Problem(want.path, rule, dataset)
+    return Problem(named.path, rule, dataset)
 
 
 @dataclass(frozen=True)
@@ -187,13 +188,13 @@ class Dataset:
     columns: tuple[str, ...]
     count: int | None  # rows, headers not counted; None: not counted
     partitions: int
-    # as uploaded; its delimiter is the uploaded file's, as in the storage it is always a comma
+    # metadata as uploaded; the delimiter in it is that of the uploaded file, not of the stored one
     meta: Mapping[str, Any]
     checksum: str  # sha256 of the uploaded file, hex
     size: int  # bytes of the uploaded file
     created_at: datetime
-    # ``path:`` and the path on the server, ``file:`` and the name of the file that was sent, or
-    # ``place:``
+    # ``path:`` with a path on the server, ``file:`` with the name of the file that was sent, or
+    # ``place:`` for a table that was registered without a copy
     origin: str
     disabled: bool = False
     types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
@@ -202,10 +203,11 @@ class Dataset:
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
     # nodes that see its name, columns and count; "*": every node with a contract
     published: tuple[NodeId, ...] = ()
-    place: str = ""  # its name in the storage, new with each upload; empty: as ``name``
-    # ``file`` or ``folder`` of a table that was registered without a copy; ``place`` is its path
+    place: str = ""  # its name in the storage, new with each upload; empty: same as ``name``
+    # for a table that was registered without a copy: ``file`` or ``folder``; ``place`` is its path
     in_place: str = ""
-    stamp: str = ""  # changes with its files, if it was registered without a copy
+    # for a table that was registered without a copy: a text that changes when its files change
+    stamp: str = ""
     format: str = "csv"  # or parquet
     # sha256 of the table in the storage, hex; empty: unknown, as it has several partitions
     stored: str = ""
@@ -213,7 +215,7 @@ class Dataset:
 
     @property
     def address(self) -> Address:
-        """The place of its files in the storage."""
+        """The address of its files in the storage."""
         if self.in_place:
             folder, _, name = self.place.rpartition("/")
             return Address(folder, name, self.storage, self.in_place)

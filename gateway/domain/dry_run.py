@@ -12,10 +12,10 @@ class Standing(StrEnum):
     """The result of one check."""
 
     OK = "ok"
-    WARNING = "warning"  # unusual, and perhaps not meant; the job runs all the same
+    WARNING = "warning"  # unusual and perhaps not intended; the job runs nevertheless
     WAITS = "waits"  # no problem, but the job has to wait first, such as for an approval
     PROBLEM = "problem"
-    UNKNOWN = "unknown"  # the node does not report it, or cannot
+    UNKNOWN = "unknown"  # the node does not, or cannot, report the result
 
 
 # In the order of a report; ``reported`` covers all checks of a node that reports nothing.
@@ -40,7 +40,7 @@ CHECKS = (
     "reported",
 )
 
-REPORTED_WARNINGS = 50  # of each check
+REPORTED_WARNINGS = 50  # largest number of warnings reported by one check
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Item:
 
     check: str  # one of `CHECKS`
     standing: Standing
-    found: str = ""
+    found: str = ""  # what the check found if it is ok, such as a size
     cause: str = ""  # why it is not ok
-    remedy: str = ""
+    remedy: str = ""  # what to do if it is not ok
     about: str = ""  # the task, party or dataset, if there are several
 
 
@@ -72,7 +72,7 @@ class JobPlan:
 
     @property
     def good(self) -> bool:
-        """Whether no problem is known."""
+        """Whether no check has found a problem."""
         return not self.count(Standing.PROBLEM)
 
     def count(self, standing: Standing) -> int:
@@ -115,7 +115,7 @@ def as_problems(
 
 
 def as_warnings(check: str, warnings: Sequence[Problem]) -> tuple[Item, ...]:
-    """Return an item for each of the first warnings, with its path in the job."""
+    """Return an item for each of the first `REPORTED_WARNINGS`, with its path in the job."""
     reported = warnings[:REPORTED_WARNINGS]
     return tuple(warning(check, finding.text, finding.path) for finding in reported)
 
@@ -125,7 +125,7 @@ def warning(
     cause: str,
     about: str = "",
 ) -> Item:
-    """Return a check with a result that may not be meant."""
+    """Return a check that found something unusual in the job."""
     remedy = "correct it unless it is meant so; it is passed on as it is"
     return Item(
         check,
@@ -137,7 +137,7 @@ def warning(
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Return items in the order of a report; an unknown check comes last."""
+    """Return items in the order of `CHECKS`; checks that are not listed there come last."""
     ranks = {name: rank for rank, name in enumerate(CHECKS)}
 
     def rank_of(item: Item) -> int:

@@ -1,4 +1,4 @@
-"""The events of a job: their names, meanings, and entries of the timeline."""
+"""The events of a job as users see them, and the lines of the timeline behind each of them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EventKind:
-    """An event's name, its meaning for people, and its entries of the timeline."""
+    """An event's name, its meaning for people, and the timeline entries that it stands for."""
 
     name: str
     means: str
     entries: tuple[str, ...]
 
 
-# In the order in which a job meets them.
+# In the order in which they usually happen to a job.
 KINDS = (
     EventKind(
         "created",
@@ -83,13 +83,14 @@ KINDS = (
 )
 
 NAMES = tuple(kind.name for kind in KINDS)
+# Timeline entry -> name of its event.
 NAME_OF = {entry: kind.name for kind in KINDS for entry in kind.entries}
 
 
 def entries(names: Iterable[str] = ()) -> list[str]:
     """Return the timeline entries of the named events, or of all events if none is named.
 
-    An unknown name has no entries.
+    Unknown names are ignored.
     """
     selected = set(names) or set(NAMES)
     timeline_entries: list[str] = []

@@ -10,7 +10,7 @@ from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, Job
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 _MAX_PROGRESS = 99  # per cent; the largest progress of a job that has not succeeded
-GRACE = 30.0  # seconds for a node's report to arrive after its own deadline
+GRACE = 30.0  # seconds after a node's own deadline in which its report may still arrive
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,14 @@ class Acceptance:
     # number of tasks that can run in parallel on this reservation; None: no limit
     tasks_at_once: int | None = None
     waits: bool = False  # the job needs approval there; the node reports the decision
-    within: float | None = None  # seconds until the decision at the latest, if it reports them
+    within: float | None = None  # seconds until the latest decision; None: not reported
     # tasks of the earlier job that the node can inherit; None: it does not report them
     inherited: tuple[str, ...] | None = None
     # the job is not created there yet: the node was requested to audit it first
     asked_only: bool = False
-    waits_for: str = ""  # the cause in the node's words if it waits for no person; else empty
-    # states of image, data, storage and transport that are not ready, by these names
+    # what the node waits for, in its own words, if no person has to decide; else empty
+    waits_for: str = ""
+    # states of those facilities (image, data, storage, transport) that are not ready, by name
     checks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -38,7 +39,7 @@ class Reservation:
 
     acceptance: Acceptance = field(default=Acceptance(), metadata={"stored": "said"})
     apply: Call = Call()  # OK while the node has granted it; SENT or LOST: it may have granted it
-    give_back: Call = Call()  # releases it
+    give_back: Call = Call()  # releases the reservation
     waiting_since: datetime | None = None  # when the node first had too little free
     freed_at: datetime | None = None  # when it last reported free capacity
 
@@ -48,15 +49,16 @@ class Consent:
     """The approval of a job at another node, as the scheduler knows it."""
 
     asked_at: datetime
-    until: datetime  # without an earlier decision the node counts as having refused
+    until: datetime  # at this time an undecided node counts as refusing
     status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED, once
     # the job is not created there yet; that follows once the node has agreed
     asked_only: bool = False
-    waits_for: str = ""  # the cause in the node's words if it waits for no person; else empty
+    # what the node waits for, in its own words, if no person has to decide; else empty
+    waits_for: str = ""
 
     @property
     def decides_by(self) -> datetime:
-        """When the node itself ends its waiting."""
+        """The node's own deadline, which is earlier than ``until`` by `GRACE`."""
         return max(self.until - timedelta(seconds=GRACE), self.asked_at)
 
 
@@ -69,7 +71,7 @@ class NodeJob:
     start: Call = Call()
     stop: Call = Call()
     unreachable_since: datetime | None = None
-    # the node pushes its states, in this job or one before, so it is polled rarely
+    # the node pushes its states, or did so in an earlier job, so that it is polled rarely
     pushes: bool = False
     reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
     consent: Consent | None = None  # None: the node needs no approval
@@ -137,7 +139,7 @@ class NodeTask:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of the present attempt is left there: it ended, or never began."""
+        """Whether the present attempt has ended at the node, or never began there."""
         if self.start.state is CallState.IDLE:
             return True
         return all(ended(TASK, status) for status in self.roles.values())
@@ -164,7 +166,7 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Task:
-    """The scheduler's record of one instance of the flow."""
+    """The scheduler's record of one task of the flow."""
 
     name: str
     task_id: str
@@ -179,7 +181,7 @@ class Task:
     # when the attempt failed, while a retry follows: it is stopped at every node first
     failed_at: datetime | None = field(default=None, metadata={"stored": "again_from"})
     attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
-    # while the job is PENDING the task that it could inherit; later the inherited one
+    # origin of the outputs: of ones to inherit while the job is PENDING, later of inherited ones
     lineage: Lineage | None = None
 
     def has(self, task_id: str) -> bool:
@@ -214,7 +216,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Suspension:
-    """No further task is started; running ones continue."""
+    """The suspension of a job: no further task is started; running ones continue."""
 
     by: NodeId
     at: datetime
@@ -225,11 +227,11 @@ class Origin:
     """The job that this one runs again."""
 
     job_id: str
-    start: str  # the task that it began with again
+    start: str  # the task from which on it runs again
     by: NodeId
     changed: tuple[str, ...] = ()  # tasks with other parameters
-    # in the form of ``task_params``; known to the scheduling node only, as they may be one party's
-    # own
+    # changed parameters in the form of ``task_params``; not reported to other nodes, as they may be
+    # those of a single party
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -295,13 +297,13 @@ class Job:
 
     @property
     def progress(self) -> int:
-        """The share of finished tasks in per cent; 100 only once the job has succeeded.
+        """The share of successful tasks in per cent.
 
-        A job of which all tasks are finished has `_MAX_PROGRESS` until then.
+        At most `_MAX_PROGRESS` until the job has succeeded, then 100.
         """
         if self.outcome is Outcome.SUCCEEDED:
             return 100
         if not self.tasks:
             return 0
-        done = sum(task.status is TaskStatus.SUCCESS for task in self.tasks.values())
-        return min(_MAX_PROGRESS, 100 * done // len(self.tasks))
+        succeeded = sum(task.status is TaskStatus.SUCCESS for task in self.tasks.values())
+        return min(_MAX_PROGRESS, 100 * succeeded // len(self.tasks))

@@ -12,10 +12,10 @@ _MAX_VALUE = 200  # characters of an input's value that a message repeats
 _MAX_LISTED = 20  # problems that the message of an exception lists
 _MAX_WORD = 64  # characters of a word that are compared with the valid names
 _MAX_MESSAGE = 10_000  # characters of a node's message that are parsed
-_MAX_INDEX_DIGITS = 9  # of a party's index
+_MAX_INDEX_DIGITS = 9  # digits of a party's index
 _JOB_PATHS = ("config.", "config[", "dag.", "dag[")  # beginnings of paths in the body of a job
 
-# How a problem is spelled; `job_problems_in` parses this form again.
+# Separators in the text of problems; `job_problems_in` parses them from messages of other nodes.
 _BETWEEN_PROBLEMS = "; "
 _BEFORE_RULE = ": "
 _BEFORE_VALUE = " (got "
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     suggestion: str = ""  # the value that was probably meant
 
     def __str__(self) -> str:
-        if self.rule == "is missing":
+        if self.rule == "is missing":  # there is no value to show
             return f"{self.path}: {self.rule}{self._hint}"
         return f"{self.path}: {self.text}"
 

@@ -3,11 +3,11 @@
 The standard has none of them:
 
 - ``min_parties: {host: 2}``: two parties of that role are enough.
-- ``required_parties: ["guest.0"]``: these parties are needed; of a role with required parties only
-  those, unless ``min_parties`` asks for more. A role in neither setting is needed with all its
-  parties. The initiator's node is always needed.
-- ``tolerable_tasks: [names]``: if one of them fails, its downstream tasks never start, the rest
-  goes on, and the job may still succeed.
+- ``required_parties: ["guest.0"]``: these parties are needed. Other parties of the same role are
+  not, unless ``min_parties`` asks for more. Of a role in neither setting all parties are needed.
+  The initiator's node is always needed.
+- ``tolerable_tasks: [names]``: if one of them fails, its downstream tasks never start, the other
+  tasks go on, and the job may still succeed.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
     """Return whether the job may run without these nodes, all of them together.
 
-    It may not without its initiator, a required party, or the least number of any role.
+    It needs its initiator, the required parties, and the least number of parties of each role.
     """
     excluded = frozenset(nodes)
     if spec.initiator in excluded:
@@ -80,8 +80,8 @@ def excluded_parties(job: Job) -> tuple[str, ...]:
 def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
     """Return the job without a node and its parts of all tasks; None if the job needs the node.
 
-    A node can be excluded only before any task starts. Nodes that the start of the job was sent to
-    get it again, as it names the excluded parties.
+    A node can be excluded only before any task starts. The start of the job, which names the
+    excluded parties, is sent again to nodes that have had it.
     """
     if job.status is JobStatus.RUNNING or job.ending is not None:
         return None
@@ -112,7 +112,7 @@ def _tasks_without(job: Job, node: NodeId) -> dict[str, Task] | None:
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:
-    """Return the job's end as reported to a node that is stopped; None if it has none.
+    """Return the job's ending as it is reported with the stop of a node; None without an ending.
 
     An excluded node only learns why it was excluded. Any other node gets the ending without values
     of other nodes' entries, whether submitted or amended.
@@ -184,7 +184,7 @@ class PartyDetail:
     excluded: bool  # the job runs without it
     reason: str = ""
     message: str = ""
-    tries: int = 0  # of the call whose response is awaited, or came last
+    tries: int = 0  # tries of the call that the state depends on
     next_try: datetime | None = None
 
 
@@ -199,13 +199,13 @@ def details(job: Job) -> list[PartyDetail]:
 
 
 def in_words(job: Job) -> str:
-    """Describe the state of every node in one sentence, with the cause unless it is ok."""
+    """Describe the state of every node in one sentence, with the cause unless the state is ok."""
     states = {detail.node: _node_in_words(detail) for detail in details(job)}
     return "; ".join(states.values())
 
 
 def _node_in_words(detail: PartyDetail) -> str:
-    """Describe the state of a node by one of its parties, which all have the same."""
+    """Describe the state of a node, which is the state of each of its parties."""
     text = f"{detail.node} {detail.state}"
     cause = " ".join(filter(None, (detail.reason, detail.message)))
     if detail.state == "ok" or not cause:

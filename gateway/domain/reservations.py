@@ -3,8 +3,8 @@
 Every scheduling node requests nodes one after the other in the order of their ids, so that no two
 jobs wait for each other. If a node is busy, the reservations at the other nodes are released. The
 round begins again after a pause, or when the busy node has capacity. A job that has waited for as
-long as the ageing limit keeps its reservations: otherwise other jobs could always be faster at one
-node while it waits for another.
+long as the ageing limit keeps its reservations, or it could starve: whenever one node has capacity,
+other jobs could be faster at another node.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,12 @@ from gateway.domain.timeouts import NOW, Due, Timing, is_noted, when_due
 
 BUSY = "RESOURCES_BUSY"  # reason of a node that has too little free now
 CANNOT_SCHEDULE = "CANNOT_SCHEDULE"  # reason of a job whose node had too little free too often
-_MAX_DOUBLINGS = 20  # of the pause; no float overflows, and any bound in `Timing` is reached
+# Doublings of the pause: enough to reach any bound in `Timing`, and too few for a float overflow.
+_MAX_DOUBLINGS = 20
 
 
 def granted(job: Job) -> bool:
-    """Return whether every node that must reserve something has done so.
+    """Return whether every node that must reserve resources has done so.
 
     True for a job without such a node.
     """
@@ -68,7 +69,7 @@ def _next_request(
 def is_requested_at(job: Job, node: NodeJob) -> bool:
     """Return whether the job waits for a reservation at this node.
 
-    It does not while another node is busy: that node has to have capacity first.
+    False while another node is busy: that node has to have capacity first.
     """
     if job.status is not JobStatus.READY or _has_granted(node):
         return False
@@ -79,7 +80,7 @@ def is_requested_at(job: Job, node: NodeJob) -> bool:
 
 
 def _reserving_nodes(job: Job) -> list[NodeJob]:
-    """Return the nodes that must reserve something, in the order in which they are requested."""
+    """Return the nodes that must reserve resources, in the order in which they are requested."""
     nodes = [node for node in job.active if node.reservation.acceptance.holds]
     return sorted(nodes, key=attrgetter("node"))
 
@@ -90,7 +91,7 @@ def _has_granted(node: NodeJob) -> bool:
 
 
 def _waits(call: Call) -> bool:
-    """Return whether a node was busy or did not respond at its last request, whose call this is."""
+    """Return whether a node was busy, or did not respond, at its last request (``call``)."""
     if call.state is CallState.LOST:
         return True
     return call.state is CallState.IDLE and call.sent_at is not None
@@ -121,8 +122,8 @@ def worth_noting(
 ) -> bool:
     """Return whether the response of a busy node is noted in the timeline.
 
-    A node that repeats itself is noted ever more rarely. With a bound on the tries there are few
-    notes anyway.
+    A response that repeats the last one is noted ever more rarely, unless the tries are bounded:
+    then there are few notes anyway.
     """
     is_repetition = call.reason == failure.reason and call.message == failure.message
     has_few_tries = timing.hold_tries > 0
@@ -137,7 +138,7 @@ def busy(
     at: datetime,
     timing: Timing,
 ) -> NodeJob:
-    """Record that the node has too little free; it is requested again after a pause.
+    """Return the node after it had too little free; it is requested again after a pause.
 
     After ``hold_tries`` tries it counts as refusing; 0 means that there is no such bound.
     """
@@ -181,8 +182,8 @@ def kept(
 ) -> Job:
     """Return the job with its reservations kept if it has waited for ``ageing`` seconds.
 
-    All granted ones are requested once more, which confirms them at their nodes. They then belong
-    to the new round, and a busy node does not release them.
+    Granted reservations are requested once more, which confirms them at their nodes. They then
+    belong to the new round, so that they are not released because a node was busy in the old one.
     """
     nodes = _reserving_nodes(job)
     times = [node.reservation.waiting_since for node in nodes]
@@ -197,10 +198,10 @@ def kept(
 
 
 def returned(node: NodeJob, late: datetime) -> NodeJob:
-    """Record that the node has no reservation for the job any more.
+    """Return the node without a reservation for the job, after it was released.
 
-    After several tries of the release, an earlier one may still arrive until ``late``. It would
-    release a new reservation, which therefore is not requested before.
+    If the release was sent several times, a copy may arrive as late as ``late``, and would release
+    a new reservation. So the next request is not due before.
     """
     old = node.reservation
     next_call = Call()
@@ -273,8 +274,8 @@ def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
 def tasks_at_once(job: Job, limit: int) -> int:
     """Return how many tasks of the job may be under way at the same time.
 
-    That is the lowest of three bounds: ``limit``, which is this node's own, the job's setting, and
-    the bounds that its nodes reported when they accepted it. None or 0 does not bound it.
+    It is the lowest of three bounds: this node's ``limit``, the job's setting, and the bounds that
+    the nodes reported when they accepted the job. A setting or report of None or 0 is no bound.
     """
     bounds = [job.spec.settings.task_parallelism]
     for node in job.active:

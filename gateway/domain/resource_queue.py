@@ -2,8 +2,8 @@
 
 Jobs are served by priority, higher first, then by age. A job that fits may pass a larger one that
 does not, so that a large job does not block the queue. A job that has waited longer than the ageing
-bound goes before all younger ones, whatever their priority, and no job that would delay it may pass
-it.
+bound goes before all younger ones, whatever their priority, and may not be passed by a job that
+would delay it.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class QueueRules:
 
     ageing: float = 600.0  # after this a job goes before all younger ones, whatever their priority
     # A waiting job whose scheduling node has not repeated the request for this long is passed over.
-    # It repeats every 30 s, unless its settings say otherwise.
+    # By default a scheduling node repeats it every 30 s.
     fresh: float = 90.0
 
 
@@ -34,8 +34,8 @@ def apply(
 ) -> tuple[Ledger, bool]:
     """Return the ledger after a job's request for resources, and whether it is granted.
 
-    A request that is not granted waits in the ledger with a reason. A repeated request keeps the
-    age of the first one. A job that holds its resources keeps them.
+    A request that is not granted waits in the ledger with a reason. A repeated request has the age
+    of the first one. A job that holds its resources already keeps them.
     """
     earlier = ledger.claims.get(claim.job_id)
     if earlier is not None:
@@ -109,7 +109,7 @@ def _silent_engines(ledger: Ledger, claim: Claim) -> list[str]:
 
 
 def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> AmountsByEngine:
-    """Return the capacity that is left for other jobs if these amounts are kept for an aged one."""
+    """Return the free capacity minus the amounts that are kept for an aged job."""
     unreserved = dict(free.at)
     for engine, amounts in reserved:
         unreserved[engine] = _unreserved(free[engine], amounts)
@@ -136,8 +136,8 @@ def why(
 ) -> str:
     """Return the reason why a job waits.
 
-    In this order: engines that do not respond, too little free capacity with its users, or the jobs
-    that go first.
+    The reason is the first of: engines that do not respond; too little free capacity, with its
+    users; jobs that go first.
     """
     silent = _silent_engines(ledger, claim)
     if silent:
@@ -174,7 +174,7 @@ def _shortage(
 ) -> str:
     """Return the shortage at an engine, and who uses its capacity; empty if there is enough.
 
-    ``on`` names the node, empty for none.
+    ``on`` is " on node …" for the message, or empty.
     """
     if engine and engine not in ledger.further:
         return f"there is no engine {engine}{on} any more"

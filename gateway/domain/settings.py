@@ -1,6 +1,6 @@
 """The settings in ``job_params.common`` that change how a job is run, as typed values.
 
-They are read on access, not all in advance: a job under validation may still hold values that
+Each setting is read when it is accessed: a job under validation may still hold values that
 `gateway.domain.validation` refuses. Null and absent are the same.
 """
 
@@ -20,8 +20,8 @@ _TASK_SETTINGS: Mapping[str, str] = {
 class TaskLimits:
     """The limits of one task; times in seconds."""
 
-    timeout: float | None = None  # of one attempt, from when its first start is sent
-    retries: int = 0  # how often it is retried
+    timeout: float | None = None  # of one attempt, from its first start on; None: no limit
+    retries: int = 0  # how often a failed task is retried
     retry_delay: float = 0.0  # between the failure of an attempt and the start of the next one
 
 
@@ -29,7 +29,7 @@ class TaskLimits:
 class JobLimits:
     """The limits of a job and its tasks: extensions, absent by default."""
 
-    job_timeout: float | None = None  # seconds, from when every node has started the job
+    job_timeout: float | None = None  # seconds from the start at every node on; None: no limit
     default: TaskLimits = TaskLimits()
     tasks: Mapping[str, TaskLimits] = field(default_factory=dict)  # tasks with limits of their own
 
@@ -83,7 +83,7 @@ class JobSettings:
 
     @property
     def min_parties(self) -> Mapping[str, Any]:
-        """Number of parties that are enough, by role; empty for none."""
+        """Number of parties that are enough, by role; empty if no role has such a number."""
         return self.common.get("min_parties") or {}
 
     @property
@@ -113,7 +113,7 @@ class JobSettings:
 
 
 def _task_limits(entry: Mapping[str, Any], default: TaskLimits) -> TaskLimits:
-    """Return the limits in a task's own entry, with the default for each that it leaves out."""
+    """Return the limits in a task's own entry; limits that it leaves out are the default's."""
     changes = {}
     for setting, field_name in _TASK_SETTINGS.items():
         value = entry.get(setting)

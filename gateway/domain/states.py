@@ -89,7 +89,7 @@ TASK_OF_RUN: Mapping[RunStatus, TaskStatus] = {
 
 S = TypeVar("S", JobStatus, TaskStatus, RunStatus)
 
-# The first of these that a party has is the task's status.
+# `merge` returns the first of these states that some party has.
 _PRECEDENCE = (
     TaskStatus.FAILED,
     TaskStatus.RUNNING,
@@ -100,7 +100,7 @@ _PRECEDENCE = (
 
 
 class IllegalMove(Exception):
-    """A move that the table does not have: a bug of this gateway, never of a peer."""
+    """A move that the table does not have: a bug of this gateway, never an error of a peer."""
 
 
 def may(
@@ -138,4 +138,4 @@ def merge(statuses: Iterable[TaskStatus]) -> TaskStatus:
     for status in _PRECEDENCE:
         if status in present:
             return status
-    return TaskStatus.SUCCESS  # also of a task without parties
+    return TaskStatus.SUCCESS  # also for a task without parties

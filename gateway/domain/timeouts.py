@@ -1,4 +1,4 @@
-"""Deadlines, pauses and due times of calls, for both state machines."""
+"""Deadlines, pauses and due times of calls, for scheduling and for execution."""
 
 import zlib
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
 NOW = datetime.min.replace(tzinfo=UTC)  # "immediately" in an agenda
-# The first tries of a call are all noted; after them only the 4th, 8th, 16th and so on.
+# The first tries of a call that are all noted; after these only the 4th, 8th, 16th and so on.
 _NOTED_TRIES = 3
-_MAX_DOUBLINGS = 20  # of a pause; any `Pauses.retry_max` is reached by then
+_MAX_DOUBLINGS = 20  # doublings of a pause, enough to reach any `Pauses.retry_max`
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def shortened(
     by: float,
     *words: object,
 ) -> float:
-    """Return a pause in seconds shortened by a share between 0 and ``by``.
+    """Return a pause in seconds, shortened by a share between 0 and ``by`` of it.
 
-    The share is pseudo-random: it depends on ``words`` only.
+    The share is pseudo-random: it depends on nothing but ``words``.
     """
     share = zlib.crc32(repr(words).encode()) / 2**32
     return seconds * (1.0 - by * share)
@@ -84,9 +84,10 @@ class Pauses:
     jitter: float = 0.0
 
     def retry(self, tries: int, *request: object) -> timedelta:
-        """Return the pause before the next try: it doubles with each, up to a bound.
+        """Return the pause before the next try: it doubles with each try, up to `retry_max`.
 
-        ``tries``: the failures before the last one, 0 after the first.
+        ``tries`` is the number of failures before the last one, 0 after the first. ``request``
+        identifies the request for the jitter.
         """
         pause = min(self.retry_first * 2.0 ** min(tries, _MAX_DOUBLINGS), self.retry_max)
         return timedelta(seconds=shortened(pause, self.jitter, tries, *request))
@@ -104,16 +105,17 @@ class Timing(Pauses):
     # the pause stops doubling here; then it is a twentieth of the time without news, if that is
     # longer
     poll_max: float = 2.0
-    # first pause for a node that reports by itself; each further pause equals the time without news
+    # first pause between polls of a node that reports by itself; each further one equals the time
+    # without news
     poll_pushing: float = 2.0
-    # upper bound of the pauses above, polled or pushing: a task that runs for hours costs little
+    # upper bound of the pauses between polls above, so that a task of hours costs few polls
     poll_rarely: float = 60.0
     abreast: int = 64  # not seconds: tasks of one job that may be under way at the same time
     # pause before a node that had too little free is asked again; it doubles each time
     hold_first: float = 0.5
-    # the longest such pause; a node of ours says by itself when it has something free
+    # the longest such pause; a node with this gateway also reports when it has capacity
     hold_most: float = 30.0
-    # not seconds: requests to one busy node before the job ends; 0: as many as it takes
+    # not seconds: requests to one busy node before the job ends; 0: no bound
     hold_tries: int = 0
     # a job that has waited for resources for this long keeps its grants until all nodes have
     # granted it
@@ -130,7 +132,9 @@ class RunTiming(Pauses):
 
     # a launch without a recorded end is repeated after this; it is idempotent by name
     launch_deadline: float = 120.0
-    probe_every: float = 5.0  # safety net; an exit is normally reported by the engine
+    probe_every: float = (
+        5.0  # pause between probes of a container, in case the engine does not report its exit
+    )
     # an unchanged probe is stored after a pause that doubles up to this; news are always stored
     probe_rarely: float = 60.0
     # an exit with code 0 waits this long for a report that is still on its way

@@ -16,7 +16,7 @@ from gateway.data.sharing import NotShared
 from gateway.domain import datasets
 from gateway.domain.applications import APPROVED, Application, Kind, Side
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.datasets import Wanted
+from gateway.domain.datasets import NamedDataset
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import NotAllowed
@@ -34,7 +34,7 @@ _USED_UP = "its permit was used by as many jobs as it allows"
 class _DatasetUse:
     """A dataset of this node in a job, with its newest approval for each partner of the job."""
 
-    dataset: Wanted
+    dataset: NamedDataset
     approvals: Sequence[Application]
 
 
@@ -123,7 +123,7 @@ class Trust:
         if not permits:
             return ""
         roles = once_per_component(self._roles_of)
-        subjects = {use.dataset.dataset_id for use in datasets.wanted(spec, node, roles)}
+        subjects = {use.dataset.dataset_id for use in datasets.named_datasets(spec, node, roles)}
         subjects |= {spec.job_id, spec.flow_id or spec.job_id}
         return ",".join(_token(permit) for permit in permits if permit.subject in subjects)
 
@@ -138,13 +138,13 @@ class Trust:
         if not partners or is_own_job:
             return
         roles = once_per_component(self._roles_of)
-        wanted = list(datasets.wanted(spec, self._node, roles))
-        if not wanted:
+        named = list(datasets.named_datasets(spec, self._node, roles))
+        if not named:
             return
         newest = self._newest_approvals(partners)
         if not newest and self._level != "permit":
             return
-        for dataset in wanted:
+        for dataset in named:
             dataset_id = dataset.dataset.dataset_id
             approvals = [
                 approval for (subject, _), approval in newest.items() if subject == dataset_id

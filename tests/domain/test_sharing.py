@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.datasets import Default, Grant, Wanted, partners, wanted, without_grant
+from gateway.domain.datasets import (
+    Default,
+    Grant,
+    NamedDataset,
+    named_datasets,
+    partners,
+    without_grant,
+)
 from gateway.domain.run import Address
 from tests.builders import a_spec, at
 
@@ -71,12 +78,12 @@ def test_both_spellings_of_a_location_name_the_same_dataset():
     }
     spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n1",)}, task_params=params)
 
-    assert list(wanted(spec, "n1", every_role)) == [
-        Wanted("config.task_params.guest.0.a.dataset_id", TABLE),
-        Wanted("config.task_params.host.0.a.name", TABLE),
+    assert list(named_datasets(spec, "n1", every_role)) == [
+        NamedDataset("config.task_params.guest.0.a.dataset_id", TABLE),
+        NamedDataset("config.task_params.host.0.a.name", TABLE),
     ]
-    assert len(list(wanted(spec, "n1", host_only))) == 1
-    assert list(wanted(spec, "n2", every_role)) == []
+    assert len(list(named_datasets(spec, "n1", host_only))) == 1
+    assert list(named_datasets(spec, "n2", every_role)) == []
 
 
 def test_partners_are_the_other_nodes_and_the_initiator():
