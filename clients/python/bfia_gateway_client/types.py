@@ -385,7 +385,7 @@ class Run(Response):
 
 
 class DagInput(Response):
-    """An input that is another instance's output."""
+    """An input of a task: an output of another task."""
 
     type: str = ""
     task: str = ""
