@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-CORE = 1000  # thousandths of a core
+CORE = 1000  # a core in the unit of `Amounts.cpu`, thousandths of a core
 GIB = 1024**3
 MAIN = ""  # key of the node's main engine where amounts are by engine
 
@@ -68,7 +68,7 @@ class Amounts:
         yield "gpu", self.gpu
 
     def scaled(self, share: float) -> "Amounts":
-        """Return a share of the amounts, rounded down, but at least one GPU if there are any."""
+        """Return a share of the amounts, rounded down; of any GPUs at least one."""
         gpu = max(int(self.gpu * share), min(self.gpu, 1))
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
@@ -154,7 +154,7 @@ class AmountsByEngine:
         return self.at.get(engine, NOTHING)
 
     def __iter__(self) -> Iterator[tuple[str, Amounts]]:
-        """Yield each engine that has an amount above 0."""
+        """Yield each engine with an amount other than 0, and its amounts."""
         for engine, amounts in self.at.items():
             if amounts:
                 yield engine, amounts

@@ -1,10 +1,10 @@
 """The approval of a job by a participating node: by rule immediately, or by a person in time.
 
-The participating node records it as an `Approval`, the scheduling node as a `Consent`. Rules are
-matched against every piece of the job at this node. A piece is a task at a party, with its
-component and the party's dataset. The first rule that matches a piece decides on it; a piece
-without a matching rule needs a person. One rejected piece rejects the job; one that needs a person
-makes the job wait.
+The participating node records the approval as an `Approval`, the scheduling node as a `Consent`.
+Rules are matched against every piece of the job at this node. A piece is a task at a party, with
+its component and the party's dataset. The first rule that matches a piece decides on the piece;
+without a matching rule a person decides. A single rejected piece rejects the job, a single piece
+for a person makes the job wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ NOT_AUTHORISED = "NOT_AUTHORISED"
 TIMEOUT = "APPROVAL_TIMEOUT"
 LATE = "PULL_TIMEOUT"  # the job's images were not pulled in time
 WITHDRAWN = "AUDIT_WITHDRAWN"
-UNUSED = "AUDIT_UNUSED"
+UNUSED = "AUDIT_UNUSED"  # the approved job was not created in time
 
 # Requested commands: accept the job at this node, or start it or one of its tasks.
 CREATE = "create"
@@ -43,8 +43,8 @@ START = "start"
 
 DEADLINE = 86_400.0  # seconds to decide, for a node that does not report its own deadline
 _MAX_DEADLINE = 100 * DEADLINE  # seconds; a later deadline of a node is cut to this
-_MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause of 10 s
-_AUDIT_PREFIX = "audit_"  # of the ids of this node's audits; the job's id follows
+_MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause (10 s)
+_AUDIT_PREFIX = "audit_"  # begins the ids of this node's audits; the job's id follows
 
 
 # ---------------------------------------------------------------- rules
@@ -119,7 +119,7 @@ def pieces(
     roles_of: RolesOf,
     command: str = CREATE,
 ) -> Iterator[Piece]:
-    """Yield the pieces of the job at this node, each once for a party with a role in its task.
+    """Yield the pieces of the job at this node: each task at each party with a role in it.
 
     If the component's roles are not known, every party counts. ``source`` is the requesting node,
     ``command`` is `CREATE` or `START`.
@@ -199,7 +199,8 @@ def _judge_piece(
 def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each rule without effect, the cause, and the remedy.
 
-    A rule has none if an earlier one covers it, or if only rejections count where it applies.
+    A rule has no effect if an earlier one covers it, or if it does not reject and nothing but
+    rejections counts where it applies.
     """
     for number, rule in enumerate(policy.rules):
         covering = _covering_rule(policy, number)
@@ -360,12 +361,12 @@ class AuditStatus(StrEnum):
 
 
 def id_for(job_id: str) -> str:
-    """Return the id of this node's audit of a job; the same from each of several gateways."""
+    """Return the id of this node's audit of a job, which is the same at all its gateways."""
     return _AUDIT_PREFIX + job_id
 
 
 def job_of(audit_id: str) -> str:
-    """Return the job of one of this node's audits."""
+    """Return the id of the job that an audit of this node is about."""
     return audit_id.removeprefix(_AUDIT_PREFIX)
 
 
@@ -449,7 +450,7 @@ def withdrawal(
 ) -> Ending:
     """Return the ending of a job that the requesting node withdraws.
 
-    It is the ending that the node has reported, if that has a failure.
+    It is the ending that the node has reported, if it has reported one with a failure.
     """
     if reported is not None and reported.failure is not None:
         return reported
@@ -460,8 +461,8 @@ def withdrawal(
 def lapses_at(local: LocalJob) -> datetime | None:
     """Return when the job expires; None if it does not.
 
-    It expires undecided at the deadline of the decision. An audited job that is approved and not
-    created expires after the same time once more, from the decision on.
+    An undecided job expires at the deadline of the decision. An approved job that was audited and
+    not created expires when the time for a decision has passed again since the decision.
     """
     approval = local.approval
     if approval is None or approval.decided_at is None:
@@ -478,7 +479,8 @@ def expire(
 ) -> LocalJob:
     """Return the job after its deadline: not created, images not pulled, or not decided on in time.
 
-    ``end`` ends a job that was approved in an audit and not created; the other two are rejected.
+    ``end`` is called to end a job that was approved in an audit and not created. In the other two
+    cases the job is rejected.
     """
     if local.status is not JobStatus.PENDING:
         return _expire_unused(local, now, end)
@@ -628,7 +630,7 @@ def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def awaited_only_images(local: LocalJob) -> bool:
-    """Return whether the job waits, or has waited, for its images and for no person.
+    """Return whether the job waits, or has waited, for its images alone and not for a person.
 
     False for a job without images to pull.
     """
@@ -664,8 +666,8 @@ def record_condition(
 ) -> Job:
     """Record that the node accepted the job subject to approval, or was requested to audit it.
 
-    The node's decision may have come before this response. Then nothing is waited for, and after an
-    audit that was agreed to, the job is created at the node.
+    If the node's decision came before this response, there is nothing to wait for. If it agreed to
+    an audit, the job is then created at the node.
     """
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:

@@ -25,7 +25,7 @@ def entries_of(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 def objects_in(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the items of an object that are objects; none of anything else."""
+    """Yield the items of ``entries`` that are objects; none if it is not an object itself."""
     if not isinstance(entries, Mapping):
         return
     for name, entry in entries.items():

@@ -18,7 +18,7 @@ ENGINES: Mapping[str, str] = {
     "rabbitmq": "RabbitMQ",
     "pulsar": "Pulsar",
 }
-# Settings by which other platforms choose an engine, with or without the suffix ``_engine``.
+# Settings by which other platforms choose an engine; they may have the suffix ``_engine``.
 _CHOOSING = frozenset({"engine", "engines", "backend", "computing", "federation"})
 
 

@@ -1,9 +1,9 @@
 """Models: the results of a training job at each party, which a predicting job uses.
 
 ``job_params.common.job_type`` distinguishes the two; the default is train. A training job that ends
-SUCCEEDED leaves one `PartyModel` per local party with an output of category model. Its id and
-version are the same at every node. The id is set by ``model_id``, by default the flow's id, or the
-job's id if the flow's cannot be part of a path. The version is by default the job's id.
+SUCCEEDED leaves one `PartyModel` per local party with an output of category model. The model's id
+and version are the same at every node. The id is set by ``model_id``, by default the flow's id, or
+the job's id if the flow's cannot be part of a path. The version is by default the job's id.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,9 @@ LONGEST_ID = 128  # characters of a model's id and of a version
 # The end of a successful training waits this long for nodes that have not confirmed the stop, and
 # so may not have saved the model.
 HOLD = timedelta(seconds=30)
+# Names of settings about models, in the order of the values that `prediction` gives them.
 _MODEL_SETTINGS = ("job_type", "model_id", "model_version")
+# Parameters that locate a dataset.
 _LOCATION_KEYS = ("dataset_id", "namespace", "name")
 
 
@@ -34,8 +36,8 @@ class ModelPart:
 
     task: str
     component: ComponentRef
-    key: str  # in the flow that trained it
-    output: str  # in the component's description
+    key: str  # the output's key in the flow that trained it
+    output: str  # the output's name in the component's description
     address: Address
     files: tuple[FileSum, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class PartyModel:
     flow_id: str
     created_at: datetime
     parts: tuple[ModelPart, ...] = ()
-    imported: bool = False
+    imported: bool = False  # whether it came from an archive, not from a job here
 
     @property
     def fingerprint(self) -> tuple[Any, ...]:
@@ -70,7 +72,7 @@ class Kept:
 
     model: PartyModel
     deployed_at: float | None = None  # seconds since the epoch
-    # further nodes that may use it, without a party in its training
+    # nodes without a party in the training that may use the model, too
     granted: tuple[NodeId, ...] = ()
 
 
@@ -84,7 +86,7 @@ class Named:
 
     @property
     def predicts(self) -> bool:
-        """Whether the job uses a model; else it trains one."""
+        """Whether the job predicts with a model; any other job trains."""
         return self.job_type == PREDICT
 
 
@@ -151,9 +153,9 @@ def prediction(
     version: str,
     datasets: Mapping[str, str],
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
-    """Return the job that predicts with a trained model, with two lists.
+    """Return the job that predicts with a trained model, its differences, and problems.
 
-    These are its differences from the training, and problems. The job has the training's flow
+    The differences are those from the training. The job has the training's flow
     without outputs of models, and its parameters, id and trace. ``datasets`` are the ids of the
     tables to predict on, by party such as guest.0.
     """
@@ -251,7 +253,10 @@ def _set_dataset(
 
 
 def _superfluous_datasets(datasets: Iterable[str], labels: Collection[str]) -> Iterator[Problem]:
-    """Find datasets for parties that trained without a table; ``labels`` are the other parties."""
+    """Find datasets for parties that trained without a table.
+
+    ``labels`` are the parties that trained with one.
+    """
     names = ", ".join(sorted(labels))
     rule = f"names no party that trained with a table; those are {names}"
     for label in datasets:
@@ -276,7 +281,7 @@ def _tables(
 
 
 def _with_dataset(entry: Mapping[str, Any], dataset_id: str) -> dict[str, Any]:
-    """Return a task's parameters with another table in place of theirs."""
+    """Return a task's parameters with another table in place of the present one."""
     parameters = {key: value for key, value in entry.items() if key not in _LOCATION_KEYS}
     return {**parameters, "dataset_id": dataset_id}
 
@@ -291,8 +296,8 @@ def outputs_to_fingerprint(
 ) -> tuple[str, ...]:
     """Return the outputs of a run that become part of a model; empty in a predicting job.
 
-    They are named as in the component's description; ``output_keys`` has these names by the keys of
-    the flow.
+    The result has the outputs' names in the component's description; ``output_keys`` maps keys in
+    the flow to these names.
     """
     if named(spec).predicts:
         return ()
@@ -414,7 +419,7 @@ def not_allowed(
     """Return the nodes of a job that may not use a model.
 
     Allowed are the nodes of its training's parties, and those it was ``granted`` to. The scheduling
-    node must be allowed too: that another node is the initiator is only its own claim.
+    node must be allowed too, as nothing but its own claim shows that another node is the initiator.
     """
     allowed = {party.node for party in model.parties}
     allowed.update(granted)

@@ -33,7 +33,7 @@ from gateway.domain.spec import (
 )
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 
-REASON = "INHERITANCE_FAILED"
+REASON = "INHERITANCE_FAILED"  # reason of refusals and failures here
 _MAX_LISTED = 20  # tasks that a problem lists
 
 
@@ -168,7 +168,7 @@ def lost_upstream(
     task: str,
     inherited: Collection[str],
 ) -> str:
-    """Return which outputs a task needs that are not inherited, as a message; empty for none."""
+    """Return a message with the inputs of a task that are not inherited; empty for none."""
     missing = sorted(spec.dag[task].upstream - set(inherited))
     if not missing:
         return ""
@@ -204,7 +204,8 @@ def _agreed_tasks(
 ) -> set[str] | Failure:
     """Return the tasks that all of their nodes can inherit, together with the tasks before them.
 
-    A failure if another task is demanded. ``inheritable`` are the tasks that each node reports.
+    Return a failure if a demanded task is not among them. ``inheritable`` are the tasks that each
+    node reports.
     """
     inherited: set[str] = set()
     for name in order(job.spec.dag):
@@ -264,9 +265,9 @@ def _as_inherited(task: Task, at: datetime) -> Task:
 
 # ---------------------------------------------------------------- checkpoints
 #
-# Folders in which tasks save their progress, to go on after an interruption: an extension on
-# request of a job. If a task's machine shares no folder with the node, they are in the storage of
-# its outputs.
+# Checkpoints are an extension that a job may request: folders in which tasks save their progress,
+# to go on after an interruption. If a task's machine shares no folder with the node, its
+# checkpoints are in the storage of its outputs.
 #
 # With ``job_params.common.checkpoints: true`` each party of a task has one such folder in a job.
 # Every attempt finds the files of the earlier ones there; the first attempt in a job that takes
@@ -281,9 +282,9 @@ def may_go_on(
 ) -> bool:
     """Return whether a task may get the checkpoints that the same task has in an earlier job.
 
-    The scheduling node and all parties must be the same. So must be the components and data, at
-    ``parties``, of the task and of all tasks before it: only then has the new job named these data
-    itself, and needed grants for them. Parameters may differ.
+    The scheduling node and all parties must be the same, and so must the components of the task and
+    of all tasks before it, and their data at ``parties``: only then did the new job name these data
+    and need grants for them. Parameters may differ.
     """
     if new.scheduler != old.scheduler or new.parties != old.parties:
         return False
@@ -368,18 +369,18 @@ class Rerun:
 
     spec: JobSpec
     origin: Origin
-    runs: tuple[str, ...]
-    inherits: tuple[str, ...]
+    runs: tuple[str, ...]  # tasks that run
+    inherits: tuple[str, ...]  # tasks that are inherited
 
 
 @dataclass(frozen=True)
 class RerunResult:
-    """The new job, its rerun tasks and its inherited ones, as reported."""
+    """The new job, as it is reported to the node that requested it."""
 
     job_id: str
-    start: str
-    runs: tuple[str, ...] = ()
-    inherits: tuple[str, ...] = ()
+    start: str  # the task from which on the old job runs again
+    runs: tuple[str, ...] = ()  # tasks that run
+    inherits: tuple[str, ...] = ()  # tasks that are inherited
 
 
 def plan(
@@ -559,7 +560,7 @@ def _change_problems(
 ) -> list[Problem]:
     """Return why the node ``by`` may not make a change; empty if it may.
 
-    It concerns other nodes, or tasks that do not exist or cannot change.
+    It may not if the change concerns other nodes, or tasks that do not exist or cannot change.
     """
     party = change.party
     is_own = party is not None and party.node == by

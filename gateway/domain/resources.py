@@ -3,7 +3,7 @@
 There are two pools. The node's pool is shared by jobs: before it starts, a job reserves the amounts
 that its tasks here can need at the same time, at each of their engines. These amounts are the job's
 own pool, shared by its tasks: a run uses its part from its launch to its end
-(`gateway.domain.run`). There are no counters: the rest of a pool is always the total less the
+(`gateway.domain.run`). There are no counters: the rest of a pool is always its total minus the
 amounts in use.
 """
 
@@ -27,7 +27,7 @@ from gateway.domain.amounts import (
 from gateway.domain.dag import Dag, order
 from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
-MOST = 2.0**32  # cores or GiB; no machine has as many
+MOST = 2.0**32  # bound of an amount in a job's settings (cores, GiB); no machine has as many
 # Kinds of resources in a job's settings, and their units.
 UNITS = {
     "cpu": 1,
@@ -53,7 +53,7 @@ class Defaults:
     memory: int | None = None  # bytes
     pids: int | None = 512
     disk: int | None = None  # bytes
-    # instead of these, for parties of a role such as ``arbiter``
+    # limits that replace all of these for parties of a role such as ``arbiter``
     roles: "Mapping[str, Defaults] | None" = None
 
     def for_role(self, role: str) -> "tuple[Defaults, str]":
@@ -67,13 +67,13 @@ class Defaults:
 class Granted:
     """The limits of each run of a party.
 
-    None is the node's own limit, which `gateway.jobs.engine_capacities` sets.
+    None means that the node's own limit applies, which `gateway.jobs.engine_capacities` sets.
     """
 
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
     disk: float | None = None  # bytes
-    gpu: float | None = None  # devices; None: none
+    gpu: float | None = None  # devices; None: no GPU
     # kind -> entry of the job, or default of the node, that sets the limit
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -360,9 +360,9 @@ def widest_level(dag: Dag) -> int:
 def breadth(dag: Dag, names: Set[str]) -> int:
     """Return an upper bound of how many of these tasks can run in parallel.
 
-    It is the number of chains in a cover of the tasks by chains: of the tasks of one chain only one
-    can run at a time. The cover is found greedily. The smallest one would give the least bound, but
-    is costly to find.
+    Tasks that depend on each other form a chain, and only one task of a chain can run at a time.
+    The bound is the number of chains in a greedy cover of the tasks; the smallest cover would give
+    the lowest bound, but is costly to find.
     """
     # Sets of tasks are integers with a bit per task, numbered in the order of the flow.
     ancestors: dict[str, int] = {}  # task -> set of it and everything upstream
@@ -378,7 +378,7 @@ def breadth(dag: Dag, names: Set[str]) -> int:
             continue
         chains_upstream = upstream & chain_ends
         if chains_upstream:
-            # The task continues one of these chains: the one with the lowest bit.
+            # The task continues one of these chains: the one with the lowest bit (x & -x).
             chain_ends ^= chains_upstream & -chains_upstream
         else:
             chains += 1
@@ -407,7 +407,7 @@ class NodeCapacity:
     node: NodeId
     total: Amounts  # of the main engine, and the disk of all
     cores: float  # of the main engine: no container can have more
-    share: float = 1.0  # of the total, for one job at most
+    share: float = 1.0  # share of the total that one job may hold
     defaults: Defaults = field(default_factory=Defaults)
     further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # by the engines' names
     engine: str = "main"  # name of the main engine if there are several
@@ -439,10 +439,10 @@ class Never(Exception):
 def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
     """Return the amounts that the job has to reserve at the node; None if it needs none.
 
-    They suffice for all tasks that the flow lets run in parallel. They suffice for fewer tasks, in
-    any combination, if an engine or the job's share of it is too small, or other programs use much
-    of it. A further engine is listed even if its tasks need nothing of it: the job waits until it
-    responds.
+    The amounts suffice for all tasks that the flow lets run in parallel. If an engine, or the job's
+    share of it, is too small for that, or other programs use much of it, they suffice for fewer
+    tasks, whichever these are. A further engine is listed even if its tasks need no amounts: the
+    job waits until that engine responds.
 
     Raises `Never` if an engine is too small for one task; an engine that has never responded is not
     judged.
@@ -461,7 +461,7 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
 
 
 def _empty_pool(needed: Demand) -> Pool | None:
-    """Return the pool of a job that needs no amounts: only its further engines; None for none."""
+    """Return a pool without amounts, which lists the further engines; None if there are none."""
     further = {part.engine: NOTHING for part in needed.parts if part.engine}
     if not further:
         return None
@@ -490,7 +490,7 @@ def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
 def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
     """Yield upper bounds of the number of parallel tasks, by the capacity of the part's engine.
 
-    Nothing is yielded for a kind that the tasks need nothing of.
+    Kinds of resources that the tasks do not need give no bound.
     """
     capacity = node.of(part.engine)
     engine_total = capacity.total

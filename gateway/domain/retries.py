@@ -1,9 +1,9 @@
 """Retries, time-outs and stops of tasks.
 
-An attempt that failed is stopped at every node. Once it is over at each of them, and no start or
-stop of it can still be on its way, the task begins again under a new id: nodes take a known id for
-one that was started already. Until the last attempt has failed the task keeps its state, as the
-standard has no move back to an earlier state.
+A failed attempt is stopped at every node. Once it is over at all nodes, and no start or stop of it
+can still be on its way, the task begins again under a new id: a node ignores the start of an id
+that it knows. Until the last attempt has failed the task keeps its state, as the standard has no
+move back to an earlier state.
 
 A stop is a decision, made once and recorded in `Task.ending`. From then on nothing of the task is
 started any more, and any later failure counts as caused by the stop. Only a success that was under
@@ -25,8 +25,8 @@ from gateway.domain.timeouts import NOW, Due, Timing, expiry
 
 # ---------------------------------------------------------------- ids of attempts
 #
-# An id is either opaque, or made of the task's name and the attempt's number. The latter is for
-# nodes that know a task only by name and number. All attempts of a task have the same kind.
+# An id is either opaque, or made of job, task and number of the attempt, for nodes that know a task
+# only by name and number. All attempts of a task have ids of the same kind.
 def numbered_id(
     job_id: str,
     task: str,
@@ -53,9 +53,9 @@ def following(
 
 # ---------------------------------------------------------------- retries
 
-# Reasons of failures after which no attempt follows: it would fail in the same way, or the failure
-# was intended.
-_REPEATED = """
+# Reasons of failures after which no attempt follows: the next one would fail in the same way, or
+# the failure was intended.
+_FINAL_REASONS = """
     ATTEMPTS_USED_UP COMMAND_NOT_FOUND COMPONENT_UNKNOWN DAEMON_NOT_ALLOWED
     DATASET_CHANGED DATASET_DISABLED DATASET_UNKNOWN DATA_MISSING DIGEST_CHANGED
     IMAGE_NOT_FOUND INPUT_MISSING INVALID JOB_ENDED JOB_UNKNOWN NOT_AUTHORISED NOT_STOPPED
@@ -63,7 +63,7 @@ _REPEATED = """
     RESOURCES_NEVER SIGNATURE_ABSENT SIGNATURE_INVALID STOPPED STORAGE_ADDRESSING STORAGE_DENIED
     STORAGE_GONE STORAGE_MISMATCH STORAGE_UNKNOWN TASK_ID_CONFLICT TASK_UNKNOWN VERSION_UNKNOWN
 """
-NOT_WORTH_IT = frozenset(_REPEATED.split())
+NOT_WORTH_IT = frozenset(_FINAL_REASONS.split())
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def _next_attempt_at(
 ) -> datetime:
     """Return when the attempt after a failed one begins.
 
-    That is not before ``earliest``, nor before every start and stop of the failed attempt has
-    certainly arrived.
+    It begins at ``earliest``, or later once no start or stop of the failed attempt can be on its
+    way.
     """
     moments = [earliest]
     for part in parts:
@@ -166,9 +166,9 @@ def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
 
 
 def _last_arrival(call: Call, call_deadline: float) -> datetime:
-    """Return when a call certainly does not arrive any more; `NOW` if it has arrived.
+    """Return when no try of a call can arrive any more; `NOW` if its only try has arrived.
 
-    The first of two tries may be late even if the call has its response.
+    If there were several tries, an early one may still arrive after the response to a later one.
     """
     if call.completed and call.tries < 2:
         return NOW
@@ -178,7 +178,7 @@ def _last_arrival(call: Call, call_deadline: float) -> datetime:
 def is_tried_again(job: Job, task: Task) -> bool:
     """Return whether a task that has just failed is retried.
 
-    It is not if the job or the task ends, the same failure would follow, or no attempt remains.
+    False if the job or the task ends, the same failure would follow, or no attempt remains.
     """
     if job.status is not JobStatus.RUNNING or job.ending is not None:
         return False
@@ -362,9 +362,9 @@ def stop(
 
 
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
-    """Return how the job ends because nothing is left to run; None if something is.
+    """Return how the job ends because no task is left to run; None while one is.
 
-    Nothing is left once every task has succeeded or has an ending. The job was stopped if one of
+    No task is left once each has succeeded or has an ending. The job was stopped if one of
     its tasks was; other failures of tasks with an ending were tolerated.
     """
     tasks = job.tasks.values()
@@ -405,7 +405,7 @@ def cause(
 
 
 def stopped(task: Task) -> Task:
-    """Return a task as its stop leaves it: no attempt follows, and parts never started have failed.
+    """Return a task after its stop: no attempt follows, and parts not started have failed.
 
     The same task is returned if it is not being stopped. A first attempt that no node has accepted
     has no failed parts.

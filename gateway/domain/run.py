@@ -32,8 +32,8 @@ class Address:
     namespace: str
     name: str
     storage: str = NODE_FOLDER  # or the name of another of the node's storages
-    # ``file`` or ``folder`` of a table that was registered without a copy: the namespace may be a
-    # path, and files may have any name
+    # For a table that was registered without a copy: ``file`` or ``folder``. Its namespace may be a
+    # path, and its files may have any name.
     in_place: str = field(default="", compare=False)
 
     @property
@@ -47,7 +47,10 @@ class Address:
 
 
 def job_of(output: Address) -> str:
-    """Return the id of the job that wrote to an address; only for addresses of outputs."""
+    """Return the id of the job that wrote an output.
+
+    The namespace of an output is ``<job>-<role>-<index>``.
+    """
     return output.namespace.rsplit("-", 2)[0]
 
 
@@ -93,12 +96,11 @@ class Run:
     component: ComponentRef
     image: str
     created_at: datetime
-    # older forms of storage and addresses that the image expects (``metadata.profile``); empty:
-    # none
+    # name of the older conventions that the image expects (``metadata.profile``); empty: none
     image_profile: str = ""
-    # other values of its registration: control_port, n_threads, chunk_size
+    # values from its provider's registration: control_port, n_threads, chunk_size
     declared: Mapping[str, int] = field(default_factory=dict)
-    engine: str = ""  # empty: the main one
+    engine: str = ""  # name of its engine; empty: the main one
     attempt: int = 0  # from 0, as counted by this node
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class Run:
     reported_at: datetime | None = None
     result_code: str = ""
     result_message: str = ""
-    exit: Exit | None = None  # None: its container has not exited, as far as it is known
+    exit: Exit | None = None  # None: no exit of its container is known
     stop_at: datetime | None = None  # when its stop was requested
     stop: Call = Call()  # stops its container
     failure: Failure | None = None  # None unless it has failed
@@ -136,8 +138,8 @@ class Run:
     granted: tuple[str, ...] = ()  # extra privileges of its container, by the admin's settings
     away_at: datetime | None = None  # since when the engine has not responded
     token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
-    owner: str = ""  # gateway instance and engine that own the container
-    of_job: str = ""  # the earlier job that it belongs to, if its outputs are inherited
+    owner: str = ""  # the gateway that runs the container
+    of_job: str = ""  # for an inherited run: the earlier job that it belongs to
     # outputs that are models, by their names in the description: fingerprinted when the run has
     # succeeded
     to_seal: tuple[str, ...] = ()
@@ -164,10 +166,7 @@ class Run:
 
     @property
     def done_with(self) -> bool:
-        """Whether nothing is left to do: it has ended, and that is reported and cleaned up.
-
-        A state that is still being reported counts as left to do.
-        """
+        """Whether nothing is left to do: the run is over, reported, and its container removed."""
         is_reported = self.reporting.status is TASK_OF_RUN[self.status]
         return self.over and self.collect.state is CallState.OK and is_reported
 
@@ -191,10 +190,10 @@ class Preparation:
 
     images: Mapping[str, str]  # image -> name of its engine
     since: datetime
-    until: datetime  # an image that is missing then rejects the job
-    agreed: bool = True  # no approval is needed any more
+    until: datetime  # if an image is still missing at this time, the job is rejected
+    agreed: bool = True  # whether no person has to decide any more
     fetch: Call = Call()  # settled once everything is here, or cannot be pulled
-    progress: str = ""  # how far it has come, in words
+    progress: str = ""  # of the pull, in words
 
 
 @dataclass(frozen=True)
@@ -239,13 +238,13 @@ class LocalJob:
     ending: Ending | None = None  # None while it goes on, or if nothing shows how it ended
     closed: bool = False  # everything that the job held here is released
     inherited: tuple[Run, ...] = ()  # runs of earlier jobs that this one can inherit here
-    # tasks that it can inherit as far as this node is concerned; None: it inherits nothing
+    # tasks that this node can inherit for it; None: the job inherits nothing
     can_inherit: tuple[str, ...] | None = None
     heirs: tuple[str, ...] = ()  # later jobs that inherited runs of this one
-    # the gateway, of several on this database, that has the job's channel and runs its containers
+    # which gateway on this database has the job's channel and runs its containers; empty: any
     home: str = ""
     close: Call = Call()  # releases everything that the job holds here
-    model_saved: bool = False  # the job has succeeded, and its models are kept
+    model_saved: bool = False  # whether its models are kept, as it has succeeded
     approval: Approval | None = None  # None: no approval was needed
     audit: Audit | None = None  # None: there was no audit before the job was created
     agreement: Agreement | None = None  # None: its initiator has signed nothing
@@ -256,18 +255,18 @@ class LocalJob:
     # when the scheduling node last sent anything; stored coarsely
     last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
-    # asks the scheduling node, silent when people here stopped the job, to stop it
+    # asks the scheduling node to stop the job: it was silent when people here stopped the job
     wish: Call | None = None
-    # of people here, which explains the stop that arrives; None: they requested none
+    # a request of people here, which explains the stop that then arrives; None: no request
     stop_request: StopRequest | None = None
-    # asks the scheduling node, whose stop was sent without the outcome, how the job ended
+    # asks the scheduling node how the job ended, as its stop did not say so; None: not asked
     inquiry: Call | None = None
     warnings: tuple[str, ...] = ()
     progress: int = 0  # per cent, as the scheduling node reported last before the job succeeded
-    pool: Pool | None = None  # reserved here for its tasks; None: nothing that is counted
+    pool: Pool | None = None  # amounts to reserve here for its tasks; None: it needs none
     # new parameters that the scheduling node may have the job continue with
     offered: tuple[Amendment, ...] = ()
-    # ids of offered ones in force, as far as a task's start has named them
+    # ids of the offered parameters in force, which starts of tasks have named
     amendments: tuple[str, ...] = ()
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
@@ -345,7 +344,7 @@ class LocalJob:
 # ---------------------------------------------------------------- a job's own pool
 #
 # A run uses its amounts from its launch until it is over. There is no counter that could go wrong:
-# the rest is always the pool less the amounts of the runs under way. The runs of one task are
+# the rest is always the pool minus the amounts of the runs under way. The runs of one task are
 # launched together or not at all, in the order in which their tasks were accepted, except that a
 # later task may go ahead if it fits.
 
@@ -361,8 +360,8 @@ def amounts(run: Run) -> Amounts:
 def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     """Return the amounts that a run takes from the job's pool, by engine.
 
-    The disk is always the main engine's. A job from before further engines were counted has all of
-    its amounts from the main one.
+    The disk is always the main engine's. All amounts are, if the pool does not list the run's
+    engine: the job then is from a release that did not count further engines.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
@@ -461,7 +460,8 @@ def _sum_of_runs(local: LocalJob, runs: Iterable[Run]) -> AmountsByEngine:
 
 # ---------------------------------------------------------------- progress
 #
-# The larger of the scheduling node's last report and the share of tasks that have succeeded here.
+# The progress is the larger of the scheduling node's last report and the share of tasks that have
+# succeeded here.
 
 MOST = 99  # per cent; the largest progress of a job that has not succeeded
 

@@ -12,9 +12,9 @@ from gateway.domain.foreign_engines import chooses_engine, foreign_engines
 from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 
-_MOST_SECONDS = 1e9  # of any time in the settings: about 32 years
-_MOST_RETRIES = 100  # of one task
-_MOST_PRIORITY = 1_000_000  # either side of 0
+_MOST_SECONDS = 1e9  # largest time in the settings: about 32 years
+_MOST_RETRIES = 100  # largest number of retries of one task
+_MOST_PRIORITY = 1_000_000  # largest priority; negated, the smallest
 
 
 def _is_number(value: Any) -> bool:
@@ -102,7 +102,7 @@ COMMON = frozenset(_OF_JOBS) | {
 }
 _OF_PARTIES = frozenset({"resources", PROVIDERS})  # settings of single parties
 _PROVIDER = re.compile(r"[^\s:@*/\\]{1,128}:[^\s:@*/\\]{1,128}")  # name:version
-_AT = "config.job_params"  # the settings' path in the body of a job
+_AT = "config.job_params"  # path of the settings in the body of a job
 
 
 def setting_problems(spec: JobSpec) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from gateway.domain.states import Outcome
 
 NodeId = str
 
-PROVIDERS = "providers"  # key in a party's job_params: task -> name:version of its own provider
+PROVIDERS = "providers"  # key in a party's job_params: task -> name:version of the provider it uses
 
 
 def moment(at: datetime) -> str:
@@ -120,7 +120,10 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return the party's own providers by task, for the tasks of the flow that have one."""
+        """Return the providers that a party names instead of the flow's, by task.
+
+        Tasks that are not in the flow are left out.
+        """
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
             node = self.dag.get(task)
@@ -145,8 +148,8 @@ class JobSpec:
     def one_by_one(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Split entries of several indices, such as ``0|1``, into one per index.
 
-        Some peers read no other form. Indices without a party are left out, so that a long key
-        does not multiply its entry.
+        Some peers read no other form. Indices without a party are left out; otherwise the entry of
+        a key with many indices would be copied for each of them.
         """
         result: dict[str, Any] = {}
         for role, by_index in params.items():
@@ -159,9 +162,9 @@ class JobSpec:
 
 
 def _split_keys(by_index: Mapping[str, Any], indices: set[str]) -> dict[str, Any]:
-    """Return a role's entries with one key per index; later entries overlay earlier ones.
+    """Return a role's entries with one key for each of these indices.
 
-    Only these indices are kept.
+    Later entries overlay earlier ones. Other indices are left out.
     """
     entries: dict[str, Any] = {}
     for key, entry in by_index.items():
@@ -212,7 +215,7 @@ def is_own(spec: JobSpec, node: NodeId) -> bool:
 
 
 def is_outside(spec: JobSpec, node: NodeId) -> bool:
-    """Return whether a node is not involved in a job, and so must learn nothing of it.
+    """Return whether a node is not involved in a job, and so must not learn of it.
 
     An empty id means this node, which is never outside.
     """
@@ -225,10 +228,10 @@ def is_outside(spec: JobSpec, node: NodeId) -> bool:
 
 @dataclass(frozen=True)
 class Effective:
-    """A parameter's value and the entry it was taken from, such as ``common`` or ``guest.0``."""
+    """A parameter's value, and the entry that it comes from."""
 
     value: Any
-    origin: str
+    origin: str  # such as ``common`` or ``guest.0``
 
 
 def effective(
@@ -287,7 +290,7 @@ def data_location(
     party: Party,
     task: str,
 ) -> Mapping[str, str] | None:
-    """Return the place of a task's dataset in the party's own entry; None without one.
+    """Return the dataset of a task that the party's own entry names; None without one.
 
     It is ``{dataset_id}`` or ``{namespace, name}``. An empty ``dataset_id`` means no dataset.
     """
@@ -318,10 +321,12 @@ def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Amendment:
-    """One change of parameters; its version is its place among the job's, from 1."""
+    """One change of parameters; its version is its position among the job's changes, from 1."""
 
     id: str
-    parameters: Mapping[str, Any]  # in the form of ``task_params``; a node gets its parties' own
+    parameters: Mapping[
+        str, Any
+    ]  # in the form of ``task_params``; nodes get their own parties' only
     by: NodeId
     reason: str
     at: datetime
@@ -354,7 +359,7 @@ class CallState(StrEnum):
     SENT = "SENT"  # made, without a response so far
     OK = "OK"
     REFUSED = "REFUSED"
-    LOST = "LOST"  # no response that settles it; made again at `Call.due_at`
+    LOST = "LOST"  # it may or may not have arrived; made again at `Call.due_at`
 
 
 @dataclass(frozen=True)
@@ -366,7 +371,7 @@ class Call:
     due_at: datetime | None = None  # when it is made, or made again; None: immediately
     tries: int = 0  # how often it was made
     reason: str = ""  # why it was refused
-    message: str = ""  # of the refusal, or of the missing response
+    message: str = ""  # text of the refusal, or why no response came
 
     @property
     def completed(self) -> bool:
@@ -384,7 +389,7 @@ class Call:
         return replace(self, state=CallState.LOST, due_at=None)
 
     def hurried(self) -> "Call":
-        """Return the call to a node that is reachable again: due now if it waits for a retry."""
+        """Return the call, due now if it waits for a retry: its node is reachable again."""
         was_tried = self.state is CallState.IDLE and self.tries > 0
         awaits_retry = self.state is CallState.LOST or was_tried
         if not awaits_retry or self.due_at is None:
@@ -448,7 +453,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Ending:
-    """The decision that a job ends, or that a task is stopped, and how; made once."""
+    """The decision that a job ends or a task is stopped, and its outcome; made once."""
 
     outcome: Outcome
     at: datetime

@@ -22,8 +22,8 @@ from gateway.domain.problems import LARGEST_NAME, Problem, index_of, is_unprinta
 from gateway.domain.setting_checks import setting_problems, unknown_settings
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay
 
-MOST_WARNINGS = 100  # of one job
-MOST_KEYS = 1000  # index keys of one role
+MOST_WARNINGS = 100  # warnings about one job
+MOST_KEYS = 1000  # keys with indices that one role may have in settings or parameters
 MOST_JOINED = 8192  # characters of a role's keys that join indices, such as ``0|1|2``
 MOST_AT_NODE = 50  # parties that one node plays in a job; every task has a container for each
 # Bytes of one parameter with its name. A container gets each as an environment variable; Linux
@@ -35,8 +35,7 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
     """Return the problems that reject the job, and the warnings; both empty for a valid job.
 
     ``roles_of`` returns the roles of a task's component. It is None for a job that another node
-    submitted: its tasks and entries may be known to that node only, so that those unknown to this
-    gateway are warnings.
+    submitted: names that this gateway does not know may be known there, and are warnings only.
 
     At most `MOST_WARNINGS` unknown entries are reported. A job with so many indices that the
     checks would take too long is reported for these alone.
@@ -91,7 +90,7 @@ def with_strictness(
 
 
 def unlisted(initiator: NodeId, role: str) -> Problem:
-    """Return the problem of an initiator that does not hold the role it claims."""
+    """Return the problem of an initiator that does not play the role it claims."""
     return Problem(
         "config.initiator.node_id", f"must be listed under config.role.{role}", initiator
     )
@@ -127,8 +126,8 @@ def _crowded_nodes(spec: JobSpec) -> Iterator[Problem]:
 def _invalid_names(spec: JobSpec) -> Iterator[Problem]:
     """Find a job id, roles or a flow id that cannot be parts of folders and messages.
 
-    The id and a role may have a third of the longest name only, as names of folders and containers
-    join them with the task and more.
+    Names of folders and containers join the id and a role with the task and more, so each may have
+    only a third of the longest name.
     """
     names = [("job_id", spec.job_id)]
     for party in spec.parties:
@@ -353,7 +352,7 @@ def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Pr
         suggestion = probable_name(role, unplayed)
         if suggestion:
             problems.append(Problem(path, rule, role, suggestion))
-            unplayed.remove(suggestion)  # one misspelling explains it: no warning as well
+            unplayed.remove(suggestion)  # explained by the misspelling, so no warning
         else:
             warnings.append(Problem(path, f"{rule}, so its parties have nothing to do", role))
     for role in unplayed:

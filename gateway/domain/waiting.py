@@ -1,7 +1,7 @@
 """Why a job, a task or a run has not ended, since when, and when it is checked next.
 
-Of several reasons only the first to be resolved is given. The symbols of reasons, such as
-``APPROVAL``, are part of the interface; messages are for people and may change.
+Of several reasons only the one that has to be resolved first is returned. The symbols of reasons,
+such as ``APPROVAL``, are part of the interface; messages are for people and may change.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,12 +29,12 @@ _MAX_LISTED = 3  # tasks that a message lists
 
 @dataclass(frozen=True)
 class Waiting:
-    """The reason for waiting; without ``next_check`` only an event can end it."""
+    """Why a job, task or run has not ended."""
 
     reason: str
     message: str
     since: datetime
-    next_check: datetime | None = None
+    next_check: datetime | None = None  # None: only an event can end the waiting
 
     def as_dict(self) -> dict[str, str | None]:
         """Return it for JSON, times in ISO 8601; ``next_check`` may be null."""
@@ -66,7 +66,7 @@ def of_job(job: Job, timing: Timing) -> Waiting | None:
 def _of_job(job: Job) -> Waiting | None:
     """Return the reason by the job's state; None for an ended job whose stops are acknowledged.
 
-    The end of the job comes first, then a node that does not respond.
+    The ending of the job counts before a node that does not respond, and that before the state.
     """
     if job.ending is not None:
         return _of_ending(job, job.ending)
@@ -133,8 +133,8 @@ def _open_consents(job: Job) -> dict[NodeId, Consent]:
 def _of_consents(consents: Mapping[NodeId, Consent], created_at: datetime) -> Waiting:
     """Return the reason for a job that waits for approval at nodes.
 
-    If all of them wait for their own preparations, such as images, these are the reason: no person
-    has to decide.
+    If every such node waits for its own preparations, such as images, these are the reason, as no
+    person has to decide.
     """
     requests = [consent.asked_at for consent in consents.values()]
     since = min(requests, default=created_at)
@@ -190,7 +190,7 @@ def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
 def _tries(job: Job, node: NodeJob) -> str:
     """Return how often the node's newest failing call was tried, with its error if it has one.
 
-    That is the call under way if no call to the node has failed so far.
+    If no call to the node has failed so far, the text is about the call under way.
     """
     calls = _calls_under_way(job, node)
     failing = [call for call in calls if call.message] or calls[:1]
@@ -392,8 +392,7 @@ def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
 def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
     """Return the reason for a job that has ended here: reports or cleanups that are still open.
 
-    ``is_released``: nothing is planned for the job any more, except perhaps the report of the
-    decision on it. None if nothing is open.
+    ``is_released``: no action is planned for the job any more. None if nothing is open.
     """
     scheduler = local.spec.scheduler
     confirm = approval.pending_confirmation(local)

@@ -23,7 +23,7 @@ def submission_refused(job: Job) -> Refused:
 
 
 def ending_failure(job: Job) -> Failure | None:
-    """Return the failure that ends the job; None without one."""
+    """Return the failure that ends the job; None if it is not ending, or not by a failure."""
     if job.ending is None:
         return None
     return job.ending.failure
@@ -42,10 +42,10 @@ def _refusals_text(job: Job) -> str:
 
 
 def _refusal_text(refusal: Failure, shown_reason: str) -> str:
-    """Return a refusal with its node and reason.
+    """Return a refusal with its node and reason, as far as the reader does not see them anyway.
 
-    The reason is left out if the whole error shows it (``shown_reason``) or the message has it, the
-    node if the message begins with it.
+    The reason is left out if the whole error shows it (``shown_reason``) or the message has it. The
+    node is left out if the message begins with it.
     """
     message = refusal.message
     has_reason = refusal.reason == shown_reason or f" {refusal.reason}: " in message

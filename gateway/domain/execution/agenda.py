@@ -6,11 +6,7 @@ from typing import assert_never
 
 from gateway.domain import approval
 from gateway.domain import run as domain_run
-from gateway.domain.execution.contact import (
-    MAX_QUERIES,
-    silence_limit,
-    watched,
-)
+from gateway.domain.execution.contact import MAX_QUERIES, silence_limit, watched
 from gateway.domain.execution.endings import MAX_INQUIRIES
 from gateway.domain.execution.messages import (
     Abandon,
@@ -38,8 +34,8 @@ from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
 ToDo = Iterator[Due[Command]]
 
-# Tries of a stop that people here requested from a silent scheduling node: a day at the longest
-# pause of 10 s.
+# How often a silent scheduling node is asked for a stop that people here requested: a day at the
+# longest pause (10 s).
 _MAX_STOP_TRIES = 8640
 
 # States of a run that are reported to the scheduling node; it expects no report of earlier ones.
@@ -63,8 +59,8 @@ def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
 def _questions_to_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the requests to the scheduling node that follow from the end of the job here.
 
-    If people here stopped the job alone, the scheduling node is asked to stop it everywhere. If its
-    own stop did not say how the job ended, it is asked that.
+    If this node ended its part alone, the scheduling node is asked to stop the job everywhere. If
+    the stop of the scheduling node did not say how the job ended, it is asked how.
     """
     if local.wish is not None and local.wish.tries < _MAX_STOP_TRIES:
         yield from when_due(local.wish, AskStop(), timing.call_deadline)
@@ -186,8 +182,8 @@ def _reports(run: Run, timing: RunTiming) -> ToDo:
 def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield what the approval of the job needs.
 
-    This is the deadline of the decision, the report of the decision to the scheduling node, and the
-    pull of images before the job is accepted.
+    These are the deadline of the decision, its report to the scheduling node, and the pull of
+    images before the job is accepted.
     """
     if local.approval is not None:
         lapses_at = approval.lapses_at(local)
@@ -233,7 +229,7 @@ def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
 
 
 def _may_close(local: LocalJob) -> bool:
-    """Return whether the job has ended here and none of its runs keeps anything.
+    """Return whether the job has to be closed: it has ended here, and no run is in use.
 
     False once it is closed.
     """
@@ -243,7 +239,7 @@ def _may_close(local: LocalJob) -> bool:
 
 
 def _is_in_use(local: LocalJob, run: Run) -> bool:
-    """Return whether a run still keeps something of the job here: it goes on, or has its container.
+    """Return whether a run still uses resources of the job here: it goes on, or has a container.
 
     The container of another gateway, which has lost the job to this one, does not count: that
     gateway removes it when it returns.

@@ -1,9 +1,9 @@
-"""The contact of a participating node to the job's scheduling node.
+"""The contact of a participating node with the job's scheduling node.
 
 After ``RunTiming.orphan`` seconds without a request or a response, and after its own restart, the
-node queries the scheduling node whether it still knows the job. A query without a response is
-repeated a tenth of that time later. The job continues if it is known there. It ends here if it is
-not known, if it has ended there, or if no query after a silence gets a response.
+node asks the scheduling node whether it still has the job. A query without a response is repeated a
+tenth of that time later. The job goes on if the scheduling node has it. The job ends here if the
+scheduling node does not know it or has ended it, or does not respond to `MAX_QUERIES` queries.
 """
 
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ MAX_QUERIES = 2  # unanswered queries after a silence, after which the scheduler
 def watched(local: LocalJob) -> bool:
     """Return whether the silence of the scheduling node matters to the job here.
 
-    It does not before the job is created, after it has ended, or if this node schedules it.
+    False before the job is created, after it has ended, and if this node schedules it.
     """
     is_created = local.audit is None or local.audit.created
     is_under_way = is_created and not ended(JOB, local.status)
@@ -47,8 +47,9 @@ def worth_noting(
 ) -> bool:
     """Return whether a contact has to be stored.
 
-    The time of the last contact is kept to a tenth of the limit (in seconds), which saves a write
-    for each request. A contact that ends a silence is always stored.
+    The time of the last contact is stored only if the stored time is older than a tenth of
+    ``limit`` (seconds), which saves a write for each request. A contact that ends a silence is
+    always stored.
     """
     if not watched(local):
         return False
@@ -57,7 +58,7 @@ def worth_noting(
 
 
 def record_contact(local: LocalJob, at: datetime) -> LocalJob:
-    """Return the job after a sign of life of the scheduling node: its silence starts again at 0."""
+    """Return the job after a sign of life of the scheduling node, which ends its silence."""
     was_silent = bool(local.ask.message) or local.ask.tries > 1
     query = replace(
         local.ask,
@@ -77,7 +78,7 @@ def record_query(
     event: messages.Done,
     timing: RunTiming,
 ) -> LocalJob:
-    """Record the end of a query of the scheduling node; it had no response unless it is ``final``.
+    """Return the job after a query of the scheduling node; without ``final`` it had no response.
 
     The next query is due after a tenth of the limit at the earliest, as the scheduling node may
     just be restarting.

@@ -11,7 +11,7 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, change
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 from gateway.domain.timeouts import RunTiming
 
-MAX_INQUIRIES = 10  # tries to learn how a job ended from a scheduler whose stop did not say so
+MAX_INQUIRIES = 10  # queries of how a job ended, if the stop did not say so
 
 # Pause before the first inquiry, as some nodes record the end of a job only after every party has
 # responded to the stop.
@@ -126,8 +126,8 @@ def end_here(local: LocalJob, ending: Ending) -> LocalJob:
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
     """End the job for people here, without its scheduling node, which does not respond.
 
-    Once it does, it is asked to stop the job everywhere. A request for that is under way already if
-    people tried before; it is continued.
+    Once that node responds, it is asked to stop the job everywhere. If people tried before, that
+    request is under way already and goes on.
     """
     text = f"stopped by {local.node} alone: {event.why}"
     ending = Ending(Outcome.STOPPED, event.at, Failure("STOPPED", text, local.node), local.node)
@@ -177,8 +177,8 @@ def abandon(local: LocalJob, at: datetime) -> LocalJob:
 def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Record an explanation of the ending that arrives only after the stop, as FATE sends it.
 
-    It answers the inquiry, if there was one; only then it is known whether the job leaves a model.
-    An explanation that `may_explain` rejects changes nothing else.
+    The explanation completes an inquiry, if there is one; only then it is known whether the job
+    leaves a model. The ending is replaced only if `may_explain` allows that.
     """
     ending = event.ending
     if ending is None:
@@ -225,8 +225,8 @@ def may_explain(
     - an ending that the scheduling node has reported, or a failure of the job's own runs: final;
     - any other ending was inferred here, and is replaced.
 
-    ``is_inferred``: the new outcome was read off tasks' states. A stop leaves running tasks FAILED
-    at some nodes, so a failure inferred there does not replace a stop.
+    ``is_inferred``: the new outcome was inferred from states of tasks. At some nodes a stop leaves
+    running tasks FAILED, so an inferred failure does not replace a stop.
     """
     ending = local.ending
     is_success = outcome is Outcome.SUCCEEDED
@@ -256,8 +256,8 @@ def _is_task_stop(ending: Ending) -> bool:
 def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return how the job ended if the scheduling node does not say; None if nothing shows it.
 
-    In this order: people here had the job stopped, the runs show the ending, or the scheduling node
-    stopped a job that was not over.
+    The first that applies: people here had the job stopped; the runs show the ending; the
+    scheduling node stopped a job that was not over.
     """
     request = local.stop_request
     is_pending = local.status is JobStatus.PENDING
@@ -285,9 +285,10 @@ def _ending_by_scheduler(local: LocalJob, event: messages.StopRequested) -> Endi
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return the ending that the runs here show; None if they show none.
 
-    The first failure of a latest run is the job's, also that of a run whose task was stopped before
-    and whose container has not ended yet. A success shows if every task of the flow has
-    succeeded here, because the standard has no message for the success of a job but its stop.
+    The job has failed with the first failure among the latest runs, which may be that of a run
+    whose task was stopped and whose container has not ended yet. The job has succeeded if every
+    task of the flow has succeeded here: the standard has no message for the success of a job but
+    its stop.
     """
     latest_runs = _latest_runs(local)
     for run in latest_runs:

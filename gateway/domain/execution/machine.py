@@ -16,14 +16,14 @@ from gateway.domain.spec import Call, CallState, changed
 from gateway.domain.states import RUN, RunStatus, move
 from gateway.domain.timeouts import RunTiming
 
-# The cleanups whose failure is noted in the timeline, and their names there.
+# Cleanup whose failure is noted in the timeline -> its name there.
 _CLEANUPS: dict[type, str] = {
     messages.Close: "closing",
     messages.Collect: "removing",
     messages.StopRun: "stopping",
 }
 
-# The calls of a job that a gateway repeats after a restart.
+# Fields with the calls of a job that a gateway repeats after a restart.
 _CALLS_OF_JOB = ("close", "ask", "wish", "inquiry", "approval.confirm")
 
 
@@ -276,7 +276,7 @@ def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> Local
 
 
 def _place_of(run: Run) -> dict[str, str]:
-    """Return the task and role of a run under the names that they have in the timeline."""
+    """Return task and role of a run as details of a note in the timeline."""
     return {"task": run.task_name, "role": run.party.label}
 
 
@@ -360,7 +360,7 @@ def _finished_call(
 def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
     """Return the job with the consequences of the end of an action; most actions have none.
 
-    A failed action has consequences only as a last inquiry, or by the warnings that it brought.
+    A failed action has none either, except for the last inquiry, and for warnings.
     """
 
     def warn(run: Run) -> Run:
@@ -404,6 +404,7 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
         return local
     run = _run_of(local, getattr(action, "run", None))
     record = run or local
+    # A run that does not exist any more counts as cleaned up.
     call: Call = getattr(record, action.call, Call(CallState.OK))
     if call.completed or call.message == event.message:
         return local

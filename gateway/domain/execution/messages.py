@@ -66,7 +66,7 @@ class Conclude(OnRun):
 class OnJob:
     """A command about the job as a whole."""
 
-    call: ClassVar[str] = ""
+    call: ClassVar[str] = ""  # as in `OnRun`, in the record of the job
 
 
 class Close(OnJob):
@@ -170,7 +170,7 @@ class LaunchFailed(RunEvent):
 
 @dataclass(frozen=True)
 class Broken(RunEvent):
-    """The gateway must end the container."""
+    """The container has to be ended by the gateway, because of the failure."""
 
     failure: Failure
     at: datetime
@@ -184,7 +184,7 @@ class Exited(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None  # the fault of its storage, if it failed
+    cause: Failure | None = None  # the failure of its storage, which made it fail
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Reported(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None  # the fault of its storage, if it reports a failure
+    cause: Failure | None = None  # the failure of its storage, which made it fail
 
 
 @dataclass(frozen=True)
@@ -224,13 +224,13 @@ class Done:
     )
     at: datetime
     final: bool = True  # False: it has failed and is retried later
-    message: str = ""  # of the failure, or of a refusal that settles it
+    message: str = ""  # of the failure, or of a refusal after which it is not retried
     warnings: tuple[str, ...] = ()  # about the run, after a `Collect` or `StopRun`
 
 
 @dataclass(frozen=True)
 class Sealed(RunEvent):
-    """The end of a try to read the files of a run's model."""
+    """The files of a run's model were read, or could not be."""
 
     files: tuple[FileSum, ...] | None  # None: they could not be read
     at: datetime
@@ -243,10 +243,10 @@ class StopRequested:
     """A stop of runs, or of the whole job."""
 
     at: datetime
-    tasks: frozenset[str] | None  # of the runs; None: all, and the job with them
+    tasks: frozenset[str] | None  # tasks to stop; None: all tasks, and the job with them
     ending: Ending | None  # how the job ends; None: the stop does not say so
     by: str = ""  # the node that sends it
-    # the outcome was read off tasks' states, which a stop may have left so
+    # the outcome was inferred from states of tasks, which may be due to the stop itself
     is_inferred: bool = False
 
 
@@ -255,7 +255,7 @@ class StopWished:
     """People here have the scheduling node stop the job."""
 
     at: datetime
-    by: str  # the people; empty: the scheduling node has refused
+    by: str  # names the people; empty: the scheduling node has refused
 
 
 @dataclass(frozen=True)

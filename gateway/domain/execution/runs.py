@@ -31,12 +31,12 @@ _DAEMON_EXIT_CODES = (255, 137, 143)
 # Time that Docker gives its containers when it is shut down. A container that exited longer before
 # the silence of its engine was not ended by it.
 _DAEMON_GRACE = timedelta(seconds=15)
-# Characters of a reported result that are kept.
+# Characters that are kept of a reported result code, and of its message.
 _MAX_CODE_LENGTH = 100
 _MAX_MESSAGE_LENGTH = 1000
 # Signals that end programs without enough memory: abort, bus error, kill, segmentation fault.
 _OUT_OF_MEMORY_SIGNALS = (6, 7, 9, 11)
-_BY_SIGNAL = 128  # a program that a signal ends has this plus the signal's number as its exit code
+_BY_SIGNAL = 128  # plus the signal's number: exit code of a program that a signal ended
 # Exit codes with a meaning by convention.
 _MEANINGS = {
     126: (
@@ -489,9 +489,8 @@ def failure_of(run: Run) -> Failure | None:
 def exit_failure(run: Run, job_id: str) -> Failure:
     """Return why the container failed, for every party of the job.
 
-    The reasons in the order in which they count: it reported a failure without an error of its own
-    (REPORTED_FAILED), it had no more memory (OOM_KILLED), its engine has ended it (ENGINE_DOWN), or
-    its exit code (EXIT_1).
+    The first that applies: it reported a failure and has no exit code, or 0 (REPORTED_FAILED); it
+    had no more memory (OOM_KILLED); its engine has ended it (ENGINE_DOWN); its exit code (EXIT_1).
     """
     result = _result_in_words(run)
     exit_ = run.exit
@@ -544,7 +543,7 @@ def _exit_in_words(
 
 
 def _pointer_to_log(run: Run, job_id: str) -> str:
-    """Return a message for a failure without one: it names the command that shows the log."""
+    """Return the message for a failure without one: the command that shows the log."""
     arguments = [job_id, "--task", run.task_name, "--party", run.party.label]
     look = shlex.join(["bfia-gateway", "job", "logs", *arguments])
     return f"the container reported FAILED; its node has the log: {look}"
@@ -585,7 +584,7 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
 
 
 def _with_news(run: Run) -> Run:
-    """Return the run with its state due to be reported; an older report is not waited for."""
+    """Return the run with its state due to be reported now, whatever became of earlier reports."""
     return replace(run, reporting=replace(run.reporting, call=Call()))
 
 
@@ -641,10 +640,10 @@ def reported(
     status: TaskStatus,
     done: Callable[[Call], Call],
 ) -> Run:
-    """Return the run after a try to report its state; ``done`` changes the call by how it ended.
+    """Return the run after a try to report its state; ``done`` returns the call after the try.
 
-    Ignored if the state has changed since, or is reported already: a new state has a call of its
-    own.
+    The try is ignored if the state has changed since, as a new state has a call of its own, or if
+    the state is reported already.
     """
     if status is not run.reported_status or status is run.reporting.status:
         return run

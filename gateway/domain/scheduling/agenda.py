@@ -54,8 +54,8 @@ def _of_node(
 ) -> ToDo:
     """Yield the creation and the start of the job at a node, and the deadlines of the node.
 
-    A node that is silent counts as refusing: its approval at the node's own deadline, the job once
-    the node was unreachable for too long.
+    A silent node counts as refusing: an approval at the node's own deadline, the job once the node
+    was unreachable for too long.
     """
     if node.consent is not None and node.decides:
         yield Due(node.consent.until, Expire(node.node))
@@ -91,7 +91,7 @@ def _creation(
 ) -> ToDo:
     """Yield the request to accept the job, and when an unreachable node counts as refusing it.
 
-    The latter is counted from the creation of the job, not from the first missing response.
+    The time until then counts from the creation of the job, not from the first missing response.
     """
     create = CreateAt(node.node)
     yield from when_due(node.create, create, timing.call_deadline)
@@ -120,8 +120,8 @@ def within(
 ) -> Iterator[str]:
     """Yield the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
 
-    Tasks start in the order of the flow, at all their nodes together: no two nodes then hold
-    different halves of tasks that wait for each other.
+    A task starts at all its nodes together, in the order of the flow. Otherwise two nodes could
+    start different tasks, which then wait for their parts at the other node.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
     capacity = limit - _number_under_way(tasks)
@@ -193,8 +193,8 @@ def _task_stop(
 ) -> ToDo:
     """Yield the stop of a node's part if a start may have arrived there.
 
-    It is due once the start can no longer be on its way. A part that has succeeded is not stopped,
-    nor is a part that is over of a task that is tried again.
+    The stop is due once the start can no longer be on its way. A part that has succeeded is not
+    stopped. If the task is retried, a part that is over is not stopped either.
     """
     if part.start.state in (CallState.IDLE, CallState.REFUSED):
         return
@@ -223,7 +223,7 @@ def _stops(
 ) -> ToDo:
     """Yield the stop of the job at nodes, once no other call to them can be on its way.
 
-    A node that has nothing of the job, or has ignored its stop for too long, gets none.
+    No stop is yielded for a node that has no part of the job, or has ignored its stop for too long.
     """
     for node in nodes:
         if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
@@ -270,11 +270,11 @@ def _not_before(after: datetime, todo: ToDo) -> ToDo:
 
 
 def needs_stop(node: NodeJob) -> bool:
-    """Return whether the node may keep something of the job, so that it has to be stopped there.
+    """Return whether the node may have the job, so that it has to be stopped there.
 
-    It does not if it never got the job, or refused it. There are three exceptions: the node had
-    agreed before, in an audit; it may have accepted an earlier try whose response was lost; or the
-    reason of its refusal leaves open whether it has the job.
+    A node that never got the job, or refused it, does not have it. There are three exceptions: the
+    node had agreed before, in an audit; it may have accepted an earlier try whose response was
+    lost; or the reason of its refusal leaves open whether it has the job.
     """
     agreed = node.consent is not None and node.consent.status is JobStatus.READY
     match node.create.state:
@@ -300,9 +300,9 @@ def call_of(job: Job, request: Request) -> Call:
 def max_deferred(job: Job, request: Request) -> int:
     """Return how many responses to requests of this kind may be stored later, in one write.
 
-    The job moves on only with the last response, which is stored immediately. After the start of a
-    task even the last one changes nothing if all its nodes report by themselves. For a request
-    about a task, only the requests about the same task count.
+    The job moves on only with the last outstanding response, which is stored immediately. For a
+    request about a task, only the requests about the same task count. The responses to a task's
+    start may all be stored later if all its nodes report by themselves.
     """
     records: Iterable[NodeJob | NodeTask] = job.nodes.values()
     if isinstance(request, TaskRequest):
@@ -356,8 +356,8 @@ def is_claimed(
 ) -> bool:
     """Return whether a request is still the one claimed at that moment.
 
-    It is not once it has a response or was repeated. ``at`` is when the request was claimed, which
-    its call has as the time of sending.
+    False once it has a response or was repeated. ``at`` is when the request was claimed, which its
+    call records as the time of sending.
     """
     if isinstance(request, TaskRequest) and not of_this_attempt(job, request):
         return False

@@ -30,7 +30,7 @@ def plan(
     now: datetime,
     timing: Timing = Timing(),
 ) -> list[messages.Command]:
-    """Return every command that is due by now. Reads and writes nothing but its arguments."""
+    """Return every command that is due by now. A pure function of its arguments."""
     return [due.command for due in agenda(job, timing) if due.at <= now]
 
 
@@ -275,7 +275,7 @@ def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
 # ---------------------------------------------------------------- a node that responds again
 
 
-R = TypeVar("R", NodeJob, NodeTask)  # a node's record of the job, or of one task
+R = TypeVar("R", NodeJob, NodeTask)  # the record of one node's part in the job, or in one task
 
 
 def reached(job: Job, node: NodeId) -> Job:

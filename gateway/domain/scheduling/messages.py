@@ -16,8 +16,8 @@ class Request:
     """A request to a node."""
 
     node: NodeId
-    call: ClassVar[str]  # the field of the job's record that holds its `Call`
-    name: ClassVar[str]  # what a timeline calls it
+    call: ClassVar[str]  # path of the field with its `Call`, in the record of the node or its part
+    name: ClassVar[str]  # its name in a timeline
 
 
 class CreateAt(Request):
@@ -27,7 +27,7 @@ class CreateAt(Request):
 
 
 class ReserveAt(Request):
-    """Reserve what the job needs there."""
+    """Reserve the job's resources at the node."""
 
     call, name = "reservation.apply", "resources"
 
@@ -131,8 +131,8 @@ class Delayed:
     """A request claimed earlier has waited for its turn and is sent now, if it is still needed."""
 
     request: Request
-    claimed: datetime
-    at: datetime
+    claimed: datetime  # when it was claimed
+    at: datetime  # when it is sent
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,12 @@ class StopRequested:
     at: datetime
     message: str = ""
     if_waiting: bool = False  # do not stop a job that is already running
-    reason: str = "STOPPED"  # another one: it is stopped as something has failed there
+    reason: str = "STOPPED"  # any other reason is a failure at the node that sends the stop
 
 
 @dataclass(frozen=True)
 class SuspendRequested:
-    """From now on no further task starts; with ``on`` False they may again."""
+    """From now on no further task starts; with ``on`` False, tasks start again."""
 
     by: NodeId
     at: datetime
@@ -207,7 +207,7 @@ class ParametersAgreed:
     """Every node has taken new parameters for tasks that have not started."""
 
     amendment: Amendment
-    after: int  # number of changes in force when the nodes were asked
+    after: int  # number of amendments in force when the nodes were asked
 
     @property
     def at(self) -> datetime:

@@ -16,8 +16,8 @@ from gateway.domain.timeouts import Timing
 def advance(job: Job, at: datetime) -> Job:
     """Return the job after every transition that follows from its record.
 
-    First its tasks move, then the job. A job that ends is over once it need not wait for any node.
-    A job that is over stays as it is.
+    First the tasks move, then the job. A job with an ending is over once it need not wait for any
+    node. A job that is over is returned unchanged.
     """
     if ended(JOB, job.status):
         return job
@@ -35,7 +35,7 @@ def advance(job: Job, at: datetime) -> Job:
 def _advance_tasks(job: Job, at: datetime) -> Job:
     """Move every task that is open, or is being stopped.
 
-    A task's failure may end the others, so each is read from the job as the ones before left it.
+    The failure of a task may end other tasks, so each task is read from the latest job.
     """
     for name in job.tasks:
         task = job.tasks[name]
@@ -64,7 +64,7 @@ def go_on_without(
     failure: Failure,
     at: datetime,
 ) -> Job:
-    """Return the job without a node that takes no part; ended if it needs the node.
+    """Return the job without a node that takes no part, or with an ending if it needs the node.
 
     A job needs a node unless its quorum is met without it. A PENDING job then ends as rejected, a
     later one as failed.
@@ -84,8 +84,8 @@ def go_on_without(
 def has_due_request(job: Job, node: NodeJob) -> bool:
     """Return whether a request to the node is under way, or comes next.
 
-    There is none, for example, while another party's part of a task runs for hours and the node's
-    own is over, while the job is suspended, or while it waits for resources at another node.
+    False, for example, while the node's part of a task is over and another node's part runs for
+    hours, while the job is suspended, or while it waits for resources at another node.
     """
     for due in agenda(job, Timing()):  # any timing will do: the times of requests do not matter
         if isinstance(due.command, messages.Request) and due.command.node == node.node:
@@ -163,8 +163,8 @@ def _after_failure(
 ) -> Job:
     """Return the job after the failure of a task: it goes on if it tolerates that, else it ends.
 
-    A party may stop its part of a job and report that before its request to stop the job arrives:
-    then the job counts as stopped too.
+    The job counts as stopped if a party stopped its part and reports that, before its request to
+    stop the job arrives.
     """
     tolerant_job = quorum.tolerated(job, task, at)
     if tolerant_job is not None:
@@ -261,7 +261,7 @@ def _denial(node: NodeJob) -> Failure | None:
 
 
 def _forget_idle_silence(job: Job) -> Job:
-    """Return the job with no node counted as silent that has no request to answer.
+    """Return the job in which nodes without a request to answer do not count as silent.
 
     Only a response ends a silence. Without a request it would last until its limit, and end the
     job.
@@ -275,8 +275,8 @@ def _forget_idle_silence(job: Job) -> Job:
 def _lets_job_end(node: NodeJob) -> bool:
     """Return whether the end of the job need not wait for this node.
 
-    The node was stopped, needs no stop, or a stop to it got lost. Nor is an unreachable node waited
-    for, unless its creation is under way and may still succeed.
+    True if the node was stopped, needs no stop, or a stop to it got lost. True, too, for an
+    unreachable node, unless its creation is under way and may still succeed.
     """
     is_stop_tried = node.stop.completed or node.stop.state is CallState.LOST
     if is_stop_tried or not needs_stop(node):

@@ -10,7 +10,7 @@ from gateway.domain.spec import CallState, Failure, NodeId
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 
-_MAX_DOUBLINGS = 20  # of the pause between polls; any bound in `Timing` is reached by then
+_MAX_DOUBLINGS = 20  # doublings of the pause between polls, enough to reach any bound in `Timing`
 
 
 def report_status(
@@ -153,7 +153,7 @@ def poll_pause(
     - Any other node is polled in doubled pauses at first, then after a twentieth of the silence:
       the end of a long task is noticed a twentieth late.
 
-    A job by callback does not count as pushing by itself, as some nodes never send any report.
+    ``sync_type: callback`` alone does not make a node count as pushing: some never send a report.
     """
     silent_since = part.reported_at or part.start.sent_at or at
     silence = (at - silent_since).total_seconds()

@@ -14,8 +14,10 @@ from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, Nod
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Timing, expiry
 
-_MAX_UNKNOWNS = 5  # starts of a task that its node does not know afterwards; then it has failed
-# Refusals of polls, and of stops of a task with a reason that leaves open whether it is stopped.
+# A task fails if its node did not know it after this many starts.
+_MAX_UNKNOWNS = 5
+# A node's part of a task fails after this many refused polls in a row. The stop of a task, refused
+# with a reason that leaves open whether it is stopped, is sent this many times.
 _MAX_DENIALS = 10
 
 
@@ -50,7 +52,7 @@ def _is_silence_awaited(
 ) -> bool:
     """Return whether a missing response, or a node that does not know its task, still counts.
 
-    It does while the call is under way, unless the event is older: then it is about an earlier try.
+    True while the call is under way, unless the event is older and so is about an earlier try.
     """
     sent_at = call.sent_at or NOW
     if call.state is not CallState.SENT or event.at < sent_at:
@@ -176,9 +178,9 @@ def _accept_poll(
 ) -> Job:
     """Record that a poll was answered, and plan the next one.
 
-    The state itself comes as an event of its own, and before this one: whether the poll has brought
-    news shows in the time of the last report. A start without a response has arrived, as the node
-    knows the task.
+    The state itself was recorded before, as an event of its own: the poll brought news if the last
+    report is not older than the poll. A start without a response has arrived, as the node knows the
+    task.
     """
     part = job.tasks[request.task].nodes[request.node]
     brought_news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
@@ -266,7 +268,7 @@ def _note_refusal(
     call: Call,
     timing: Timing,
 ) -> Job:
-    """Write a refusal into the timeline; a busy node that repeats itself, ever more rarely.
+    """Write a refusal into the timeline; repetitions of a busy node ever more rarely.
 
     ``call`` is the call before this refusal.
     """
@@ -447,7 +449,7 @@ def _fail_without_nodes(
     task: Task,
     at: datetime,
 ) -> Job:
-    """Fail a task in which no node plays a role, and with it the job unless either ends already."""
+    """Fail a task in which no node plays a role, and the job, unless either is ending."""
     text = "no node of the job has a role in this task"
     failure = retries.cause(job, task, Failure("NO_ROLE_HERE", text, task=task.name))
     failed_task = replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure)
