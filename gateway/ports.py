@@ -46,7 +46,7 @@ class TaskReport:
 class Callback:
     """A container's report about itself."""
 
-    status: TaskStatus | None  # None: ``word`` is no known status, so the report changes nothing
+    status: TaskStatus | None  # None: ``word`` is not a known status, so the report changes nothing
     task_id: str = ""
     role: str = ""
     run_id: str = ""

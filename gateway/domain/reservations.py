@@ -275,7 +275,7 @@ def tasks_at_once(job: Job, limit: int) -> int:
     """Return how many tasks of the job may be under way at the same time.
 
     It is the lowest of three bounds: this node's ``limit``, the job's setting, and the bounds that
-    the nodes reported when they accepted the job. A setting or report of None or 0 is no bound.
+    the nodes reported when they accepted the job. A setting or report of None or 0 does not count.
     """
     bounds = [job.spec.settings.task_parallelism]
     for node in job.active:

@@ -140,8 +140,8 @@ def _p256_signature_der(signature: bytes) -> bytes:
 def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
     """Return node, address and keys of another node's invitation.
 
-    ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body that
-    is no invitation.
+    ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body
+    that is not an invitation.
     """
     invitation = {key: body.get(key) for key in ("node", "address", "keys")}
     if invitation["node"] == me:
