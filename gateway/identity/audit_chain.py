@@ -25,8 +25,8 @@ from gateway.identity.statements import (
 HEAD_KIND = "application/vnd.bfia-gateway.audit-head.v1+json"
 HEAD = "audit head"  # action of a line that signs the one before it
 
-# A line of the audit log: id, at (ISO 8601), who, action, status, code, detail; hash: None before
-# the chain began.
+# A line of the audit log: id, at (ISO 8601), who, action, status, code, detail, and hash, which is
+# None for a line from before the chain began.
 Line = Mapping[str, Any]
 
 
@@ -59,11 +59,11 @@ class Verification:
 
     lines: int = 0
     first: int = 0  # number of the first line; above 1 if the lines before were deleted
-    before: int = 0  # lines from before the chain began
-    head: int | None = None  # the last line that is a head
+    before: int = 0  # number of lines from before the chain began
+    head: int | None = None  # number of the last line that is a head
     head_at: str = ""
     key: str = ""  # id of the key that has signed the head
-    after_head: int = 0  # lines after the head, which no signature protects
+    after_head: int = 0  # number of lines after the head, which no signature protects
     problems: list[str] = field(default_factory=list)
 
 
@@ -75,8 +75,10 @@ def verify_log(
     """Check that no lines of a log were changed, removed, added or moved.
 
     - ``keys``: the node's public keys; one of them must have signed the newest head. Earlier heads
-      are covered by that one, and their keys may be unknown now
-    - ``stored_head``: the newest head outside the log, which the log must contain; None without one
+      are covered by the newest one, so their keys may be unknown now
+    - ``stored_head``: the head in the file next to the log, which the log must contain; None
+    without
+      one
 
     The oldest lines may be missing, up to a head.
     """
@@ -88,7 +90,7 @@ def verify_log(
 
 @dataclass(frozen=True)
 class _LineHead:
-    """The statement of a line that is a head, with a valid form."""
+    """The statement in a line that is a head, which has a valid form."""
 
     number: Any  # of the line before
     hash: Any  # of the line before
@@ -106,7 +108,7 @@ class _LogCheck:
         self._result = Verification()
         self._last = 0  # number of the previous line
         self._last_hash = ""  # of the previous line
-        self._is_trusted = False  # the newest head is signed by one of the node's keys
+        self._is_trusted = False  # whether one of the node's keys has signed the newest head
         self._hash_at_stored_head: str | None = None
 
     def add(self, line: Line) -> None:
@@ -140,6 +142,7 @@ class _LogCheck:
         return self._result
 
     def _report(self, problem: str) -> None:
+        """Add a problem to the result."""
         self._result.problems.append(problem)
 
     def _check_gap(self, number: int, head: _LineHead | None) -> None:
@@ -157,9 +160,9 @@ class _LogCheck:
             self._report(f"lines {first_missing} to {number - 1} are missing")
 
     def _hash_before(self, number: int, head: _LineHead | None) -> str | None:
-        """Return the hash of the line before; of a missing line, as a head has it.
+        """Return the hash of the line before; if that line is missing, as this head states it.
 
-        None if the line is missing and this one is not a head.
+        None if the line before is missing and this line is not a head.
         """
         if number == self._last + 1:
             return self._last_hash
@@ -215,6 +218,7 @@ class _LogCheck:
             self._report(f"line {stored.line} is not the one that the node signed at {stored.at}")
 
     def _check_not_empty(self) -> None:
+        """Report an empty log: without a stored head it may have been emptied."""
         if self._result.lines == 0:
             self._report(
                 "there are no lines: nothing was ever changed at this node, or the log was emptied"

@@ -30,13 +30,13 @@ class NodeContext:
     node: NodeId
     store: Store
     clock: Clock
-    owner: str = ""  # this gateway, among those on the database
+    owner: str = ""  # id of this gateway among those on the database; empty for a single one
 
 
 class Peers:
-    """Routes each call to this node's own use cases or to the client of a protocol.
+    """Routes each call to a node: to this node's own use cases, or to a client of a protocol.
 
-    It is the only place that does so.
+    No other code decides that.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Peers:
         speaks: Callable[[NodeId, str], str],
         own_apis: Callable[[], tuple[SchedulerApi, ParticipantApi]],
     ) -> None:
-        """``speaks(node, protocol)`` returns a node's protocol in jobs of a protocol.
+        """``speaks(node, protocol)`` returns a node's own protocol for jobs of ``protocol``.
 
-        ``own_apis`` returns this node's own use cases.
+        ``own_apis`` returns this node's use cases; it is called late, as they are built later.
         """
         self.node = node
         self._adapters = adapters
@@ -72,7 +72,7 @@ class Peers:
         return self._adapter_for(node, protocol).participant(node)
 
     def numbers_tasks(self, spec: JobSpec) -> bool:
-        """True if the ids of a job's tasks must contain the task's name, for one of its nodes."""
+        """Return whether a node of the job requires ids of tasks that contain the task's name."""
         protocols = {spec.protocol}
         for node in spec.nodes:
             if node != self.node:
@@ -84,7 +84,7 @@ class Peers:
         return self._adapters[protocol]
 
     def _adapter_for(self, node: NodeId, protocol: str) -> ProtocolAdapter:
-        """Return the adapter of a node's protocol in jobs of a protocol."""
+        """Return the adapter for calls to a node in a job of ``protocol``."""
         return self._adapters[self._speaks(node, protocol)]
 
 
@@ -109,14 +109,14 @@ class Exchange:
 
 
 def exchanged(exchange: Exchange) -> None:
-    """Report a request to the work that collects its requests, if any."""
+    """Add a request to the list of the enclosing `listening` block, if there is one."""
     collected = _exchanges.get()
     if collected is not None:
         collected.append(exchange)
 
 
 def listening() -> AbstractContextManager[list[Exchange]]:
-    """Collect the requests made inside the block."""
+    """Collect the requests made inside the block, in the list that the block gets."""
     return _set(_exchanges, [])
 
 

@@ -13,15 +13,19 @@ log = structlog.get_logger(__name__)
 Work = Callable[[], None]
 
 FIRST = 1 << 30  # priority of calls for new jobs, which clients wait for
-_COMPUTING_THREADS = 2  # of a lane that never waits; more would only compete for the interpreter
+# Threads of a lane whose work never waits; more would only compete for the interpreter.
+_COMPUTING_THREADS = 2
 
 
 class Lanes:
-    """Lanes by name (a peer, the engine): one that hangs delays only its own calls.
+    """Queues of work with threads of their own, by name (a peer, the engine).
+
+    A peer that hangs delays only the calls in its own lane.
 
     Within a lane jobs take turns, higher priorities first, and no job occupies more than half of
-    the threads: a job with a thousand calls hardly delays another. Calls for new jobs get at most
-    every second turn, so that a burst of new jobs and the jobs under way cannot starve each other.
+    the threads, so that a job with a thousand calls hardly delays other jobs. Calls for new jobs
+    get at most every second turn, so that a burst of new jobs and the jobs under way cannot starve
+    each other.
 
     While jobs are being submitted, other work has one thread per lane: clients wait for their
     responses, and the jobs under way still go on.
@@ -77,7 +81,7 @@ class Lanes:
         return target.queued(job)
 
     def close(self, *, wait: bool = True) -> None:
-        """Drop the queued work; ``wait``: until the running work has ended."""
+        """Drop the queued work; with ``wait``, return only once the running work has ended."""
         with self._lock:
             self._closed = True
             lanes = list(self._lanes.values())
@@ -126,6 +130,8 @@ class _Turn:
 
 
 class _Lane:
+    """The queues and threads of one lane."""
+
     def __init__(self, name: str, max_threads: int, submissions: _Submissions) -> None:
         self._name = name
         self._submissions = submissions
@@ -138,7 +144,7 @@ class _Lane:
         self._running_others = 0  # works that are not for new jobs
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
-        self._last_priority = 0
+        self._last_priority = 0  # of the last turn
         self._closed = False
 
     def put(
@@ -175,7 +181,7 @@ class _Lane:
             self._condition.notify_all()
 
     def close(self, wait: bool) -> None:
-        """Drop the queued work and end the threads; ``wait``: until they have ended."""
+        """Drop the queued work and end the threads; with ``wait``, return once they have ended."""
         with self._condition:
             self._closed = True
             self._queues.clear()
@@ -218,8 +224,8 @@ class _Lane:
     def _take_next(self) -> _Turn | None:
         """Take the next work; None if none may begin now.
 
-        That is if every job with queued work occupies its share of the threads, or if jobs are
-        being submitted and other work has its one thread.
+        None may begin if every job with queued work occupies its share of the threads, or if jobs
+        are being submitted and the one thread for other work is in use.
         """
         for priority in sorted(self._queues, key=self._rank, reverse=True):
             job = self._first_below_share(self._queues[priority])

@@ -26,11 +26,11 @@ from gateway.store.repositories import GATEWAY_TIMEOUT, Gateways, KnownGateway
 
 log = structlog.get_logger(__name__)
 
-EVERY = 1.0  # seconds; first pause between two probes of a node
-LONGEST = 30.0  # seconds; longest pause between two probes
-_RELAPSE = 15.0  # seconds after which a node that falls silent again counts as a new outage
-_PROBE_WORKERS = 16
-_MAX_BEAT_INTERVAL = 2.0  # seconds
+EVERY = 1.0  # seconds; pause between two probes of a silent node
+LONGEST = 30.0  # seconds; longest pause, for a node that falls silent again and again
+_RELAPSE = 15.0  # seconds after a recovery within which a new silence is the same outage
+_PROBE_WORKERS = 16  # nodes probed at the same time
+_MAX_BEAT_INTERVAL = 2.0  # seconds between two heartbeats, at most
 
 
 class Heartbeat:
@@ -60,7 +60,8 @@ class Heartbeat:
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
         self._taken_over: set[str] = set()  # lost gateways whose jobs all have another home
-        self._steady_since: float | None = None  # beating without a break; None: it cannot beat
+        # monotonic time since when it beats without a break; None: it cannot beat now
+        self._steady_since: float | None = None
         self._loop = Loop(
             "heartbeat",
             self._beat_when_due,
@@ -90,10 +91,9 @@ class Heartbeat:
     def beat(self) -> None:
         """Write the heartbeat, and take over the jobs of lost gateways.
 
-        Only a gateway that has beaten without a break for ``lost_after`` may call others lost:
-        after an outage of the database or a common start of all machines every gateway seems
-        silent. So it does after a freeze of this process, which may have affected the others as
-        well.
+        Only a gateway that has beaten without a break for ``lost_after`` seconds may count others
+        as lost. Otherwise every gateway would seem silent after an outage of the database, after a
+        common start of all machines, or after a freeze of this process.
         """
         try:
             silence = self._gateways.beat(self._owner, self._url)
@@ -122,7 +122,8 @@ class Heartbeat:
     def _take_over(self, owner: str) -> None:
         """Fail the runs of a lost gateway, and give its jobs to this one.
 
-        Jobs without runs there are looked up only once, until all of them have another home.
+        Jobs without runs at the lost gateway are looked up, which is slow, only until all of them
+        have been given to this one.
         """
         job_ids = dict.fromkeys(self._gateways.jobs_of(owner))
         is_first_time = owner not in self._taken_over
@@ -166,9 +167,9 @@ class Heartbeat:
         return gateway.url
 
     def has_files(self, owner: str) -> str:
-        """Return the name of the other gateway with the state folder of a run's owner.
+        """Return, for messages, the other gateway that has the files of a run's owner.
 
-        Empty if the folder is this gateway's.
+        Empty if this gateway has them.
         """
         installation = owner.rpartition("/")[0]
         if installation in ("", self._owner.rpartition("/")[0]):
@@ -197,7 +198,7 @@ class _Recovery:
 
 
 class Outages:
-    """The silent nodes: probes them, and reports a node that answers again."""
+    """Probes the silent nodes, and reports a node that can be reached again."""
 
     def __init__(
         self,
@@ -206,7 +207,7 @@ class Outages:
         monotonic: Callable[[], float] = time.monotonic,
         every: float = EVERY,
     ) -> None:
-        """``reaches`` tries to connect to a node.
+        """``reaches`` tries to connect to a node and returns whether it succeeded.
 
         ``healed`` is called with a node that was reached again.
         """

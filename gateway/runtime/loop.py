@@ -19,7 +19,7 @@ X = TypeVar("X")
 # Called with a key, the error, and the number of failures in a row.
 Failed = Callable[[str, Exception, int], None]
 
-_STOP_TIMEOUT = 10.0  # seconds per thread
+_STOP_TIMEOUT = 10.0  # seconds that `Loop.stop` waits for each thread
 
 
 def _utc_now() -> datetime:
@@ -30,10 +30,8 @@ def _utc_now() -> datetime:
 class Loop:
     """Advances keys when they are due.
 
-    ``advance(key)`` returns the time when the key is due next, or None.
-
     A key is advanced by one worker at a time; a wake during its advance makes the loop advance it
-    again. Every second the loop asks the store for due keys, which finds the work of a dead
+    again. The loop also asks the store for due keys at intervals, which finds the work of a dead
     process.
     """
 
@@ -48,9 +46,11 @@ class Loop:
         clock: Callable[[], datetime] = _utc_now,
         failed: Failed | None = None,
     ) -> None:
-        """``failed`` is called after an advance that raised, unless the database is away.
+        """``advance(key)`` returns when the key is due next, None if only a wake can tell.
 
-        ``every``: seconds between two queries of ``overdue``.
+        ``overdue(now)`` returns the keys that are due by the store; ``every``: seconds between two
+        such queries. ``failed`` is called after an advance that raised, unless the database is
+        away.
         """
         self._name = name
         self._advance = advance
@@ -65,7 +65,7 @@ class Loop:
         self._busy: set[str] = set()
         self._wake_again: set[str] = set()  # woken during their advance
         self._failures: Counter[str] = Counter()  # in a row, by key
-        self._is_database_away = False  # as the ticks know it
+        self._is_database_away = False  # whether the last regular query failed
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
 
@@ -96,7 +96,7 @@ class Loop:
                 thread.join(timeout=_STOP_TIMEOUT)
 
     def wake(self, key: str, at: datetime | None = None) -> None:
-        """Advance the key at a time, None for now."""
+        """Have the key advanced at a time; None: now."""
         wake_time = time.monotonic() + self._seconds_until(at)
         with self._condition:
             earliest = self._wake_times.get(key)
@@ -198,7 +198,7 @@ class Loop:
         """
         try:
             due = self._advance(key)
-        except DatabaseAway:  # logged by the ticks
+        except DatabaseAway:  # logged by `_wake_overdue`
             return None
         except Exception as error:
             self._report_failure(key, error)
@@ -231,7 +231,7 @@ def wait_for_database(
     seconds: float = 20.0,
     pause: float = 0.2,
 ) -> X:
-    """Run the work, again and again while the database is away.
+    """Run the work, repeatedly while the database is away; return its result.
 
     Raises `DatabaseAway` if the database stays away for ``seconds``.
     """

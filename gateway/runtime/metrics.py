@@ -18,11 +18,11 @@ from gateway.store.queries import Counts
 # Upper bounds of the buckets, in seconds.
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ENGINE_BUCKETS = (*_REQUEST_BUCKETS, 30.0, 60.0, 120.0)
-_OK_CODES = (0, 200)
+_OK_CODES = (0, 200)  # codes of a response's envelope that mean success
 
 
 class Metrics(Collector):
-    """The metrics of one node: counted as things happen, or read at the time of a request."""
+    """The metrics of one node: counted at each event, or read when they are requested."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -93,7 +93,7 @@ class Metrics(Collector):
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return nothing.
 
-        Otherwise `register` would call `collect`, while the node is still being built.
+        Without this method `register` would call `collect` while the node is still being built.
         """
         return ()
 
@@ -267,7 +267,7 @@ def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
 
 
 def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the same for each further engine with known totals."""
+    """Yield the resources of each further engine with known totals: all, held, and free."""
     if not ledger.further:
         return
     held_amounts = {engine: ledger.held_by_engine(engine) for engine in ledger.further}
@@ -293,6 +293,7 @@ def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
 
 
 def _claims_gauge(ledger: Ledger) -> GaugeMetricFamily:
+    """Return the numbers of jobs that hold resources, and that wait for some."""
     waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
     return _gauge(
         "bfia_resources_jobs",
@@ -332,6 +333,7 @@ def _session_gauge(
     text: str,
     numbers: Mapping[str, float],
 ) -> GaugeMetricFamily:
+    """Return a gauge with a value per session."""
     return _gauge(name, text, ["session"], numbers)
 
 

@@ -1,4 +1,4 @@
-"""The shell of the records: applies events, decides, stores, and acts on the decisions."""
+"""The shell around the records of jobs: applies events, decides, stores, and acts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -27,10 +27,11 @@ log = structlog.get_logger(__name__)
 ActionsT = TypeVar("ActionsT")  # the actions that a decision claims
 J = TypeVar("J", Job, LocalJob)
 
-# A job overdue for longer counts as left behind; until then its own gateway may just be busy.
+# A job that is overdue for longer counts as left behind by its gateway, which may be dead; until
+# then that gateway may just be busy.
 _LEFT_BEHIND_AFTER = timedelta(seconds=2)
 
-# Events of a timeline
+# Events of a timeline.
 CALLED = "request sent"
 STUCK = "cannot continue"
 
@@ -44,11 +45,11 @@ def with_calls(
     *,
     answered: bool = False,
 ) -> Callable[[J], J]:
-    """Return the change that also notes these calls, before the notes of the change itself.
+    """Return a change that also notes these calls, before the notes of ``change`` itself.
 
-    ``answered``: no further try follows, so the calls are noted even if ``is_noted(tries)`` is
-    false. ``quiet`` is given for polls, which are noted only if the change writes a note of its
-    own. It returns the number of polls without news before this one.
+    ``answered``: no further try follows, so that the calls are noted even if ``is_noted(tries)`` is
+    False. ``quiet`` is passed for a poll; it returns the number of polls without news before this
+    one. A poll is noted only if ``change`` writes a note.
     """
 
     def is_worth_noting(old: J, new: J) -> bool:
@@ -87,7 +88,7 @@ def notes_of(
 
 
 class Shell(ABC, Generic[J, ActionsT]):
-    """The only way into the records of one side of the jobs.
+    """The only way to change the records of one side of the jobs.
 
     Events are applied and the due actions decided in one write; then the actions are carried out.
     The write is the claim on the actions: no other gateway carries them out too.
@@ -210,13 +211,12 @@ class Shell(ABC, Generic[J, ActionsT]):
         change: Change[J],
         max_deferred: int,
     ) -> None:
-        """Record the answer to a call, immediately if enough answers are deferred already.
+        """Record the answer to a call, now or later.
 
-        Enough are ``max_deferred`` answers of the job.
-
-        Otherwise it is deferred until the next write of the job, at most `MAX_DELAY` seconds. Of
-        the answers to several calls, only the last has consequences, and each write costs more than
-        the rest of a call. If the gateway ends before the write, the call is repeated.
+        The answer is deferred until the next write of the job, for at most `MAX_DELAY` seconds,
+        unless ``max_deferred`` answers of the job are deferred already. Often only the last of
+        several answers has consequences, and a write costs more than the rest of a call. If the
+        gateway ends before the write, the call is repeated.
         """
         if self._turns.defer(job_id, change, max_deferred):
             self.loop.wake(job_id, self._clock() + timedelta(seconds=MAX_DELAY))
@@ -230,7 +230,7 @@ class Shell(ABC, Generic[J, ActionsT]):
                 self._turns.change(job_id, _unchanged)
 
     def watch(self, record: J) -> None:
-        """Wake the loop for a job, just stored, when it is due."""
+        """Have the loop advance a job, which was just stored, when it is due."""
         due = self._next_due(record)
         if due is not None:
             self.loop.wake(record.id, due)
@@ -274,7 +274,7 @@ class Shell(ABC, Generic[J, ActionsT]):
         """Return the record with its unreached calls to this node made due again."""
 
     def _end_containers(self, job_id: str, containers: list[str]) -> None:
-        """Remove the containers of an abandoned job."""
+        """Remove the containers of an abandoned job; the scheduler has none."""
 
 
 def _unchanged(record: J) -> J:

@@ -1,4 +1,4 @@
-"""The steps of a trial: each with its result, finding, cause, remedy and duration."""
+"""Trials: tests in several steps, such as that of a route, with the result of each step."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ class Step:
 
     name: str
     result: Result
-    found: str = ""
+    found: str = ""  # such as an address or a latency
     cause: str = ""
     remedy: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # duration
 
 
 def ok(finding: str = "") -> Step:
@@ -56,14 +56,14 @@ def failed(
 
 
 class Stopped(Exception):
-    """A needed step failed: the following steps depend on it, and are not taken."""
+    """A step failed that the following steps depend on; these are not taken."""
 
 
 @dataclass
 class Trial:
-    """The steps taken so far; those after a failed step count as skipped."""
+    """The steps of a trial that were taken so far."""
 
-    names: Sequence[str]
+    names: Sequence[str]  # of all steps, in their order
     steps: list[Step] = field(default_factory=list)
 
     def take(
@@ -93,5 +93,5 @@ class Trial:
 
 
 def good(steps: Sequence[Step]) -> bool:
-    """True if no step failed."""
+    """Return whether no step failed."""
     return all(step.result is not Result.FAILED for step in steps)

@@ -19,7 +19,7 @@ X = TypeVar("X")
 Change = Callable[[R], R]
 Decide = Callable[[R], tuple[R, X]]
 
-MAX_DELAY = 1.0  # seconds until a deferred change is made, with or without another one
+MAX_DELAY = 1.0  # seconds after which a deferred change is stored even without another change
 
 
 class _Pending(Generic[R]):
@@ -47,7 +47,7 @@ class _Queue(Generic[R]):
 
 
 class Turns(Generic[R, X]):
-    """The writers of each record take turns, and a turn stores all changes that are pending.
+    """Lets the writers of each record take turns; a turn stores all pending changes in one write.
 
     A write of a large record costs far more than a change. The caller that has the turn makes all
     pending changes, decides once, and stores once.
@@ -79,7 +79,7 @@ class Turns(Generic[R, X]):
         queue = self._join(key, entry)
         try:
             with queue.turn:
-                if not entry.is_done:  # otherwise the caller before has made it
+                if not entry.is_done:  # otherwise an earlier turn has stored the change
                     self._write(key, queue)
         finally:
             self._leave(key, queue)
@@ -165,7 +165,7 @@ class Turns(Generic[R, X]):
             entry.result = record
 
     def _defer_again(self, queue: _Queue[R], entries: list[_Pending[R]]) -> None:
-        """Put deferred changes back before later ones."""
+        """Put deferred changes back in front of the changes that came later."""
         deferred = [entry for entry in entries if entry.deadline is not None]
         with self._lock:
             queue.entries.extendleft(reversed(deferred))
@@ -187,6 +187,6 @@ def _apply(
         return entry.change(record)
     except Exception as error:
         entry.error = error
-        if entry.deadline is not None:  # no caller would hear of it
+        if entry.deadline is not None:  # no caller waits, so that nobody else sees the error
             log.exception("an answer could not be recorded", key=key)
         return record

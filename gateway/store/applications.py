@@ -16,8 +16,8 @@ from gateway.store import schema
 from gateway.store.database import InDatabase, Prepared, repeat_on_conflict
 from gateway.store.serialization import dumps, loads
 
-_MAX_DUE = 100  # applications per query
-_UNLIMITED_JOBS = 2**31 - 1  # the largest number of the column
+_MAX_DUE = 100  # due applications returned by one query
+_UNLIMITED_JOBS = 2**31 - 1  # limit of an application without one: the largest number of the column
 
 _APPLICATION = schema.application
 _APPLICATION_JOB = schema.application_job
@@ -31,12 +31,12 @@ _SELECT_HELD = Prepared(
 
 
 class SqlApplications(InDatabase):
-    """All applications, of this node and of others."""
+    """All applications of this node, and of its partners to it."""
 
     def add(self, application: Application, address: str = "") -> Application | None:
         """Store a new application and return it with its number; None if its id exists.
 
-        ``address``: the sender's, if it is an unknown peer.
+        ``address`` is the IP address of an unknown sender; empty for a known one.
         """
         row = {
             "address": address,
@@ -78,7 +78,7 @@ class SqlApplications(InDatabase):
         kind: Kind,
         id_: str,
     ) -> Application | None:
-        """Return the application between this node and a partner that has this id, or None."""
+        """Return the application of this id between this node and a partner; None without one."""
         query = _SELECT.where(
             _C.partner == partner,
             _C.side == str(side),
@@ -97,7 +97,11 @@ class SqlApplications(InDatabase):
         after: int = 0,
         limit: int | None = None,
     ) -> Sequence[Application]:
-        """Return applications, the oldest first; ``after``: the number before the first one."""
+        """Return applications, oldest first.
+
+        None for a filter matches all. ``after`` is the number of the last application of the page
+        before, 0 for the first page.
+        """
         filters = {
             _C.side: side,
             _C.kind: kind,
@@ -118,14 +122,14 @@ class SqlApplications(InDatabase):
 
     def contract(self, partner: str, now: datetime) -> Application | None:
         """Return the newest contract with a node that is in force, or None."""
-        approved = self.list(None, Kind.CONTRACT, APPROVED, partner)
+        approved = self.list(kind=Kind.CONTRACT, status=APPROVED, partner=partner)
         for contract in reversed(approved):
             if contract.holds(now):
                 return contract
         return None
 
     def waiting(self, **columns: str) -> int:
-        """Return the number of other nodes' undecided applications with these values of columns."""
+        """Return how many undecided applications of partners have these values in their columns."""
         query = select(func.count()).where(_IS_UNDECIDED_THEIRS)
         for name, value in columns.items():
             query = query.where(_C[name] == value)
@@ -147,9 +151,10 @@ class SqlApplications(InDatabase):
         return [str(number) for number in numbers]
 
     def change(self, number: int, change: Callable[[Application], Application]) -> Application:
-        """Change an application; ``change`` is called again if another gateway was faster.
+        """Change an application and return it as stored.
 
-        Raises `NotFound` and the errors of ``change``; then nothing is changed.
+        ``change`` is called again if another gateway wrote first. Raises `NotFound` and the errors
+        of ``change``; then nothing is changed.
         """
         while True:
             changed = repeat_on_conflict(partial(self._try_change, number, change))
@@ -186,9 +191,9 @@ class SqlApplications(InDatabase):
         self._database.execute(_APPLICATION.delete().filter_by(number=number))
 
     def used_by(self, job_id: str) -> dict[int, bool]:
-        """Return the applications that a job has used.
+        """Return the applications at which a job is counted, by their numbers.
 
-        The value is whether the job came with the permit, by the application's number.
+        The value is whether the job presented the permit.
         """
         c = _APPLICATION_JOB.c
         query = select(c.number, c.permit).where(c.job_id == job_id)

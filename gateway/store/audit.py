@@ -24,10 +24,11 @@ from gateway.store.serialization import as_time, to_plain
 
 log = logging.getLogger(__name__)
 
-# A gateway may lose many races in a row: the others need not read the last line, and are faster.
+# Retries of an append. A gateway may lose many races in a row: the gateway that won the last one
+# knows the end of the log and is faster.
 _RACE_RETRIES = 100
-_LINES_PER_QUERY = 1000
-_SIGNING_INTERVAL = timedelta(days=1)
+_LINES_PER_QUERY = 1000  # lines of the log read at a time
+_SIGNING_INTERVAL = timedelta(days=1)  # age of the newest head at which the log is signed again
 _GATEWAY = "gateway"  # author of the signed heads
 _INSERT = schema.audit.insert()
 
@@ -42,10 +43,10 @@ class AuditEntry:
     at: datetime
     who: str
     action: str
-    status: int  # of HTTP
-    code: int | None  # in the response's envelope; None: it had none
+    status: int  # HTTP status of the response
+    code: int | None  # code in the response's envelope; None: it had no envelope
     detail: Detail
-    hash: str | None  # over the line and the hash before it; None: older than the chain
+    hash: str | None  # over the line and the hash of the line before; None: older than the chain
 
     def line(self) -> Line:
         """Return the entry in the form that is exported and hashed."""
@@ -63,7 +64,7 @@ _EMPTY_LOG = ChainEnd(0, "")
 
 
 class SqlAudit(InDatabase):
-    """The audit log; nothing here deletes lines from it."""
+    """The audit log, which has no way to delete lines."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -103,7 +104,7 @@ class SqlAudit(InDatabase):
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Append a line that signs the one before, and write its hash to a file as well."""
+        """Append a line that signs the one before; write its number and hash to ``file``, too."""
 
         def signing_entry(end: ChainEnd) -> AuditEntry:
             head = signed_head(pair, node, at, end.number, end.hash)
@@ -147,7 +148,7 @@ class SqlAudit(InDatabase):
 
         def work() -> ChainEnd:
             end = self._end or self._read_end()
-            self._end = None  # stays so if the insert fails
+            self._end = None  # has to be read again if the insert fails
             entry = entry_after(end)
             hashed = hash_of(entry.line(), end.hash)
             row = {**vars(entry), "hash": hashed}
@@ -178,7 +179,7 @@ class SqlAudit(InDatabase):
     def _write_head(self, file: HeadFile, head: Head) -> None:
         """Write a newer head to the file.
 
-        A head that the log lacks stays in the file: it is the proof that lines were removed.
+        If the log lacks the head in the file, that head stays: it proves that lines were removed.
         """
         try:
             before = file.read()
@@ -191,9 +192,9 @@ class SqlAudit(InDatabase):
             log.warning("the head of the audit log cannot be kept: %s", error)
 
     def _lacks(self, head: Head) -> bool:
-        """True, with an error in the log, if a signed line is missing or changed.
+        """Return whether a signed line is missing or changed, and log that as an error.
 
-        Lines that were deleted from the beginning of the log are not missed.
+        Lines before the oldest one are not missing: old lines may be deleted.
         """
         c = schema.audit.c
         stored_hash = self._database.value(select(c.hash).where(c.id == head.line))
@@ -237,8 +238,9 @@ class SqlAudit(InDatabase):
     ) -> list[AuditEntry]:
         """Return entries, newest first.
 
-        ``action``: a part of the action, which may instead match one of ``patterns`` (of SQL LIKE).
-        ``refused``: True for the changes that were not made, False for the others.
+        ``before`` is the number of the last entry of the page before. With ``action``, the action
+        contains this text or matches one of ``patterns`` (of SQL LIKE). ``refused``: True for the
+        changes that were not made, False for those that were.
         """
         c = schema.audit.c
         conditions = []
@@ -286,4 +288,5 @@ def _entry_after(
 def _was_refused() -> sa.ColumnElement[bool]:
     """Return the condition for changes that were not made."""
     c = schema.audit.c
+    # Codes 0 and 200 mean success; a response without a code counts by its HTTP status alone.
     return or_(c.status >= 400, func.coalesce(c.code, 0).not_in((0, 200)))

@@ -25,13 +25,13 @@ _SQLITE_PRAGMAS = (
     "busy_timeout=10000",
     "foreign_keys=ON",
 )
-# Numbers of errors of the server and the driver: the server stops, is not reachable, or went away.
-# The driver has 0 for a connection that is closed already.
+# Numbers of errors of the server and the driver that mean: the server stops, is not reachable, or
+# went away. The driver has 0 for a connection that is closed already.
 _AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
-_CONFLICT_ERRORS = (1213, 1020)  # a deadlock; a row that changed since it was read
-_CONFLICT_RETRIES = 7  # of a transaction, before its error is raised
+_CONFLICT_ERRORS = (1213, 1020)  # numbers of: deadlock; row changed since it was read
+_CONFLICT_RETRIES = 7  # retries of a transaction before its error is raised
 _SERVER_STATUS_IN_TRANSACTION = 1  # bit of the server's status
-# Errors of opening a database; TypeError and ValueError are those of wrong options in the URL.
+# Errors of opening a database. Wrong options in the URL raise TypeError or ValueError.
 _OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError)
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -59,7 +59,7 @@ _this_thread = threading.local()
 def connect(url: str) -> sa.Engine:
     """Create the pool of connections to a database.
 
-    It has six of them: more threads at the same time are slower.
+    The pool has six connections: more transactions at the same time are slower.
     """
     pool: dict[str, Any] = {
         "pool_size": 6,
@@ -138,11 +138,12 @@ class _CompiledStatement:
 
     text: str
     parameters: Sequence[tuple[str, Any]]  # name and default, in the order of the text
-    positional: bool
+    positional: bool  # whether the driver takes a tuple of values instead of names
 
     def bind(self, values: Mapping[str, Any]) -> Any:
         """Return named values in the form of the driver."""
         if self.positional:
+            # A list is faster than a generator, and this runs for each statement.
             return tuple([values.get(name, default) for name, default in self.parameters])
         return {name: values.get(name, default) for name, default in self.parameters}
 
@@ -154,7 +155,7 @@ class Prepared:
     """
 
     def __init__(self, statement: sa.ClauseElement, columns: Iterable[str] | None = None) -> None:
-        """``columns``: the columns set by an INSERT or UPDATE."""
+        """``columns`` are those that an INSERT or UPDATE sets; None for any other statement."""
         self._statement = statement
         self._columns = None if columns is None else list(columns)
         self._by_dialect: dict[str, _CompiledStatement] = {}
@@ -240,7 +241,7 @@ class Database:
             return _run(connection, query, parameters).first()
 
     def values(self, query: Query, **parameters: Any) -> list[Any]:
-        """Return the first column of a query."""
+        """Return the first column of each row of a query."""
         with self.read() as connection:
             return list(_run(connection, query, parameters).scalars())
 
@@ -321,7 +322,10 @@ def upsert(
 
 
 def repeat_on_conflict(work: Callable[[], X], retries: int = _CONFLICT_RETRIES) -> X:
-    """Run a short transaction; repeat it after a deadlock or if another transaction was faster."""
+    """Run a short transaction, again after a deadlock or if another transaction wrote first.
+
+    ``work`` is called at most ``retries + 1`` times; the error of the last call is raised.
+    """
     for _ in range(retries):
         try:
             return work()
@@ -330,7 +334,7 @@ def repeat_on_conflict(work: Callable[[], X], retries: int = _CONFLICT_RETRIES) 
         except sa.exc.OperationalError as error:
             if _error_number(error) not in _CONFLICT_ERRORS:
                 raise
-    return work()
+    return work()  # the last attempt, whose error is raised
 
 
 # ------------------------------------------------------------ failures
@@ -340,7 +344,7 @@ def repeat_on_conflict(work: Callable[[], X], retries: int = _CONFLICT_RETRIES) 
 def _raising_away() -> Iterator[None]:
     """Raise `DatabaseAway` if the database does not respond.
 
-    Errors of wrong statements are passed on.
+    Errors of wrong statements are raised unchanged.
     """
     try:
         yield
@@ -354,7 +358,7 @@ def _raising_away() -> Iterator[None]:
 
 
 def _error_number(error: BaseException | None) -> object:
-    """Return the driver's number of an error, or None."""
+    """Return the driver's number of an error; None if it has none."""
     arguments = getattr(getattr(error, "orig", None), "args", ())
     return next(iter(arguments), None)
 
@@ -397,14 +401,15 @@ class SchemaRevisions(NamedTuple):
 def open_database(url: str) -> sa.Engine:
     """Connect to a database and migrate it to the newest schema.
 
-    Raises `Invalid`, without the password, and `DatabaseAway` if nothing responds at the address.
+    Raises `Invalid`, whose text has no password, and `DatabaseAway` if nothing responds at the
+    address.
     """
     try:
         engine = connect(url)
     except (sa.exc.SQLAlchemyError, ValueError) as error:
         raise _unusable(error) from error
     try:
-        with engine.connect():  # the driver raises TypeError for options that it does not know
+        with engine.connect():  # opens a connection, which shows errors of the address
             pass
         migrate(engine)
     except _OPEN_ERRORS as error:

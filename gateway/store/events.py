@@ -12,7 +12,7 @@ from gateway.store import schema
 from gateway.store.database import repeat_on_conflict
 from gateway.store.store import Store
 
-_MAX_NUMBERS = 10_000  # read in one search for a gap
+_MAX_NUMBERS = 10_000  # numbers read in one search for a gap
 _WEBHOOK = schema.webhook
 
 
@@ -20,7 +20,10 @@ _WEBHOOK = schema.webhook
 
 
 def has_many_writers(store: Store) -> bool:
-    """True if entries may become visible in another order than that of their numbers."""
+    """Return whether entries may become visible in another order than that of their numbers.
+
+    That is so on a server, where several transactions write at the same time.
+    """
     with store.read() as connection:
         return connection.dialect.name != "sqlite"
 
@@ -36,7 +39,10 @@ def until_gap(
     start: int,
     end: int,
 ) -> int:
-    """Return the last number after ``start`` before the first missing one, at most ``end``."""
+    """Return the last number, from ``start`` to ``end``, before the first missing one.
+
+    A number is missing while the transaction that took it is open.
+    """
     c = schema.timeline.c
     query = select(c.id).where(c.id > start, c.id <= end)
     numbers = store.values(query.order_by(c.id).limit(_MAX_NUMBERS))
@@ -58,7 +64,7 @@ def after(
 ) -> list[Any]:
     """Return the rows with these entries after ``number`` up to ``until``, oldest first.
 
-    ``job_id``: of this job only; empty for all.
+    With ``job_id`` only the rows of this job; empty for all jobs.
     """
     t = schema.timeline
     query = select(t).where(

@@ -45,11 +45,12 @@ class Claims:
         change: Callable[[Ledger, str | None], tuple[Ledger, X]],
         enough: Callable[[X], bool] | None = None,
     ) -> X:
-        """Change the ledger; return the second value of ``change``, which may be called repeatedly.
+        """Change the ledger under its lock; return the second value of ``change``.
 
-        ``change`` also gets the status of the job's record here, if any. With ``enough`` it first
-        sees only the claims of this job and of holders; the others are read if that decision is not
-        enough.
+        ``change`` takes the ledger and the status of the job's record here, None without one, and
+        may be called repeatedly. If ``enough`` is given, ``change`` first gets a ledger without the
+        claims of other waiting jobs. If ``enough`` is False for its decision, it is called again
+        with the complete ledger.
         """
         claim = schema.resource_claim.c
         job = schema.local_job.c
@@ -182,7 +183,7 @@ def _row(claim: Claim) -> dict[str, Any]:
 
 
 def ended(status: str | None) -> bool:
-    """Return whether a job of this status needs no resources any more, as one without record."""
+    """Return whether a job of this status needs no resources any more; True for None."""
     return status in (None, JobStatus.FINISHED, JobStatus.REJECTED)
 
 

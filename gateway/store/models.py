@@ -59,7 +59,7 @@ class SqlModels(InDatabase):
         at: float | None,
         granted: Iterable[NodeId] | None,
     ) -> bool:
-        """Set a version's time of deployment, None to undeploy it, and its grants if given.
+        """Set a version's time of deployment (None: undeployed) and, unless None, its grants.
 
         Returns False if there is no such version.
         """
@@ -74,7 +74,7 @@ class SqlModels(InDatabase):
         new_models: Sequence[Kept],
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Store models and enter ``inside`` in one transaction: both succeed or neither.
+        """Store models and enter ``inside`` in one transaction; store none if ``inside`` fails.
 
         Raises `Conflict`.
         """

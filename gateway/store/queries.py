@@ -21,8 +21,8 @@ from gateway.store.timeline import add_notes
 ABNORMAL = "ABNORMAL"  # reason of an abandoned job
 WAITING = ("PENDING", "READY")  # states of jobs that have not begun to run
 _OVER = ("FINISHED", "REJECTED")
-_DELETED = "job deleted"  # entry of a timeline
-_ROWS_PER_QUERY = 500
+_DELETED = "job deleted"  # event of a timeline
+_ROWS_PER_QUERY = 500  # rows read at a time in the search for a partner's jobs
 _STATUSES = {str(status): status for status in JobStatus}
 _JOBS = select(schema.job.c.job_id)
 _LOCAL_JOBS = select(schema.local_job.c.job_id)
@@ -65,9 +65,9 @@ def newest(store: Store, limit: int) -> list[str]:
 
 
 def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
-    """Return jobs submitted here without a record here, newest first.
+    """Return (id, scheduling node) of the jobs submitted here that have no record here.
 
-    Each is its id and its scheduling node.
+    The newest come first.
     """
     rows = store.rows(_submitted(flow_id is not None), flow=flow_id)
     return [(row.job_id, row.scheduler) for row in rows]
@@ -75,7 +75,7 @@ def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
 
 @cache
 def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
-    """Build the query; cached, as building it takes longer than running it."""
+    """Return the query of `statuses`; cached, as building it takes longer than running it."""
     job = schema.job.c
     local = schema.local_job.c
     scheduled = select(
@@ -98,7 +98,7 @@ def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
 
 @cache
 def _submitted(of_a_flow: bool) -> sa.Select[Any]:
-    """Build the query; cached like `_statuses`."""
+    """Return the query of `submitted`; cached for the same reason as `_statuses`."""
     c = schema.submission.c
     query = select(c.job_id, c.scheduler).where(
         c.job_id.not_in(_JOBS),
@@ -189,9 +189,9 @@ def drop_job(
 ) -> bool:
     """Delete a job from every table, and its timeline except for a line about the deletion.
 
-    Returns False if the job is unknown. The line is written before the others are deleted: the
-    database may reuse the highest number once its row is deleted, and a reader of the feed, which
-    continues after the last number it has read, would then miss the new entry.
+    Returns False if the job is unknown. The new line is written before the old lines are deleted.
+    Otherwise the database could give it the number of the last old line, and readers of the feed,
+    who continue after the last number that they have read, would miss it.
     """
     note = Note(at, _DELETED, by, detail)
     timeline = schema.timeline
@@ -224,7 +224,7 @@ def _is_known(connection: sa.Connection, job_id: str) -> bool:
 
 
 class JobCursor(NamedTuple):
-    """The last job of the page before."""
+    """A position in the list of jobs: the last job of the page before."""
 
     created_at: float  # seconds since the epoch
     job_id: str
@@ -232,7 +232,7 @@ class JobCursor(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Filters of a list of jobs; an empty or missing one matches all."""
+    """Filters of a list of jobs; an empty filter, or None, matches all jobs."""
 
     statuses: Sequence[str] = ()
     outcomes: Sequence[str] = ()
@@ -251,7 +251,7 @@ class Listed:
     status: str
     outcome: str | None
     created_at: datetime
-    sides: tuple[str, ...] = ()  # scheduler, participant: the status is the first one's
+    sides: tuple[str, ...] = ()  # scheduler, participant; the status is that of the first side
     ended_at: datetime | None = None
     user: str = ""  # submitter at this node, if known
     progress: int = 0  # per cent
@@ -447,7 +447,7 @@ def _first_rows(
 ) -> list[Any]:
     """Return the first rows after a cursor, of jobs with the partner among their parties."""
     columns = query.selected_columns
-    # The order of the index on the time.
+    # In the order of the index on the time, so that the database need not sort.
     query = query.order_by(columns.created_at.desc(), columns.job_id.desc())
     matching: list[Any] = []
     size = count
@@ -465,7 +465,7 @@ def _first_rows(
 
 
 def _after(query: sa.Select[Any], cursor: JobCursor | None) -> sa.Select[Any]:
-    """Restrict a query to the jobs behind a cursor; of the same time, by their ids."""
+    """Restrict a query to the jobs after a cursor; jobs of the same time are ordered by id."""
     if cursor is None:
         return query
     columns = query.selected_columns
@@ -497,7 +497,7 @@ class Counts:
 
 
 def count(store: Store) -> Counts:
-    """Count everything; each query is answered from an index."""
+    """Return all counts; each query is answered from an index."""
     job = schema.job.c
     oldest = func.min(job.created_at)
     oldest_waiting = select(oldest).where(job.status.in_(WAITING))

@@ -29,20 +29,20 @@ from gateway.store.timeline import add_notes, log_notes
 
 # The states of active jobs. A query for "not finished" would read all the finished ones.
 UNDER_WAY = ("PENDING", "READY", "RUNNING")
-MAX_CACHED_RECORDS = 2000  # of each of the two records per job
-MAX_CACHED_CHARACTERS = 64_000_000  # stored texts of these records together
+MAX_CACHED_RECORDS = 2000  # cached records of each side
+MAX_CACHED_CHARACTERS = 64_000_000  # characters of all stored texts of these records
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
 
 
 def job_unknown(job_id: str) -> NotFound:
-    """Return the refusal of a job without record, or whose record the sender may not know of."""
+    """Return the error for a job without a record, or one that the sender may not know of."""
     return NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
 
 
 class Records(Generic[R]):
-    """One of the two records per job."""
+    """The records of one side of the jobs: of the scheduler, or of the participant."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Records(Generic[R]):
         *,
         sole_writer: bool = False,
     ) -> None:
-        """``also`` is called in the transaction of each change.
+        """``also`` is called with the old and the new value in the transaction of each change.
 
         ``sole_writer``: no other process writes the database.
         """
@@ -132,7 +132,7 @@ class Records(Generic[R]):
     def next_due(self, value: R) -> datetime | None:
         """Return the time of the next action for a record; None if there is none.
 
-        It is the time computed by the last write if that is current.
+        The time that the last write computed is returned if ``value`` is what it wrote.
         """
         entry = self._cache.get(value.id)
         if entry is None or entry.value is not value or entry.written is None:
@@ -140,7 +140,7 @@ class Records(Generic[R]):
         return entry.written.due
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Read these records from the database at their next use."""
+        """Drop these records from the cache: they are read from the database at their next use."""
         for job_id in job_ids:
             self._cache.drop(job_id)
 
@@ -149,10 +149,10 @@ class Records(Generic[R]):
 
         Raises `NotFound` and the errors of ``change``; then nothing is changed.
         """
-        prove = adding_origin(change)
+        change_with_origin = adding_origin(change)
 
         def decide(value: R) -> tuple[R, None]:
-            return prove(value), None
+            return change_with_origin(value), None
 
         new, _ = self.decide(job_id, decide)
         return new
@@ -160,11 +160,9 @@ class Records(Generic[R]):
     def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
         """Change a record; return it and the second value of ``change``.
 
-        ``change`` may be called several times.
-
-        A cached record is changed without loading it first: the write names the version it was
-        computed from, so a stale one does not succeed. If the change of the cached record fails or
-        writes nothing, the stored record decides.
+        ``change`` may be called several times. A cached record is changed without loading it first:
+        the write succeeds only if the stored version is the one that was changed. If the change of
+        the cached record fails, or changes nothing, it is repeated with the stored record.
         """
         entry = self._cache.get(job_id)
         if entry is not None:
@@ -211,10 +209,10 @@ class Records(Generic[R]):
         limit: int,
     ) -> bool:
         """Return whether a node is the initiator or scheduler of at least ``limit`` active jobs."""
-        if self._database.value(self._count_under_way) < limit:
+        if self._database.value(self._count_under_way) < limit:  # fast, from an index
             return False
         c = self._table.c
-        spellings = (node, f'"{node}"')  # MariaDB returns it in quotes
+        spellings = (node, f'"{node}"')  # MariaDB returns the text in quotes
         query = select(func.count()).where(
             c.status.in_(UNDER_WAY),
             func.json_extract(c.spec, f"$.{function}").in_(spellings),
@@ -243,13 +241,13 @@ class Records(Generic[R]):
     # ------------------------------------------------------------ statements
 
     def _count_statement(self) -> Prepared:
-        """Count the active jobs."""
+        """Return the statement that counts the active jobs."""
         c = self._table.c
         is_under_way = or_(*(c.status == status for status in UNDER_WAY))
         return Prepared(select(func.count()).where(is_under_way))
 
     def _change_statement(self) -> Prepared:
-        """Update a record if it is still the version that the change was computed from."""
+        """Return the statement that updates a record if its version is still the changed one."""
         c = self._table.c
         update = self._table.update().where(
             c.job_id == bindparam("old_id"),
@@ -259,7 +257,7 @@ class Records(Generic[R]):
         return Prepared(update, ("status", "outcome", "due_at", "version", "state"))
 
     def _load_statement(self) -> Prepared:
-        """Select a record; its state and spec are None if the stored version is the cached one."""
+        """Return the statement that selects a record, with None for texts that are cached."""
         c = self._table.c
         is_cached = and_(
             c.version == bindparam("version"),
@@ -386,7 +384,7 @@ class Records(Generic[R]):
     def _columns(
         self, value: R, before: "_WriteResults | None"
     ) -> tuple[dict[str, Any], "_WriteResults"]:
-        """Return the columns that each write changes, and results for the next write."""
+        """Return the columns that each write changes, and results that the next write can reuse."""
         due = self._next_due(value)
         outcome = _outcome(value)
         known_texts: Mapping[int, str] = {}
@@ -422,10 +420,11 @@ def _due_seconds(due: datetime | None) -> float | None:
 
 @dataclass(frozen=True)
 class Rows(Generic[R]):
-    """The table that repeats parts of the records, to find tasks or runs by their ids."""
+    """A table with a row per task or run of the records, to find these by their ids."""
 
     table: sa.Table
-    field: str  # of the record: its tasks or runs
+    field: str  # name of the record's field with the tasks or runs
+    # takes the job's id and a task or run; yields its rows
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(
@@ -535,7 +534,8 @@ class CachedRecord(Generic[R]):
     """A cached record and its version."""
 
     version: int
-    created_at: float  # tells a record from an earlier one of the same id, also from version 1 on
+    # seconds since the epoch; it differs from that of an earlier, deleted job of the same id
+    created_at: float
     value: R
     spec_size: int  # characters of the stored spec
     state_size: int  # characters of the stored state
@@ -551,7 +551,7 @@ class RecordCache(Generic[R]):
     """The recently used records, which may be stale: the database tells the current version."""
 
     def __init__(self, capacity: int, characters: int) -> None:
-        """``capacity``: limit of records; ``characters``: of their stored texts together."""
+        """``capacity`` limits the records, ``characters`` the size of all their stored texts."""
         self._capacity = capacity
         self._characters = characters
         self._size = 0

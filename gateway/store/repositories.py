@@ -37,8 +37,8 @@ from route_table.live import Export, Version
 X = TypeVar("X")
 
 GATEWAY_TIMEOUT = 8.0  # seconds without a heartbeat after which a gateway counts as stopped
-MAX_CACHED_READS = 1000
-_SIGNATURE_CLEANUP_INTERVAL = 10.0  # seconds
+MAX_CACHED_READS = 1000  # results of reads of providers; beyond that all are dropped
+_SIGNATURE_CLEANUP_INTERVAL = 10.0  # seconds between two deletions of expired signatures
 _MAX_ENGINE_NAME = 255  # characters; the width of the column
 
 _INSERT_SIGNATURE = Prepared(
@@ -136,7 +136,10 @@ class SqlProviders(InDatabase):
         return [_to_revision(row) for row in self._database.rows(query)]
 
     def since(self, key: str, moment: datetime) -> Revision | None:
-        """Return the revision in force at a moment, or None if it is still the newest."""
+        """Return the revision that was in force at a moment.
+
+        None if that is still the newest one, or if there was none yet.
+        """
         c = schema.provider_revision.c
         select_newest = _select_revisions(key).with_only_columns(c.at).limit(1)
 
@@ -156,7 +159,7 @@ class SqlProviders(InDatabase):
         return self._database.text(query)
 
     def claim(self, name: str, owner: str) -> str:
-        """Give a name without owner to this one; return the owner of the name."""
+        """Make ``owner`` the owner of a name that has none; return the name's owner then."""
         try:
             self._database.insert(schema.provider_owner, {"name": name, "owner": owner})
         except sa.exc.IntegrityError:  # the name has an owner
@@ -173,7 +176,7 @@ class SqlProviders(InDatabase):
         key: str,
         read: Callable[[], X],
     ) -> X:
-        """Return the result of ``read``, from the cache if nothing else writes the database."""
+        """Return the result of ``read``; cached if no other process writes the database."""
         if not self._sole_writer:
             return read()
         with self._lock:
@@ -364,7 +367,7 @@ def _dataset_values(dataset: Dataset) -> dict[str, Any]:
 class SqlGrants(InDatabase):
     """Grants of datasets to nodes.
 
-    A revoked or expired grant keeps its row: a dataset without any grant would be open to all.
+    A revoked or expired grant keeps its row, as a dataset without any row may be open to all.
     """
 
     def of(self, dataset: Address) -> list[Grant]:
@@ -564,7 +567,7 @@ def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
 
 
 class SqlUsedSignatures(InDatabase):
-    """Signatures of FATE requests, kept while they are valid, for several threads and gateways."""
+    """Used signatures of requests, for all gateways of the node; several threads may call it."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database)
@@ -577,9 +580,9 @@ class SqlUsedSignatures(InDatabase):
         request: str,
         seconds: float,
     ) -> str:
-        """Return the fingerprint of the first request with a signature.
+        """Return the id of the first request with a signature, which may be ``request`` itself.
 
-        It is kept for some seconds.
+        Both are stored for ``seconds``.
         """
         now = self._clock().timestamp()
         if now >= self._next_cleanup:
@@ -610,7 +613,7 @@ class SqlUsedSignatures(InDatabase):
         self._database.execute(t.delete().where(t.c.until < now))
 
     def _find(self, signature: str) -> str | None:
-        """Return the fingerprint of the request with this signature; None if it was not used."""
+        """Return the id of the request that used a signature; None if it was not used."""
         query = select(schema.used_signature.c.request).filter_by(signature=signature)
         return self._database.text(query)
 

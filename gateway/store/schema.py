@@ -1,9 +1,9 @@
 """Every table and column of the project.
 
-A job is one row: its searchable fields (status, due time, version) have columns, the rest of the
-record is one JSON text, which is rewritten under a new version. `task` and `run` repeat parts of
-that text for other queries: the job of a task id, the containers that should exist. Times are
-seconds since the epoch, UTC.
+Each record of a job is one row. Its searchable fields (status, due time, version) have columns; the
+rest of the record is one JSON text, which each change rewrites under a new version. `task` and
+`run` repeat parts of that text for other queries, such as the job of a task id. Times are seconds
+since the epoch, UTC.
 """
 
 from datetime import datetime
@@ -17,8 +17,8 @@ from gateway.store.serialization import as_time, dumps, loads
 
 metadata = sa.MetaData()
 
-# On a server, independent of its defaults: every character can be stored, and names that differ in
-# case are different. The migrations create their tables with the same options.
+# Options of tables on a server, so that its defaults do not matter: every character can be stored,
+# and names that differ in case are different. The migrations create tables with the same options.
 EXACT: dict[str, Any] = {
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
@@ -53,7 +53,7 @@ LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
 class _Cut(sa.types.TypeDecorator[str]):
-    """A text from outside: cut to the column, with question marks for half surrogate pairs."""
+    """A text from outside: cut to the column's length, and with a ? for a lone surrogate."""
 
     impl = sa.String
     cache_ok = True
@@ -105,7 +105,7 @@ BigInteger = sa.BigInteger()
 Seconds: sa.Double[float] = sa.Double()
 Moment = _Moment()
 Json = _Json()
-# Number of a row, in the order of insertion
+# Number of a row, in the order of insertion; SQLite counts only columns of this type.
 RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -133,6 +133,7 @@ def _optional(name: str, type_: Any) -> sa.Column[Any]:
 
 
 def _job_table(name: str) -> sa.Table:
+    """Return the table for the records of one side of the jobs."""
     return _table(
         name,
         _key("job_id", Id),
@@ -310,7 +311,8 @@ gateway = _table(
     _required("seen_at", Seconds),
 )
 
-# One row, written with the first start: tells this installation's containers from another's.
+# One row, written at the first start: the id that tells this installation's containers from those
+# of other installations.
 installation = _table(
     "installation",
     _key("id", sa.String(36)),
@@ -328,8 +330,8 @@ route_version = _table(
     _required("text", LongText),
 )
 
-# Per gateway that follows a file: the version in the file when the gateway last wrote or accepted
-# it.
+# One row per gateway that follows a route file: the version that the file had when the gateway last
+# wrote or accepted it.
 route_export = _table(
     "route_export",
     _key("owner", Id),
@@ -337,8 +339,8 @@ route_export = _table(
     _required("digest", Digest),
 )
 
-# Per receiver of events: the number of the last delivered event, and the gateway that delivers,
-# with the end of its lease.
+# One row per receiver of events: the number of the last delivered event, the gateway that delivers
+# (``holder``), and the end of that gateway's lease.
 webhook = _table(
     "webhook",
     _key("key", Digest),

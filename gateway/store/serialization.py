@@ -1,8 +1,8 @@
-"""Converts domain values to JSON and back; the only code that knows both.
+"""Converts domain values to JSON and back.
 
-A converter is built once per type from its annotations. Missing fields take their default, so that
-a field can be added without rewriting rows; surplus ones are ignored. A renamed field keeps its
-stored name with ``field(metadata={"stored": "old"})``.
+A converter is built once per type from its annotations. A field that a stored text lacks gets its
+default, so that a field can be added without rewriting rows; unknown fields are ignored. A renamed
+field keeps its stored name with ``field(metadata={"stored": "old"})``.
 """
 
 import json
@@ -34,9 +34,9 @@ def record(
 ) -> tuple[str, dict[int, str]]:
     """Write a job's record without default values; return it and the texts of its tasks or runs.
 
-    ``field`` names the field with the tasks or runs. An object in ``cached_texts``, which maps
-    ``id()`` to text, is not serialised again: each change would cost more with every task of the
-    job.
+    ``field`` names the field with the tasks or runs. The text of an unchanged task or run is taken
+    from ``cached_texts``, which maps ``id()`` to text; otherwise the cost of a change would grow
+    with the number of tasks.
     """
     cls: Any = type(value)
     rest = _writer(cls, sparse=True)(value)
@@ -76,7 +76,10 @@ _dumps_sparse = _encoder(sparse=True)
 
 
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
-    """Read a value written by `dumps` or `record`; ``elsewhere``: its fields from other columns."""
+    """Read a value written by `dumps` or `record`.
+
+    ``elsewhere`` are fields that the text does not have, read from other columns.
+    """
     data = json.loads(text)
     kind: Any = cls
     if elsewhere:
@@ -169,7 +172,10 @@ def _same(value: Any) -> Any:
 
 
 def _union_reader(annotation: Any) -> Convert:
-    """Read ``X | None`` as X; other unions have only members that JSON has too."""
+    """Return a function that reads ``X | None``.
+
+    Unions of several types have members that JSON has, too, and need no conversion.
+    """
     members = [member for member in get_args(annotation) if member is not type(None)]
     if len(members) > 1:
         return _same

@@ -16,14 +16,14 @@ from gateway.errors import Invalid, counted
 from gateway.store import schema
 from gateway.store.database import Database
 
-_ROWS_PER_INSERT = 500
+_ROWS_PER_INSERT = 500  # rows inserted by one statement
 
 TableRows = Iterator[dict[str, Any]]
 
 
 @contextmanager
 def snapshot(database: Database) -> Iterator[Iterator[tuple[str, TableRows]]]:
-    """Give the name and rows of each table, as of one moment, even while a gateway writes."""
+    """Yield name and rows of each table as of one moment, even while a gateway writes."""
     with database.read() as connection:
         _begin_snapshot(connection)
         yield ((table.name, _rows(connection, table)) for table in schema.metadata.sorted_tables)

@@ -15,8 +15,8 @@ from gateway.store.database import cause_of
 
 DRIVERS = ("mysql+pymysql", "mariadb+pymysql")
 _SELECT = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
-_ROWS = 100  # in memory at the same time
-# TypeError: an option that the driver does not know; RuntimeError: the server requests a file.
+_ROWS = 100  # rows in memory at the same time
+# The driver raises TypeError for an unknown option, RuntimeError if the server requests a file.
 _CONNECT_ERRORS = (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError, RuntimeError)
 _QUERY_ERRORS = (sa.exc.SQLAlchemyError, RuntimeError)
 
@@ -31,15 +31,15 @@ class Source:
 
     @contextmanager
     def selected(self, query: str) -> Iterator["Table"]:
-        """Give the rows of a query, which are fetched as they are read."""
+        """Yield the rows of a query as a CSV file; rows are fetched as the file is read."""
         if not _SELECT.match(query):
             raise _wrong("query", "must be one SELECT")
-        # The result is closed first: the connection would not close in the middle of rows.
+        # The result has to be closed before the connection, which cannot close amid rows.
         with self._connect() as connection, closing(_execute(connection, query)) as result:
             yield Table(result)
 
     def _connect(self) -> sa.Connection:
-        """Yield a connection to the foreign database. Raises `Invalid` if there is none."""
+        """Return a connection to the foreign database. Raises `Invalid` if that fails."""
         try:
             engine = sa.create_engine(
                 self._url,
@@ -91,7 +91,7 @@ class Table(io.RawIOBase):
         self._pending = b""
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read as much as fits. Raises `Invalid`."""
+        """Read up to the size of the buffer; 0 at the end of the file. Raises `Invalid`."""
         if not self._pending:
             self._pending = next(self._chunks, b"")
         size = min(len(buffer), len(self._pending))

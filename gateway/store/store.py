@@ -1,4 +1,4 @@
-"""The store of jobs: the two records of each, their timelines, and the submissions of this node."""
+"""The store of jobs: the two records of a job, its timeline, and the submissions of this node."""
 
 import time
 import uuid
@@ -26,7 +26,8 @@ from gateway.store.records import Records, Rows, run_rows, task_rows
 from gateway.store.serialization import as_time, loads
 from gateway.store.timeline import TimelineEntry, add_notes
 
-MAX_TASK_IDS = 10_000  # tasks whose jobs are remembered; a task never changes its job
+# Tasks whose jobs are remembered; that is safe, as a task never changes its job.
+MAX_TASK_IDS = 10_000
 
 _RUN = schema.run.c
 _TASK = schema.task.c
@@ -131,7 +132,7 @@ class Store(Database):
         return new_id
 
     def in_use(self, node: str) -> bool:
-        """True if an active job of this node has a party at that node."""
+        """Return whether an active job on record here has a party at that node."""
         return self.jobs.involves(node) or self.local_jobs.involves(node)
 
     # ------------------------------------------------------------ jobs and their ids
@@ -166,7 +167,7 @@ class Store(Database):
         return self.text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run whose channel token begins so; None for none."""
+        """Return (job id, run id) of the run with this id of a channel token; None for none."""
         row = self.first(_RUN_OF_TOKEN, id=token)
         return (row.job_id, row.run_id) if row else None
 
@@ -176,7 +177,7 @@ class Store(Database):
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:
-        """Return the runs of a gateway, and those without one, that should have a container now."""
+        """Return the runs that should have a container now, of a gateway or without an owner."""
         has_container = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
         query = select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
         return [KnownRun(*row) for row in self.rows(query)]

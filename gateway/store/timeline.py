@@ -21,15 +21,27 @@ log = structlog.get_logger(__name__)
 
 # Fields of a note's detail in its log line; the timeline has all fields.
 LOGGED = (
-    *("task", "tasks", "task_id", "role", "status", "attempt", "outcome", "reason"),
-    *("exit_code", "node", "message", "path", "code", "seconds"),
+    "task",
+    "tasks",
+    "task_id",
+    "role",
+    "status",
+    "attempt",
+    "outcome",
+    "reason",
+    "exit_code",
+    "node",
+    "message",
+    "path",
+    "code",
+    "seconds",
 )
-LONGEST_TEXT = 500  # characters of a field in a log line
+LONGEST_TEXT = 500  # characters of a field in a log line; longer texts are cut
 _INSERT = Prepared(
     schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail")
 )
-# Both kinds of run tokens. Ids of jobs, tasks and traces have a word before their digits, ids of
-# keys ``sha256:``.
+# Both kinds of run tokens: 64 or more hexadecimal digits, or 32. Ids of jobs, tasks and traces do
+# not match, as a word precedes their digits; before ids of keys it is ``sha256:``.
 _TOKEN = re.compile(r"(?<!sha256:)[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
 _SHORTEST_TOKEN = 32  # characters
 

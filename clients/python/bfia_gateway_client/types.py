@@ -247,7 +247,7 @@ class TaskAttempt(Response):
 
 
 class Waiting(Response):
-    """The reason for waiting; without ``next_check`` only an event can end it."""
+    """Why a job, task or run has not ended."""
 
     reason: str = ""
     message: str = ""
@@ -426,7 +426,7 @@ class ReceivedMessages(Response):
 
 
 class Amendment(Response):
-    """One change of parameters; its version is its place among the job's, from 1."""
+    """One change of parameters; its version is its position among the job's changes, from 1."""
 
     id: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
