@@ -198,9 +198,9 @@ class Providers:
             return self.registry.approve(key, digests, by.name, reason)
 
     def delete(self, by: Requester, **parts: str) -> Deletion:
-        """Delete the providers that match all parts of a name; retire those in use instead.
+        """Delete the providers that match all parts of a name; retire any provider in use instead.
 
-        ``parts`` are those of `Registry.query`. Raises `Invalid` without any part, `NotAllowed`.
+        ``parts`` has the arguments of `Registry.query`. Raises `Invalid` without any part, `NotAllowed`.
         """
         if not any(parts.values()):
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
