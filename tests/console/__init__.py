@@ -1,3 +1,5 @@
+"""The console's files and texts, as its tests read them."""
+
 import json
 import re
 from collections.abc import Callable
@@ -16,17 +18,26 @@ def modules() -> list[Path]:
 
 def words() -> dict[str, dict[str, str]]:
     """Return the console's texts by language and key."""
-    text = (FILES / "words.js").read_text(encoding="utf-8").partition("words = ")[2].rstrip(";\n")
-    keyed = re.sub(r"^  (\w+):", r'"\1":', text, flags=re.M)
-    return dict(json.loads(re.sub(r",(\s*})", r"\1", keyed)))
+    script = (FILES / "words.js").read_text(encoding="utf-8")
+    _, _, literal = script.partition("words = ")
+    # The object literal becomes JSON: quoted languages, no trailing commas.
+    with_quotes = re.sub(r"^  (\w+):", r'"\1":', literal.rstrip(";\n"), flags=re.M)
+    without_commas = re.sub(r",(\s*})", r"\1", with_quotes)
+    return dict(json.loads(without_commas))
 
 
-def spoken(language: str) -> Callable[..., str]:
-    """Return the lookup of the pages' texts by key; a state without a text is its own."""
-    known = words()
+def translator(language: str) -> Callable[..., str]:
+    """Return the lookup of the pages' texts by key in a language such as ``zh-CN``.
 
-    def say(key: str, **values: Any) -> str:
-        text = known[language[:2]].get(key) or known["en"].get(key) or key.removeprefix("=")
-        return text.format(**values) if values else text
+    A key without a text in the language has the English one; a state without a text is itself.
+    """
+    texts = words()
 
-    return say
+    def translate(key: str, **values: Any) -> str:
+        text = texts[language[:2]].get(key)
+        text = text or texts["en"].get(key) or key.removeprefix("=")
+        if values:
+            return text.format(**values)
+        return text
+
+    return translate

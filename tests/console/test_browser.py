@@ -11,14 +11,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from tests.console import spoken
+from tests.console import translator
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.services.browser import chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-OWN = "0123456789abcdef0123"
-expect.set_options(timeout=120_000)  # there to end a hang
+TOKEN = "0123456789abcdef0123"
+expect.set_options(timeout=120_000)  # ms; only ends a hang
 HOSTILE = "<img src=x onerror=\"document.title='stolen'\">"
 PAGES = ("jobs", "submit", "approvals", "data", "providers", "partners", "node")
 LANGUAGES = ["en-GB", "zh-CN"]
@@ -29,12 +29,12 @@ CHART = ".chart [role=img][aria-label^='train-loss loss']"
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two nodes with tokens; at the host each job needs approval."""
     home = tmp_path_factory.mktemp("console")
-    auth = {"mode": "on", "token": OWN}
+    auth = {"mode": "on", "token": TOKEN}
     with Federation(
         home, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0"), auth=auth
     ) as federation:
         for node in federation.nodes.values():
-            node.headers["authorization"] = f"Bearer {OWN}"
+            node.headers["authorization"] = f"Bearer {TOKEN}"
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         host = federation[jobs.HOST]
         host.stop()
@@ -67,7 +67,7 @@ def person(
     page = context.new_page()
     page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
     page.goto(f"{node.operator}/")
-    page.locator("input[name=token]").fill(OWN)
+    page.locator("input[name=token]").fill(TOKEN)
     page.locator("form button").click()
     expect(page.locator("nav")).to_be_visible()
     return page
@@ -104,15 +104,15 @@ def test_a_wrong_token_is_refused_and_stored_nowhere(nodes, browser):
     page.goto(f"{nodes[jobs.GUEST].operator}/")
     page.locator("input[name=token]").fill("bfia_wrong")
     page.locator("form button").click()
-    expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNOWN")
+    expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNTOKEN")
     assert page.context.cookies() == []
 
 
 def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes, browser, language):
     ann = person(browser, nodes[jobs.GUEST], language)
-    hers = spoken(language)
+    hers = translator(language)
     bob = person(browser, nodes[jobs.HOST], "en-GB")
-    his = spoken("en-GB")
+    his = translator("en-GB")
     agreed = f"与数据部门确认 {language}"
     body = jobs.quick_job(jobs.GUEST, jobs.HOST) | {"flow_id": HOSTILE}
     go(ann, "submit")
@@ -195,7 +195,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes, bro
 def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language, tmp_path):
     """Every node would take what is drawn; what the drawing does not show of a job's JSON stays as it is."""
     page = person(browser, nodes[jobs.GUEST], language)
-    say = spoken(language)
+    say = translator(language)
     node, dataset = (f"{say(key)} {{}}.0" for key in ("node", "dataset"))
     go(page, "submit")
     page.get_by_label(say("flow")).fill("drawn")
@@ -262,7 +262,7 @@ def test_curves_grow_while_training_runs(nodes, browser, language):
     wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
     nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
     page = person(browser, nodes[jobs.GUEST], language)
-    say = spoken(language)
+    say = translator(language)
     page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
     points = page.locator("summary", has_text="loss (")
     before = points.text_content()
@@ -347,7 +347,7 @@ def test_the_picture_of_the_console_shows_an_ended_training(nodes, browser):
 
 def test_a_table_is_uploaded_granted_and_revoked(nodes, browser, language, tmp_path):
     page = person(browser, nodes[jobs.GUEST], language)
-    say = spoken(language)
+    say = translator(language)
     table = tmp_path / "t.csv"
     table.write_text("id;y\n1;0\n1;1\n")
     go(page, "data")
@@ -387,7 +387,7 @@ def test_a_table_is_uploaded_granted_and_revoked(nodes, browser, language, tmp_p
 def test_a_route_is_tested_disabled_and_rolled_back(nodes, browser, language):
     guest = nodes[jobs.GUEST]
     page = person(browser, guest, language)
-    say = spoken(language)
+    say = translator(language)
 
     def enabled() -> bool:
         return bool(guest.get("/api/v1/routes")["routes"][0]["enabled"])
@@ -451,7 +451,7 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes, browser, language):
 )
 def test_the_node_is_checked_and_its_audit_log_is_searched(nodes, browser, language, apart, runs):
     page = person(browser, nodes[jobs.GUEST], language)
-    say = spoken(language)
+    say = translator(language)
     go(page, "node")
     button(page, say("look at all")).click()
     expect(page.get_by_role("cell", name=apart)).to_have_count(2)  # and of the engine
@@ -492,5 +492,5 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
         hidden = "[...document.querySelectorAll('td button')].some((b) => b.getBoundingClientRect().right > innerWidth)"
         assert not page.evaluate(hidden), f"{name} has buttons out of sight"
         if name == "providers":
-            expect(page.locator("tbody td").last).to_have_text(spoken(language)("=admins"))
+            expect(page.locator("tbody td").last).to_have_text(translator(language)("=admins"))
         keep(page, f"{name}-{language}-{scheme}")

@@ -1,24 +1,23 @@
-"""The console's files and a browser's session: words, weight, policy, and what a cookie may do."""
+"""The console's files and a browser's session: texts, size, policy, and rights of a cookie."""
 
 import gzip
 import hashlib
 import re
-from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 
 from gateway.auth import Role
-from gateway.bootstrap.node import Gateway
 from gateway.http.guard import cookie_name
 from tests.console import FILES, modules, words
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, running, token_of
+from tests.inprocess import ME, Node, token_of
+from tests.world import NodeSetup
 
-OWN = "0123456789abcdef0123"
+TOKEN = "0123456789abcdef0123"
+NODE = NodeSetup(token=TOKEN)
 SESSION = "/api/v1/session"
-
+# The header that only the pages' own scripts can send.
+FROM_CONSOLE = {"x-console": "1"}
 
 # Calls whose first argument is a key of a text.
 KEYED_CALL = re.compile(
@@ -27,159 +26,223 @@ KEYED_CALL = re.compile(
 COLUMNS = re.compile(r"(?:\btable\(\s*|columns = )\[([^\]]*)\]")
 FACTS = re.compile(r"\bfacts\(\[(.*?)\]\)", re.S)
 EMPTY_TEXT = re.compile(r', "((?:no|nothing) [a-z ]+)"\)')
+KEY = re.compile(r"[a-z][a-z0-9 ]*\??")
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+CHINESE_WITH_ASCII_PUNCTUATION = re.compile(r"[\u4e00-\u9fff][,;?!]")
+# Texts that are the same in Chinese.
+UNTRANSLATED = {"sha256"}
+
+# ---------------------------------------------------------------- texts
 
 
-def used() -> set[str]:
-    """Return the keys in the pages; those that are put together are in `test_words_that_are_put_together`."""
-    keys: set[str] = set()
+def keys_in_pages() -> set[str]:
+    """Return the keys of texts in the pages, without those that the pages compose.
+
+    `test_composed_keys_have_texts` has the composed ones.
+    """
+    keys = set()
     for module in modules():
-        text = module.read_text(encoding="utf-8")
-        keys |= set(KEYED_CALL.findall(text)) | set(EMPTY_TEXT.findall(text))
-        for columns in COLUMNS.findall(text):
+        source = module.read_text(encoding="utf-8")
+        keys |= set(KEYED_CALL.findall(source))
+        keys |= set(EMPTY_TEXT.findall(source))
+        for columns in COLUMNS.findall(source):
             keys |= set(re.findall(r'"([^"]+)"', columns))
-        for facts in FACTS.findall(text):
+        for facts in FACTS.findall(source):
             keys |= set(re.findall(r'\["([^"]+)"', facts))
-    return {key for key in keys if re.fullmatch(r"[a-z][a-z0-9 ]*\??", key)}
+    return {key for key in keys if KEY.fullmatch(key)}
 
 
-def test_every_word_is_there_in_both_languages():
-    known = words()
-    assert {key for key in known["zh"] if not key.startswith("=")} == {
-        k for k in known["en"] if not k.startswith("=")
-    }
-    assert len(used()) > 130
-    assert not used() - known["zh"].keys()
-    for key, text in known["zh"].items():
-        assert re.search(r"[\u4e00-\u9fff]", text) or key in ("sha256",), key
-        blanks = [sorted(re.findall(r"\{\w+\}", one)) for one in (text, known["en"].get(key, text))]
-        assert blanks[0] == blanks[1], key
-        assert not re.search(r"[\u4e00-\u9fff][,;?!]", text), f"{key}: ASCII punctuation"
+def plain_keys(texts: dict[str, str]) -> set[str]:
+    """Return the keys of texts that are no states."""
+    return {key for key in texts if not key.startswith("=")}
 
 
-def test_what_comes_from_others_is_as_they_published_it():
+def placeholders(text: str) -> list[str]:
+    """Return the placeholders of a text, sorted."""
+    return sorted(re.findall(r"\{\w+\}", text))
+
+
+def test_every_text_exists_in_both_languages():
+    chinese = words()["zh"]
+    english = words()["en"]
+    keys = keys_in_pages()
+
+    assert plain_keys(chinese) == plain_keys(english)
+    assert len(keys) > 130
+    assert not keys - chinese.keys()
+
+
+def test_chinese_texts_are_chinese_with_the_english_placeholders():
+    english = words()["en"]
+    for key, text in words()["zh"].items():
+        if key not in UNTRANSLATED:
+            assert CHINESE.search(text), key
+        assert placeholders(text) == placeholders(english.get(key, text)), key
+        assert not CHINESE_WITH_ASCII_PUNCTUATION.search(text), f"{key}: ASCII punctuation"
+
+
+CONFIRMED_ACTIONS = (
+    "approve",
+    "reject",
+    "enable",
+    "disable",
+    "retire",
+    "unretire",
+    "revoke",
+    "stop",
+    "suspend",
+    "resume",
+)
+
+
+@pytest.mark.parametrize("action", CONFIRMED_ACTIONS)
+def test_an_action_and_its_question_have_texts(action):
+    assert {action, f"{action}?"} <= words()["zh"].keys()
+
+
+def test_composed_keys_have_texts():
+    app = (FILES / "app.js").read_text("utf-8")
+    pages = re.findall(r'^  (\w+): \{ list: "', app, re.M)
+
+    assert len(pages) == 7
+    for page in pages:
+        assert f"page {page}" in words()["zh"]
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_third_party_files_are_unchanged_and_licensed():
     vendor = FILES / "vendor"
-    sums = dict(reversed(line.split()) for line in (vendor / "SHA256SUMS").read_text().splitlines())
+    sums = {}
+    for line in (vendor / "SHA256SUMS").read_text().splitlines():
+        checksum, name = line.split()
+        sums[name] = checksum
     published = [file for file in vendor.iterdir() if file.suffix in (".js", ".css")]
-    assert sums == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in published}
-    assert all((vendor / f"{name.partition('.min.')[0]}.LICENSE").is_file() for name in sums)
+
+    assert {file.name for file in published} == sums.keys()
+    for file in published:
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == sums[file.name]
+        package = file.name.partition(".min.")[0]
+        assert (vendor / f"{package}.LICENSE").is_file()
 
 
-def test_words_that_are_put_together():
-    known = words()["zh"]
-    names = re.findall(r'^  (\w+): \{ list: "', (FILES / "app.js").read_text("utf-8"), re.M)
-    assert len(names) == 7
-    assert all(f"page {name}" in known for name in names)
-    verbs = (
-        "approve",
-        "reject",
-        "enable",
-        "disable",
-        "retire",
-        "unretire",
-        "revoke",
-        "stop",
-        "suspend",
-        "resume",
-    )
-    for verb in verbs:
-        assert {verb, f"{verb}?"} <= known.keys()
+REQUEST_TO_A_HOST = re.compile(rb"(?:src|href|from|import|url\()\s*[=(\"' ]*https?://")
+INLINE_SCRIPT_OR_STYLE = re.compile(r"<script(?![^>]*src=)|<style|\son\w+=|javascript:")
+TEXT_AS_MARKUP_OR_CODE = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
+)
 
 
-def test_the_first_visit_is_light_and_no_file_asks_another_host():
-    weight = 0
-    for file in (file for file in FILES.rglob("*") if file.is_file()):
+def test_the_first_visit_is_small_and_no_file_asks_another_host():
+    size = 0
+    for file in FILES.rglob("*"):
+        if file.is_dir():
+            continue
         content = file.read_bytes()
-        weight += len(gzip.compress(content))
-        assert not re.search(rb"(?:src|href|from|import|url\()\s*[=(\"' ]*https?://", content), (
-            file.name
-        )
-    assert weight < 150_000
+        size += len(gzip.compress(content))
+        assert not REQUEST_TO_A_HOST.search(content), file.name
+    assert size < 150_000
+
+
+def test_no_page_contains_inline_code_or_writes_markup():
     page = (FILES / "index.html").read_text(encoding="utf-8")
-    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|javascript:", page)
-    for file in modules():
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function",
-            file.read_text(encoding="utf-8"),
-        ), file.name
+    assert not INLINE_SCRIPT_OR_STYLE.search(page)
+    for module in modules():
+        source = module.read_text(encoding="utf-8")
+        assert not TEXT_AS_MARKUP_OR_CODE.search(source), module.name
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("node"), auth={"mode": "on", "token": OWN}) as gateway:
-        yield gateway
+# ---------------------------------------------------------------- sessions
 
 
-def send(
-    node: Gateway,
-    method: str,
-    path: str,
-    **more: Any,
-) -> httpx.Response:
-    return ask(node, "operator", method, path, **more)
+def log_in(node: Node, token: str = TOKEN) -> dict[str, str]:
+    """Log in with a token; return the header with the session's cookie."""
+    response = node.post(SESSION, token=token)
+    assert response.status_code == 200
+    (cookie,) = response.headers.get_list("set-cookie")
+    value, *attributes = cookie.split("; ")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(attributes)
+    return {"cookie": value}
 
 
-def logged_in(node: Gateway, token: str = OWN) -> dict[str, str]:
-    answer = send(node, "POST", SESSION, headers={"authorization": f"Bearer {token}"})
-    assert answer.status_code == 200
-    (kept,) = answer.headers.get_list("set-cookie")
-    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(kept.split("; "))
-    return {"cookie": kept.partition(";")[0]}
+@pytest.mark.parametrize("path", ["/console/", "/console/app.js", "/console/style.css"])
+def test_the_pages_need_no_token_and_forbid_foreign_scripts(node, path):
+    response = node.get(path)
+
+    assert response.status_code == 200
+    policy = response.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
 
 
-def test_the_pages_need_no_token_and_forbid_browsers_all_else(node):
-    assert send(node, "GET", "/").headers["location"] == "/console/"
-    for path in ("/console/", "/console/app.js", "/console/style.css"):
-        found = send(node, "GET", path)
-        assert found.status_code == 200
-        assert "script-src 'self'" in found.headers["content-security-policy"]
-        assert "unsafe" not in found.headers["content-security-policy"]
-        assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
-    for path in ("/console/none", "/console/../pages.py", "/console/%2e%2e/pages.py"):
-        assert send(node, "GET", path).status_code in (401, 404)
-    assert send(node, "GET", SESSION).status_code == 401
-    # a page has only asked whether its browser is logged in: that is not in the audit
-    assert (
-        send(node, "GET", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
-    )
+def test_the_address_without_a_path_leads_to_the_console(node):
+    assert node.get("/").headers["location"] == "/console/"
+
+
+@pytest.mark.parametrize(
+    "path", ["/console/none", "/console/../pages.py", "/console/%2e%2e/pages.py"]
+)
+def test_only_the_console_s_files_are_served(node, path):
+    assert node.get(path).status_code in (401, 404)
+
+
+def test_a_wrong_token_is_audited_but_a_missing_session_is_not(world):
+    node = world.node(NODE)
+    # A page that finds out whether its browser is logged in: that is no failed login.
+    assert node.get(SESSION).status_code == 401
+
+    assert node.get(SESSION, token="bfia_no").status_code == 401
+
     wait_for(lambda: node.audit.list(action=SESSION), about="a wrong token is in the audit")
-    assert [entry.detail["reason"] for entry in node.audit.list(action=SESSION)] == [
-        "TOKEN_UNKNOWN"
-    ]
+    (entry,) = node.audit.list(action=SESSION)
+    assert entry.detail["reason"] == "TOKEN_UNKNOWN"
 
 
 def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
-    mine = logged_in(node)
-    session = send(node, "GET", SESSION, headers=mine).json()
+    cookie = log_in(node)
+    session = node.get(SESSION, headers=cookie).json()
     assert session["node"] == ME
     assert session["user"] == "operator"
     assert session["role"] == "admin"
-    assert send(node, "GET", "/api/v1/jobs", headers=mine).status_code == 200
-    change: dict[str, Any] = {
-        "method": "POST",
-        "path": "/api/v1/gc",
-        "json": {"dry_run": True},
-    }
-    assert (
-        send(node, **change, headers=mine).json()["data"]["reason"] == "NO_TOKEN"
-    )  # a form of another site
-    assert send(node, **change, headers=mine | {"x-console": "1"}).status_code == 200
-    assert send(node, **change, headers={"x-console": "1"}).status_code == 401
-    others = {"cookie": mine["cookie"].replace(cookie_name(ME), cookie_name("JG0100009900000099"))}
-    assert send(node, "GET", "/api/v1/jobs", headers=others).status_code == 401
-    (ended,) = send(node, "DELETE", SESSION, headers=mine | {"x-console": "1"}).headers.get_list(
-        "set-cookie"
-    )
-    assert "Max-Age=0" in ended
+    assert node.get("/api/v1/jobs", headers=cookie).status_code == 200
+
+    def collect_garbage(**headers):
+        return node.post("/api/v1/gc", {"dry_run": True}, headers=headers)
+
+    # As from a form on another site.
+    assert collect_garbage(**cookie).json()["data"]["reason"] == "NO_TOKEN"
+    assert collect_garbage(**cookie, **FROM_CONSOLE).status_code == 200
+    assert collect_garbage(**FROM_CONSOLE).status_code == 401
 
 
-def test_a_cookie_may_do_what_its_token_may(node):
-    mine = logged_in(node, token_of(node, Role.VIEWER))
-    assert send(node, "GET", SESSION, headers=mine).json()["role"] == "viewer"
-    assert send(node, "GET", "/api/v1/audit", headers=mine).status_code == 403
-    assert (
-        send(node, "POST", "/api/v1/gc", json={}, headers=mine | {"x-console": "1"}).status_code
-        == 403
-    )
-    assert (
-        send(node, "POST", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
-    )
+def test_a_cookie_of_another_node_is_refused(node):
+    cookie = log_in(node)["cookie"]
+    foreign = cookie.replace(cookie_name(ME), cookie_name("JG0100009900000099"))
+
+    response = node.get("/api/v1/jobs", headers={"cookie": foreign})
+
+    assert response.status_code == 401
+
+
+def test_a_logout_removes_the_cookie(node):
+    cookie = log_in(node)
+
+    response = node.request("DELETE", SESSION, headers=cookie | FROM_CONSOLE)
+
+    (set_cookie,) = response.headers.get_list("set-cookie")
+    assert "Max-Age=0" in set_cookie
+
+
+def test_a_cookie_has_the_rights_of_its_token(node):
+    cookie = log_in(node, token_of(node, Role.VIEWER))
+
+    assert node.get(SESSION, headers=cookie).json()["role"] == "viewer"
+    assert node.get("/api/v1/audit", headers=cookie).status_code == 403
+    change = node.post("/api/v1/gc", {}, headers=cookie | FROM_CONSOLE)
+    assert change.status_code == 403
+
+
+def test_a_wrong_token_does_not_log_in(node):
+    assert node.post(SESSION, token="bfia_no").status_code == 401

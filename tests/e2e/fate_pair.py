@@ -1,6 +1,7 @@
-"""A FATE-Flow site and nodes of ours beside it: what their people hand in, and what each side shows of it."""
+"""A FATE-Flow site, two nodes of this project, and the jobs that they run together."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,46 +10,71 @@ from adapter.fate.signing import Signatures
 from tests.e2e import jobs
 from tests.e2e.fate_site import FateSite
 from tests.e2e.nodes import Node, wait_for
-from tests.e2e.recorder import Recorder, Seen
+from tests.e2e.recorder import Exchange, Recorder
 
-OURS, CAREFUL, THEIRS = jobs.GUEST, jobs.HOST, "9999"
-"""two nodes of ours, one of which asks a person about each job, and FATE-Flow"""
+OURS = jobs.GUEST
+# A node of ours at which a person approves each job.
+CAREFUL = jobs.HOST
+# FATE-Flow's party id.
+THEIRS = "9999"
 PARTNER = "/v2/partner"
 ENDED = ("success", "failed", "canceled")
+# FATE-Flow's code for a request that has to be repeated later.
+TRY_AGAIN = 2004
+
+# A task's state at FATE-Flow: its version, the task's status and the status of FATE's own part.
+TaskState = tuple[int, str, str]
+
+
+@dataclass(frozen=True)
+class ShownJob:
+    """A job as FATE-Flow shows it to its people."""
+
+    status: str
+    # by task
+    tasks: Mapping[str, TaskState]
+
+
+# A job of the tasks a and b that succeeded at the first attempt.
+SUCCEEDED = ShownJob("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
 
 
 @dataclass
 class Pair:
-    """The site and the node, and the jobs that they run together, by what they are about."""
+    """The site and the nodes, and the jobs that they run together, by their subject."""
 
     site: FateSite
     node: Node
     careful: Node
     proxy: Recorder
     register: Path
+    # signs as FATE-Flow does to our node, and as our node does to FATE-Flow
     signatures: Signatures
-    """as FATE-Flow signs to our node, and our node to it"""
     jobs: dict[str, str] = field(default_factory=dict)
 
-    def hand_in_there(
+    # ------------------------------------------------------------ submitting
+
+    def submit_to_fate(
         self,
         scheduler: str = THEIRS,
         conf: dict[str, Any] | None = None,
         **parameters: Any,
     ) -> str:
-        """Hand in a chain of two tasks at FATE-Flow, as its people do; FATE is the guest."""
-        return self._hand_in(self.dag(scheduler, conf, **parameters))
+        """Submit a chain of two tasks to FATE-Flow, as its people do; FATE is the guest."""
+        return self._submit(self.dag(scheduler, conf, **parameters))
 
-    def hand_in_carefully(self) -> str:
-        return self._hand_in(json.loads(json.dumps(self.dag()).replace(OURS, CAREFUL)))
+    def submit_to_fate_for_approval(self) -> str:
+        """Submit a job to FATE-Flow; its host is the node with approvals."""
+        return self._submit(json.loads(json.dumps(self.dag()).replace(OURS, CAREFUL)))
 
-    def _hand_in(self, dag: Any) -> str:
+    def _submit(self, dag: Any) -> str:
         for _ in range(5):
-            answer = self.site.post("/v2/job/submit", {"dag_schema": dag})
-            if "Read timed out" not in answer["message"]:  # it waits ten seconds for a busy machine
+            response = self.site.post("/v2/job/submit", {"dag_schema": dag})
+            # FATE-Flow's own timeout of ten seconds is too short for a busy machine.
+            if "Read timed out" not in response["message"]:
                 break
-        assert answer["code"] == 0, answer
-        return str(answer["job_id"])
+        assert response["code"] == 0, response
+        return str(response["job_id"])
 
     def dag(
         self,
@@ -56,25 +82,30 @@ class Pair:
         conf: dict[str, Any] | None = None,
         **parameters: Any,
     ) -> Any:
-        given = {"lasts": 0, "register": str(self.register)}
-        channel = {"producer_task": "a", "output_artifact_key": "train_data"}
-        tasks: dict[str, Any] = {
-            name: {"component_ref": "Echo", "parameters": given | {"name": name} | parameters}
-            for name in ("a", "b")
-        }
+        """Return a job of two tasks in FATE-Flow's language."""
+        common = {"lasts": 0, "register": str(self.register)}
+        tasks: dict[str, Any] = {}
+        for name in ("a", "b"):
+            tasks[name] = {
+                "component_ref": "Echo",
+                "parameters": common | {"name": name} | parameters,
+            }
+        output_of_a = {"producer_task": "a", "output_artifact_key": "train_data"}
         tasks["b"] |= {
             "dependent_tasks": ["a"],
-            "inputs": {"data": {"train_data": {"task_output_artifact": channel}}},
+            "inputs": {"data": {"train_data": {"task_output_artifact": output_of_a}}},
         }
-        parties = [{"role": "guest", "party_id": [THEIRS]}, {"role": "host", "party_id": [OURS]}]
         settings = {
             "initiator_party_id": THEIRS,
             "scheduler_party_id": scheduler,
             **(conf or {}),
+            "task": {"provider": "example:1.0.0@local"},
         }
-        settings["task"] = {"provider": "example:1.0.0@local"}
         dag = {
-            "parties": parties,
+            "parties": [
+                {"role": "guest", "party_id": [THEIRS]},
+                {"role": "host", "party_id": [OURS]},
+            ],
             "conf": settings,
             "stage": "train",
             "tasks": tasks,
@@ -85,67 +116,86 @@ class Pair:
             "kind": "fate",
         }
 
-    def hand_in_here(
+    def submit_to_us(
         self,
         tasks: dict[str, float],
         common: dict[str, Any] | None = None,
-        **more: Any,
+        **parameters: Any,
     ) -> str:
-        """Hand in a job at our node; FATE is the host."""
-        body = jobs.job_of(self.register, tasks, {"b": "a"} if "b" in tasks else {}, **more)
+        """Submit a job of tasks that last so many seconds to our node; FATE is the host."""
+        flow = {"b": "a"} if "b" in tasks else {}
+        body = jobs.job_of(self.register, tasks, flow, **parameters)
         body["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
-        body["config"]["job_params"]["common"] |= common or {}
-        return self.node.submit(body)
+        return self.node.submit(jobs.limited(body, **(common or {})))
 
-    def runs_there(self, job_id: str) -> bool:
-        return any(row["party_status"] == "running" for row in self.tasks(job_id))
+    # ------------------------------------------------------------ FATE-Flow's view
 
     def tasks(self, job_id: str) -> list[dict[str, Any]]:
-        """Return the tasks of a job as FATE-Flow shows them to its people, the newest version of each."""
+        """Return the newest version of each task, as FATE-Flow shows it to its people."""
         return list(self.site.get("/v2/job/task/query", job_id=job_id).get("data") or [])
 
-    def shown(self, about: str) -> tuple[str, dict[str, tuple[int, str, str]]]:
-        """Return a job's state at FATE-Flow once it ended, and of each task version, state, own state."""
-        job_id = self.jobs[about]
+    def runs_at_fate(self, job_id: str) -> bool:
+        """Return whether a task of a job runs at FATE-Flow."""
+        return any(row["party_status"] == "running" for row in self.tasks(job_id))
+
+    def shown_at_fate(self, subject: str) -> ShownJob:
+        """Wait for a job's end at FATE-Flow; return the job as FATE-Flow shows it."""
+        job_id = self.jobs[subject]
         wait_for(
             lambda: self.site.job(job_id).get("status") in ENDED,
             120,
             0.2,
-            f"{about} ended at FATE-Flow",
+            f"{subject} ended at FATE-Flow",
         )
-        rows = {
-            row["task_name"]: (row["task_version"], row["status"], row["party_status"])
-            for row in self.tasks(job_id)
-        }
-        return str(self.site.job(job_id)["status"]), rows
+        states = {}
+        for row in self.tasks(job_id):
+            state = (row["task_version"], row["status"], row["party_status"])
+            states[row["task_name"]] = state
+        return ShownJob(str(self.site.job(job_id)["status"]), states)
 
-    def ended_here(
+    # ------------------------------------------------------------ our view
+
+    def wait_for_our_end(
         self,
-        about: str,
+        subject: str,
         outcome: str,
-        again: str = "",
-        at: Node | None = None,
+        id_suffix: str = "",
+        node: Node | None = None,
     ) -> dict[str, Any]:
-        job_id, node = self.jobs[about] + again, at or self.node
-        wait_for(lambda: node.job(job_id).get("outcome"), 120, 0.2, f"{about} ended here")
+        """Wait for a job's end at our node and return the job.
+
+        ``id_suffix`` is that of FATE's retries. Raises `AssertionError` unless the job has the
+        outcome.
+        """
+        job_id = self.jobs[subject] + id_suffix
+        node = node or self.node
+        wait_for(lambda: node.job(job_id).get("outcome"), 120, 0.2, f"{subject} ended here")
         return node.wait_job(job_id, 1, outcome)
 
-    def waits(self, about: str) -> bool:
-        """Say whether FATE-Flow was told to ask again for a task's resources, while nobody has agreed."""
-        asked = [
-            p
-            for p in self.passed(about)
-            if p.to == CAREFUL and p.path.endswith("/task/resource/apply")
-        ]
-        return any(p.answer["code"] == 2004 for p in asked)
+    # ------------------------------------------------------------ the proxy's view
 
-    def passed(self, about: str) -> list[Seen]:
-        job_id = self.jobs[about]
-        return [p for p in self.proxy.seen if job_id in json.dumps(p.body)]
-
-    def asked(self, about: str, to: str) -> list[str]:
-        """Return what a side was asked about a job, without how far it is and what changes nothing."""
-        paths = [p.path for p in self.passed(about) if p.to == to]
+    def exchanges(self, subject: str) -> list[Exchange]:
+        """Return the requests between both sides about a job."""
+        job_id = self.jobs[subject]
         return [
-            p.removeprefix(PARTNER) for p in paths if not p.endswith(("/collect", "/job/update"))
+            exchange for exchange in self.proxy.exchanges if job_id in json.dumps(exchange.body)
         ]
+
+    def waits_for_approval(self, subject: str) -> bool:
+        """Return whether FATE-Flow was told to apply for a task's resources later."""
+        for exchange in self.exchanges(subject):
+            is_application = exchange.path.endswith("/task/resource/apply")
+            if exchange.to != CAREFUL or not is_application:
+                continue
+            if exchange.response["code"] == TRY_AGAIN:
+                return True
+        return False
+
+    def paths(self, subject: str, target: str) -> list[str]:
+        """Return the paths of requests to a side about a job, without those about progress."""
+        paths = []
+        for exchange in self.exchanges(subject):
+            is_progress = exchange.path.endswith(("/collect", "/job/update"))
+            if exchange.to == target and not is_progress:
+                paths.append(exchange.path.removeprefix(PARTNER))
+        return paths

@@ -1,7 +1,8 @@
-"""A component that FATE-Flow starts as a process of its own: says that it runs, then how it ended.
+"""A component that FATE-Flow starts as a process of its own: it reports its start and its end.
 
-It is told by ``FATE_TASK_CONFIG`` as FATE's components are, and reports to FATE-Flow's worker path. Parameters:
-``lasts`` seconds, ``fails_at`` a role, ``fails`` so many times where it fails, ``register`` a folder for that.
+Like FATE's components it reads ``FATE_TASK_CONFIG`` and reports to FATE-Flow's worker path.
+Parameters: ``lasts`` (seconds), ``fails_at`` (a role) and ``fails`` (how many processes fail at
+that role), ``register`` (a folder for counting them).
 """
 
 import json
@@ -10,33 +11,59 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 
 def main() -> None:
     if "entrypoint" not in sys.argv:
-        return  # asked to clean up
-    told = yaml.safe_load(os.environ["FATE_TASK_CONFIG"])
-    wanted, at = told["parameters"], told["mlmd"]["metadata"]
-    address = f"{at['protocol']}://{at['host']}:{at['port']}/{at['api_version']}/worker/task/status"
+        return  # a call to clean up
+    config = yaml.safe_load(os.environ["FATE_TASK_CONFIG"])
+    earlier = register_start(config)
+    report(config, "running")
+    if not wait_while_server_runs(float(config["parameters"].get("lasts", 0))):
+        return
+    report(config, "failed" if must_fail(config, earlier) else "success")
 
-    def say(status: str) -> None:
-        body = json.dumps({"execution_id": told["party_task_id"], "status": status}).encode()
-        request = urllib.request.Request(address, body, {"content-type": "application/json"})
-        print(urllib.request.urlopen(request, timeout=60).read().decode(), flush=True)
 
-    register, mark = Path(wanted["register"]), f"{told['job_id']}.{told['task_name']}"
-    before = len(list(register.glob(f"{mark}.*")))
-    (register / f"{mark}.{os.getpid()}").touch()
-    say("running")
-    server, end = os.getppid(), time.monotonic() + float(wanted.get("lasts", 0))
+def register_start(config: Any) -> int:
+    """Register this process; return the number of earlier ones of its task."""
+    register = Path(config["parameters"]["register"])
+    name = f"{config['job_id']}.{config['task_name']}"
+    earlier = len(list(register.glob(f"{name}.*")))
+    (register / f"{name}.{os.getpid()}").touch()
+    return earlier
+
+
+def report(config: Any, status: str) -> None:
+    """Report a status to FATE-Flow and print its response."""
+    server = config["mlmd"]["metadata"]
+    path = f"{server['api_version']}/worker/task/status"
+    request = urllib.request.Request(
+        f"{server['protocol']}://{server['host']}:{server['port']}/{path}",
+        json.dumps({"execution_id": config["party_task_id"], "status": status}).encode(),
+        {"content-type": "application/json"},
+    )
+    print(urllib.request.urlopen(request, timeout=60).read().decode(), flush=True)
+
+
+def wait_while_server_runs(seconds: float) -> bool:
+    """Wait; return False as soon as FATE-Flow has died, which does not end its processes."""
+    server = os.getppid()
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if os.getppid() != server:
-            return  # FATE-Flow is gone, which does not end what it started
+            return False
         time.sleep(0.1)
-    fails = wanted.get("fails_at") == told["role"] and before < int(wanted.get("fails", 1))
-    say("failed" if fails else "success")
+    return True
+
+
+def must_fail(config: Any, earlier: int) -> bool:
+    """Return whether this process fails, after so many earlier ones."""
+    parameters = config["parameters"]
+    is_failing_role = parameters.get("fails_at") == config["role"]
+    return is_failing_role and earlier < int(parameters.get("fails", 1))
 
 
 if __name__ == "__main__":

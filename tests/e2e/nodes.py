@@ -1,4 +1,7 @@
-"""Real gateway nodes for tests: own processes, own databases, loopback ports; killed and started at will."""
+"""Real gateway nodes for tests: own processes and databases on loopback ports.
+
+Tests start, stop and kill them as they need.
+"""
 
 import contextlib
 import json
@@ -24,31 +27,44 @@ from tests.forks import ROOT, Process
 from tests.plain import NO_TLS
 
 VENDOR = ROOT / "examples" / "reference_vendor"
-VENDOR_COMMAND = [
-    str(ROOT / ".venv-vendor" / "bin" / "python"),
-    "-c",
-    f"import sys; sys.path.insert(0, {str(VENDOR)!r}); from refvendor.__main__ import main; sys.exit(main())",
-]
+# The reference vendor has an environment of its own, which does not contain its package.
+_RUN_VENDOR = f"""\
+import sys
+sys.path.insert(0, {str(VENDOR)!r})
+from refvendor.__main__ import main
+sys.exit(main())
+"""
+VENDOR_COMMAND = [str(ROOT / ".venv-vendor" / "bin" / "python"), "-c", _RUN_VENDOR]
 REFERENCE_IMAGE = "bfia-reference-vendor:1.0.0"
+
+# Ports below 32768 are given to no connection by the system, so a restarted node gets its port
+# again. Each worker of a test run has 2000 of its own; the first depends on its process id.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % 8
-_PORTS = cycle(14_000 + 2_000 * _WORKER + (os.getpid() * 37 + n) % 2_000 for n in range(2_000))
-"""Ports that the system gives to no connection (those begin at 32768): a node that is started again finds its
-own free. Each worker of a test run has its own two thousand."""
+_PORTS_OF_WORKER = 2_000
+_FIRST_PORT = 14_000 + _PORTS_OF_WORKER * _WORKER
+_PORTS = cycle(
+    _FIRST_PORT + (os.getpid() * 37 + number) % _PORTS_OF_WORKER
+    for number in range(_PORTS_OF_WORKER)
+)
 
 
 def free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    for port in _PORTS:
-        if len(found) == count:
-            break
+    """Return so many loopback ports that are not in use."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(_PORTS)
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
+            ports.append(port)
+    return ports
 
 
+# Shortest timeout of a wait in seconds: it only ends a hang, and a busy machine is slow.
 LEAST = 300.0
-"""Seconds that a wait goes on at least: it is there to end a hang, and a busy machine takes its time."""
+# The pause between two checks grows to this share of the time waited so far, ...
+_PAUSE_SHARE = 0.04
+# ... but at most to so many seconds: states that a test waits for last longer.
+_LONGEST_PAUSE = 0.4
 
 
 def wait_for(
@@ -57,25 +73,21 @@ def wait_for(
     every: float = 0.05,
     about: str = "",
 ) -> Any:
-    """Ask until the answer is true. Raises `AssertionError` after ``seconds``, and not before `LEAST` are over.
+    """Call a function until its result is true; return the result.
 
-    Asks every ``every`` seconds at first, and less often the longer it takes: a question costs a node 10 ms, and
-    those of three waiting workers took the machine from what they waited for.
+    It is called after pauses of ``every`` seconds at first and longer ones later: a request costs
+    a node 10 ms, and the requests of three workers would slow down the event they wait for.
+    ``about`` describes the event. Raises `AssertionError` after ``seconds``, at least `LEAST`.
     """
     seconds = max(seconds, LEAST)
-    begun = time.monotonic()
-    while not (found := what()):
-        waited = time.monotonic() - begun
+    begin = time.monotonic()
+    while True:
+        result = what()
+        if result:
+            return result
+        waited = time.monotonic() - begin
         assert waited < seconds, f"{about or what} is not so after {seconds:g} s"
-        time.sleep(max(every, min(waited * _SELDOM, _AT_LEAST_EVERY)))
-    return found
-
-
-_SELDOM = 0.04
-"""of the time waited so far, that passes until a wait asks again"""
-
-_AT_LEAST_EVERY = 0.4
-"""seconds; a state that a wait is to see lasts longer"""
+        time.sleep(max(every, min(waited * _PAUSE_SHARE, _LONGEST_PAUSE)))
 
 
 @dataclass
@@ -86,72 +98,75 @@ class Node:
     home: Path
     settings: dict[str, Any]
     process: Process | subprocess.Popen[bytes] | None = None
+    # addresses of the listeners, once the node is ready
     addresses: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
+    # whether the process was asked to end
     leaving: bool = False
+    # put before the gateway's command, which then runs in an interpreter of its own
     prefix: list[str] = field(default_factory=list)
-    """put before the gateway's command, which is then started anew"""
+    # runs in an interpreter of its own, as for a user, and not as a fork (`tests.forks`)
     fresh: bool = False
-    """started by an interpreter of its own, as a user starts it, and not a fork (`tests.forks`)"""
+    # fields of `gateway.bootstrap.parts.Pace`, if the process is a fork
     pace: dict[str, float] = field(default_factory=dict)
-    """fields of `gateway.bootstrap.parts.Pace`, where the process is a fork"""
+    # sent with every request
     headers: dict[str, str] = field(default_factory=dict)
-    """sent with every request"""
+
+    # ------------------------------------------------------------ process
 
     def start(self, wait: bool = True) -> None:
+        """Write the settings and start the process."""
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "node.yml").write_text(yaml.safe_dump(self.settings))
-        ready = self.home / "ready.json"
-        ready.unlink(missing_ok=True)
+        settings_file = self.home / "node.yml"
+        settings_file.write_text(yaml.safe_dump(self.settings))
+        self._ready_file.unlink(missing_ok=True)
         self.starts += 1
         self.leaving = False
+        arguments = ["serve", "-c", str(settings_file), "--ready-file", str(self._ready_file)]
         with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
-            words = ["serve", "-c", str(self.home / "node.yml"), "--ready-file", str(ready)]
             if self.prefix or self.fresh:
-                line = [*self.prefix, sys.executable, "-m", "gateway.cli.main", *words]
+                command = [*self.prefix, sys.executable, "-m", "gateway.cli.main", *arguments]
                 self.process = subprocess.Popen(
-                    line,
+                    command,
                     stdout=log,
                     stderr=log,
                     cwd=ROOT,
                     start_new_session=True,
                 )
             else:
-                self.process = forks.start(
-                    words,
-                    stdout=log,
-                    stderr=log,
-                    pace=self.pace,
-                )
+                self.process = forks.start(arguments, stdout=log, stderr=log, pace=self.pace)
         if wait:
             self.ready()
 
+    @property
+    def _ready_file(self) -> Path:
+        return self.home / "ready.json"
+
     def ready(self) -> None:
-        def up() -> bool:
-            assert self.process is not None and self.process.poll() is None, self.log()
-            return (self.home / "ready.json").exists()
+        """Wait until the node serves. Raises `AssertionError` with its log if it has ended."""
+        wait_for(self._is_ready, 30, about=f"node {self.id} is up")
+        self.addresses = json.loads(self._ready_file.read_text())
 
-        wait_for(up, 30, about=f"node {self.id} is up")
-        self.addresses = json.loads((self.home / "ready.json").read_text())
-
-    def log(self) -> str:
-        return "\n".join(
-            p.read_text(errors="replace") for p in sorted(self.home.glob("gateway-*.log"))
-        )
+    def _is_ready(self) -> bool:
+        assert self.process is not None, "the node was not started"
+        assert self.process.poll() is None, self.log()
+        return self._ready_file.exists()
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """End the process as a power failure would."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def leave(self) -> None:
-        """Ask the process to end, once, and do not wait for it."""
-        if self.process is not None and self.process.poll() is None and not self.leaving:
+        """Ask a running process to end, once, without waiting for its end."""
+        is_running = self.process is not None and self.process.poll() is None
+        if self.process is not None and is_running and not self.leaving:
             self.process.terminate()
             self.leaving = True
 
     def stop(self) -> None:
+        """End the process. Raises `TimeoutExpired` if it had to be killed after a minute."""
         if self.process is None or self.process.poll() is not None:
             return
         self.leave()
@@ -162,69 +177,86 @@ class Node:
             self.process.wait()
             raise
 
+    def log(self) -> str:
+        """Return the logs of all its processes so far."""
+        logs = sorted(self.home.glob("gateway-*.log"))
+        return "\n".join(file.read_text(errors="replace") for file in logs)
+
+    def run_logs(self) -> str:
+        """Return the ends of the logs of its runs."""
+        ends = []
+        for file in sorted((self.home / "state" / "runs").glob("*/std*.log")):
+            end = file.read_text(errors="replace")[-1500:]
+            ends.append(f"--- {file.parent.name}/{file.name}\n{end}")
+        return "\n".join(ends)
+
+    # ------------------------------------------------------------ addresses
+
     @property
     def operator(self) -> str:
+        """The address of its listener for operators."""
         return str(self.addresses["operator"])
 
     @property
     def peer(self) -> str:
+        """The address of its listener for peers."""
         return str(self.addresses["peer"])
 
     @property
     def peer_port(self) -> int:
-        """The port of its listener for peers, which it need not serve yet."""
+        """The port of its listener for peers, also before it is started."""
         return int(self.settings["listen"]["peer"]["bind"].rpartition(":")[2])
-
-    def route(self, **entries: Any) -> None:
-        """Write its routes before it is started: ports, or entries of the file."""
-        made = {
-            k: {"host": "127.0.0.1", "port": v} if isinstance(v, int) else v
-            for k, v in entries.items()
-        }
-        (self.home / "routes.yml").write_text(yaml.safe_dump(made))
-
-    def reached_at(self, host: str) -> None:
-        """Have containers on other machines reach it at that address of this one."""
-        listener = self.settings["listen"]["container"]
-        where = f"{host}:{listener['bind'].rpartition(':')[2]}"
-        listener |= {"bind": where, "advertise": f"http://{where}"}
 
     @property
     def storage(self) -> Path:
+        """The folder of its storage."""
         return self.home / "storage"
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        **more: Any,
-    ) -> httpx.Response:
-        more = {
+    def route(self, **entries: Any) -> None:
+        """Write its routes before it is started: loopback ports, or entries of the file."""
+        routes = {}
+        for node_id, entry in entries.items():
+            if isinstance(entry, int):
+                entry = {"host": "127.0.0.1", "port": entry}
+            routes[node_id] = entry
+        (self.home / "routes.yml").write_text(yaml.safe_dump(routes))
+
+    def reached_at(self, host: str) -> None:
+        """Serve containers on other machines at an address of this machine."""
+        listener = self.settings["listen"]["container"]
+        port = listener["bind"].rpartition(":")[2]
+        listener["bind"] = f"{host}:{port}"
+        listener["advertise"] = f"http://{host}:{port}"
+
+    # ------------------------------------------------------------ requests of operators
+
+    def ask(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """Send a request of an operator; ``kwargs`` as for `httpx.request`."""
+        defaults = {
             "headers": self.headers,
             "timeout": 120,
             "trust_env": False,
             "verify": NO_TLS,
-        } | more
-        return httpx.request(method, self.operator + path, **more)
+        }
+        return httpx.request(method, self.operator + path, **(defaults | kwargs))
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
+        """Return the JSON of a path; ``params`` are its query."""
         return dict(self.ask("GET", path, params=params).json())
 
     def post(self, path: str, body: Any) -> dict[str, Any]:
+        """Post a JSON body; return the JSON of the response."""
         return dict(self.ask("POST", path, json=body).json())
 
     def register(self, body: Any) -> None:
-        answer = self.post("/v2/provider/register", body)
-        assert answer["code"] == 0, answer
+        """Register a provider."""
+        response = self.post("/v2/provider/register", body)
+        assert response["code"] == 0, response
 
-    def upload(
-        self,
-        file: Path,
-        namespace: str,
-        name: str,
-        **more: Any,
-    ) -> dict[str, Any]:
-        meta = {"delimiter": ",", "match_id_name": "id"} | more.pop("meta", {})
+    def upload(self, file: Path, namespace: str, name: str, **fields: Any) -> dict[str, Any]:
+        """Upload a table; return the response's data. ``fields`` are further ones of the form."""
+        meta = {"delimiter": ",", "match_id_name": "id"}
+        meta |= fields.pop("meta", {})
         form = {
             "namespace": namespace,
             "name": name,
@@ -232,35 +264,37 @@ class Node:
             "partitions": "1",
             "meta": json.dumps(meta),
         }
+        form |= {field: str(value) for field, value in fields.items()}
         with file.open("rb") as stream:
-            data, files = (
-                form | {k: str(v) for k, v in more.items()},
-                {"file": (file.name, stream, "text/csv")},
-            )
-            answer = self.ask(
+            response = self.ask(
                 "POST",
                 "/v2/component/upload/file",
-                data=data,
-                files=files,
+                data=form,
+                files={"file": (file.name, stream, "text/csv")},
                 timeout=600,
             ).json()
-        assert answer["code"] == 0, answer
-        return dict(answer["data"])
+        assert response["code"] == 0, response
+        return dict(response["data"])
 
     def submit(self, body: Any, path: str = "/v1/platform/schedule/job/create_all") -> str:
-        answer = self.post(path, body)
-        assert answer["code"] == 0, answer
-        assert set(answer) == {"code", "data", "msg"} and answer["msg"] == "success", answer
-        return str(answer["data"]["job_id"])
+        """Submit a job; return its id."""
+        response = self.post(path, body)
+        assert response["code"] == 0, response
+        assert set(response) == {"code", "data", "msg"}, response
+        assert response["msg"] == "success", response
+        return str(response["data"]["job_id"])
 
     def job(self, job_id: str) -> dict[str, Any]:
+        """Return a job as the node shows it."""
         return self.get(f"/api/v1/jobs/{job_id}")
 
     def outputs(self, job_id: str) -> dict[tuple[str, str, str], dict[str, Any]]:
-        found = self.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
-        return {(o["task"], o["party"], o["key"]): o for o in found}
+        """Return a job's outputs by task, party and key."""
+        outputs = self.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
+        return {(output["task"], output["party"], output["key"]): output for output in outputs}
 
     def timeline(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the events of a job."""
         return list(self.get(f"/api/v1/jobs/{job_id}/timeline")["timeline"])
 
     def wait_job(
@@ -269,48 +303,48 @@ class Node:
         seconds: float = 90.0,
         outcome: str | None = "SUCCEEDED",
     ) -> dict[str, Any]:
-        """Wait for the job's end; fail with all that is known of it when it ends otherwise."""
+        """Wait for a job's end and return the job.
 
-        def over() -> dict[str, Any] | None:
-            job = self.job(job_id)
-            return job if job.get("status") in ("FINISHED", "REJECTED") else None
-
-        try:
-            job = wait_for(over, seconds, 0.1, f"job {job_id} has ended")
-        except AssertionError as error:
-            raise AssertionError(
-                f"{error}\n{json.dumps(self.job(job_id), indent=1)}\n{self.log()[-4000:]}"
-            ) from None
-        if outcome is not None and job["outcome"] != outcome:
-            lines = "\n".join(str(e) for e in self.timeline(job_id))
-            raise AssertionError(
-                f"{job['outcome']}: {job['failure']}\n{lines}\n{self.run_logs()}\n{self.log()[-3000:]}"
-            )
-        return job
-
-    def left(self) -> list[Any]:
-        """Return containers that this node has no record of, and what jobs that had ended still held.
-
-        Nothing if it cannot be asked any more.
+        Raises `AssertionError` with the timeline and the logs unless it has the outcome; every
+        outcome is right if ``outcome`` is None.
         """
         try:
-            orphans, resources = (
-                self.ask("GET", f"/api/v1/{what}") for what in ("orphans", "resources")
-            )
+            job = wait_for(lambda: self._ended(job_id), seconds, 0.1, f"job {job_id} has ended")
+        except AssertionError as error:
+            job_text = json.dumps(self.job(job_id), indent=1)
+            raise AssertionError(f"{error}\n{job_text}\n{self.log()[-4000:]}") from None
+        if outcome is not None and job["outcome"] != outcome:
+            events = "\n".join(str(event) for event in self.timeline(job_id))
+            failure = f"{job['outcome']}: {job['failure']}"
+            logs = f"{self.run_logs()}\n{self.log()[-3000:]}"
+            raise AssertionError(f"{failure}\n{events}\n{logs}")
+        return dict(job)
+
+    def _ended(self, job_id: str) -> dict[str, Any] | None:
+        """Return a job if it has ended, else None."""
+        job = self.job(job_id)
+        if job.get("status") in ("FINISHED", "REJECTED"):
+            return job
+        return None
+
+    def leftovers(self) -> list[Any]:
+        """Return containers without a record, and resources that ended jobs had not returned.
+
+        Empty if the node does not respond any more.
+        """
+        try:
+            orphans = self.ask("GET", "/api/v1/orphans")
+            resources = self.ask("GET", "/api/v1/resources")
         except (httpx.TransportError, KeyError):
             return []
-        found = list(orphans.json()["unknown"]) if orphans.is_success else []
-        if resources.is_success and (held := resources.json()["returned_by_reconciler"]):
-            found.append({"node": self.id, "returned_by_reconciler": held})
-        return found
-
-    def run_logs(self) -> str:
-        parts = []
-        for path in sorted((self.home / "state" / "runs").glob("*/std*.log")):
-            parts.append(
-                f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')[-1500:]}"
-            )
-        return "\n".join(parts)
+        leftovers = []
+        if orphans.is_success:
+            leftovers += orphans.json()["unknown"]
+        if resources.is_success:
+            returned = resources.json()["returned_by_reconciler"]
+            if returned:
+                leftovers.append({"node": self.id, "returned_by_reconciler": returned})
+        return leftovers
 
 
 class Federation:
@@ -325,42 +359,40 @@ class Federation:
         pace: Mapping[str, float] | None = None,
         **settings: Any,
     ) -> None:
+        """``settings`` are further ones of every node, by their first key.
+
+        For ``fresh`` and ``pace`` see `Node`.
+        """
         self.nodes: dict[str, Node] = {}
-        ids = list(ids)
-        ports = {node: free_ports(3) for node in ids}
-        for node in ids:
-            peer, container, operator = ports[node]
-            own: dict[str, Any] = {
-                "node": {"id": node},
-                "listen": {
-                    "peer": {"bind": f"127.0.0.1:{peer}"},
-                    "container": {"bind": f"127.0.0.1:{container}"},
-                    "operator": {"bind": f"127.0.0.1:{operator}"},
-                },
-                "database": {"url": "sqlite:///gateway.db"},
-                "storage": {"url": f"file://{home / node / 'storage'}"},
-                "state_dir": "state",
-                "engine": dict(engine),
-                "route_table": {"file": "routes.yml"},
-                **settings,
-            }
-            self.nodes[node] = Node(node, home / node, own, fresh=fresh, pace=dict(pace or {}))
-            (home / node).mkdir(parents=True)
-        keys = {node: Keyring(home / node / "state").make("ed25519").public for node in ids}
-        for node in (
-            self.nodes.values()
-        ):  # signatures are checked, and what tests send in their name may have none
-            signed = {n: {"keys": keys[n], "signing": "accepted"} for n in ids if n != node.id}
-            node.route(
-                **{
-                    n: {
-                        "host": "127.0.0.1",
-                        "port": ports[n][0],
-                        **more,
-                    }
-                    for n, more in signed.items()
-                }
+        for node_id in ids:
+            node_home = home / node_id
+            node_home.mkdir(parents=True)
+            node_settings = _default_settings(node_id, node_home, engine) | settings
+            self.nodes[node_id] = Node(
+                node_id,
+                node_home,
+                node_settings,
+                fresh=fresh,
+                pace=dict(pace or {}),
             )
+        self._write_routes()
+
+    def _write_routes(self) -> None:
+        """Give every node a key, and routes to the others with their keys.
+
+        Signatures are checked but not required: tests send requests in a node's name without one.
+        """
+        routes = {}
+        for node_id, node in self.nodes.items():
+            routes[node_id] = {
+                "host": "127.0.0.1",
+                "port": node.peer_port,
+                "keys": Keyring(node.home / "state").make("ed25519").public,
+                "signing": "accepted",
+            }
+        for node_id, node in self.nodes.items():
+            to_others = {target: route for target, route in routes.items() if target != node_id}
+            node.route(**to_others)
 
     def __enter__(self) -> "Federation":
         try:
@@ -374,18 +406,21 @@ class Federation:
         return self
 
     def __exit__(self, raised: object = None, *_: object) -> None:
-        """Stop all; in a test that went well, no node may have a container that it knows nothing of.
+        """Stop all nodes.
 
-        Nor may any job have kept what it held, so that the reconciler had to return it.
+        Raises `AssertionError` after a test without errors if a node has containers without a
+        record, or if its reconciler had to return resources of ended jobs.
         """
-        left = [] if raised is not None else [node.left() for node in self.nodes.values()]
+        leftovers = []
+        if raised is None:
+            leftovers = [node.leftovers() for node in self.nodes.values()]
         for node in self.nodes.values():
             node.leave()
         for node in self.nodes.values():
             node.stop()
-            # runs whose directory is gone are ended by their supervisors
+            # The supervisors of runs end those whose folder is gone.
             shutil.rmtree(node.home / "state" / "process", ignore_errors=True)
-        assert not any(left), left
+        assert not any(leftovers), leftovers
 
     def __getitem__(self, node: str) -> Node:
         return self.nodes[node]
@@ -394,20 +429,45 @@ class Federation:
         return iter(self.nodes.values())
 
 
+def _default_settings(node_id: str, home: Path, engine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a node with its files below ``home``."""
+    peer, container, operator = free_ports(3)
+    return {
+        "node": {"id": node_id},
+        "listen": {
+            "peer": {"bind": f"127.0.0.1:{peer}"},
+            "container": {"bind": f"127.0.0.1:{container}"},
+            "operator": {"bind": f"127.0.0.1:{operator}"},
+        },
+        "database": {"url": "sqlite:///gateway.db"},
+        "storage": {"url": f"file://{home / 'storage'}"},
+        "state_dir": "state",
+        "engine": dict(engine),
+        "route_table": {"file": "routes.yml"},
+    }
+
+
 def process_engine(*images: str, command: list[str] | None = None) -> dict[str, Any]:
-    """Return the settings of a process engine in which these images run the reference vendor's code."""
-    chosen = command or VENDOR_COMMAND
+    """Return the settings of a process engine that runs one command for all images.
+
+    The command is by default the reference vendor's, and so is the image.
+    """
+    image_settings = {}
+    for image in images or (REFERENCE_IMAGE,):
+        image_settings[image] = {"command": command or VENDOR_COMMAND}
     return {
         "kind": "process",
-        "process": {"images": {i: {"command": chosen} for i in images or (REFERENCE_IMAGE,)}},
+        "process": {"images": image_settings},
     }
 
 
 def example(name: str) -> Any:
+    """Return the JSON of a file in ``examples``."""
     return json.loads((ROOT / "examples" / name).read_text(encoding="utf-8"))
 
 
 def alive(pid: int) -> bool:
+    """Return whether a process of this machine exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,11 +1,14 @@
-"""A component for tests of a job's life: says that it is there, waits as long as it is told, and succeeds.
+"""A component for tests of a job's life: it registers its start, waits, and succeeds.
 
-Where it is told to (``until``), it waits for a file to be there as well.
+It runs as a container: standard library only, all values come from its environment. Its node may
+be killed at any moment, so it repeats each request until it gets a response. Parameters:
 
-Where it is told to (``fails``), so many of its containers of one task and role fail before one succeeds.
-
-Where it is ``silent`` it reports nothing, leaves its outputs or not (``leaves``) and exits with a ``code``.
-Its node may be killed at any moment, so it repeats what it could not say until somebody listens.
+* ``register``: the folder or ``host:port`` for registering its start; ``name``: its name
+* ``lasts``: seconds to wait; ``until``: a file to wait for
+* ``fails``: containers of the same task and role that fail before one succeeds
+* ``stubborn``: ignore SIGTERM
+* ``silent``: report nothing; ``leaves``: whether outputs are written; ``code``: the exit code
+* ``unique``: write the process id into the outputs
 """
 
 import contextlib
@@ -19,83 +22,112 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
-told = dict(os.environ)
-task, role = told["config.task_id"], told["config.self_role"]
-wanted = {
-    k.removeprefix("runtime.component.parameter."): v for k, v in told.items() if ".parameter." in k
-}
+PARAMETER = "runtime.component.parameter."
+OUTPUT = "runtime.component.output."
 
 
-def registered(what: str, name: str) -> int:
-    """Write down that this container was started, in a folder or at ``host:port``; return how many were so far."""
+def values_below(prefix: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with a prefix, by the rest of their names."""
+    values = {}
+    for name, value in environment.items():
+        if name.startswith(prefix):
+            values[name.removeprefix(prefix)] = value
+    return values
+
+
+environment = dict(os.environ)
+task = environment["config.task_id"]
+role = environment["config.self_role"]
+parameters = values_below(PARAMETER, environment)
+
+
+def is_set(parameter: str, default: str = "False") -> bool:
+    """Return whether a parameter is true."""
+    return parameters.get(parameter, default) == "True"
+
+
+def register_start(name: str) -> int:
+    """Register that this container was started; return the number of earlier ones of its name."""
+    register = parameters["register"]
+    container = str(os.getpid())
+    if __file__ == "/patient.py":
+        # In the containers of an image all process ids are the same.
+        container = f"{task}.{uuid.uuid4().hex}"
     if os.path.isabs(register):
-        before = len(list(Path(register).glob(f"{what}.*")))
-        (Path(register) / f"{what}.{name}").touch()
-        return before
+        earlier = len(list(Path(register).glob(f"{name}.*")))
+        (Path(register) / f"{name}.{container}").touch()
+        return earlier
     host, _, port = register.partition(":")
-    while True:  # the machine's cable may be cut
-        with (
-            contextlib.suppress(OSError, ValueError),
-            socket.create_connection((host, int(port)), 5) as connection,
-        ):
-            connection.sendall(f"{what}.{name}\n".encode())
-            return int(connection.recv(100))
+    while True:  # the network may be cut
+        with contextlib.suppress(OSError, ValueError):
+            return send_start((host, int(port)), f"{name}.{container}")
         time.sleep(0.1)
 
 
-if wanted.get("stubborn") == "True":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-register = wanted["register"]
-# in an image's containers process numbers are all the same
-started_as = f"{task}.{uuid.uuid4().hex}" if __file__ == "/patient.py" else os.getpid()
-before = registered(f"{wanted['name']}.{role}", str(started_as))
-print(f"container number {before} of {wanted['name']} as {role}", flush=True)
+def send_start(address: tuple[str, int], line: str) -> int:
+    """Send a line to the register; return its response, the number of earlier containers."""
+    with socket.create_connection(address, 5) as connection:
+        connection.sendall(f"{line}\n".encode())
+        return int(connection.recv(100))
 
 
-def say(status: str) -> None:
-    if wanted.get("silent") == "True":
+def report(status: str) -> None:
+    """Report a status to the node, unless the component is silent."""
+    if is_set("silent"):
         return
-    body = json.dumps(
-        {
-            "task_id": task,
-            "role": role,
-            "status": status,
-        }
-    ).encode()
+    body = {
+        "task_id": task,
+        "role": role,
+        "status": status,
+    }
     request = urllib.request.Request(
-        told["system.callback"], body, {"content-type": "application/json"}
+        environment["system.callback"],
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
     )
     end = time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(
-                request, timeout=10
-            ).read()  # an answer may be lost, where a cable was cut
+            # Read to the end: a cut network may lose a part of the response.
+            urllib.request.urlopen(request, timeout=10).read()
             return
-        except OSError as error:
-            if isinstance(error, urllib.error.HTTPError) or time.monotonic() > end:
+        except urllib.error.HTTPError:
+            raise  # a refusal is a response
+        except OSError:
+            if time.monotonic() > end:
                 raise
             time.sleep(0.1)
 
 
-say("RUNNING")
-time.sleep(float(wanted["lasts"]))
-while not os.path.exists(wanted.get("until", "/")):
+def write_outputs() -> None:
+    """Write a table of one row to each output."""
+    storage = Path(urllib.parse.urlsplit(environment["system.storage"]).path)
+    value = os.getpid() if is_set("unique") else 2
+    for text in values_below(OUTPUT, environment).values():
+        address = json.loads(text)
+        table = storage / address["namespace"] / address["name"]
+        table.parent.mkdir(parents=True, exist_ok=True)
+        if table.is_dir():  # made by an engine that mounts it
+            table /= "data_0"
+        table.write_text(f"id,x\n1,{value}\n")
+
+
+if is_set("stubborn"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+earlier = register_start(f"{parameters['name']}.{role}")
+print(f"container number {earlier} of {parameters['name']} as {role}", flush=True)
+report("RUNNING")
+time.sleep(float(parameters["lasts"]))
+while not os.path.exists(parameters.get("until", "/")):
     time.sleep(0.02)
-if before < int(wanted.get("fails", "0")):
+if earlier < int(parameters.get("fails", "0")):
     print("it broke", flush=True)
     sys.exit(3)
-storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
-outputs = [json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")]
-for address in outputs if wanted.get("leaves", "True") == "True" else ():
-    table = storage / address["namespace"] / address["name"]
-    table.parent.mkdir(parents=True, exist_ok=True)
-    table = (
-        table / "data_0" if table.is_dir() else table
-    )  # an engine with mounts has made a folder of it
-    table.write_text(f"id,x\n1,{os.getpid() if wanted.get('unique') == 'True' else 2}\n")
-say("SUCCESS")
+if is_set("leaves", default="True"):
+    write_outputs()
+report("SUCCESS")
 print("last words", flush=True)
-sys.exit(int(wanted.get("code", "0")))
+sys.exit(int(parameters.get("code", "0")))

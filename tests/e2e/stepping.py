@@ -1,6 +1,7 @@
-"""A component of eight steps, each kept in its checkpoint folder; the guest's first container dies at the fifth.
+"""A component of eight steps with a checkpoint each; the guest's first container dies at the fifth.
 
-It succeeds with the number of the step after which it began as its output.
+It runs as a container: standard library only, all values come from its environment. It continues
+after the last step in its checkpoint folder, and its output is the number of that step.
 """
 
 import json
@@ -10,41 +11,52 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-told = dict(os.environ)
-folder = Path(told["system.checkpoint"])
-name = told.get("runtime.component.parameter.name", "")
+STEPS = 8
+OUTPUT = "runtime.component.output."
+environment = dict(os.environ)
+role = environment["config.self_role"]
+checkpoints = Path(environment["system.checkpoint"])
 
 
-def say(status: str) -> None:
-    body = json.dumps(
-        {
-            "task_id": told["config.task_id"],
-            "role": told["config.self_role"],
-            "status": status,
-        }
-    )
+def report(status: str) -> None:
+    body = {
+        "task_id": environment["config.task_id"],
+        "role": role,
+        "status": status,
+    }
     request = urllib.request.Request(
-        told["system.callback"], body.encode(), {"content-type": "application/json"}
+        environment["system.callback"],
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
     )
     urllib.request.urlopen(request, timeout=30).read()
 
 
-begun = max((int(path.read_text()) for path in folder.glob("step-*")), default=0)
-print(f"goes on after step {begun}", flush=True)
-say("RUNNING")
-for step in range(begun + 1, 9) if name != "first" else ():
-    half = folder / "half"  # the other party's container is killed at any moment
-    half.write_text(str(step))
-    half.rename(folder / f"step-{step}")
-    if (
-        step == 5 and told["config.self_role"] == "guest.0"
-    ):  # the other one, killed for it, has no part in when
-        os.kill(os.getpid(), signal.SIGKILL)
-storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
-for address in (
-    json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")
-):
-    table = storage / address["namespace"] / address["name"]
-    table.mkdir(parents=True, exist_ok=True)
-    (table / "data_0").write_text(f"id,begun\n1,{begun}\n")
-say("SUCCESS")
+def write_checkpoint(step: int) -> None:
+    """Write a checkpoint in two steps: the other party's container is killed at any moment."""
+    incomplete = checkpoints / "half"
+    incomplete.write_text(str(step))
+    incomplete.rename(checkpoints / f"step-{step}")
+
+
+def write_outputs(last_step: int) -> None:
+    storage = Path(urllib.parse.urlsplit(environment["system.storage"]).path)
+    for name, text in environment.items():
+        if name.startswith(OUTPUT):
+            address = json.loads(text)
+            table = storage / address["namespace"] / address["name"]
+            table.mkdir(parents=True, exist_ok=True)
+            (table / "data_0").write_text(f"id,begun\n1,{last_step}\n")
+
+
+last_step = max((int(file.read_text()) for file in checkpoints.glob("step-*")), default=0)
+print(f"goes on after step {last_step}", flush=True)
+report("RUNNING")
+# The first task of a job of two has no steps.
+if environment.get("runtime.component.parameter.name") != "first":
+    for step in range(last_step + 1, STEPS + 1):
+        write_checkpoint(step)
+        if step == 5 and role == "guest.0":
+            os.kill(os.getpid(), signal.SIGKILL)
+write_outputs(last_step)
+report("SUCCESS")

@@ -1,4 +1,4 @@
-"""As `stepping`, for machines that share no folder with the node: its steps are kept at the task's storage."""
+"""As `stepping`, for machines without a folder of the node: its checkpoints are in the storage."""
 
 import json
 import os
@@ -7,25 +7,30 @@ import signal
 from refvendor.report import Reporter
 from refvendor.storage_engines import open_engine
 
-told = dict(os.environ)
-storage = open_engine(told["system.storage"])
+STEPS = 8
+environment = dict(os.environ)
+storage = open_engine(environment["system.storage"])
 reporter = Reporter(
-    told["system.callback"], told["config.task_id"], told["config.self_role"], print
+    environment["system.callback"],
+    environment["config.task_id"],
+    environment["config.self_role"],
+    print,
 )
 
 
-def folder(variable: str) -> str:
-    return "{namespace}/{name}".format(**json.loads(told[variable]))
+def folder_in(variable: str) -> str:
+    """Return the folder of the address in an environment variable."""
+    return "{namespace}/{name}".format(**json.loads(environment[variable]))
 
 
-kept = folder("system.checkpoint.address")
-begun = max((int(name.removeprefix("step-")) for name in storage.names(kept)), default=0)
+checkpoints = folder_in("system.checkpoint.address")
+steps = [int(name.removeprefix("step-")) for name in storage.names(checkpoints)]
+last_step = max(steps, default=0)
 reporter.running()
-for step in range(begun + 1, 9):
-    storage.publish(kept, {f"step-{step}": b"done"})
+for step in range(last_step + 1, STEPS + 1):
+    storage.publish(checkpoints, {f"step-{step}": b"done"})
     if step == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-storage.publish(
-    folder("runtime.component.output.train_data"), {"data_0": f"id,begun\n1,{begun}\n".encode()}
-)
+output = folder_in("runtime.component.output.train_data")
+storage.publish(output, {"data_0": f"id,begun\n1,{last_step}\n".encode()})
 reporter.succeeded()

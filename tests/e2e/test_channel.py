@@ -1,4 +1,4 @@
-"""Messages of containers: through a third node that is killed meanwhile, and read after their sender exited."""
+"""Messages of containers: by way of a third node, read after their sender's exit, and by gRPC."""
 
 import sys
 from collections.abc import Iterator
@@ -9,86 +9,116 @@ import pytest
 from adapter.bfia.examples import A_PROVIDER
 from tests.certificates import Authority
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, process_engine, wait_for
+from tests.e2e.jobs import ARBITER, GUEST, HOST
+from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
-A, B, X = jobs.GUEST, jobs.HOST, jobs.ARBITER
+pytestmark = pytest.mark.slow
+
 PING_PONG = process_engine(
     "example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("ping_pong.py"))]
 )
 
 
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A and B know X by https, and each other only behind it."""
-    home = tmp_path_factory.mktemp("nodes")
-    federation = Federation(home, [A, B, X], PING_PONG)
-    authority = Authority(home / "certificates")
-    own = {node: authority.sign(node, "127.0.0.1", node) for node in (A, B, X)}
-    binds = {node.id: node.settings["listen"]["peer"]["bind"] for node in federation.nodes.values()}
-    shown = {
-        "certificate": own[X].certificate,
-        "key": own[X].key,
+def peer_bind(node: Node) -> str:
+    """Return host and port of a node's listener for peers."""
+    return str(node.settings["listen"]["peer"]["bind"])
+
+
+def connect_by_relay(federation: Federation, authority: Authority) -> None:
+    """Give guest and host routes to the arbiter by https, and to each other through it."""
+    relay = federation[ARBITER]
+    certificates = {
+        node_id: authority.sign(node_id, "127.0.0.1", node_id) for node_id in federation.nodes
+    }
+    relay.settings["listen"]["peer"]["tls"] = {
+        "certificate": certificates[ARBITER].certificate,
+        "key": certificates[ARBITER].key,
         "client_ca": authority.file,
     }
-    federation[X].settings["listen"]["peer"]["tls"] = shown
-    for node, other in ((A, B), (B, A)):
-        keys = {"certificate": own[node].certificate, "key": own[node].key}
-        hop = {
-            "url": f"https://{binds[X]}",
+    for node_id, partner_id in ((GUEST, HOST), (HOST, GUEST)):
+        route_to_relay = {
+            "url": f"https://{peer_bind(relay)}",
             "ca": authority.file,
-            **keys,
+            "certificate": certificates[node_id].certificate,
+            "key": certificates[node_id].key,
         }
-        federation[node].route(**{X: hop, other: {"via": X}})
-    federation[X].route(
-        **{node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)}
-    )
+        federation[node_id].route(**{ARBITER: route_to_relay, partner_id: {"via": ARBITER}})
+    relayed = {}
+    for node_id in (GUEST, HOST):
+        relayed[node_id] = {"url": f"http://{peer_bind(federation[node_id])}", "relay": True}
+    relay.route(**relayed)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Guest and host with the component, which reach each other through the arbiter only."""
+    home = tmp_path_factory.mktemp("nodes")
+    federation = Federation(home, [GUEST, HOST, ARBITER], PING_PONG)
+    connect_by_relay(federation, Authority(home / "certificates"))
     with federation:
-        for node in (A, B):
-            federation[node].register(A_PROVIDER)
+        federation[GUEST].register(A_PROVIDER)
+        federation[HOST].register(A_PROVIDER)
         yield federation
 
 
-@pytest.mark.slow
-def test_a_job_through_a_third_node_that_is_killed_meanwhile(three):
-    guest, host, relay = three[A], three[B], three[X]
-    assert guest.post(f"/api/v1/routes/{B}/test", {})["good"]
-    job_id = guest.submit(jobs.echo_job(A, B, rounds=40))
-    wait_for(
-        lambda: (
-            [r["status"] for n in (guest, host) for r in n.job(job_id)["runs"]] == ["RUNNING"] * 2
-        ),
-        30,
-    )
+@pytest.fixture
+def guest(federation: Federation) -> Node:
+    return federation[GUEST]
+
+
+@pytest.fixture
+def host(federation: Federation) -> Node:
+    return federation[HOST]
+
+
+def is_running(node: Node, job_id: str) -> bool:
+    """Return whether the only run of a job runs at a node."""
+    return [run["status"] for run in node.job(job_id)["runs"]] == ["RUNNING"]
+
+
+def has_exited(node: Node, job_id: str) -> bool:
+    """Return whether the only run of a job has succeeded and exited at a node."""
+    runs = node.job(job_id)["runs"]
+    return [(run["status"], bool(run["ended_at"])) for run in runs] == [("SUCCESS", True)]
+
+
+def stored_messages(node: Node) -> int:
+    """Return how many messages a node's channel stores."""
+    return int(node.get("/health/ready")["checks"]["channel"]["messages"])
+
+
+def test_a_job_through_a_third_node_that_is_killed_meanwhile(federation, guest, host):
+    relay = federation[ARBITER]
+    assert guest.post(f"/api/v1/routes/{HOST}/test", {})["good"]
+    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=40))
+    for node in (guest, host):
+        wait_for(lambda node=node: is_running(node, job_id), 30)
+
     relay.kill()
     relay.start()
+
     assert guest.wait_job(job_id, 90)["progress"] == 100
     for node in (guest, host):
         assert len(jobs.events(node, job_id, "run RUNNING")) == 1
-    assert relay.get("/api/v1/jobs")["jobs"] == []  # it has seen none of the job
+    # The relay has learned nothing of the job.
+    assert relay.get("/api/v1/jobs")["jobs"] == []
 
 
-@pytest.mark.slow
-def test_a_sender_that_exits_right_after_its_push_loses_nothing(three, tmp_path):
-    may_read, guest, host = tmp_path / "may-read", three[A], three[B]
-    job_id = guest.submit(jobs.echo_job(A, B, rounds=1, may_read=str(may_read)))
-    wait_for(
-        lambda: (
-            [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]]
-            == [("SUCCESS", True)]
-        )
-    )
-    wait_for(lambda: [r["status"] for r in host.job(job_id)["runs"]] == ["RUNNING"])
-    assert host.get("/health/ready")["checks"]["channel"]["messages"] == 1
+def test_a_sender_that_exits_right_after_its_push_loses_nothing(guest, host, tmp_path):
+    may_read = tmp_path / "may-read"
+    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=1, may_read=str(may_read)))
+    wait_for(lambda: has_exited(guest, job_id))
+    wait_for(lambda: is_running(host, job_id))
+    assert stored_messages(host) == 1
+
     may_read.touch()
+
     guest.wait_job(job_id, 60)
-    for node in (guest, host):  # and then all of it is given back
-        wait_for(
-            lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15
-        )
+    for node in (guest, host):
+        wait_for(lambda node=node: stored_messages(node) == 0, 15, about="capacity is returned")
 
 
-@pytest.mark.slow
-def test_a_container_that_speaks_grpc_and_one_that_speaks_json_have_a_job(three):
-    guest = three[A]
-    job_id = guest.submit(jobs.echo_job(A, B, rounds=3, rpc=True))
+def test_a_container_that_speaks_grpc_and_one_that_speaks_json_have_a_job(guest):
+    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=3, rpc=True))
+
     assert guest.wait_job(job_id)["progress"] == 100

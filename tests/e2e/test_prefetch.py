@@ -1,89 +1,100 @@
-"""An image that is in a registry only: the job waits while it is fetched, by a real daemon, and then runs."""
+"""An image that only a registry has: the job waits while a real daemon pulls it, and then runs."""
 
 import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, wait_for
+from tests.e2e.jobs import GUEST, HOST
+from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.services.registry import Gate, gate_to, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry, pytest.mark.slow]
 
-GUEST, HOST = jobs.GUEST, jobs.HOST
 BASE = "bfia-base:py311"
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
+    """A proxy before a registry that holds layers back until it is opened."""
     with registry(tmp_path / "registry") as address, gate_to(address) as gate:
         yield gate
 
 
 @pytest.fixture
 def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
-    """Put an image that reports SUCCESS into the registry, and take it away from the daemon; give its name."""
-    folder, name = tmp_path / "image", f"{gate.address}/algorithms/echo:1.0"
+    """An image that reports SUCCESS; the registry has it and the daemon has not."""
+    folder = tmp_path / "image"
     folder.mkdir()
-    reports = (ROOT / "tools" / "bench" / "noop.py").read_text()
-    (folder / "run.py").write_text(f"# {uuid.uuid4().hex}\n{reports}")  # a layer that no daemon has
+    name = f"{gate.address}/algorithms/echo:1.0"
+    program = (ROOT / "tools" / "bench" / "noop.py").read_text()
+    # The comment makes a layer that no daemon has.
+    (folder / "run.py").write_text(f"# {uuid.uuid4().hex}\n{program}")
     (folder / "Dockerfile").write_text(
         f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n'
     )
     with contextlib.closing(docker.from_env(timeout=60)) as client:
-        built, _ = client.images.build(
-            path=str(folder),
-            tag=name,
-            rm=True,
-        )
+        image, _ = client.images.build(path=str(folder), tag=name, rm=True)
         for line in client.images.push(name, stream=True, decode=True):
             assert "error" not in line, line
         client.images.remove(name, force=True)
         yield name
-        for known in (name, str(built.id)):
+        for reference in (name, str(image.id)):
             with contextlib.suppress(docker.errors.ImageNotFound):
-                client.images.remove(known, force=True)
+                client.images.remove(reference, force=True)
+
+
+def waiting_for_layers(node: Node, job_id: str) -> Any:
+    """Return why a job waits at a node, None unless the text counts layers."""
+    waiting = node.job(job_id)["local_waiting"]
+    if waiting and "layers" in waiting["message"]:
+        return waiting
+    return None
 
 
 def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(gate, image, tmp_path):
     engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
-    with Federation(tmp_path, [GUEST, HOST], engine, pace={"registration_pull": 0.1}) as federation:
-        guest, host = federation[GUEST], federation[HOST]
-        provider = A_PROVIDER | {"metadata": {"base_url": "", "image": image}}
-        for node in (guest, host):
-            node.register(provider)  # which does not wait long for the image
+    provider = A_PROVIDER | {"metadata": {"base_url": "", "image": image}}
+    # The registration of the provider waits 0.1 s for the image.
+    pace = {"registration_pull": 0.1}
+    with Federation(tmp_path, [GUEST, HOST], engine, pace=pace) as federation:
+        guest = federation[GUEST]
+        host = federation[HOST]
+        guest.register(provider)
+        host.register(provider)
+
         job_id = guest.submit(jobs.echo_job())
-        wait_for(
-            gate.asked.is_set, 60, about="the daemon asks the registry for the image's content"
-        )
+        wait_for(gate.asked.is_set, 60, about="the daemon asks the registry for the image")
         for node in (guest, host):
-            waits = wait_for(
-                lambda node=node: (
-                    (w := node.job(job_id)["local_waiting"]) and "layers" in w["message"] and w
-                ),
-                60,
-            )
-            assert waits["reason"] == "PREPARING" and image in waits["message"], waits
-        shown = guest.job(job_id)
-        assert shown["status"] == "PENDING" and shown["waiting"]["reason"] == "PREPARING", shown
-        assert guest.job(job_id)["runs"] == host.job(job_id)["runs"] == []
+            waiting = wait_for(lambda node=node: waiting_for_layers(node, job_id), 60)
+            assert waiting["reason"] == "PREPARING", waiting
+            assert image in waiting["message"], waiting
+            assert node.job(job_id)["runs"] == []
+        job = guest.job(job_id)
+        assert job["status"] == "PENDING", job
+        assert job["waiting"]["reason"] == "PREPARING", job
+
         gate.open.set()
+
         job = guest.wait_job(job_id)
         assert {run["status"] for run in job["runs"]} == {"SUCCESS"}
         for node in (guest, host):
-            events = [entry["event"] for entry in node.timeline(job_id)]
-            order = [
-                events.index(e)
-                for e in (
-                    "images are fetched",
-                    "images fetched",
-                    "job READY here",
-                    "job RUNNING here",
-                )
-            ]
-            assert order == sorted(order), events
+            check_order_of_events(node, job_id)
+
+
+def check_order_of_events(node: Node, job_id: str) -> None:
+    """Check that the images were pulled before the job became ready."""
+    events = [entry["event"] for entry in node.timeline(job_id)]
+    positions = [
+        events.index("images are fetched"),
+        events.index("images fetched"),
+        events.index("job READY here"),
+        events.index("job RUNNING here"),
+    ]
+    assert positions == sorted(positions), events

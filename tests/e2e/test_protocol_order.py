@@ -1,16 +1,20 @@
-"""What goes over the wire, recorded between real nodes, with the scheduler on a third node."""
+"""Requests between real nodes in their order, with the scheduler on a third node."""
 
 import json
 from collections import Counter
+from typing import Any
 
 from adapter.bfia.examples import A_PROVIDER
 from adapter.bfia.peer import PROFILE_QUESTION
 from tests.e2e import jobs
+from tests.e2e.jobs import GUEST, HOST
 from tests.e2e.nodes import Federation
-from tests.e2e.recorder import Recorder
+from tests.e2e.recorder import Exchange, Recorder
 
 SCHEDULER = "JG0100009900000099"
+NODE_IDS = [GUEST, HOST, SCHEDULER]
 CONTROL = "/v1/interconn/schedule"
+# Headers that every request between nodes has.
 HEADERS = (
     "x-auth-sign",
     "x-csrf-protection",
@@ -22,64 +26,102 @@ HEADERS = (
 )
 
 
+def two_task_job(register: Any) -> Any:
+    """Return a job with parameters of its own for each party."""
+    body = jobs.job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+    for role in ("guest", "host"):
+        parameters = {"a": {"own": f"of the {role}"}}
+        body["config"]["task_params"][role] = {"0": parameters}
+    return body
+
+
+def control_requests(recorder: Recorder) -> list[Exchange]:
+    """Return the requests that control jobs."""
+    requests = []
+    for exchange in recorder.exchanges:
+        is_control = exchange.path.startswith(CONTROL)
+        if is_control and exchange.body != PROFILE_QUESTION:
+            requests.append(exchange)
+    return requests
+
+
+def paths_to(node: str, requests: list[Exchange]) -> list[str]:
+    """Return the paths of the requests to a node."""
+    return [exchange.path.removeprefix(CONTROL) for exchange in requests if exchange.to == node]
+
+
 def test_the_scheduler_on_a_third_node(tmp_path, register):
-    ids = [jobs.GUEST, jobs.HOST, SCHEDULER]
-    federation = Federation(tmp_path, ids, jobs.PATIENT_ENGINE)
-    federation[jobs.GUEST].settings["node"]["coordinator"] = SCHEDULER
+    federation = Federation(tmp_path, NODE_IDS, jobs.PATIENT_ENGINE)
+    guest = federation[GUEST]
+    host = federation[HOST]
+    guest.settings["node"]["coordinator"] = SCHEDULER
     with Recorder({node.id: node.peer_port for node in federation.nodes.values()}) as recorder:
         for node in federation.nodes.values():
-            node.route(**{other: recorder.port for other in ids if other != node.id})
+            partners = [node_id for node_id in NODE_IDS if node_id != node.id]
+            node.route(**dict.fromkeys(partners, recorder.port))
         with federation:
-            guest = federation[jobs.GUEST]
-            for node in (guest, federation[jobs.HOST]):
-                node.register(A_PROVIDER)
-            body = jobs.job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
-            own = {role: {"0": {"a": {"own": f"of the {role}"}}} for role in ("guest", "host")}
-            body["config"]["task_params"] |= own
-            job_id = guest.submit(body)
+            guest.register(A_PROVIDER)
+            host.register(A_PROVIDER)
+            job_id = guest.submit(two_task_job(register))
             job = guest.wait_job(job_id)
             assert job["scheduler"] == SCHEDULER
-            stops = [s for s in recorder.seen if s.path == f"{CONTROL}/job/stop"]
-            assert {s.to for s in stops} == {jobs.GUEST, jobs.HOST}
+            told_to_stop = set()
+            for exchange in recorder.exchanges:
+                if exchange.path == f"{CONTROL}/job/stop":
+                    told_to_stop.add(exchange.to)
+            assert told_to_stop == {GUEST, HOST}
 
-    control = [
-        s for s in recorder.seen if s.path.startswith(CONTROL) and s.body != PROFILE_QUESTION
-    ]
-    count = Counter((s.path.removeprefix(CONTROL), s.to) for s in control)
-    assert count["/job/create_all", SCHEDULER] == 1
-    for node in (jobs.GUEST, jobs.HOST):
-        assert count["/job/create", node] == 1
-        assert count["/job/start", node] == 1
-        started = [
-            s.body["task_name"] for s in control if s.path.endswith("/task/start") and s.to == node
-        ]
-        assert started == ["a", "b"]
-    order = [
-        s.path.removeprefix(CONTROL) for s in control if s.to == jobs.HOST and "poll" not in s.path
-    ]
+    requests = control_requests(recorder)
+    check_order(requests, job_id)
+    check_headers(requests, job["trace_id"])
+    check_parameters_stay_private(requests)
+
+
+def check_order(requests: list[Exchange], job_id: str) -> None:
+    """Check which requests each node received, and the parties their order."""
+    counts = Counter((exchange.path.removeprefix(CONTROL), exchange.to) for exchange in requests)
+    assert counts["/job/create_all", SCHEDULER] == 1
+    for node in (GUEST, HOST):
+        assert counts["/job/create", node] == 1
+        assert counts["/job/start", node] == 1
+        started_tasks = []
+        for exchange in requests:
+            if exchange.to == node and exchange.path.endswith("/task/start"):
+                started_tasks.append(exchange.body["task_name"])
+        assert started_tasks == ["a", "b"]
+
+    order = [path for path in paths_to(HOST, requests) if "poll" not in path]
     assert order == ["/job/create", "/job/start", "/task/start", "/task/start", "/job/stop"]
 
-    assert {
-        s.path for s in control if s.to == SCHEDULER
-    } <= {  # it has no role, so no task is started there
-        f"{CONTROL}/job/create_all",
-        f"{CONTROL}/job/status_all",
-        f"{CONTROL}/job/status_all?job_id={job_id}",
-        f"{CONTROL}/task/callback",
+    # The scheduler has no role, so no task is started there.
+    assert set(paths_to(SCHEDULER, requests)) <= {
+        "/job/create_all",
+        "/job/status_all",
+        f"/job/status_all?job_id={job_id}",
+        "/task/callback",
     }
 
-    for one in control:
-        assert all(one.headers.get(h) for h in HEADERS), one
-        assert one.headers["x-target-node-id"] == one.to
-        assert one.answer["code"] == 0
-        assert set(one.answer) >= {"code", "msg", "data"}
-    assert len({s.headers["x-nonce"] for s in control}) == len(control)
-    assert len({s.headers["x-trace-id"] for s in control}) == 1
-    trace = control[0].headers["x-trace-id"]
-    assert job["trace_id"] == trace
 
-    created = {s.to: s.body for s in control if s.path.endswith("/job/create")}
-    assert created[jobs.HOST]["config"]["task_params"]["guest"] == {"0": {}}
-    assert created[jobs.GUEST]["config"]["task_params"]["host"] == {"0": {}}
-    assert "of the guest" not in json.dumps(created[jobs.HOST])
-    assert "of the host" not in json.dumps(created[jobs.GUEST])
+def check_headers(requests: list[Exchange], trace_id: str) -> None:
+    """Check the headers and responses of all requests, which belong to one trace."""
+    for exchange in requests:
+        for header in HEADERS:
+            assert exchange.headers.get(header), (header, exchange)
+        assert exchange.headers["x-target-node-id"] == exchange.to
+        assert exchange.headers["x-trace-id"] == trace_id
+        assert exchange.response["code"] == 0
+        assert set(exchange.response) >= {"code", "msg", "data"}
+    nonces = {exchange.headers["x-nonce"] for exchange in requests}
+    assert len(nonces) == len(requests)
+
+
+def check_parameters_stay_private(requests: list[Exchange]) -> None:
+    """Check that a party does not get the other party's own parameters."""
+    bodies = {}
+    for exchange in requests:
+        if exchange.path.endswith("/job/create"):
+            bodies[exchange.to] = exchange.body
+    assert bodies[HOST]["config"]["task_params"]["guest"] == {"0": {}}
+    assert bodies[GUEST]["config"]["task_params"]["host"] == {"0": {}}
+    assert "of the guest" not in json.dumps(bodies[HOST])
+    assert "of the host" not in json.dumps(bodies[GUEST])

@@ -1,6 +1,6 @@
-"""SecretFlow's published engine as the component of a job at two nodes: its own client speaks the channel.
+"""SecretFlow's published engine as the component of a job at two nodes, with its own client.
 
-It sits in an environment of its own (``make .venv-secretflow/.done``).
+It has an environment of its own (``make .venv-secretflow/.done``).
 """
 
 import csv
@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,76 +26,105 @@ pytestmark = [pytest.mark.secretflow, pytest.mark.docker, pytest.mark.slow]
 RECEIVED = "bfia_channel_session_received_messages_total"
 VENV = ROOT / ".venv-secretflow"
 PARTY = Path(__file__).with_name("secretflow_psi.py")
-INSTEAD = {"dash": "/usr/bin/sh", "sort": "/usr/bin/sort"}
-"""tools that the engine calls with options that busybox, in the base image, does not have"""
+# Tools that the engine calls with options that busybox, in the base image, does not have; and
+# their places.
+REPLACED_TOOLS = {"dash": "/usr/bin/sh", "sort": "/usr/bin/sort"}
 
 
-def ids(text: str) -> set[str]:
-    return {row["id"] for row in csv.DictReader(io.StringIO(text))}
+def ids_of(table: str) -> set[str]:
+    """Return the ids in a table."""
+    return {row["id"] for row in csv.DictReader(io.StringIO(table))}
 
 
-def received(node: Node) -> bool:
-    """Tells whether a message of the channel has come to a node since it was started."""
-    lines = [
-        line for line in node.ask("GET", "/metrics").text.splitlines() if line.startswith(RECEIVED)
-    ]
-    return any(float(line.rpartition(" ")[2]) for line in lines)
+def has_received_messages(node: Node) -> bool:
+    """Return whether the node's channel has received a message since it was started."""
+    for line in node.ask("GET", "/metrics").text.splitlines():
+        if line.startswith(RECEIVED) and float(line.rpartition(" ")[2]):
+            return True
+    return False
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[str]:
-    """An image of the component; what is published is a gigabyte, and mounted into its containers."""
-    tools = [shutil.which(tool) or tool for tool in INSTEAD]
-    lines = [f"FROM {own_docker.BASE}", f"RUN {json.dumps(['rm', *INSTEAD.values()])}"]
-    lines += [f"COPY {tool} {place}" for tool, place in INSTEAD.items()]
+    """An image of the component without SecretFlow: its gigabyte is mounted into containers."""
+    tools = [shutil.which(tool) or tool for tool in REPLACED_TOOLS]
+    remove_tools = json.dumps(["rm", *REPLACED_TOOLS.values()])
+    lines = [f"FROM {own_docker.BASE}", f"RUN {remove_tools}"]
+    lines += [f"COPY {tool} {path}" for tool, path in REPLACED_TOOLS.items()]
     lines += [
         f"COPY {PARTY.name} /",
         "ENV PYTHONPATH=/site",
         f'ENTRYPOINT ["python3", "/{PARTY.name}"]',
     ]
-    with small_image(
-        tmp_path / "image", f"bfia-secretflow:{os.getpid()}", lines, PARTY, *tools
-    ) as name:
+    tag = f"bfia-secretflow:{os.getpid()}"
+    with small_image(tmp_path / "image", tag, lines, PARTY, *tools) as name:
         yield name
 
 
-def test_secretflow_computes_over_a_bad_link_and_a_killed_gateway(image, tmp_path):
-    """It intersects two nodes' tables in two ways and multiplies in secret shares, at one by Docker."""
+def make_federation(home: Path, image: str) -> Federation:
+    """Return two nodes: the guest runs the engine in Docker, the host as a process."""
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
-    mounted = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}
-    engine = {"kind": "docker", "docker": {"allow": mounted}}
-    federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine)
-    guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-    host.settings["engine"] = process_engine(
-        image, command=[str(VENV / "bin" / "python"), str(PARTY)]
-    )
+    mounts = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}
+    docker_engine = {"kind": "docker", "docker": {"allow": mounts}}
+    federation = Federation(home, [jobs.GUEST, jobs.HOST], docker_engine)
+    command = [str(VENV / "bin" / "python"), str(PARTY)]
+    federation[jobs.HOST].settings["engine"] = process_engine(image, command=command)
+    return federation
+
+
+def prepare(node: Node, role: str, image: str) -> None:
+    """Register the engine's image at a node and upload its party's table."""
+    # Containers of Docker read the storage as another user.
+    node.storage.chmod(0o755)
+    provider = example("register_unionpay.json")
+    provider["metadata"]["image"] = image
+    node.register(provider)
+    jobs.upload(node, role)
+
+
+def intersection_job() -> Any:
+    """Return a job that writes the intersection of both tables at each party."""
+    body = jobs.align_job(jobs.GUEST, jobs.HOST)
+    (component,) = body["dag"]["components"]
+    component["output"] = [{"type": "dataset", "key": "train_data"}]
+    # SecretFlow's client discards a message if it reads the response more than two seconds after
+    # its request, so a busy machine may fail an attempt.
+    body["config"]["job_params"].setdefault("common", {})["auto_retries"] = 3
+    return body
+
+
+def expected_ids() -> set[str]:
+    """Return the ids that both tables have."""
+    guest_table = (jobs.DATA / "breast_hetero_guest.csv").read_text(encoding="utf-8")
+    host_table = (jobs.DATA / "breast_hetero_host.csv").read_text(encoding="utf-8")
+    return ids_of(guest_table) & ids_of(host_table)
+
+
+def test_secretflow_computes_over_a_bad_link_and_a_killed_gateway(image, tmp_path):
+    """It intersects the nodes' tables in two ways and multiplies in secret shares."""
+    federation = make_federation(tmp_path / "nodes", image)
+    guest = federation[jobs.GUEST]
+    host = federation[jobs.HOST]
     with ExitStack() as stack:
-        ways = [stack.enter_context(Proxy("127.0.0.1", node.peer_port)) for node in (host, guest)]
-        guest.route(**{host.id: ways[0].port})
-        host.route(**{guest.id: ways[1].port})
+        to_host = stack.enter_context(Proxy("127.0.0.1", host.peer_port))
+        to_guest = stack.enter_context(Proxy("127.0.0.1", guest.peer_port))
+        guest.route(**{host.id: to_host.port})
+        host.route(**{guest.id: to_guest.port})
         stack.enter_context(federation)
-        provider = example("register_unionpay.json")
-        provider["metadata"]["image"] = image
-        for node, role in ((guest, "guest"), (host, "host")):
-            node.storage.chmod(0o755)
-            node.register(provider)
-            jobs.upload(node, role)
-        body = jobs.align_job(jobs.GUEST, jobs.HOST)
-        (align,) = body["dag"]["components"]
-        align["output"] = [{"type": "dataset", "key": "train_data"}]
-        # its client discards a message if it reads the response over two seconds after its request
-        body["config"]["job_params"].setdefault("common", {})["auto_retries"] = 3
-        job_id = guest.submit(body)
-        for way, fault in zip(ways, ("delay", "cut"), strict=True):
-            way.turn(fault, share=0.1)
-        wait_for(lambda: received(host), about="the engine has sent a message")
+        prepare(guest, "guest", image)
+        prepare(host, "host", image)
+
+        job_id = guest.submit(intersection_job())
+        to_host.turn("delay", share=0.1)
+        to_guest.turn("cut", share=0.1)
+        wait_for(lambda: has_received_messages(host), about="the engine has sent a message")
         host.kill()
         host.start()
         guest.wait_job(job_id, 300)
-        assert all(way.struck for way in ways)
-        expected = ids((jobs.DATA / "breast_hetero_guest.csv").read_text(encoding="utf-8")) & ids(
-            (jobs.DATA / "breast_hetero_host.csv").read_text(encoding="utf-8")
-        )
+
+        assert to_host.struck
+        assert to_guest.struck
         for node, party in ((guest, "guest.0"), (host, "host.0")):
-            at = f"/api/v1/jobs/{job_id}/outputs/{align['name']}/{party}/train_data/download"
-            assert ids(node.ask("GET", at).text) == expected
+            output = f"intersect_rsa_1/{party}/train_data"
+            path = f"/api/v1/jobs/{job_id}/outputs/{output}/download"
+            assert ids_of(node.ask("GET", path).text) == expected_ids()

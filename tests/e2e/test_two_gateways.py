@@ -1,9 +1,10 @@
-"""Two gateways on one database are one node: each job is advanced by one of them at a time, whichever dies."""
+"""Two gateways on one database are one node: one of them advances a job, whichever dies."""
 
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import Path
 from zipfile import ZipFile
 
 import httpx
@@ -17,102 +18,140 @@ from tests.e2e.two_gateways import shared_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 
+# The first and the second gateway of the guest's node, and the host's node.
 Shared = tuple[Node, Node, Node]
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Shared]:
+    """The nodes, with version 1.0.0 of the component (`patient.py`) and 2.0.0 (`ping_pong.py`)."""
+    home = tmp_path_factory.mktemp("nodes")
     engine = process_engine("example:1.0.0", command=jobs.component("patient.py"))
     engine["process"]["images"]["example:2.0.0"] = {"command": jobs.component("ping_pong.py")}
-    provider = A_PROVIDER | {
+    ping_pong = A_PROVIDER | {
         "version": "2.0.0",
         "metadata": {"base_url": "", "image": "example:2.0.0"},
     }
-    kept = {"lost_gateway": 600.0}
-    with shared_node(tmp_path_factory.mktemp("nodes"), f"{worker_id}_both", engine, kept) as nodes:
-        for node in (nodes[0], nodes[2]):
-            node.register(provider)
+    # Runs of a gateway that is down count as lost only after the tests.
+    pace = {"lost_gateway": 600.0}
+    with shared_node(home, f"{worker_id}_both", engine, pace) as nodes:
+        first, _, host = nodes
+        first.register(ping_pong)
+        host.register(ping_pong)
         yield nodes
+
+
+def containers_by_name(register: Path) -> Counter[str]:
+    """Return how many containers were started, by task and party."""
+    return Counter(file.name.rpartition(".")[0] for file in register.iterdir())
+
+
+def no_container_runs(register: Path) -> bool:
+    return not any(alive(pid) for _, pid in started(register))
+
+
+def job_part(node: Node, job_id: str, path: str) -> httpx.Response:
+    """Return the response of a path below a job."""
+    return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
 
 def test_jobs_handed_in_at_both_are_advanced_once(shared, register):
     first, second, host = shared
-    count = 6
-
-    def submit(i: int) -> str:
-        body = job_of(register, {f"a{i}": 0.2, f"b{i}": 0.2}, {f"b{i}": f"a{i}"})
-        return (first, second)[i % 2].submit(body)
+    bodies = []
+    for number in range(6):
+        a, b = f"a{number}", f"b{number}"
+        bodies.append(job_of(register, {a: 0.2, b: 0.2}, {b: a}))
+    submitters = [first, second] * 3
+    # Each job is observed at the gateway at which it was not submitted.
+    observers = [second, first] * 3
 
     with ThreadPoolExecutor(6) as pool:
-        ids = list(pool.map(submit, range(count)))
-    for i, job_id in enumerate(ids):
-        (second, first)[i % 2].wait_job(job_id, 120)  # each tells of the other's
-        for event, times in (("create accepted", 2), ("start accepted", 2), ("job FINISHED", 1)):
-            assert len(events(first, job_id, event)) == times, (event, first.timeline(job_id))
-        assert (
-            len(events(first, job_id, "task accepted"))
-            == 2
-            == len(events(host, job_id, "task accepted"))
-        )
-    found = Counter(path.name.rpartition(".")[0] for path in register.iterdir())
-    assert set(found.values()) == {1} and len(found) == 4 * count, (
-        "each task ran once at each party"
-    )
-    wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 30)
-    assert "of a0 as guest.0" in _asked(first, ids[0], "runs/guest.0/a0/log").text
-    elsewhere = _asked(second, ids[0], "runs/guest.0/a0/log")  # its containers were the first's
-    assert elsewhere.status_code == 404
-    assert elsewhere.json()["data"]["reason"] == "LOG_ELSEWHERE"
-    assert first.peer in elsewhere.json()["msg"]
-    with ZipFile(BytesIO(_asked(second, ids[0], "archive").content)) as archive:
+        ids = list(pool.map(Node.submit, submitters, bodies))
+
+    for observer, job_id in zip(observers, ids, strict=True):
+        observer.wait_job(job_id, 120)
+        for event, times in (
+            ("create accepted", 2),
+            ("start accepted", 2),
+            ("job FINISHED", 1),
+            ("task accepted", 2),
+        ):
+            timeline = first.timeline(job_id)
+            assert len(events(first, job_id, event)) == times, (event, timeline)
+        assert len(events(host, job_id, "task accepted")) == 2
+    containers = containers_by_name(register)
+    assert len(containers) == 24  # two tasks of six jobs at two parties
+    assert set(containers.values()) == {1}
+    wait_for(lambda: no_container_runs(register), 30)
+    check_logs(first, second, ids[0])
+
+
+def check_logs(first: Node, second: Node, job_id: str) -> None:
+    """Check the logs of a job with containers of the first gateway at both gateways."""
+    log = job_part(first, job_id, "runs/guest.0/a0/log")
+    assert "of a0 as guest.0" in log.text
+
+    refused = job_part(second, job_id, "runs/guest.0/a0/log")
+    assert refused.status_code == 404
+    assert refused.json()["data"]["reason"] == "LOG_ELSEWHERE"
+    assert first.peer in refused.json()["msg"]
+
+    content = job_part(second, job_id, "archive").content
+    with ZipFile(BytesIO(content)) as archive:
         assert f"is at the gateway {first.peer}".encode() in archive.read("INCOMPLETE")
 
 
-def _asked(
-    node: Node,
-    job_id: str,
-    path: str,
-) -> httpx.Response:
-    return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
+def received_messages(node: Node, job_id: str) -> int:
+    """Return how many messages of a job a node has received."""
+    return sum(session["messages"] for session in node.job(job_id)["channel_received"])
 
 
 def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared):
     """The partner's messages come to the gateway without the session."""
-    other, holder, host = shared
+    without_session, with_session, host = shared
     body = jobs.echo_job(rounds=120)
     body["dag"]["components"][0]["version"] = "2.0.0"
-    job_id = holder.submit(body)
+    job_id = with_session.submit(body)
 
-    def received() -> int:
-        return sum(of["messages"] for of in host.job(job_id)["channel_received"])
+    for count in (5, 20):
+        wait_for(
+            lambda count=count: received_messages(host, job_id) >= count, about="messages pass"
+        )
+        assert without_session.job(job_id)["channel_received"] == []
+        with_session.kill()
+        with_session.start()
 
-    for least in (5, 20):
-        wait_for(lambda least=least: received() >= least, about="messages pass")
-        assert other.job(job_id)["channel_received"] == []
-        holder.kill()
-        holder.start()
-    assert other.wait_job(job_id, 120)["progress"] == 100
-    for node in (other, host):
+    assert without_session.wait_job(job_id, 120)["progress"] == 100
+    for node in (without_session, host):
         assert len(events(node, job_id, "run RUNNING")) == 1
 
 
 def test_the_other_goes_on_with_what_the_dead_one_scheduled(shared, register):
-    """The node only schedules: its partner plays both roles, so that no container dies with the gateway."""
-    victim, other, host = shared
+    """The shared node only schedules, so that no container dies with its gateway.
+
+    Its partner plays both roles.
+    """
+    victim, survivor, host = shared
     host.stop()
     host.settings["node"] = {"id": jobs.HOST, "coordinator": jobs.GUEST}
     host.start()
-    died = register.with_name("died")
-    body = job_of(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(died))
+    end_of_tasks = register.with_name("died")
+    body = job_of(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(end_of_tasks))
     body["config"]["initiator"] = {"role": "guest", "node_id": jobs.HOST}
     body["config"]["role"] = {"guest": [jobs.HOST], "host": [jobs.HOST]}
     ids = [host.submit(body) for _ in range(2)]
     wait_for(lambda: len(started(register)) == 4, 60)
+
     victim.kill()
-    died.touch()
+    end_of_tasks.touch()
+
     for job_id in ids:
-        other.wait_job(job_id, 90)
-        assert len(events(other, job_id, "job FINISHED")) == 1
-    assert Counter(path.name.rpartition(".")[0] for path in register.iterdir()) == dict.fromkeys(
-        [f"{task}.{role}.0" for task in "ab" for role in ("guest", "host")], 2
-    )
+        survivor.wait_job(job_id, 90)
+        assert len(events(survivor, job_id, "job FINISHED")) == 1
+    # Both jobs ran each task once at each party.
+    assert containers_by_name(register) == {
+        "a.guest.0": 2,
+        "a.host.0": 2,
+        "b.guest.0": 2,
+        "b.host.0": 2,
+    }

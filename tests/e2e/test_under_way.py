@@ -1,6 +1,6 @@
-"""Jobs under way that are stopped, retried, changed, cut off, killed or silent.
+"""Jobs that are stopped, retried, changed, cut off, killed or silent while they run.
 
-Whatever happens, no container is left and all nodes say the same.
+In each case no container stays and all nodes agree on the job's end.
 """
 
 import socket
@@ -8,11 +8,10 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -38,190 +37,252 @@ from tests.e2e.jobs import (
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
 from tools.chaos.proxy import Proxy
 
-ENDS = ("FAILED", "READY", "FAILED")
-DONE = {
+SUCCESS = {
     "code": 0,
     "msg": "success",
     "data": {},
 }
+TASK_STATUSES = {"READY", "SUCCESS", "FAILED"}
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with jobs.patient_nodes(
-        tmp_path_factory.mktemp("nodes"), pace={"lost_call": 4.0}
-    ) as federation:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    home = tmp_path_factory.mktemp("nodes")
+    with jobs.patient_nodes(home, pace={"lost_call": 4.0}) as federation:
         yield federation
 
 
 @pytest.fixture
-def guest(two: Federation) -> Node:
-    return two[GUEST]
+def guest(federation: Federation) -> Node:
+    return federation[GUEST]
 
 
 @pytest.fixture
-def host(two: Federation) -> Node:
-    return two[HOST]
+def host(federation: Federation) -> Node:
+    return federation[HOST]
 
 
-def nothing_runs(register: Path) -> None:
+def wait_until_nothing_runs(register: Path) -> None:
     wait_for(lambda: running(register) == [], 30, about="no container is left")
 
 
-def stopped_everywhere(two: Federation, job_id: str) -> dict[str, Any]:
-    """Wait until every run of the job is over and every node knows its end; return how it is shown."""
-    two[GUEST].wait_job(job_id, 60, outcome="STOPPED")
-    for node in two.nodes.values():
-        wait_for(lambda node=node: node.job(job_id)["status"] in ("FINISHED", "REJECTED"), 30)
-        wait_for(
-            lambda node=node: all(run["ended_at"] for run in node.job(job_id)["runs"]),
-            30,
-            about="runs end",
-        )
-    one, other = (status(node, job_id) for node in two.nodes.values())
-    assert one == other
-    assert one["outcome"] == "STOPPED"
-    assert one["failed_by"]["reason"] == "STOPPED"
-    for task in one["tasks"]:
-        assert task["status"] in ("READY", "SUCCESS", "FAILED")
+def wait_for_containers(register: Path, count: int) -> None:
+    """Wait until so many containers run."""
+    wait_for(lambda: len(running(register)) == count, 60, about=f"{count} containers run")
+
+
+def wait_for_starts(register: Path, count: int) -> None:
+    """Wait until so many containers were started."""
+    wait_for(lambda: len(started(register)) == count, 60, about=f"{count} containers started")
+
+
+# ---------------------------------------------------------------- stops and timeouts
+
+
+def is_over(node: Node, job_id: str) -> bool:
+    """Return whether a job and all of its runs have ended at a node."""
+    job = node.job(job_id)
+    all_runs_ended = all(run["ended_at"] for run in job["runs"])
+    return all_runs_ended and job["status"] in ("FINISHED", "REJECTED")
+
+
+def wait_for_stop_everywhere(federation: Federation, job_id: str) -> dict[str, Any]:
+    """Wait until a job is stopped at all nodes; return its status, which is the same at both."""
+    guest, host = federation.nodes.values()
+    guest.wait_job(job_id, 60, outcome="STOPPED")
+    for node in (guest, host):
+        wait_for(lambda node=node: is_over(node, job_id), 30, about="runs end")
+    job = status(guest, job_id)
+    assert status(host, job_id) == job
+    assert job["outcome"] == "STOPPED"
+    assert job["failed_by"]["reason"] == "STOPPED"
+    for task in job["tasks"]:
+        assert task["status"] in TASK_STATUSES
         if task["status"] == "FAILED":
-            assert task["failed_by"]["reason"] == "STOPPED"
-            states = {state for roles in task["parties"].values() for state in roles.values()}
-            assert states <= {"FAILED", "SUCCESS"}
-    return one
+            check_stopped_task(task)
+    return job
 
 
-def test_either_platform_stops_a_job_whose_containers_do_not_end(two, guest, register):
-    body = job_of(
-        register,
-        {
-            "a": FOR_EVER,
-            "b": 0,
-            "c": FOR_EVER,
-        },
-        {"b": "a"},
-        stubborn=True,
-    )
-    ids = {where: guest.submit(body) for where in (GUEST, HOST)}
-    wait_for(lambda: running(register) == ["a"] * 4 + ["c"] * 4, 60)
-    for where, job_id in ids.items():
-        assert [two[where].post(STOP, {"job_id": job_id}) for _ in range(2)] == [DONE, DONE]
-    for where, job_id in ids.items():
-        shown = stopped_everywhere(two, job_id)
-        assert [(t["task_name"], t["status"]) for t in shown["tasks"]] == list(
-            zip("abc", ENDS, strict=True)
-        )
-        assert shown["failed_by"]["message"] == f"stopped by {where}"
-        for node in two.nodes.values():
-            failures = [run["failure"] for run in node.job(job_id)["runs"]]
-            assert {(f["reason"], f["exit_code"]) for f in failures} == {("STOPPED", 137)}
-            assert node.post(STOP, {"job_id": job_id}) == DONE
-        assert status(guest, job_id) == shown
-    nothing_runs(register)
+def check_stopped_task(task: dict[str, Any]) -> None:
+    """Check that a stopped task has ended at all parties."""
+    assert task["failed_by"]["reason"] == "STOPPED"
+    for roles in task["parties"].values():
+        assert set(roles.values()) <= {"FAILED", "SUCCESS"}
 
 
-def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(two, guest, host, register):
-    """The scheduling node is killed right after its responses, and its partner is down meanwhile."""
+@pytest.mark.parametrize("stopper_id", [GUEST, HOST])
+def test_either_platform_stops_a_job_whose_containers_do_not_end(
+    federation, guest, register, stopper_id
+):
+    tasks = {"a": FOR_EVER, "b": 0, "c": FOR_EVER}
+    stopper = federation[stopper_id]
+    job_id = guest.submit(job_of(register, tasks, {"b": "a"}, stubborn=True))
+    wait_for(lambda: running(register) == ["a", "a", "c", "c"], 60)
+
+    # A repeated stop is a success, too.
+    for _ in range(2):
+        assert stopper.post(STOP, {"job_id": job_id}) == SUCCESS
+
+    job = wait_for_stop_everywhere(federation, job_id)
+    task_statuses = {task["task_name"]: task["status"] for task in job["tasks"]}
+    assert task_statuses == {"a": "FAILED", "b": "READY", "c": "FAILED"}
+    assert job["failed_by"]["message"] == f"stopped by {stopper_id}"
+    for node in federation.nodes.values():
+        for run in node.job(job_id)["runs"]:
+            assert run["failure"]["reason"] == "STOPPED"
+            assert run["failure"]["exit_code"] == 137  # killed, as it ignored SIGTERM
+        assert node.post(STOP, {"job_id": job_id}) == SUCCESS
+    assert status(guest, job_id) == job
+    wait_until_nothing_runs(register)
+
+
+def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, host, register):
+    """The scheduling node is killed right after its responses, while its partner is down."""
     stopped = guest.submit(job_of(register, {"a": FOR_EVER}))
     late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=8))
-    late_job = guest.submit(
-        limited(job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"}), timeout=8)
-    )
-    wait_for(lambda: len(started(register)) == 6, 60, about="each runs at both nodes")
-    submitted = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
+    two_tasks = job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"})
+    late_job = guest.submit(limited(two_tasks, timeout=8))
+    wait_for_starts(register, 6)  # three jobs at two nodes
+    newest = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
     guest.kill()
     guest.start()
     host.kill()
-    assert guest.post(STOP, {"job_id": stopped}) == DONE
+    assert guest.post(STOP, {"job_id": stopped}) == SUCCESS
     guest.kill()
     guest.start()
+
     guest.wait_job(stopped, 60, outcome="STOPPED")
     wait_for(
         lambda: running(register).count("a") == 1,
-        about="the container of the node that answers is gone",
+        about="the container of the node that runs is gone",
     )
     host.start()
-    stopped_everywhere(two, stopped)
+    wait_for_stop_everywhere(federation, stopped)
+
     job = guest.wait_job(late_job, 60, outcome="FAILED")
     assert job["failure"]["reason"] == "TIMEOUT"
     assert "c, d" in job["failure"]["message"]
-    guest.wait_job(late_task, 60, outcome="FAILED")
-    assert seconds(guest, late_task, "job RUNNING", "task FAILED") >= 8
-    wait_for(lambda: host.job(late_task)["status"] == "FINISHED", 30)
-    one, other = (status(node, late_task) for node in (guest, host))
-    assert one["failed_by"] == other["failed_by"]
-    assert one["failed_by"]["reason"] == "TIMEOUT"
-    assert one["failed_by"]["task"] == "b"
-    assert [t["status"] for t in one["tasks"]] == ["FAILED"]
-    guest.wait_job(submitted, 120)
-    nothing_runs(register)
+    check_task_timeout(guest, host, late_task)
+
+    guest.wait_job(newest, 120)
+    wait_until_nothing_runs(register)
 
 
-def test_a_job_stopped_by_the_partner_while_waiting_starts_nothing(guest, host, register):
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes requests and never answers
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+def check_task_timeout(guest: Node, host: Node, job_id: str) -> None:
+    """Check that the task b of a job timed out after 8 s, and that both nodes agree on it."""
+    guest.wait_job(job_id, 60, outcome="FAILED")
+    assert seconds_between(guest, job_id, "job RUNNING", "task FAILED") >= 8
+    wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 30)
+    job = status(guest, job_id)
+    assert job["failed_by"] == status(host, job_id)["failed_by"]
+    assert job["failed_by"]["reason"] == "TIMEOUT"
+    assert job["failed_by"]["task"] == "b"
+    assert [task["status"] for task in job["tasks"]] == ["FAILED"]
+
+
+def seconds_between(node: Node, job_id: str, first: str, last: str) -> float:
+    """Return the seconds from an event of the scheduler to another."""
+    times = []
+    for name in (first, last):
+        event = next(e for e in events(node, job_id, name) if e["side"] == "scheduler")
+        times.append(datetime.fromisoformat(event["at"]))
+    begin, end = times
+    return (end - begin).total_seconds()
+
+
+@contextmanager
+def silent_partner(*nodes: Node) -> Iterator[None]:
+    """Give nodes a route to an arbiter that accepts requests and never responds."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         route = {
-            "url": address,
+            "url": f"http://127.0.0.1:{silent.getsockname()[1]}",
             "deadline": 2,
             "signing": "off",
         }
-        for node in (guest, host):
+        for node in nodes:
             assert node.ask("PUT", f"/api/v1/routes/{ARBITER}", json={"route": route}).is_success
-        body = job_of(register, {"a": 0})
-        body["config"]["role"]["arbiter"] = [ARBITER]
-        known = set(host.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"])
-        answers: list[dict[str, Any]] = []
-        waiting = Thread(
-            target=lambda: answers.append(guest.post(f"{SCHEDULE}/job/create_all", body))
-        )
-        waiting.start()
+        yield
+        for node in nodes:
+            assert node.ask("DELETE", f"/api/v1/routes/{ARBITER}").is_success
 
-        def new() -> set[str]:
-            return set(host.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"]) - known
 
-        (job_id,) = wait_for(new, 30, 0.02)
+def job_ids(node: Node) -> set[str]:
+    """Return the ids of all jobs of a node."""
+    return set(node.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"])
+
+
+def test_a_job_stopped_by_the_partner_while_waiting_starts_nothing(guest, host, register):
+    body = job_of(register, {"a": 0})
+    body["config"]["role"]["arbiter"] = [ARBITER]
+    earlier = job_ids(host)
+    with silent_partner(guest, host), ThreadPoolExecutor(1) as pool:
+        # The response comes when the job has ended.
+        submission = pool.submit(guest.post, f"{SCHEDULE}/job/create_all", body)
+        (job_id,) = wait_for(lambda: job_ids(host) - earlier, 30, 0.02)
         assert status(guest, job_id)["job_status"] == "PENDING"
-        assert host.post(STOP, {"job_id": job_id}) == DONE
-        waiting.join(60)
-        assert answers[0]["code"] != 0
-        assert answers[0]["data"]["reason"] == "STOPPED"
+
+        assert host.post(STOP, {"job_id": job_id}) == SUCCESS
+
+        refused = submission.result(60)
+        assert refused["code"] != 0
+        assert refused["data"]["reason"] == "STOPPED"
         assert guest.wait_job(job_id, 30, outcome="STOPPED")["status"] == "REJECTED"
         wait_for(lambda: host.job(job_id)["status"] == "REJECTED", 30)
-        assert [node.job(job_id)["runs"] for node in (guest, host)] == [[], []]
-        assert events(guest, job_id, "job READY") == []
         for node in (guest, host):
-            assert node.ask("DELETE", f"/api/v1/routes/{ARBITER}").is_success
+            assert node.job(job_id)["runs"] == []
+        assert events(guest, job_id, "job READY") == []
     assert started(register) == []
+
+
+# ---------------------------------------------------------------- draining
+
+
+def drain(node: Node, option: str) -> str:
+    """Drain a node by the command line; return the command's output."""
+    process = forks.run(["drain", option, "--config", str(node.home / "node.yml")])
+    assert process.returncode == 0, process.stderr
+    return str(process.stdout)
+
+
+def has_exited(node: Node) -> bool:
+    """Wait for the end of a node's process; return whether it was a success."""
+    assert node.process is not None
+    return node.process.wait(60) == 0
+
+
+def submit_until(guest: Node, register: Path, file: Path) -> str:
+    """Submit a job that runs until a file exists; return its id when it runs at both nodes."""
+    job_id = guest.submit(job_of(register, {"first": 0}, until=str(file)))
+    wait_for_containers(register, 2)
+    return job_id
 
 
 @pytest.mark.slow
 def test_a_drained_node_lets_its_jobs_end_and_then_exits(guest, host, register):
-    """What runs ends, or where the node must go is stopped."""
+    end_of_tasks = register.with_name("drained")
+    job_id = submit_until(guest, register, end_of_tasks)
 
-    def submitted(until: str) -> str:
-        job_id = guest.submit(job_of(register, {"first": 0}, until=str(register.with_name(until))))
-        wait_for(lambda: len(running(register)) == 2, 60, about="its containers run")
-        return job_id
+    drain(host, "--no-wait")
 
-    def drained(word: str) -> str:
-        done = forks.run(["drain", word, "--config", str(host.home / "node.yml")])
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    job_id = submitted("drained")
-    drained("--no-wait")
     for node in (guest, host):  # a partner of the drained node is told why
-        answer = node.post(f"{SCHEDULE}/job/create_all", job_of(register, {"first": 0}))
-        assert answer["code"] != 0 and answer["data"]["reason"] == "DRAINING", answer
-    register.with_name("drained").touch()
+        refused = node.post(f"{SCHEDULE}/job/create_all", job_of(register, {"first": 0}))
+        assert refused["code"] != 0
+        assert refused["data"]["reason"] == "DRAINING", refused
+    end_of_tasks.touch()
     guest.wait_job(job_id, 60)
-    assert host.process is not None and host.process.wait(60) == 0, host.log()
+    assert has_exited(host), host.log()
     host.start()
     assert host.job(job_id)["status"] == "FINISHED"
-    job_id = submitted("never")
-    said = drained("--stop")
-    assert job_id in said
-    assert "the node has exited" in said
+
+
+@pytest.mark.slow
+def test_a_node_that_must_exit_now_stops_its_jobs(guest, host, register):
+    job_id = submit_until(guest, register, register.with_name("never"))
+
+    output = drain(host, "--stop")
+
+    assert job_id in output
+    assert "the node has exited" in output
     assert host.process is not None
     assert host.process.poll() == 0
     guest.wait_job(job_id, 60, "STOPPED")
@@ -232,118 +293,126 @@ def test_a_drained_node_lets_its_jobs_end_and_then_exits(guest, host, register):
 # ---------------------------------------------------------------- attempts
 
 
+def runs_of(node: Node, job_id: str, task: str) -> list[dict[str, Any]]:
+    """Return the runs of a task at a node."""
+    return [run for run in node.job(job_id)["runs"] if run["task_name"] == task]
+
+
 def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, register):
     body = job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
     body["config"]["task_params"]["host"] = {"0": {"a": {"fails": 1}}}
     job_id = guest.submit(limited(body, auto_retries=1, auto_retry_delay=0.5))
     guest.wait_job(job_id, 60)
-    shown = status(host, job_id)
-    a = next(t for t in shown["tasks"] if t["task_name"] == "a")
+
+    job = status(host, job_id)
+    a, _ = sorted(job["tasks"], key=lambda task: task["task_name"])
     assert a["status"] == "SUCCESS"
     assert a["attempt"] == 1
-    (past,) = a["attempts"]
-    assert past["status"] == "FAILED"
-    assert past["attempt"] == 0
-    assert past["failed_by"]["reason"] == "EXIT_3"
-    assert past["failed_by"]["node"] == HOST
-    assert past["task_id"] not in shown["status"]
-    assert shown["status"] == {t["task_id"]: "SUCCESS" for t in shown["tasks"]}
-    assert guest.job(job_id)["tasks"][0]["attempts"][0]["failure"] == past["failed_by"]
+    (first_attempt,) = a["attempts"]
+    assert first_attempt["status"] == "FAILED"
+    assert first_attempt["attempt"] == 0
+    assert first_attempt["failed_by"]["reason"] == "EXIT_3"
+    assert first_attempt["failed_by"]["node"] == HOST
+    assert first_attempt["task_id"] not in job["status"]
+    assert job["status"] == {task["task_id"]: "SUCCESS" for task in job["tasks"]}
+    task_of_guest = guest.job(job_id)["tasks"][0]
+    assert task_of_guest["attempts"][0]["failure"] == first_attempt["failed_by"]
+    retry_delay = seconds_between(guest, job_id, "attempt failed, another follows", "next attempt")
+    assert retry_delay >= 0.5
 
-    runs = [run for run in host.job(job_id)["runs"] if run["task_name"] == "a"]
-    assert [(r["attempt"], r["status"], r["task_id"]) for r in runs] == [
-        (0, "FAILED", past["task_id"]),
-        (1, "SUCCESS", a["task_id"]),
-    ]
-    first, second = (host.ask("GET", run["log"]).text for run in runs)
-    assert "container number 0 of a" in first
-    assert "it broke" in first
-    assert "it broke" in runs[0]["last_lines"]
-    assert "container number 1 of a" in second
-    assert "it broke" not in second
-    lines = host.get(f"{SCHEDULE}/task/get_log_line", task_id=past["task_id"], log_level="info")
+    check_runs_of_attempts(host, job_id, first_attempt["task_id"], a["task_id"])
+    # The next task reads the output of the second attempt.
+    (run_of_b,) = runs_of(host, job_id, "b")
+    for address in run_of_b["inputs"].values():
+        assert address["name"] == f"{a['task_id']}-data0"
+
+
+def check_runs_of_attempts(host: Node, job_id: str, first_id: str, second_id: str) -> None:
+    """Check runs and logs of the task a, whose first attempt failed."""
+    first, second = runs_of(host, job_id, "a")
+    assert (first["attempt"], first["status"], first["task_id"]) == (0, "FAILED", first_id)
+    assert (second["attempt"], second["status"], second["task_id"]) == (1, "SUCCESS", second_id)
+    assert "it broke" in first["last_lines"]
+    first_log = host.ask("GET", first["log"]).text
+    assert "container number 0 of a" in first_log
+    assert "it broke" in first_log
+    second_log = host.ask("GET", second["log"]).text
+    assert "container number 1 of a" in second_log
+    assert "it broke" not in second_log
+    lines = host.get(f"{SCHEDULE}/task/get_log_line", task_id=first_id, log_level="info")
     assert lines["code"] == 0, lines
-    (b,) = (run for run in host.job(job_id)["runs"] if run["task_name"] == "b")
-    assert {address["name"] for address in b["inputs"].values()} == {f"{a['task_id']}-data0"}
-    assert seconds(guest, job_id, "attempt failed, another follows", "next attempt") >= 0.5
 
 
-def seconds(
-    node: Node,
-    job_id: str,
-    first: str,
-    last: str,
-) -> float:
-    """Return how long passed at the scheduler from an event to another."""
-    at = [
-        next(e["at"] for e in events(node, job_id, e) if e["side"] == "scheduler")
-        for e in (first, last)
+# ---------------------------------------------------------------- new parameters for future tasks
+
+
+def submit_chain(guest: Node, register: Path) -> tuple[str, Path]:
+    """Submit a job of the chain a, b, c; return its id and the file that a waits for."""
+    start_file = register.with_name("go")
+    body = job_of(register, {"a": 0, "b": 0, "c": 0}, {"b": "a", "c": "b"})
+    body["config"]["task_params"]["common"]["a"]["until"] = str(start_file)
+    return guest.submit(body), start_file
+
+
+def change_parameters(node: Node, job_id: str, parameters: Any, reason: str = "because") -> Any:
+    """Change parameters of a job's future tasks; return the response."""
+    body = {
+        "parameters": parameters,
+        "reason": reason,
+    }
+    return node.post(f"/api/v1/jobs/{job_id}/parameters", body)
+
+
+def problem_paths(refused: Any) -> list[str]:
+    """Return the paths of the problems in a refusal."""
+    return [problem["path"] for problem in refused["data"]["problems"]]
+
+
+def container_names(register: Path) -> list[str]:
+    """Return name and role of every container that was started, sorted."""
+    return sorted(file.name.partition(".0")[0] for file in register.iterdir())
+
+
+@pytest.mark.slow
+def test_new_parameters_of_wrong_tasks_and_parties_are_refused(guest, host, register):
+    job_id, start_file = submit_chain(guest, register)
+    wait_for_starts(register, 2)
+
+    common = {"a": {"lasts": 1}, "z": {}, "b": 5}
+    refused = change_parameters(guest, job_id, {"common": common, "arbiter": {"0": {}}})
+    assert problem_paths(refused) == [
+        "parameters.common.a",
+        "parameters.common.z",
+        "parameters.common.b",
+        "parameters.arbiter",
     ]
-    begun, ended = map(datetime.fromisoformat, at)
-    return (ended - begun).total_seconds()
 
+    # Only the scheduling node may change parameters of all parties.
+    refused = change_parameters(host, job_id, {"common": {"b": {"name": "x"}}})
+    assert refused["code"] == 400
+    assert problem_paths(refused)[0] == "parameters.common"
 
-# ---------------------------------------------------------------- new parameters for tasks that have not begun
-
-
-def waiting(guest: Node, register: Path) -> tuple[str, Path]:
-    """Return a job of which b and c wait for a, and the file for which a waits."""
-    go = register.with_name("go")
-    body = job_of(
-        register,
-        {
-            "a": 0,
-            "b": 0,
-            "c": 0,
-        },
-        {"b": "a", "c": "b"},
-    )
-    body["config"]["task_params"]["common"]["a"]["until"] = str(go)
-    return guest.submit(body), go
-
-
-def change(
-    node: Node,
-    job_id: str,
-    parameters: Any,
-    reason: str = "because",
-) -> Any:
-    return node.post(
-        f"/api/v1/jobs/{job_id}/parameters", {"parameters": parameters, "reason": reason}
-    )
-
-
-def containers(register: Path) -> list[str]:
-    return sorted(path.name.partition(".0")[0] for path in register.iterdir())
+    assert guest.job(job_id)["amendments"] == []
+    assert host.job(job_id)["amendments"] == []
+    start_file.touch()
+    guest.wait_job(job_id)
+    refused = change_parameters(guest, job_id, {"common": {"b": {"name": "x"}}})
+    assert refused["data"]["reason"] == "JOB_NOT_RUNNING"
 
 
 @pytest.mark.slow
 def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(guest, host, register):
-    job_id, go = waiting(guest, register)
-    wait_for(lambda: len(started(register)) == 2)
-    refused = change(
-        guest,
-        job_id,
-        {
-            "common": {
-                "a": {"lasts": 1},
-                "z": {},
-                "b": 5,
-            },
-            "arbiter": {"0": {}},
-        },
-    )
-    paths = [f"parameters.{path}" for path in ("common.a", "common.z", "common.b", "arbiter")]
-    assert [p["path"] for p in refused["data"]["problems"]] == paths
-    refused = change(host, job_id, {"common": {"b": {"name": "x"}}})
-    assert refused["code"] == 400
-    assert refused["data"]["problems"][0]["path"] == "parameters.common"
-    assert guest.job(job_id)["amendments"] == host.job(job_id)["amendments"] == []
-    assert change(guest, job_id, {"common": {"b": {"name": "new"}}}, "sooner")["version"] == 1
-    assert change(host, job_id, {"host": {"0": {"c": {"name": "own"}}}}, "ours")["version"] == 2
-    go.touch()
+    job_id, start_file = submit_chain(guest, register)
+    wait_for_starts(register, 2)
+
+    changed = change_parameters(guest, job_id, {"common": {"b": {"name": "new"}}}, "sooner")
+    assert changed["version"] == 1
+    changed = change_parameters(host, job_id, {"host": {"0": {"c": {"name": "own"}}}}, "ours")
+    assert changed["version"] == 2
+    start_file.touch()
     guest.wait_job(job_id)
-    assert containers(register) == [
+
+    assert container_names(register) == [
         "a.guest",
         "a.host",
         "c.guest",
@@ -352,215 +421,262 @@ def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(guest, host, regi
         "own.host",
     ]
     for node in (guest, host):
-        made = [(one["by"], one["reason"]) for one in node.job(job_id)["amendments"]]
-        assert made == [(GUEST, "sooner"), (HOST, "ours")]
+        amendments = node.job(job_id)["amendments"]
+        assert [amendment["by"] for amendment in amendments] == [GUEST, HOST]
+        assert [amendment["reason"] for amendment in amendments] == ["sooner", "ours"]
     assert host.job(job_id)["parameters"]["host.0"]["c"]["name"]["value"] == "own"
     assert guest.job(job_id)["parameters"]["guest.0"]["b"]["name"]["value"] == "new"
-    entries = [
-        e
-        for e in guest.get("/api/v1/audit")["audit"]
-        if e["action"].endswith(f"{job_id}/parameters")
-    ]
-    assert [e["detail"]["reason"] for e in entries if e["status"] == 200] == ["sooner"]
-    assert (
-        change(guest, job_id, {"common": {"b": {"name": "x"}}})["data"]["reason"]
-        == "JOB_NOT_RUNNING"
-    )
-    again = guest.post(f"/api/v1/jobs/{job_id}/rerun", {"from": "c"})
-    guest.wait_job(again["job_id"])
-    assert again["inherits"] == ["a", "b"]
-    assert containers(register).count("own.host") == 2
+    assert audited_reasons(guest, job_id) == ["sooner"]
+
+    # A rerun has the new parameters.
+    rerun = guest.post(f"/api/v1/jobs/{job_id}/rerun", {"from": "c"})
+    guest.wait_job(rerun["job_id"])
+    assert rerun["inherits"] == ["a", "b"]
+    assert container_names(register).count("own.host") == 2
+
+
+def audited_reasons(node: Node, job_id: str) -> list[str]:
+    """Return the reasons of a job's accepted changes, as the audit log has them."""
+    reasons = []
+    for entry in node.get("/api/v1/audit")["audit"]:
+        if entry["action"].endswith(f"{job_id}/parameters") and entry["status"] == 200:
+            reasons.append(entry["detail"]["reason"])
+    return reasons
+
+
+@contextmanager
+def approvals_at(node: Node) -> Iterator[None]:
+    """Have a person approve each job of a node."""
+    node.stop()
+    node.settings["approval"] = {"mode": "person"}
+    node.start()
+    try:
+        yield
+    finally:
+        node.stop()
+        del node.settings["approval"]
+        node.start()
 
 
 @pytest.mark.slow
 def test_a_party_that_refuses_new_parameters_keeps_them_from_all(guest, host, register):
-    """At the host a person agreed to the job with the parameters that it had."""
-    host.stop()
-    host.settings["approval"] = {"mode": "person"}
-    host.start()
-    try:
-        job_id, go = waiting(guest, register)
+    """At the host a person approved the job with its first parameters."""
+    with approvals_at(host):
+        job_id, start_file = submit_chain(guest, register)
         wait_for(lambda: host.get("/api/v1/approvals")["approvals"])
         host.post(f"/api/v1/jobs/{job_id}/approve", {"reason": "read it"})
-        wait_for(lambda: len(started(register)) == 2)
-        refused = change(guest, job_id, {"common": {"b": {"name": "new"}}})
-        assert refused["code"] == 403 and HOST in refused["msg"], refused
-        go.touch()
+        wait_for_starts(register, 2)
+
+        refused = change_parameters(guest, job_id, {"common": {"b": {"name": "new"}}})
+
+        assert refused["code"] == 403
+        assert HOST in refused["msg"], refused
+        start_file.touch()
         guest.wait_job(job_id)
-        assert containers(register) == [
-            f"{task}.{role}" for task in "abc" for role in ("guest", "host")
+        assert container_names(register) == [
+            "a.guest",
+            "a.host",
+            "b.guest",
+            "b.host",
+            "c.guest",
+            "c.host",
         ]
-        assert guest.job(job_id)["amendments"] == host.job(job_id)["amendments"] == []
-    finally:
-        host.stop()
-        del host.settings["approval"]
-        host.start()
+        for node in (guest, host):
+            assert node.job(job_id)["amendments"] == []
 
 
 # ---------------------------------------------------------------- a node that was cut off
 
 
-def agree(
-    nodes: tuple[Node, Node],
-    job_id: str,
-    outcome: str,
-) -> bool:
-    def over(node: Node) -> bool:
-        job = node.job(job_id)
-        ended = (job["status"], job["outcome"]) == ("FINISHED", outcome) and all(
-            r["ended_at"] for r in job["runs"]
-        )
-        return ended and bool(events(node, job_id, "job FINISHED here"))
+def has_ended(node: Node, job_id: str, outcome: str) -> bool:
+    """Return whether a job and its runs have ended at a node with an outcome."""
+    job = node.job(job_id)
+    if job["status"] != "FINISHED" or job["outcome"] != outcome:
+        return False
+    all_runs_ended = all(run["ended_at"] for run in job["runs"])
+    return all_runs_ended and bool(events(node, job_id, "job FINISHED here"))
 
-    return all(map(over, nodes))
+
+def put_route(node: Node, target: str, route: dict[str, Any]) -> bool:
+    """Set a route of a running node; return whether the node accepted it."""
+    return node.ask("PUT", f"/api/v1/routes/{target}", json={"route": route}).is_success
+
+
+def insert_proxy(stack: ExitStack, node: Node, partner: Node) -> Proxy:
+    """Lead a node's route to its partner through a proxy until the stack is left."""
+    proxy = stack.enter_context(Proxy("127.0.0.1", partner.peer_port))
+    direct = yaml.safe_load((node.home / "routes.yml").read_text())[partner.id]
+    stack.callback(put_route, node, partner.id, direct)
+    by_proxy = {"port": proxy.port, "deadline": 2}
+    assert put_route(node, partner.id, direct | by_proxy)
+    return proxy
 
 
 @pytest.mark.slow
 def test_a_node_that_was_cut_off_agrees_once_it_is_back(guest, host, register):
-    """One job ended meanwhile at both nodes, one was stopped at the node that schedules it."""
-    nodes = guest, host
+    """During the cut one job ends at both nodes, and one is stopped at its scheduling node."""
+    end_of_first = register.with_name("cut")
     with ExitStack() as stack:
-        ways = []
-        for node, other in (nodes, nodes[::-1]):
-            ways.append(stack.enter_context(Proxy("127.0.0.1", other.peer_port)))
-            direct = yaml.safe_load((node.home / "routes.yml").read_text())[other.id]
-            for route in (direct, direct | {"port": ways[-1].port, "deadline": 2}):
-                put = partial(node.ask, "PUT", f"/api/v1/routes/{other.id}", json={"route": route})
-                if route is direct:
-                    stack.callback(put)
-            assert put().is_success
-        cut = register.with_name("cut")
-        ends = guest.submit(job_of(register, {"first": 0}, until=str(cut)))
+        proxies = [insert_proxy(stack, guest, host), insert_proxy(stack, host, guest)]
+        ending = guest.submit(job_of(register, {"first": 0}, until=str(end_of_first)))
         stopped = guest.submit(job_of(register, {"first": FOR_EVER}))
-        wait_for(lambda: len(running(register)) == 4, 60, about="all containers run")
-        for way in ways:
-            way.turn("blackhole")
-        cut.touch()
+        wait_for_containers(register, 4)
+
+        for proxy in proxies:
+            proxy.turn("blackhole")
+        end_of_first.touch()
         guest.post(STOP, {"job_id": stopped})
         guest.wait_job(stopped, 60, "STOPPED")
-        wait_for(
-            lambda: len(running(register)) == 1,
-            about="only the container that cannot know of the stop runs",
-        )
-        assert guest.job(ends)["status"] == "RUNNING"
-        for way in ways:
-            way.turn("")
-        wait_for(lambda: agree(nodes, ends, "SUCCEEDED") and agree(nodes, stopped, "STOPPED"))
-    nothing_runs(register)
+        # The host's container of the stopped job runs on: its node cannot learn of the stop.
+        wait_for_containers(register, 1)
+        assert guest.job(ending)["status"] == "RUNNING"
+
+        for proxy in proxies:
+            proxy.turn("")
+        for node in (guest, host):
+            wait_for(lambda node=node: has_ended(node, ending, "SUCCEEDED"))
+            wait_for(lambda node=node: has_ended(node, stopped, "STOPPED"))
+    wait_until_nothing_runs(register)
 
 
 # ---------------------------------------------------------------- containers that report nothing
 
 
-def quiet(
+def silent_job(
     register: Path,
     lasting: dict[str, float],
     flow: dict[str, str] | None = None,
-    **more: Any,
+    **parameters: Any,
 ) -> Any:
     """Return a job of containers that report nothing; one node plays both roles."""
-    body = job_of(register, lasting, flow, silent=True, **more)
+    body = job_of(register, lasting, flow, silent=True, **parameters)
     body["config"]["role"] = {"guest": [GUEST], "host": [GUEST]}
     return body
 
 
 def test_an_exit_code_counts_and_a_silent_success_too(guest, register):
-    bodies = {
-        "EXIT_1": quiet(register, {"a": 0}, code=1),
-        "NO_CALLBACK": quiet(register, {"a": 0}, leaves=False),
-        None: quiet(register, {"a": 0, "b": 0}, {"b": "a"}),
-    }
-    ids = {reason: guest.submit(body) for reason, body in bodies.items()}
-    for reason, job_id in ids.items():
-        job = guest.wait_job(job_id, 60, outcome="FAILED" if reason else "SUCCEEDED")
-        assert (job["failure"] or {}).get("reason") == reason
-    job = guest.job(ids["EXIT_1"])
+    exits_with_1 = guest.submit(silent_job(register, {"a": 0}, code=1))
+    writes_nothing = guest.submit(silent_job(register, {"a": 0}, leaves=False))
+    succeeds = guest.submit(silent_job(register, {"a": 0, "b": 0}, {"b": "a"}))
+
+    job = guest.wait_job(exits_with_1, 60, outcome="FAILED")
+    assert job["failure"]["reason"] == "EXIT_1"
     assert job["failure"]["exit_code"] == 1
-    log = guest.get(
-        f"{SCHEDULE}/task/get_log",
-        task_id=job["tasks"][0]["task_id"],
-        log_level="info",
-        start=0,
-    )
+    task_id = job["tasks"][0]["task_id"]
+    log = guest.get(f"{SCHEDULE}/task/get_log", task_id=task_id, log_level="info", start=0)
     assert "last words" in log["data"]["data"]
+
+    job = guest.wait_job(writes_nothing, 60, outcome="FAILED")
+    assert job["failure"]["reason"] == "NO_CALLBACK"
+
+    job = guest.wait_job(succeeds, 60)
+    assert not job["failure"]
 
 
 def test_containers_that_end_during_an_outage_keep_their_results(guest, register):
-    down = register.with_name("down")
-    good = guest.submit(quiet(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(down)))
-    bad = guest.submit(quiet(register, {"c": 0}, code=3, until=str(down)))
+    end_of_tasks = register.with_name("down")
+    good = guest.submit(silent_job(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(end_of_tasks)))
+    bad = guest.submit(silent_job(register, {"c": 0}, code=3, until=str(end_of_tasks)))
 
-    def there() -> list[int]:
-        return [pid for task, pid in started(register) if task in "ac"]
+    def pids_of_first_tasks() -> list[int]:
+        return [pid for task, pid in started(register) if task in ("a", "c")]
 
-    wait_for(lambda: len(there()) == 4, 60, 0.02)
+    wait_for(lambda: len(pids_of_first_tasks()) == 4, 60, 0.02)
     guest.kill()
-    down.touch()
+    end_of_tasks.touch()
     wait_for(
-        lambda: not any(map(alive, there())), 60, 0.05, "all containers have ended by themselves"
+        lambda: not any(alive(pid) for pid in pids_of_first_tasks()),
+        60,
+        0.05,
+        "all containers have ended by themselves",
     )
     guest.start()
+
     assert guest.wait_job(good, 60)["outcome"] == "SUCCEEDED"
     assert guest.wait_job(bad, 60, outcome="FAILED")["failure"]["reason"] == "EXIT_3"
-    assert len(there()) == 4, "nothing was started again"
+    assert len(pids_of_first_tasks()) == 4  # nothing was started again
 
 
-DYING = """
+# ---------------------------------------------------------------- a kill between start and record
+
+# A component whose first container waits for its gateway's death.
+WAIT_FOR_DEATH = """
 if [ -f "{register}/pid" ] && mkdir "{register}/there" 2>/dev/null
 then while kill -0 "$(cat "{register}/pid")"; do sleep 0.01; done
 fi
 exec "{python}" "{component}"
 """
-"""A component of which the first container waits for its gateway's death."""
 
 
-def die_before_the_note(node: Node, there: Path) -> bool:
-    """Kill the node once a container is there, and keep it from noting so; whether it had not done so before."""
-    with closing(sqlite3.connect(node.home / "gateway.db", 30, isolation_level=None)) as disk:
+def kill_before_the_record(node: Node, container_mark: Path) -> bool:
+    """Kill the node after the start of a container, whose record it cannot write any more.
 
-        def states() -> set[str]:
-            return {
-                row[0]
-                for row in disk.execute(
-                    "select status from run where status not in ('SUCCESS', 'FAILED')"
-                )
-            }
-
+    Returns False if the node had recorded the start already.
+    """
+    with closing(sqlite3.connect(node.home / "gateway.db", 30, isolation_level=None)) as database:
         wait_for(
-            lambda: {"LAUNCHING", "RUNNING"} & states(), 60, 0.0005, "a container is to be started"
+            lambda: {"LAUNCHING", "RUNNING"} & statuses_of_runs(database),
+            60,
+            0.0005,
+            "a container is to be started",
         )
-        disk.execute("begin immediate")  # from here on the node cannot write
-        before = states()
-        wait_for(there.is_dir, 60, 0.005, "a container is there")
+        # The write lock: the node cannot write from now on.
+        database.execute("begin immediate")
+        statuses = statuses_of_runs(database)
+        wait_for(container_mark.is_dir, 60, 0.005, "a container is there")
         node.kill()
-        disk.execute("rollback")
-    return "RUNNING" not in before
+        database.execute("rollback")
+    return "RUNNING" not in statuses
+
+
+def statuses_of_runs(database: sqlite3.Connection) -> set[str]:
+    """Return the statuses of the runs that have not ended."""
+    query = "select status from run where status not in ('SUCCESS', 'FAILED')"
+    return {status for (status,) in database.execute(query)}
+
+
+def starts_of_try(register: Path, number: int) -> Counter[str]:
+    """Return how many containers were started in a try, by task and party."""
+    names = [file.name.rsplit(".", 1)[0] for file in register.iterdir()]
+    return Counter(name for name in names if name[1:2] == str(number))
+
+
+def kill_in_try(node: Node, register: Path, number: int) -> bool:
+    """Run a job whose node is killed at the start of its first container.
+
+    Returns whether the kill came before the record.
+    """
+    assert node.process is not None
+    pid_file = register / "pid"
+    container_mark = register / "there"
+    pid_file.write_text(str(node.process.pid))
+    a, b = f"a{number}", f"b{number}"
+    job_id = node.submit(silent_job(register, {a: 1, b: 0}, {b: a}))
+    was_unrecorded = kill_before_the_record(node, container_mark)
+    pid_file.unlink()
+    node.start()
+    node.wait_job(job_id, 90)
+    assert starts_of_try(register, number) == {
+        f"{a}.guest.0": 1,
+        f"{a}.host.0": 1,
+        f"{b}.guest.0": 1,
+        f"{b}.host.0": 1,
+    }
+    container_mark.rmdir()
+    return was_unrecorded
 
 
 def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path, register):
-    """A container runs while on disk it is still to be started: the next gateway takes it for what it is."""
-    script = DYING.format(
+    """A container runs without a record of its start: the next gateway adopts it."""
+    script = WAIT_FOR_DEATH.format(
         register=register,
         python=sys.executable,
         component=Path(__file__).with_name("patient.py"),
     )
-    caught, engine = 0, process_engine("example:1.0.0", command=["/bin/bash", "-c", script])
+    engine = process_engine("example:1.0.0", command=["/bin/bash", "-c", script])
     with Federation(tmp_path, [GUEST], engine) as federation:
         node = federation[GUEST]
         node.register(A_PROVIDER)
-        for i in range(10):
-            assert node.process is not None
-            (register / "pid").write_text(str(node.process.pid))
-            job_id = node.submit(quiet(register, {f"a{i}": 1, f"b{i}": 0}, {f"b{i}": f"a{i}"}))
-            caught += die_before_the_note(node, register / "there")
-            (register / "pid").unlink()
-            node.start()
-            node.wait_job(job_id, 90)
-            began = Counter(
-                p.name.rsplit(".", 1)[0] for p in register.iterdir() if p.name[1:2] == str(i)
-            )
-            assert began == {f"{t}{i}.{role}.0": 1 for t in "ab" for role in ("guest", "host")}
-            (register / "there").rmdir()
-            if caught:
-                return
-    assert caught, "in none of ten tries the kill came before the note"
+        # A try has the wrong moment if the node was faster than the test.
+        succeeded = any(kill_in_try(node, register, number) for number in range(10))
+    assert succeeded, "in none of ten tries the kill came before the note"

@@ -19,27 +19,31 @@ def shared_node(
     pace: Any = None,
     **limits: float,
 ) -> Iterator[tuple[Node, Node, Node]]:
-    """Yield the two gateways of the guest's node and the host's node; the host's route leads to the first."""
+    """Yield the two gateways of the guest's node and the host's node.
+
+    The host's route leads to the first gateway. ``name`` is the database's, ``limits`` are those
+    of the guest's node.
+    """
     with ExitStack() as stack:
         url = stack.enter_context(careless_database(name))
         federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], engine, pace=pace)
         first, second, host = federation.nodes.values()
-        second.settings["node"] = {"id": jobs.GUEST}
-        for node in (first, second):
-            node.settings["database"] = {"url": url}
-            node.settings["storage"] = {"url": f"file://{home / 'shared'}"}
-            node.settings["limits"] = limits
-        del second.settings[
-            "route_table"
-        ]  # one gateway of a database has the file, all have its routes
-        for node, other in ((first, host), (host, first)):
-            node.route(**{other.settings["node"]["id"]: other.peer_port})
+        for gateway in (first, second):
+            gateway.settings["node"] = {"id": jobs.GUEST}
+            gateway.settings["database"] = {"url": url}
+            gateway.settings["storage"] = {"url": f"file://{home / 'shared'}"}
+            gateway.settings["limits"] = limits
+        # The first gateway reads the file into the database, where the second has its routes.
+        del second.settings["route_table"]
+        first.route(**{jobs.HOST: host.peer_port})
+        host.route(**{jobs.GUEST: first.peer_port})
         stack.enter_context(federation)
         for node in (first, host):
             node.register(A_PROVIDER)
-        wait_for(
-            lambda: jobs.HOST in str(second.get("/api/v1/routes")),
-            30,
-            about="the second has the routes",
-        )
+        wait_for(lambda: has_route_to_host(second), 30, about="the second has the routes")
         yield first, second, host
+
+
+def has_route_to_host(gateway: Node) -> bool:
+    """Return whether a gateway has a route to the host's node."""
+    return jobs.HOST in str(gateway.get("/api/v1/routes"))

@@ -68,7 +68,7 @@ def nodes(tmp_path_factory):
     peer_key = Keyring(home / PEER / "state").make("ed25519").public
     with running(home / ME) as me, running(home / PEER, PEER) as peer, Proxy() as proxy:
         peer_socket = peer.services.sockets.by_listener["peer"][0]
-        proxy.ways[PEER] = peer_socket.getsockname()[1]
+        proxy.ports[PEER] = peer_socket.getsockname()[1]
         set_routes(peer, {ME: {"url": me.addresses()["peer"], "keys": my_key}})
         by_proxy = {"host": "127.0.0.1", "port": proxy.port, "keys": peer_key}
         set_routes(me, {PEER: by_proxy})

@@ -90,7 +90,7 @@ def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, sit
     assert world.local(FATES_ID).status is JobStatus.RUNNING
 
     world.me.coordinator.stop(FATES_ID)
-    (stop,) = [request for request in site.seen if request.path == "/v2/scheduler/job/stop"]
+    (stop,) = [request for request in site.exchanges if request.path == "/v2/scheduler/job/stop"]
     assert stop.body == {"job_id": FATES_ID, "stop_status": "canceled"}
 
     # FATE reruns a job under the same id.
