@@ -1,4 +1,4 @@
-"""A node whose runs say what the test tells them to, when it tells them to."""
+"""A node whose runs write the lines of the test, when the test says so."""
 
 import copy
 from collections.abc import Iterator
@@ -15,10 +15,12 @@ from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_description, a_request
 
 IMAGE = "talker:1"
-LOG_LINE, LOG = "/v1/platform/schedule/task/get_log_line", "/v1/platform/schedule/task/get_log"
+LOG_LINE = "/v1/platform/schedule/task/get_log_line"
+LOG = "/v1/platform/schedule/task/get_log"
 
 
 def registration(image: str = IMAGE) -> dict[str, Any]:
+    """Return the registration of a component without parameters, inputs and outputs."""
     talk = a_description(
         "Talk",
         inputParam=[],
@@ -48,30 +50,27 @@ def job(*roles: str) -> dict[str, Any]:
 
 @dataclass
 class Stage:
-    """A running node and its job, whose runs write what the test says where their engine is in memory."""
+    """A running node and its jobs. On an engine in memory, the test writes their runs' logs."""
 
     gateway: Gateway
-    job: str = ""
-    """submitted last"""
+    job: str = ""  # id of the last submitted job
 
     def submit(self, *roles: str) -> str:
-        answer = self.ask("/v1/platform/schedule/job/create_all", method="POST", json=job(*roles))
-        assert answer["code"] == 0, answer
-        self.job = str(answer["data"]["job_id"])
+        """Submit a job with these roles and return its id."""
+        body = self.ask("/v1/platform/schedule/job/create_all", method="POST", json=job(*roles))
+        assert body["code"] == 0, body
+        self.job = str(body["data"]["job_id"])
         return self.job
 
     def task(self, job_id: str) -> str:
-        """Return the task's id once its runs are accepted."""
+        """Return the id of a job's task once all of its runs are RUNNING."""
 
-        def started() -> str | None:
+        def is_running() -> bool:
             runs = self.runs(job_id)
-            return (
-                str(runs[0]["task_id"])
-                if runs and all(r["status"] == "RUNNING" for r in runs)
-                else None
-            )
+            return bool(runs) and all(run["status"] == "RUNNING" for run in runs)
 
-        return str(wait_for(started, 20, 0.02, "the runs are up"))
+        wait_for(is_running, 20, 0.02, "the runs are up")
+        return str(self.runs(job_id)[0]["task_id"])
 
     def runs(self, job_id: str) -> list[dict[str, Any]]:
         return list(self.ask(f"/api/v1/jobs/{job_id}")["runs"])
@@ -83,7 +82,7 @@ class Stage:
         err: str = "",
         exit: int | None = None,
     ) -> None:
-        """Have a party's run of the job write something, and end with a code."""
+        """Have a party's run of the last job write to its streams, and end with an exit code."""
         engine = self.gateway.engine
         assert isinstance(engine, MemoryEngine)
         runs = self.gateway.store.local_jobs.get(self.job).runs
@@ -94,17 +93,16 @@ class Stage:
             engine.finish(name, exit)
 
     def end(self, job_id: str) -> None:
-        """Wait until every container of the job is gone."""
-        wait_for(
-            lambda: self.ask(f"/api/v1/jobs/{job_id}")["status"] == "FINISHED",
-            30,
-            0.05,
-            "the job is over",
-        )
-        wait_for(lambda: self.closed(job_id), 30, 0.05, "nothing is left to do")
+        """Wait until a job has ended and its containers are removed."""
 
-    def closed(self, job_id: str) -> bool:
-        return self.gateway.store.local_jobs.get(job_id).closed
+        def is_finished() -> bool:
+            return bool(self.ask(f"/api/v1/jobs/{job_id}")["status"] == "FINISHED")
+
+        def is_closed() -> bool:
+            return self.gateway.store.local_jobs.get(job_id).closed
+
+        wait_for(is_finished, 30, 0.05, "the job is over")
+        wait_for(is_closed, 30, 0.05, "nothing is left to do")
 
     def ask(
         self,
@@ -112,71 +110,77 @@ class Stage:
         method: str = "GET",
         **kwargs: Any,
     ) -> dict[str, Any]:
+        """Send a request to the operators' listener and return the response's body."""
         return dict(ask(self.gateway, "operator", method, path, **kwargs).json())
 
     def number(
         self,
         task: str,
         level: str,
-        **more: Any,
+        **params: Any,
     ) -> int:
-        said = self.ask(
+        """Return the number of a task's lines of at least a level."""
+        body = self.ask(
             LOG_LINE,
             params={
                 "task_id": task,
                 "log_level": level,
-                **more,
+                **params,
             },
         )
-        assert said["code"] == 0, said
-        return int(said["data"]["num"])
+        assert body["code"] == 0, body
+        return int(body["data"]["num"])
 
     def read(
         self,
         task: str,
         level: str,
         start: int = 0,
-        **more: Any,
+        **params: Any,
     ) -> dict[str, Any]:
-        said = self.ask(
+        """Read a task's log from a line on; return the response's data."""
+        body = self.ask(
             LOG,
             params={
                 "task_id": task,
                 "log_level": level,
                 "start": start,
-                **more,
+                **params,
             },
         )
-        assert said["code"] == 0, said
-        return dict(said["data"])
+        assert body["code"] == 0, body
+        return dict(body["data"])
 
     def lines(
         self,
         task: str,
         level: str,
         start: int = 0,
-        **more: Any,
+        **params: Any,
     ) -> list[str]:
-        return str(self.read(task, level, start, **more)["data"]).splitlines()
+        """Return a task's lines from one on."""
+        return str(self.read(task, level, start, **params)["data"]).splitlines()
 
     def wait_number(
         self,
         task: str,
         level: str,
         number: int,
-        **more: Any,
+        **params: Any,
     ) -> None:
-        wait_for(
-            lambda: self.number(task, level, **more) == number,
-            20,
-            0.05,
-            f"{number} lines of {level}",
-        )
+        """Wait until a task has so many lines of at least a level."""
+
+        def has_lines() -> bool:
+            return self.number(task, level, **params) == number
+
+        wait_for(has_lines, 20, 0.05, f"{number} lines of {level}")
 
 
 @contextmanager
 def stage(home: Path) -> Iterator[Stage]:
+    """Start a node with an engine in memory and the component that writes the test's lines."""
     with running(home, make_engine=MemoryEngine.making({IMAGE: Script(code=None)})) as gateway:
-        found = Stage(gateway)
-        assert found.ask("/v2/provider/register", method="POST", json=registration())["code"] == 0
-        yield found
+        stage = Stage(gateway)
+        body = stage.ask("/v2/provider/register", method="POST", json=registration())
+        assert body["code"] == 0
+        yield stage
