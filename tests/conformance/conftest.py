@@ -1,4 +1,4 @@
-"""Runs the kit on the tiny vendor, by the process engine."""
+"""Runs the conformance check on the tiny vendor, with the process engine."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -16,11 +16,15 @@ from provider_registry.model import Component
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 VENDOR = Path(__file__).with_name("tiny_vendor.py")
-Run = Callable[..., CheckedComponent]
+CheckVendor = Callable[..., CheckedComponent]
+
+
+def ignore_step(step: str) -> None:
+    """Take the name of a step of a check, which is printed for users."""
 
 
 def registration(**changes: Any) -> dict[str, Any]:
-    """The body that registers the tiny vendor."""
+    """Return the registration of the tiny vendor; ``changes`` apply to its component."""
     count = a_description(
         "Count",
         provider="tiny",
@@ -30,8 +34,8 @@ def registration(**changes: Any) -> dict[str, Any]:
         inputData=[a_data("table")],
         outputData=[a_data("counts", category="report", dataFormat=["json"])],
         result=[
-            {"resultCode": code, "resultMessage": said}
-            for code, said in (("00000000", "ok"), ("99999999", "no"))
+            {"resultCode": "00000000", "resultMessage": "ok"},
+            {"resultCode": "99999999", "resultMessage": "no"},
         ],
     )
     return a_request(
@@ -47,35 +51,37 @@ def sandbox_of(
     *command: str,
     timeouts: Timeouts = Timeouts(30.0, 10.0, grace=1.0),
 ) -> Sandbox:
-    images = {"tiny:1": command}
+    """Return a sandbox below a folder that runs a command in place of the tiny vendor's image."""
     engine = ProcessEngine(
         node=NODE,
         installation="test",
-        images=images,
+        images={"tiny:1": command},
         run_root=folder / "process",
     )
     return Sandbox(engine, "tiny:1", "test", folder / "sandbox", timeouts)
 
 
-def count(**changes: Any) -> Component:
+def count_component(**changes: Any) -> Component:
+    """Return the tiny vendor's component; ``changes`` apply to its description."""
     provider = check_registration(registration(**changes)).provider
     assert provider is not None
     return provider.components["Count"]
 
 
 @pytest.fixture
-def checked(tmp_path: Path) -> Run:
-    """Check the tiny vendor with some mistakes, or none."""
+def check_vendor(tmp_path: Path) -> CheckVendor:
+    """A function that checks the tiny vendor with some mistakes, by default none."""
 
     def run(
         mistakes: Sequence[str] = (),
-        given: TrialInput = TrialInput(),
+        trial_input: TrialInput = TrialInput(),
         clauses: Sequence[Clause] = CLAUSES,
         component: Component | None = None,
     ) -> CheckedComponent:
+        component = component or count_component()
         sandbox = sandbox_of(tmp_path, sys.executable, "-I", "-S", str(VENDOR), *mistakes)
         try:
-            return check(sandbox, component or count(), given, lambda step: None, clauses)
+            return check(sandbox, component, trial_input, ignore_step, clauses)
         finally:
             sandbox.close()
 

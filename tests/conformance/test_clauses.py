@@ -1,4 +1,4 @@
-"""The tiny vendor in the sandbox: what it does wrong is seen, and named by the clauses that it breaks."""
+"""The tiny vendor in the sandbox: each mistake is found and named by the clause that it breaks."""
 
 import sys
 
@@ -9,10 +9,11 @@ from gateway.conformance.check import TrialInput, check
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.plans import Timeouts
 from gateway.errors import Invalid
-from tests.conformance.conftest import VENDOR, count, sandbox_of
+from tests.conformance.conftest import VENDOR, count_component, ignore_step, sandbox_of
 from tests.registry.builders import a_data
 
-SUCCEEDS = {
+# Clauses broken by mistakes of a component that succeeds, by mistake.
+MISTAKES_OF_SUCCESS = {
     "odd status": "callback-form",
     "shortens the address": "callback-address",
     "another task": "callback-names",
@@ -27,41 +28,68 @@ SUCCEEDS = {
     "asks the platform": "own-paths",
     "ignores SIGTERM": "sigterm",
 }
-ENDS_OTHERWISE = {
+
+# Clauses broken by mistakes that make the component fail or lose its output.
+MISTAKES_OF_FAILURE = {
     "refuses unknown parameters": "unknown-parameter",
     "writes elsewhere instead": "output-written",
 }
+
 WORKS = [clause for clause in CLAUSES if clause.name == "works"]
+
+
+def failures_of(checked):
+    """Return the evidence of each clause that a component breaks, by clause."""
+    failures = {}
+    for clause, finding in checked.findings:
+        if finding.result == "failed":
+            failures[clause.name] = finding.seen
+    return failures
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the partners of a party that failed, which only wait for it, at once."""
+    """Stop the partners of a party that failed immediately: they only wait for it."""
     monkeypatch.setattr(execution, "SECONDS_AFTER_END", 0.0)
 
 
-def test_a_component_that_keeps_the_contract_passes(checked):
-    found = {clause.name: finding for clause, finding in checked().findings}
-    assert [name for name in found if found[name].result == "failed"] == []
-    assert [name for name in found if found[name].result == "not shown"] == ["log-files"]
+def test_a_component_that_keeps_the_contract_passes(check_vendor):
+    checked = check_vendor()
 
-
-@pytest.mark.parametrize("mistakes", [SUCCEEDS, ENDS_OTHERWISE], ids=["succeeds", "ends otherwise"])
-def test_every_mistake_of_a_component_is_named_by_its_clause(checked, mistakes):
-    one = checked(list(mistakes))
-    broken = {
-        clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"
-    }
-    assert set(broken) == set(mistakes.values())
-    assert not one.good
-    assert all(broken.values())
+    not_shown = [
+        clause.name for clause, finding in checked.findings if finding.result == "not shown"
+    ]
+    assert failures_of(checked) == {}
+    assert not_shown == ["log-files"]
 
 
 @pytest.mark.parametrize(
-    ("mistake", "clause", "says"),
+    "mistakes",
+    [MISTAKES_OF_SUCCESS, MISTAKES_OF_FAILURE],
+    ids=["succeeds", "ends otherwise"],
+)
+def test_every_mistake_of_a_component_is_named_by_its_clause(check_vendor, mistakes):
+    checked = check_vendor(list(mistakes))
+
+    failures = failures_of(checked)
+    assert set(failures) == set(mistakes.values())
+    assert all(failures.values())
+    assert not checked.good
+
+
+@pytest.mark.parametrize(
+    ("mistake", "clause", "evidence"),
     [
-        ("another node", "channel-accepted", "E0000000618 node JG9999 has no route here"),
-        ("its own node", "channel-topics", "guest.0 sent it to guest.0 (x-ptp-target-node-id)"),
+        (
+            "another node",
+            "channel-accepted",
+            "E0000000618 node JG9999 has no route here",
+        ),
+        (
+            "its own node",
+            "channel-topics",
+            "guest.0 sent it to guest.0 (x-ptp-target-node-id)",
+        ),
         (
             "another topic",
             "channel-topics",
@@ -70,46 +98,58 @@ def test_every_mistake_of_a_component_is_named_by_its_clause(checked, mistakes):
     ],
 )
 def test_a_mistake_on_the_channel_is_named_and_ends_the_trial(
-    tmp_path, mistake, clause, says, impatient
+    tmp_path, impatient, mistake, clause, evidence
 ):
-    vendor = (sys.executable, "-I", "-S", str(VENDOR), mistake)
-    box = sandbox_of(tmp_path, *vendor, timeouts=Timeouts(run=600.0, grace=1.0))
-    one = check(
-        box, count(), TrialInput(), lambda _: None, [c for c in CLAUSES if c.shown_by == TOGETHER]
-    )
-    box.close()
-    broken = {c.name: finding.seen for c, finding in one.findings if finding.result == "failed"}
-    assert set(broken) - {"channel-topics"} == {"works", clause} - {"channel-topics"}
-    assert clause in broken
-    assert says in broken[clause]
+    command = (sys.executable, "-I", "-S", str(VENDOR), mistake)
+    sandbox = sandbox_of(tmp_path, *command, timeouts=Timeouts(run=600.0, grace=1.0))
+    clauses = [clause for clause in CLAUSES if clause.shown_by == TOGETHER]
+
+    checked = check(sandbox, count_component(), TrialInput(), ignore_step, clauses)
+
+    sandbox.close()
+    failures = failures_of(checked)
+    # The other party's wait for its topic breaks `channel-topics`, too.
+    assert set(failures) - {"channel-topics"} == {"works", clause} - {"channel-topics"}
+    assert clause in failures
+    assert evidence in failures[clause]
     waits = "host.0 waits for topic 'rows.guest.0', which received no message before guest.0 ended"
-    assert "on the channel: " in broken["works"]
-    assert waits in broken["works"]
-    assert "info guest.0 begins" in broken["works"], "the last lines of the log"
+    assert "on the channel: " in failures["works"]
+    assert waits in failures["works"]
+    assert "info guest.0 begins" in failures["works"], "the last lines of the log"
 
 
-def test_without_a_reported_end_a_missing_output_is_a_failure(checked):
+def test_without_a_reported_end_a_missing_output_is_a_failure(check_vendor):
     clauses = [clause for clause in CLAUSES if clause.name in ("works", "callback-end")]
-    found = checked(["no end", "writes elsewhere instead"], clauses=clauses).findings
-    assert all(finding.result == "failed" for _, finding in found)
-    assert any("without its outputs counts" in finding.seen for _, finding in found)
+
+    failures = failures_of(check_vendor(["no end", "writes elsewhere instead"], clauses=clauses))
+
+    assert set(failures) == {"works", "callback-end"}
+    assert any("without its outputs counts" in evidence for evidence in failures.values())
 
 
-def test_a_role_gets_parameters_of_its_own(checked, impatient):
-    given = TrialInput(of_roles={"host": {"greeting": "hi"}})
-    assert checked(["greets as host"], given, WORKS).good
-    (finding,) = (f for _, f in checked(["greets as host"], clauses=WORKS).findings)
-    assert finding.result == "failed"
-    assert "greeting is" in finding.seen
+def test_a_role_gets_parameters_of_its_own(check_vendor, impatient):
+    trial_input = TrialInput(of_roles={"host": {"greeting": "hi"}})
+    assert check_vendor(["greets as host"], trial_input, WORKS).good
+
+    failures = failures_of(check_vendor(["greets as host"], clauses=WORKS))
+    assert "greeting is" in failures["works"]
 
 
-def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked):
-    more = [a_data("table"), a_data("more", category="test_set"), a_data("model", category="model")]
-    given = TrialInput(files={("guest", "model"): b"a model", ("host", "model"): b"a model"})
-    assert checked(["none, it reads on"], given, WORKS, count(inputData=more)).good
+def test_further_inputs_are_filled_too_and_a_model_can_be_given(check_vendor):
+    component = count_component(
+        inputData=[
+            a_data("table"),
+            a_data("more", category="test_set"),
+            a_data("model", category="model"),
+        ]
+    )
+    models = {("guest", "model"): b"a model", ("host", "model"): b"a model"}
+    trial_input = TrialInput(files=models)
+
+    assert check_vendor(["none, it reads on"], trial_input, WORKS, component).good
 
 
-def test_a_given_table_that_is_none_ends_the_check_at_once(checked, impatient):
-    with pytest.raises(Invalid) as caught:
-        checked(given=TrialInput({"host": b"id,y\na,1,2\n"}))
-    assert [p.path for p in caught.value.problems] == ["file:2"]
+def test_a_file_that_is_no_table_ends_the_check_immediately(check_vendor, impatient):
+    with pytest.raises(Invalid) as refusal:
+        check_vendor(trial_input=TrialInput({"host": b"id,y\na,1,2\n"}))
+    assert [problem.path for problem in refusal.value.problems] == ["file:2"]

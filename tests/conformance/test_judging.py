@@ -32,7 +32,7 @@ from gateway.ports import Callback
 from provider_registry.model import Component, DataSpec
 from tests.cli import raising
 from tests.cli.chinese import english_in
-from tests.conformance.conftest import count
+from tests.conformance.conftest import count_component, ignore_step
 from tests.registry.builders import a_data
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -126,7 +126,7 @@ def test_one_mistake_breaks_one_clause(clause, wrong):
         ENDED,
     )
     seen = Evidence(
-        count(), Trial((replace(WELL, **wrong),)), alone=(alone,), without_data=(hungry,)
+        count_component(), Trial((replace(WELL, **wrong),)), alone=(alone,), without_data=(hungry,)
     )
     findings = {one.name: one.judge(seen) for one in CLAUSES}
     assert [name for name, finding in findings.items() if finding.result == "failed"] == [clause]
@@ -146,7 +146,9 @@ def test_what_a_party_that_fails_sent_is_judged_all_the_same():
             refused=["no status"],
         ),
     )
-    findings = {one.name: one.judge(Evidence(count(), Trial((wrong,)))) for one in CLAUSES}
+    findings = {
+        one.name: one.judge(Evidence(count_component(), Trial((wrong,)))) for one in CLAUSES
+    }
     broken = [name for name, finding in findings.items() if finding.result == "failed"]
     assert broken == ["works", "callback-form", "channel-session", "own-paths"]
     assert findings["channel-session"].seen.startswith("guest.0 used session 'wrong' for push")
@@ -159,7 +161,7 @@ def test_a_run_that_reports_no_end_is_judged_as_a_node_does():
         (silent, {"ok", "not shown"}),
         (replace(silent, missing=("counts",)), {"failed"}),
     ):
-        seen = Evidence(count(), Trial((trace,)))
+        seen = Evidence(count_component(), Trial((trace,)))
         found = {
             one.name: one.judge(seen) for one in CLAUSES if one.name in ("works", "callback-end")
         }
@@ -216,8 +218,8 @@ def checked(
     **more: Any,
 ) -> CheckedComponent:
     clauses = [c for c in CLAUSES if c.name == clause]
-    component = count(roleList=["guest"], **more)
-    return check(cast(Sandbox, scripted), component, TrialInput(), lambda _: None, clauses)
+    component = count_component(roleList=["guest"], **more)
+    return check(cast(Sandbox, scripted), component, TrialInput(), ignore_step, clauses)
 
 
 REFUSED = ChannelCall("push", "s", "k", "JG9", "rows", "E0000000618", "no route")
@@ -236,7 +238,7 @@ HANGS = replace(ENDED, requests=Requests(STATES[:1]))
     ],
 )
 def test_what_does_not_work_says_what_to_do_first(trace, lacks, step):
-    seen = Evidence(count(), Trial((trace,)), lacks=lacks, made_up=True)
+    seen = Evidence(count_component(), Trial((trace,)), lacks=lacks, made_up=True)
     (works,) = (clause for clause in CLAUSES if clause.name == "works")
     finding = works.judge(seen)
     assert finding.result == "failed"
@@ -319,7 +321,7 @@ def test_a_component_that_hangs_is_not_tried_again_for_as_long():
 
 def test_a_script_without_its_interpreter_has_not_started():
     begun = Trace("guest.0", "t", "s", "k", code=127, stderr=b"one\nenv: 'python9': No such file\n")
-    seen = Evidence(count(), Trial((begun, replace(begun, party="host.0"))))
+    seen = Evidence(count_component(), Trial((begun, replace(begun, party="host.0"))))
     found = {clause.name: clause.judge(seen) for clause in CLAUSES}
     assert [name for name, finding in found.items() if finding.result == "failed"] == ["starts"]
     assert found["starts"].seen.startswith("guest.0, host.0 did not start: exit code 127")
@@ -333,7 +335,7 @@ def test_a_repeated_state_is_shown_once():
         StateReport(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)
     ]
     judge = next(clause.judge for clause in CLAUSES if clause.name == "callback-sent")
-    seen = Evidence(count(), Trial((replace(WELL, requests=Requests(reports)),)))
+    seen = Evidence(count_component(), Trial((replace(WELL, requests=Requests(reports)),)))
     assert judge(seen).seen == "guest.0 reported RUNNING (300 times), SUCCESS"
 
 
@@ -363,7 +365,7 @@ def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback():
     ],
 )
 def test_a_required_parameter_gets_a_value_that_its_description_allows(fields, value):
-    component = count(
+    component = count_component(
         inputParam=[
             {
                 "name": "needed",
@@ -436,7 +438,7 @@ def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path)
 
 
 def test_a_bare_component_leaves_clauses_on_inputs_and_choices_unshown():
-    bare = count(
+    bare = count_component(
         inputParam=[],
         inputData=[],
         outputData=[],
