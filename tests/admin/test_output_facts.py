@@ -1,4 +1,4 @@
-"""What outputs at another node are like: with a grant, written down, and never a row."""
+"""Metadata of outputs at a partner: only with a grant, always audited, and never a row."""
 
 import json
 from collections.abc import Iterator
@@ -7,10 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 from adapter.bfia import interconn
-from gateway.bootstrap.node import Gateway
 from gateway.data.outputs import OutputQuery
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
@@ -18,20 +16,20 @@ from gateway.store.repositories import SqlGrants
 from tests.cleaning.ended import a_job_over, ago, left_behind
 from tests.cli import call_node
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, ask, running
+from tests.inprocess import PEER, STRANGER, Node
+from tests.world import UNREACHABLE
 
 JOB = "job-00000000000000000000000000000071"
-SECRET = "row-that-stays-here"
 PATH = "/v1/interconn/schedule/output/metadata"
-WORDS = {
+OUTPUT_KEYS = ("out", "model", "report")
+
+SECRET = "row-that-stays-here"  # a value of the table, which no partner may learn
+TABLE = f"id,x\n{SECRET},2\n"
+METADATA = {
     "count": 2,
     "column_info": [
         {"name": "id", "type": "string"},
-        {
-            "name": "x",
-            "type": "float",
-            "sample": SECRET,
-        },
+        {"name": "x", "type": "float", "sample": SECRET},
     ],
     "description": "the intersection",
     "id_column": "id",
@@ -42,226 +40,253 @@ WORDS = {
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
-    """Yield the node where the outputs lie and the partner that asks; the partner calls it in BFIA's way."""
-    home = tmp_path_factory.mktemp("nodes")
-    for name in (ME, PEER):
-        (home / name).mkdir()
-        (home / name / "routes.yml").write_text(
-            yaml.safe_dump({STRANGER: {"url": "http://127.0.0.1:9"}})
-        )
-    with running(home / ME) as here, running(home / PEER, PEER, fate={"enabled": True}) as there:
-        for one, other in ((here, there), (there, here)):
-            route = {"url": other.addresses()["peer"], "signing": "off"}
-            name = other.settings.node.id
-            assert (
-                ask(
-                    one, "operator", "PUT", f"/api/v1/routes/{name}", json={"route": route}
-                ).status_code
-                == 200
-            )
-        left_behind(here, JOB, 60.0)
-        for key in ("out", "model", "report"):
-            folder = here.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-{key}"
-            (folder / "data_0").write_text(f"id,x\n{SECRET},2\n")
-            if key == "out":
-                (folder / "metadata").write_text(json.dumps(WORDS))
-        told = replace(a_job_over(JOB, 60.0), node=PEER, runs=())
-        assert there.store.local_jobs.add(told, "flow")
-        yield here, there
+def nodes(shared_world) -> tuple[Node, Node]:
+    """The owner of the outputs, and a partner of the job that calls the owner by BFIA's paths."""
+    routes = {STRANGER: UNREACHABLE}
+    owner = shared_world.node(routes=routes)
+    partner = shared_world.node(node_id=PEER, routes=routes, settings={"fate": {"enabled": True}})
+    shared_world.connect(owner, partner, signing="off")
+    left_behind(owner, JOB, 60.0)
+    for key in OUTPUT_KEYS:
+        folder = owner.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-{key}"
+        (folder / "data_0").write_text(TABLE)
+        if key == "out":
+            (folder / "metadata").write_text(json.dumps(METADATA))
+    job = replace(a_job_over(JOB, 60.0), node=PEER, runs=())
+    assert partner.store.local_jobs.add(job, "flow")
+    return owner, partner
 
 
-@pytest.fixture(autouse=True)
-def nothing_granted(nodes: tuple[Gateway, Gateway]) -> None:
-    for key in ("out", "model", "report"):
-        SqlGrants(nodes[0].store).forget(address(key))
+@pytest.fixture
+def owner(nodes: tuple[Node, Node]) -> Node:
+    """The node with the outputs, none of them granted."""
+    owner, _ = nodes
+    for key in OUTPUT_KEYS:
+        SqlGrants(owner.store).forget(address_of(key))
+    return owner
 
 
-def address(key: str) -> Address:
+@pytest.fixture
+def partner(nodes: tuple[Node, Node]) -> Node:
+    """The node that asks for metadata of the outputs."""
+    return nodes[1]
+
+
+def address_of(key: str) -> Address:
+    """Return the address of an output in the owner's storage."""
     return Address(f"{JOB}-guest-0", f"task_{JOB}-{key}")
 
 
-def granted(
-    node: Gateway,
-    key: str,
-    to: str = PEER,
-) -> None:
-    at = address(key)
-    done = call_node("data", node, "grant", f"{at.namespace}#{at.name}", to)
-    assert done.exit_code == 0, done.stderr
+def dataset_id_of(key: str) -> str:
+    """Return the address of an output as commands have it."""
+    address = address_of(key)
+    return f"{address.namespace}#{address.name}"
 
 
-def asked(
-    node: Gateway,
-    party: str = "guest.0",
-    key: str = "",
-    task: str = "a",
-    job: str = JOB,
+def grant(owner: Node, key: str, grantee: str = PEER) -> None:
+    """Grant an output to a node."""
+    granted = call_node("data", owner, "grant", dataset_id_of(key), grantee)
+    assert granted.exit_code == 0, granted.stderr
+
+
+def get_metadata(
+    node: Node, party: str = "guest.0", key: str = "", task: str = "a", job: str = JOB
 ) -> Any:
-    path = f"/api/v1/jobs/{job}/metadata/{task}/{party}" + (f"/{key}" if key else "")
-    answer = ask(node, "operator", "GET", path)
-    assert SECRET not in answer.text
-    return answer.json()
+    """Return what a node tells its operators of outputs: those of a task, or one by its key."""
+    path = f"/api/v1/jobs/{job}/metadata/{task}/{party}"
+    if key:
+        path += f"/{key}"
+    response = node.get(path)
+    assert SECRET not in response.text
+    return response.json()
 
 
-def by_peer(
-    node: Gateway,
-    sender: str = PEER,
-    **body: str,
-) -> Any:
-    wanted = {
+def reason_for(node: Node, **output: str) -> str:
+    """Return the reason of the refusal of an output's metadata."""
+    return get_metadata(node, **output)["data"]["reason"]
+
+
+def request_by_node(owner: Node, sender: str, **fields: str) -> Any:
+    """Send a partner's request for metadata to the owner; return the body of the response."""
+    body = {
         "job_id": JOB,
         "task_name": "a",
         "role": "guest.0",
-        **body,
+        **fields,
     }
-    answer = ask(node, "peer", "POST", PATH, json=wanted, headers={"x-node-id": sender})
-    assert answer.status_code == 200
-    assert SECRET not in answer.text
-    return answer.json()
+    headers = {"x-node-id": sender}
+    response = owner.request("POST", PATH, listener="peer", json=body, headers=headers)
+    assert response.status_code == 200
+    assert SECRET not in response.text
+    return response.json()
 
 
-def test_without_a_grant_the_refusal_only_says_how_to_get_one(nodes):
-    here, there = nodes
-    assert here.settings.data.grants == "open"  # that is about jobs: metadata is never open
-    said = asked(there, key="out")
-    assert said["code"] == 403
-    assert said["data"]["reason"] == "NOT_AUTHORISED"
-    at = address("out")
-    assert f"bfia-gateway data grant '{at.namespace}#{at.name}' {PEER}" in said["msg"]
-    (refused,) = wait_for(
-        lambda: [e for e in here.audit.list() if PATH in e.action], 20, 0.02, "it is in the audit"
-    )
-    assert refused.who == f"node {PEER}"
-    assert refused.status == 403
+# ---------------------------------------------------------------- grants
 
 
-def test_a_grant_reveals_columns_and_count_and_is_recorded(nodes):
-    here, there = nodes
-    granted(here, "out")
-    (one,) = asked(there, key="out")["outputs"]
-    assert one == {
+def test_without_a_grant_the_refusal_only_says_how_to_get_one(owner, partner):
+    # jobs may use every dataset of this node; metadata needs a grant nevertheless
+    assert owner.settings.data.grants == "open"
+
+    refused = get_metadata(partner, key="out")
+
+    assert refused["code"] == 403
+    assert refused["data"]["reason"] == "NOT_AUTHORISED"
+    assert f"bfia-gateway data grant '{dataset_id_of('out')}' {PEER}" in refused["msg"]
+
+    def audited() -> list[Any]:
+        return [entry for entry in owner.audit.list() if PATH in entry.action]
+
+    (entry,) = wait_for(audited, 20, 0.02, "it is in the audit")
+    assert entry.who == f"node {PEER}"
+    assert entry.status == 403
+
+
+def test_a_grant_reveals_columns_and_count_and_is_recorded(owner, partner):
+    grant(owner, "out")
+
+    (output,) = get_metadata(partner, key="out")["outputs"]
+
+    assert output == {
         "task": "a",
         "party": "guest.0",
         "key": "out",
         "type": "dataset",
-        **address("out").as_dict(),
+        **address_of("out").as_dict(),
         "there": True,
         "count": 2,
         "columns": [{"name": "id", "type": "string"}, {"name": "x", "type": "float"}],
         "partitions": 1,
-        "bytes": len(f"id,x\n{SECRET},2\n"),
+        "bytes": len(TABLE),
         "description": "the intersection",
         "id_column": "id",
         "label_column": "",
         "created_at": "2026-09-21T14:13:20+00:00",
     }
-    noted = here.audit.list()[0]
-    assert noted.who == f"node {PEER}"
-    assert noted.action == f"POST {PATH}"
-    assert noted.status == 200
-    assert noted.detail["outputs"] == [f"{JOB}-guest-0#task_{JOB}-out"]
-    shown = call_node("job", there, "metadata", JOB, "a", "guest.0", "out")
-    assert shown.exit_code == 0
-    assert "id string, x float" in shown.stdout
-    assert SECRET not in shown.stdout
+    entry, *_ = owner.audit.list()
+    assert entry.who == f"node {PEER}"
+    assert entry.action == f"POST {PATH}"
+    assert entry.status == 200
+    assert entry.detail["outputs"] == [dataset_id_of("out")]
+    printed = call_node("job", partner, "metadata", JOB, "a", "guest.0", "out")
+    assert printed.exit_code == 0
+    assert "id string, x float" in printed.stdout
+    assert SECRET not in printed.stdout
 
 
-def test_a_task_reveals_what_is_granted_and_nothing_undescribed(nodes):
-    here, there = nodes
-    granted(here, "report")
-    (one,) = asked(there, "guest")[
-        "outputs"
-    ]  # the file's first line could be a row: it is not read
-    assert one["key"] == "report"
-    assert one["count"] is None
-    assert one["columns"] == []
-    assert (one["bytes"] > 0) is True
-    assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
+def test_a_task_reveals_only_granted_and_described_outputs(owner, partner):
+    grant(owner, "report")
+    (output,) = get_metadata(partner, "guest")["outputs"]
+    assert output["key"] == "report"
+    # without metadata the columns stay unknown: the file's first line could be a row
+    assert output["count"] is None
+    assert output["columns"] == []
+    assert output["bytes"] > 0
+    assert reason_for(partner, key="out") == "NOT_AUTHORISED"
 
 
-def test_a_grant_that_ended_tells_nothing_any_more(nodes):
-    here, there = nodes
-    SqlGrants(here.store).put(Grant(address("out"), PEER, ago(60), "ann", expires_at=ago(30)))
-    assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
-    granted(here, "out")
-    at = address("out")
-    for _ in range(2):  # ended once; by then it is no more than so
-        assert call_node("data", here, "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
-    said = asked(there, key="out")
-    assert said["data"]["reason"] == "NOT_AUTHORISED"
-    assert "revoked" in said["msg"]
+def test_an_expired_grant_reveals_nothing(owner, partner):
+    expired = Grant(address_of("out"), PEER, ago(60), "ann", expires_at=ago(30))
+    SqlGrants(owner.store).put(expired)
+    assert reason_for(partner, key="out") == "NOT_AUTHORISED"
 
 
-def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes):
-    granted(nodes[0], "out", STRANGER)
-    said = by_peer(nodes[0], STRANGER)
-    assert said["code"] == 404
-    assert said["data"]["reason"] == "JOB_UNKNOWN"
-    assert said["msg"].replace(JOB, "none") == by_peer(nodes[0], STRANGER, job_id="none")["msg"]
+def test_a_revoked_grant_reveals_nothing(owner, partner):
+    grant(owner, "out")
+    for _ in range(2):  # a second revocation changes nothing
+        revoked = call_node("data", owner, "revoke", dataset_id_of("out"), PEER)
+        assert revoked.exit_code == 0
+    refused = get_metadata(partner, key="out")
+    assert refused["data"]["reason"] == "NOT_AUTHORISED"
+    assert "revoked" in refused["msg"]
 
 
-def test_a_disabled_output_is_closed_to_those_who_had_it_granted(nodes, monkeypatch):
-    granted(nodes[0], "out")
-    monkeypatch.setattr(nodes[0].sharing, "disabled", lambda address: True)
-    assert "is disabled at node" in asked(nodes[1], key="out")["msg"]
+def test_a_node_outside_the_job_learns_nothing_in_spite_of_a_grant(owner):
+    grant(owner, "out", STRANGER)
+    refused = request_by_node(owner, STRANGER)
+    assert refused["code"] == 404
+    assert refused["data"]["reason"] == "JOB_UNKNOWN"
+    unknown = request_by_node(owner, STRANGER, job_id="none")
+    assert refused["msg"].replace(JOB, "none") == unknown["msg"]
 
 
-def test_of_broken_outputs_what_is_certain_is_told(nodes):
-    here, _ = nodes
-    metadata = here.storage.path(address("out")) / "metadata"
-    before = metadata.read_bytes()
-    metadata.write_bytes(b"{")
-    try:
-        (one,) = asked(here, key="out")["outputs"]
-        assert one["there"] is True
-        assert one["count"] is None
-        assert one["columns"] == []
-        assert (one["bytes"] > 0) is True
-        further = metadata.with_name("data_2")
-        further.write_text("id,x\n")
-        (one,) = asked(here, key="out")["outputs"]
-        assert one["there"] is False
-        assert one["bytes"] == 0
-        further.unlink()
-        there = metadata.with_name("data_0").rename(metadata.parent.with_name("aside"))
-        assert asked(here, key="out")["outputs"][0]["there"] is False
-        there.rename(metadata.with_name("data_0"))
-    finally:
-        metadata.write_bytes(before)
+def test_a_disabled_output_is_closed_in_spite_of_a_grant(owner, partner, monkeypatch):
+    grant(owner, "out")
+    monkeypatch.setattr(owner.sharing, "disabled", lambda address: True)
+    assert "is disabled at node" in get_metadata(partner, key="out")["msg"]
 
 
-def test_the_nodes_own_people_need_no_grant(nodes):
-    here, _ = nodes
-    assert [o["key"] for o in asked(here)["outputs"]] == ["out", "model", "report"]
-    assert asked(here, "arbiter")["data"]["reason"] == "PARTY_UNKNOWN"
-    assert asked(here, task="z")["data"]["reason"] == "TASK_UNKNOWN"
-    assert asked(here, task="b")["data"]["reason"] == "OUTPUT_MISSING"
-    assert asked(here, key="z")["data"]["reason"] == "OUTPUT_UNKNOWN"
-    assert asked(here, job="job-nowhere")["data"]["reason"] == "JOB_UNKNOWN"
+def test_the_operators_of_the_owner_need_no_grant(owner):
+    outputs = get_metadata(owner)["outputs"]
+    assert [output["key"] for output in outputs] == list(OUTPUT_KEYS)
 
 
-def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
-    said = {
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ({"party": "arbiter"}, "PARTY_UNKNOWN"),
+        ({"task": "z"}, "TASK_UNKNOWN"),
+        ({"task": "b"}, "OUTPUT_MISSING"),
+        ({"key": "z"}, "OUTPUT_UNKNOWN"),
+        ({"job": "job-nowhere"}, "JOB_UNKNOWN"),
+    ],
+)
+def test_the_operators_of_the_owner_learn_why_an_output_is_unknown(owner, output, reason):
+    assert reason_for(owner, **output) == reason
+
+
+# ---------------------------------------------------------------- damaged and hostile metadata
+
+
+@pytest.fixture
+def out_folder(owner: Node) -> Iterator[Any]:
+    """The folder of the output ``out``; its metadata is restored after the test."""
+    folder = owner.storage.path(address_of("out"))
+    metadata = (folder / "metadata").read_bytes()
+    yield folder
+    (folder / "metadata").write_bytes(metadata)
+
+
+def test_an_output_with_broken_metadata_has_only_a_size(owner, out_folder):
+    (out_folder / "metadata").write_bytes(b"{")
+    (output,) = get_metadata(owner, key="out")["outputs"]
+    assert output["there"] is True
+    assert output["count"] is None
+    assert output["columns"] == []
+    assert output["bytes"] > 0
+
+
+def test_an_output_without_one_of_its_parts_is_missing(owner, out_folder):
+    (out_folder / "metadata").write_bytes(b"{")
+
+    # data_1 is missing
+    third_part = out_folder / "data_2"
+    third_part.write_text("id,x\n")
+    (output,) = get_metadata(owner, key="out")["outputs"]
+    third_part.unlink()
+    assert output["there"] is False
+    assert output["bytes"] == 0
+
+    part = out_folder / "data_0"
+    moved = part.rename(out_folder.with_name("aside"))
+    (output,) = get_metadata(owner, key="out")["outputs"]
+    moved.rename(part)
+    assert output["there"] is False
+
+
+def test_fields_of_a_partner_beyond_the_metadata_are_ignored():
+    output = {
         "task": "a",
         "party": "guest.0",
         "key": "out",
         "type": "dataset",
         "namespace": "n",
         "name": "m",
-    }
-    said |= {
         "there": True,
         "rows": [[SECRET]],
-        "columns": [
-            {
-                "name": "x",
-                "type": "int",
-                "sample": SECRET,
-            }
-        ],
+        "columns": [{"name": "x", "type": "int", "sample": SECRET}],
     }
-    peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
-    (one,) = interconn.ask_output_metadata(peer, OutputQuery("job", "a", "guest"))
-    assert one.columns[0].name == "x"
-    assert SECRET not in json.dumps(one.as_dict())
+    peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [output]})
+    (metadata,) = interconn.ask_output_metadata(peer, OutputQuery("job", "a", "guest"))
+    assert metadata.columns[0].name == "x"
+    assert SECRET not in json.dumps(metadata.as_dict())
