@@ -1,74 +1,105 @@
-"""``bfia-gateway resources``: the sums for people and for scripts."""
+"""``bfia-gateway resources``: the totals, holders and waiting jobs, for people and for scripts."""
 
 from functools import partial
+from typing import Any
+
+import pytest
 
 from engines.base import Capacity
-from gateway.domain.amounts import Amounts, Pool
+from gateway.domain.resources import Amounts, Pool
+from gateway.domain.run import LocalJob
 from gateway.domain.spec import moment
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from tests.builders import a_local_job, a_spec
 from tests.cli import call_node, json_from_node
-from tests.inprocess import ME, ask, running
+from tests.inprocess import ME, Node, running
 from tests.memory_engine import MemoryEngine
+
+GIB = 2**30
 
 cli = partial(call_node, "resources")
 
 
-def test_gpus_and_others_are_shown_where_there_are_any(tmp_path):
-    for gpus in (0, 2):
-        engine = MemoryEngine.making({}, capacity=Capacity(4, 8 << 30, gpus, Capacity(gpus / 2, 0)))
-        with running(tmp_path / str(gpus), make_engine=engine) as node:
-            found = json_from_node("resources", node)
-            assert found["total"]["gpu"] == found["remaining"]["gpu"] == gpus
-            heading = next(line for line in cli(node).stdout.splitlines() if "cpu" in line)
-            others = [line.split() for line in cli(node).stdout.splitlines() if "others" in line]
-            assert [line[2] for line in others] == (["1"] if gpus else [])
-            metrics = ask(node, "operator", "GET", "/metrics").text
-            assert ("gpu" in heading) == (gpus > 0)
-            assert ('free{kind="gpu"} 2.0' in metrics) == (gpus > 0)
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_gpus_and_foreign_use_are_shown_if_there_are_any(tmp_path, gpus):
+    used_by_others = Capacity(gpus / 2, 0)
+    capacity = Capacity(4, 8 * GIB, gpus, used_by_others)
+    engine = MemoryEngine.making({}, capacity=capacity)
+    has_gpus = gpus > 0
+    with running(tmp_path, make_engine=engine) as node:
+        resources = json_from_node("resources", node)
+        lines = cli(node).stdout.splitlines()
+        metrics = node.get("/metrics").text
+
+    assert resources["total"]["gpu"] == gpus
+    assert resources["remaining"]["gpu"] == gpus
+    heading = next(line for line in lines if "cpu" in line)
+    assert ("gpu" in heading) == has_gpus
+    cpus_of_others = [line.split()[2] for line in lines if "others" in line]
+    expected = ["1"] if has_gpus else []
+    assert cpus_of_others == expected
+    assert ('free{kind="gpu"} 2.0' in metrics) == has_gpus
 
 
-def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path):
+def request_pool(node: Node, job_id: str, gib: float) -> LocalJob:
+    """Store a job that needs so much memory."""
+    job = a_local_job(
+        spec=a_spec(job_id=job_id),
+        node=ME,
+        status=JobStatus.READY,
+        created_at=node.clock(),
+        pool=Pool(Amounts.of(memory=gib * GIB), 1),
+    )
+    node.store.local_jobs.add(job, "flow")
+    return job
+
+
+def test_the_totals_are_those_of_holders_and_waiting_jobs(tmp_path):
     with running(tmp_path, resources={"memory_gib": 2}) as node:
-        for name, gib in (("job-first", 1.5), ("job-second", 1.0)):
-            pool = Pool(Amounts.of(memory=gib * 2**30), 1)
-            job = a_local_job(
-                spec=a_spec(job_id=name),
-                node=ME,
-                status=JobStatus.READY,
-                created_at=node.clock(),
-                pool=pool,
-            )
-            node.store.local_jobs.add(job, "flow")
-            try:
-                node.resources.hold(job)
-            except Refused as error:
-                said = error.message
-        found = json_from_node("resources", node)
-        for kind in ("cpu", "memory_gib", "disk_gib"):
-            assert found["held"][kind] == sum(h[kind] for h in found["holders"])
-            assert found["remaining"][kind] == found["total"][kind] - found["held"][kind]
+        node.resources.hold(request_pool(node, "job-first", 1.5))
+        second = request_pool(node, "job-second", 1.0)
+        with pytest.raises(Refused) as refused:
+            node.resources.hold(second)
+
+        resources = json_from_node("resources", node)
+        assert resources == node.get("/api/v1/resources").json()
+        check_totals(resources)
         claim = next(c for c in node.resources.ledger().holders if c.job_id == "job-first")
-        assert [(h["job_id"], h["memory_gib"], h["since"]) for h in found["holders"]] == [
-            ("job-first", 1.5, claim.held_at.isoformat())
-        ]
-        assert found == ask(node, "operator", "GET", "/api/v1/resources").json()
-        assert found["remaining"]["memory_gib"] == 0.5
-        assert [w["job_id"] for w in found["waiting"]] == ["job-second"]
-        shown = cli(node)
-        assert shown.exit_code == 0
-        assert f"node {ME}" in shown.stdout
-        assert "job-first" in shown.stdout
-        assert moment(claim.held_at) in shown.stdout
-        assert said.split(",")[0] in " ".join(shown.stdout.split())
+        (holder,) = resources["holders"]
+        assert holder["job_id"] == "job-first"
+        assert holder["memory_gib"] == 1.5
+        assert holder["since"] == claim.held_at.isoformat()
+        (waiting,) = resources["waiting"]
+        assert waiting["job_id"] == "job-second"
+
+        printed = cli(node)
+        assert printed.exit_code == 0
+        assert f"node {ME}" in printed.stdout
+        assert "job-first" in printed.stdout
+        assert moment(claim.held_at) in printed.stdout
+        cause = refused.value.message.split(",")[0]
+        assert cause in " ".join(printed.stdout.split())
+
         node.resources.give_back("job-first")
-        node.resources.hold(
-            job
-        )  # the second, which has waited: it holds since now, not since it asked
-        (claim,) = node.resources.ledger().holders
-        assert claim.held_at is not None
-        assert claim.held_at > claim.since
-        (held,) = node.resources.view()["holders"]
-        assert held["job_id"] == "job-second"
-        assert held["since"] == claim.held_at.isoformat()
+        node.resources.hold(second)
+        check_holder_since_its_start(node, "job-second")
+
+
+def check_totals(resources: Any) -> None:
+    """Check that held and remaining amounts add up to the total."""
+    for kind in ("cpu", "memory_gib", "disk_gib"):
+        held = sum(holder[kind] for holder in resources["holders"])
+        assert resources["held"][kind] == held
+        assert resources["remaining"][kind] == resources["total"][kind] - held
+    assert resources["remaining"]["memory_gib"] == 0.5
+
+
+def check_holder_since_its_start(node: Node, job_id: str) -> None:
+    """Check that the only holder holds since it got its resources, not since its request."""
+    (claim,) = node.resources.ledger().holders
+    assert claim.held_at is not None
+    assert claim.held_at > claim.since
+    (holder,) = node.resources.view()["holders"]
+    assert holder["job_id"] == job_id
+    assert holder["since"] == claim.held_at.isoformat()

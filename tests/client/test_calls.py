@@ -1,8 +1,8 @@
-"""Every call of the client: it exists for both clients, and asks for what the API describes and gives its type."""
+"""Each call of the client exists for both clients, sends a described request and returns its type."""
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from tools.docs import client_types
 from tools.docs.endpoints import described
 
 GROUPS = ("jobs", "data", "models", "providers", "routes")
-GIVEN: dict[str, Any] = {
+
+# Arguments by the name of the parameter; "word" for all further parameters.
+ARGUMENTS: dict[str, Any] = {
     "components": ["acme/Fit"],
     "parties": {"guest": "A", "host": "B"},
     "data": {"guest": "bank#all", "host": "shop#all"},
@@ -27,8 +29,9 @@ GIVEN: dict[str, Any] = {
     "version": "1",
     "number": "1",
 }
-"""what is given for a parameter of that name; else a word"""
-ELSEWHERE = {
+
+# Calls with files and frames, which test_client.py makes at a node, and calls that follow a stream.
+ONLY_COMPARED = {
     "data.upload",
     "data.table",
     "data.preview",
@@ -36,79 +39,90 @@ ELSEWHERE = {
     "jobs.curve",
     "jobs.draft",
     "models.import_",
+    "jobs.watch",
+    "jobs.states",
+    "jobs.logs",
 }
-"""calls with files and frames: test_client.py makes them at a node"""
-FOLLOWED = {"jobs.watch", "jobs.states", "jobs.logs"}
 
 
-def calls() -> Iterator[tuple[str, str]]:
-    """Yield group and name of every call."""
+def all_calls() -> list[tuple[str, str]]:
+    """Return group and name of every call."""
     client = Client("http://127.0.0.1:9")
     client.close()
+    calls = []
     for group in GROUPS:
-        for name, found in inspect.getmembers(type(getattr(client, group))):
-            if isinstance(found, call | stream):
-                yield group, name
+        for name, member in inspect.getmembers(type(getattr(client, group))):
+            if isinstance(member, call | stream):
+                calls.append((group, name))
+    return calls
 
 
-def called(method: Callable[..., Any], folder: Path) -> Any:
-    """Call it with arguments for all parameters without a default."""
-    own = inspect.signature(method).parameters.values()
-    given = [
-        GIVEN.get(p.name, "word")
-        for p in own
-        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
-    ]
-    file = {"file": folder / "file"} if any(p.name == "file" for p in own) else {}
-    return method(*given, **file)
+REQUESTS = [names for names in all_calls() if ".".join(names) not in ONLY_COMPARED]
+COMPARED = [names for names in all_calls() if ".".join(names) in ONLY_COMPARED]
+
+
+def invoke(method: Callable[..., Any], folder: Path) -> Any:
+    """Call a method with arguments for all parameters without a default."""
+    arguments = []
+    files = {}
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.name == "file":
+            files["file"] = folder / "file"
+        elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            arguments.append(ARGUMENTS.get(parameter.name, "word"))
+    return method(*arguments, **files)
 
 
 class Node:
-    """Answers every request with the least that the API's description allows; keeps what it was asked for."""
+    """Responds to every request with the smallest body that the API's description allows."""
 
     def __init__(self) -> None:
         self.api = described()["operator"]
-        self.asked: list[tuple[str, str]] = []
-        self.answers: list[str] = []
+        # method and path of each request
+        self.requests: list[tuple[str, str]] = []
+        # the type of each JSON response
+        self.types: list[str] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path, operation = self._operation(request)
-        self.asked.append((request.method, path))
-        known = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
-        assert set(request.url.params) <= known, (
-            f"{path} knows no {set(request.url.params) - known}"
-        )
-        kinds = operation["responses"]["200"]["content"]
-        if "application/schema+json" in kinds:
+        self.requests.append((request.method, path))
+        parameters = operation.get("parameters", ())
+        query = {parameter["name"] for parameter in parameters if parameter["in"] == "query"}
+        undescribed = set(request.url.params) - query
+        assert not undescribed, f"{path} has no parameter {undescribed}"
+        content = operation["responses"]["200"]["content"]
+        if "application/schema+json" in content:
             return httpx.Response(200, json={"properties": {}})
-        if "application/json" not in kinds:
+        if "application/json" not in content:
             return httpx.Response(200, content=b"bytes")
-        schema = kinds["application/json"]["schema"]
-        self.answers.append(str(schema.get("$ref", "")).rpartition("/")[2])
-        return httpx.Response(200, json=self._least(schema))
+        schema = content["application/json"]["schema"]
+        self.types.append(str(schema.get("$ref", "")).rpartition("/")[2])
+        return httpx.Response(200, json=self.smallest(schema))
 
     def _operation(self, request: httpx.Request) -> tuple[str, Mapping[str, Any]]:
-        asked = request.url.raw_path.decode().partition("?")[0].split("/")
+        """Return the path and operation of a request; fail if the API describes none."""
+        requested_path, _, _ = request.url.raw_path.decode().partition("?")
         for path, methods in self.api["paths"].items():
-            parts = path.split("/")
-            same = len(parts) == len(asked) and all(
-                a == b or "{" in a for a, b in zip(parts, asked, strict=True)
-            )
-            if same and request.method.lower() in methods:
+            is_method = request.method.lower() in methods
+            if is_method and fits(path, requested_path):
                 return path, methods[request.method.lower()]
         raise AssertionError(f"the API describes no {request.method} {request.url}")
 
-    def _least(self, schema: Mapping[str, Any]) -> Any:
+    def smallest(self, schema: Mapping[str, Any]) -> Any:
+        """Return the smallest value of a schema."""
         if "$ref" in schema:
-            return self._least(self.api["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+            name = schema["$ref"].rpartition("/")[2]
+            return self.smallest(self.api["components"]["schemas"][name])
         if "anyOf" in schema:
-            return None if {"type": "null"} in schema["anyOf"] else self._least(schema["anyOf"][0])
+            if {"type": "null"} in schema["anyOf"]:
+                return None
+            return self.smallest(schema["anyOf"][0])
         match schema.get("type"):
             case "object":
                 fields = schema.get("properties", {})
-                return {key: self._least(fields[key]) for key in schema.get("required", ())}
+                return {key: self.smallest(fields[key]) for key in schema.get("required", ())}
             case "array":
-                return [self._least(schema["items"])]
+                return [self.smallest(schema["items"])]
             case "string" if schema.get("format") == "date-time":
                 return "2026-11-25T08:00:00Z"
             case "string":
@@ -120,66 +134,86 @@ class Node:
         return None
 
 
+def fits(described_path: str, path: str) -> bool:
+    """True if a path is the described one with arguments."""
+    described_parts = described_path.split("/")
+    parts = path.split("/")
+    if len(described_parts) != len(parts):
+        return False
+    for described_part, part in zip(described_parts, parts, strict=True):
+        if "{" not in described_part and described_part != part:
+            return False
+    return True
+
+
 @pytest.fixture
 def node() -> Node:
+    """The node of a client that `connect` connects."""
     return Node()
 
 
-def over(client: Any, node: Node) -> None:
-    """Let a client's requests end at a node in this process."""
+def connect(client: Any, node: Node) -> None:
+    """Let a client send its requests to a node in this process."""
     kind = type(client._wire._http)
     client._wire._http = kind(**{**client._wire.options, "transport": httpx.MockTransport(node)})
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(set(calls())))
-def test_a_call_is_one_of_both_clients_and_of_the_api(group, name, node, tmp_path):
-    if f"{group}.{name}" in ELSEWHERE | FOLLOWED:
-        signatures = []
-        for kind in (Client, AsyncClient):
-            client: Any = kind("http://127.0.0.1:9")
-            method = getattr(getattr(client, group), name)
-            signatures.append((inspect.signature(method), inspect.getdoc(method)))
-            client.close() if kind is Client else asyncio.run(client.close())
-        assert signatures[0] == signatures[1]
-        assert signatures[0][1]
-        return
+@pytest.mark.parametrize(("group", "name"), COMPARED)
+def test_a_call_has_the_same_signature_and_text_for_both_clients(group, name):
+    client = Client("http://127.0.0.1:9")
+    client.close()
+    async_client = AsyncClient("http://127.0.0.1:9")
+    asyncio.run(async_client.close())
+    method = getattr(getattr(client, group), name)
+    async_method = getattr(getattr(async_client, group), name)
+    assert inspect.signature(method) == inspect.signature(async_method)
+    assert inspect.getdoc(method)
+    assert inspect.getdoc(method) == inspect.getdoc(async_method)
+
+
+@pytest.mark.parametrize(("group", "name"), REQUESTS)
+def test_a_call_of_both_clients_sends_a_described_request(group, name, node, tmp_path):
     with Client("http://127.0.0.1:9") as client:
-        over(client, node)
-        method = getattr(getattr(client, group), name)
-        found = called(method, tmp_path)
+        connect(client, node)
+        result = invoke(getattr(getattr(client, group), name), tmp_path)
+    requests = node.requests.copy()
+    node.requests.clear()
 
-    async def later() -> Any:
-        async with AsyncClient("http://127.0.0.1:9") as client:
-            over(client, node)
-            method = getattr(getattr(client, group), name)
-            return await called(method, tmp_path)
+    async def invoke_async() -> Any:
+        async with AsyncClient("http://127.0.0.1:9") as async_client:
+            connect(async_client, node)
+            return await invoke(getattr(getattr(async_client, group), name), tmp_path)
 
-    half = len(node.asked)
-    again = asyncio.run(later())
-    assert half
-    assert node.asked[:half] == node.asked[half:]
-    assert type(again) is type(found)
-    assert isinstance(found, str | Path | type(None)) or repr(found) == repr(again)
-    if isinstance(found, BaseModel) and name != "show":
-        assert type(found).__name__ == client_types.name_of(node.answers[-1])
+    async_result = asyncio.run(invoke_async())
 
-
-def test_what_an_older_node_does_not_say_of_a_job_is_empty():
-    job = Node()._least({"$ref": "/Job"})
-    assert Job.model_validate(job).runs[0].files
-    del job["refusals"], job["waiting"], job["runs"][0]["files"]
-    found = Job.model_validate(job)
-    assert found.refusals == found.runs[0].files == []
-    assert found.waiting is None
+    assert requests
+    assert node.requests == requests
+    assert type(async_result) is type(result)
+    if not isinstance(result, str | Path | None):
+        assert repr(async_result) == repr(result)
+    if isinstance(result, BaseModel) and name != "show":
+        assert type(result).__name__ == client_types.name_of(node.types[-1])
 
 
-def test_the_clients_differ_in_nothing_but_waiting():
-    blocking, waiting = (
-        {
-            name
-            for name in vars(kind).keys() | vars(kind.__mro__[1]).keys()
-            if not name.startswith("_")
-        }
-        for kind in (Client, AsyncClient)
-    )
-    assert blocking == waiting == {"close", "request", "session", "url"}
+def test_fields_that_an_older_node_lacks_are_empty():
+    body = Node().smallest({"$ref": "/Job"})
+    assert Job.model_validate(body).runs[0].files
+    del body["refusals"]
+    del body["waiting"]
+    del body["runs"][0]["files"]
+    job = Job.model_validate(body)
+    assert job.refusals == []
+    assert job.runs[0].files == []
+    assert job.waiting is None
+
+
+def test_both_clients_have_the_same_public_names():
+    names = {"close", "request", "session", "url"}
+    assert public_names(Client) == names
+    assert public_names(AsyncClient) == names
+
+
+def public_names(client: type) -> set[str]:
+    """Return the public names of a client's class and its base."""
+    names = vars(client).keys() | vars(client.__mro__[1]).keys()
+    return {name for name in names if not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""A job is watched through silences of its node; time is an argument, and nothing is slept."""
+"""A job is watched through silences of its node; time is an argument, and no test sleeps."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,70 +10,83 @@ from bfia_gateway_client.errors import GatewayError, NoAnswer, Refused
 from bfia_gateway_client.progress import SILENT_SECONDS, watch_job
 
 SILENT = NoAnswer("no answer")
-AWAY = Refused("the database is away", reason="DATABASE_AWAY")
+DATABASE_AWAY = Refused("the database is away", reason="DATABASE_AWAY")
 UNKNOWN = Refused("no such job", reason="JOB_UNKNOWN")
-RUNS, DONE = {"status": "RUNNING"}, {"status": "FINISHED"}
+RUNNING = {"status": "RUNNING"}
+FINISHED = {"status": "FINISHED"}
 
 
-def watched(
-    said: list[str],
-    answers: tuple[Any, ...],
-    lasting: float,
+def watch(
+    responses: tuple[Any, ...], seconds_per_look: float, notices: list[str]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the states that are seen, and whether there is a word on trouble; each look takes so many seconds."""
-    coming, clock = iter(answers), [0.0]
+    """Yield the status at each look, and True if the node is in trouble.
+
+    ``responses`` are the node's; an error is raised in place of one. Notices for the user are added
+    to ``notices``.
+    """
+    remaining = iter(responses)
+    now = 0.0
 
     async def look() -> dict[str, Any]:
-        clock[0] += lasting
-        found = next(coming)
-        if isinstance(found, GatewayError):
-            raise found
-        return dict(found)
+        nonlocal now
+        now += seconds_per_look
+        response = next(remaining)
+        if isinstance(response, GatewayError):
+            raise response
+        return dict(response)
 
     async def sleep(seconds: float) -> None:
-        """Sleep never."""
+        """Return immediately."""
 
-    for job, trouble in iterate_blocking(
-        watch_job(look, sleep, now=lambda: clock[0], notice=said.append)
-    ):
+    def clock() -> float:
+        return now
+
+    watching = watch_job(look, sleep, now=clock, notice=notices.append)
+    for job, trouble in iterate_blocking(watching):
         yield job["status"], bool(trouble)
 
 
-@pytest.mark.parametrize(
-    ("answers", "seen", "said"),
-    [
-        ((RUNS, SILENT, AWAY, RUNS, SILENT, DONE), "RTTRTD", []),
-        ((SILENT, SILENT, AWAY, DONE), "D", ["no answer; retrying for up to 30 s"]),
-    ],
-    ids=["a silence is waited out", "a node that is just being started is waited for"],
-)
-def test_watching_goes_on_through_a_restart_of_the_node(answers, seen, said):
-    told: list[str] = []
-    states = {
-        "R": ("RUNNING", False),
-        "T": ("RUNNING", True),
-        "D": ("FINISHED", False),
-    }
-    assert list(watched(told, answers, 1.0)) == [states[letter] for letter in seen]
-    assert told == said
+def test_a_silence_of_the_node_is_waited_out():
+    notices: list[str] = []
+    responses = (RUNNING, SILENT, DATABASE_AWAY, RUNNING, SILENT, FINISHED)
+    assert list(watch(responses, 1.0, notices)) == [
+        ("RUNNING", False),
+        ("RUNNING", True),
+        ("RUNNING", True),
+        ("RUNNING", False),
+        ("RUNNING", True),
+        ("FINISHED", False),
+    ]
+    assert notices == []
+
+
+def test_a_node_that_is_starting_is_waited_for():
+    notices: list[str] = []
+    responses = (SILENT, SILENT, DATABASE_AWAY, FINISHED)
+    assert list(watch(responses, 1.0, notices)) == [("FINISHED", False)]
+    assert notices == ["no answer; retrying for up to 30 s"]
 
 
 @pytest.mark.parametrize(
-    ("answers", "times"),
+    ("responses", "looks"),
     [
-        ((SILENT,) * 2, 0),  # nothing was ever seen: the address is wrong
+        ((SILENT, SILENT), 0),
         ((UNKNOWN,), 0),
         ((SILENT, UNKNOWN), 0),
-        ((RUNS, UNKNOWN), 1),
-        (
-            (RUNS, *[SILENT] * 3, RUNS, *[SILENT] * 20),
-            9,
-        ),  # it begins to count anew with each answer
+        ((RUNNING, UNKNOWN), 1),
+        ((RUNNING, *[SILENT] * 3, RUNNING, *[SILENT] * 20), 9),
+    ],
+    ids=[
+        "wrong-address",
+        "unknown",
+        "unknown-after-silence",
+        "deleted",
+        "each-response-restarts-the-limit",
     ],
 )
-def test_watching_ends_where_there_is_nothing_to_wait_for(answers, times):
+def test_watching_ends_with_an_error_if_waiting_is_useless(responses, looks):
     seen = []
     with pytest.raises(GatewayError):
-        for look in watched([], answers, SILENT_SECONDS / 4):
+        for look in watch(responses, SILENT_SECONDS / 4, []):
             seen.append(look)
-    assert len(seen) == times
+    assert len(seen) == looks
