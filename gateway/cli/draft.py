@@ -16,9 +16,9 @@ from bfia_gateway_client.drafting import (
     chained,
     first_value,
     reader_of,
-    readers_of,
     roles_of,
     switched_off,
+    tasks_with_dataset,
 )
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
@@ -180,7 +180,7 @@ def _job_lines(job: _Draft) -> Iterator[str]:
 
 def _datasets(job: _Draft, role: str) -> Iterator[str]:
     """Yield the datasets of the tasks that read one at a role's node."""
-    readers = readers_of(job.tasks, role)
+    readers = tasks_with_dataset(job.tasks, role)
     if not readers:
         return
     yield f"    {_yaml(role)}:  # {t('for the node of this role alone')}"

@@ -97,9 +97,11 @@ async def provider_named(
 ) -> str:
     """Return the full name, name:version@device, of a provider by a full or partial name.
 
-    If several providers match, active ones win, or retired ones with ``retired``. Raises `Invalid`
-    (PROVIDER_AMBIGUOUS) if several remain, and `Refused` (PROVIDER_UNKNOWN) if none matches.
+    If several providers match, active ones are preferred, or retired ones with ``retired``. Raises
+    `Invalid` (PROVIDER_AMBIGUOUS) if several remain, and `Refused` (PROVIDER_UNKNOWN) if no
+    provider matches.
     """
+    # A full name is not looked up: the call that uses it reports an unknown provider.
     is_full_name = ":" in name and "@" in name
     if is_full_name:
         return name

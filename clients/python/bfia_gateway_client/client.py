@@ -35,8 +35,8 @@ class _BaseClient(Group[W], Generic[W]):
         """``url``: address of the node's operator listener; default: the variable BFIA_GATEWAY_URL.
 
         ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate
-        authority of an https address; default: the authorities of this machine. ``language``: of
-        its responses, ``en`` or ``zh``. Raises `Invalid`.
+        authority of an https address; default: the authorities of this machine. ``language``: the
+        language of the node's messages, ``en`` or ``zh``. Raises `Invalid`.
         """
         address = url or os.environ.get(URL, "")
         secret = token or os.environ.get(TOKEN, "")
@@ -97,7 +97,7 @@ class Client(_BaseClient[BlockingWire]):
 class AsyncClient(_BaseClient[AsyncWire]):
     """A node's API; calls are awaited, logs and states iterated with ``async for``.
 
-    For one event loop.
+    A client belongs to one event loop.
     """
 
     _make_wire = AsyncWire

@@ -106,7 +106,7 @@ class Data(Group[W]):
 
     @call
     async def list(self, *, namespace: str = "", limit: int = 100) -> Entries[types.Dataset]:
-        """Return datasets, at most ``limit``, by their ids."""
+        """Return datasets, at most ``limit``, in the order of their ids."""
         query = {"namespace": namespace, "unregistered": "false"}
         return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, query)
 
@@ -125,7 +125,7 @@ class Data(Group[W]):
     ) -> Any:
         """Return the first rows, at most 100, as a frame; every cell is text.
 
-        ``to``: pandas or polars.
+        ``to``: pandas or polars; default: the installed one.
         """
         path = _path(dataset, "preview")
         preview = await self._wire.call("GET", path, query={"rows": rows})
@@ -163,7 +163,7 @@ class Data(Group[W]):
         return the path.
 
         An existing file is replaced after the download is complete and its checksum matches. Raises
-        `Damaged` if it does not.
+        `Damaged` if the checksum differs.
         """
         if not file:
             about = await self._wire.call("GET", _path(dataset))
@@ -186,7 +186,7 @@ class Data(Group[W]):
         """Let jobs with a partner node use a dataset: for some days, until a time, or until it is
         revoked.
 
-        ``expires_at`` has a time zone. ``force``: accept a node without a route.
+        ``expires_at`` must have a time zone. ``force``: accept a node without a route.
         """
         body: dict[str, Any] = {"force": force, "reason": reason}
         if days is not None:

@@ -1,4 +1,7 @@
-"""Drafts of jobs from a sequence of components: each reads the newest table of the earlier ones."""
+"""Drafts of jobs from a sequence of components.
+
+Each component reads the newest table of the components before it.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +11,12 @@ from typing import Any
 from bfia_gateway_client.calls import Json, near
 from bfia_gateway_client.errors import Problem, invalid
 
-ORDER = ("guest", "host", "arbiter")  # of roles
+ORDER = ("guest", "host", "arbiter")  # the standard's roles, in the order of a draft
 # Parameters that reduce a table to its ids, as the standard's sample and FATE's components have
 # them
 _IDS_ONLY = ("only_output_key",)
-_DATA_WORDS = ("data", "training_set", "test_set", "validate_set")  # in categories of tables
+# A category that contains one of these words is a table.
+_DATA_WORDS = ("data", "training_set", "test_set", "validate_set")
 
 
 def group_of(category: str) -> str:
@@ -163,9 +167,10 @@ def switched_off(
     field: Json,
     reader: str,
 ) -> bool:
-    """True for a parameter whose default would keep columns from the task that reads the table.
+    """True for a parameter that a draft sets to False.
 
-    ``reader``: the name of that task; empty without one.
+    By default it would reduce the output table to its ids, and the task that reads the table would
+    get no other columns. ``reader``: the name of that task; empty if no task reads the table.
     """
     is_ids_only = name in _IDS_ONLY and field.get("default") is not False
     return is_ids_only and reader != ""
@@ -224,14 +229,14 @@ def _task_params(
     task_params: dict[str, Any] = {"common": common}
     for role in roles:
         datasets = {}
-        for task in readers_of(tasks, role):
+        for task in tasks_with_dataset(tasks, role):
             datasets[task.name] = {"dataset_id": data[role]}
         if datasets:
             task_params[role] = {"0": datasets}
     return task_params
 
 
-def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
+def tasks_with_dataset(tasks: Sequence[Task], role: str) -> list[Task]:
     """Return the tasks for which a role names a dataset; the arbiter has none."""
     if role == "arbiter":
         return []
@@ -239,7 +244,9 @@ def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
 
 
 def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return the initial values of a task's required parameters, and of those to switch off."""
+    """Return the initial values of a task's required parameters, and False for those to switch
+    off.
+    """
     form = task.component.form
     fields = form["properties"]
     reader = reader_of(task, tasks)
@@ -272,13 +279,11 @@ def _role_problems(
     parties: Mapping[str, str],
     data: Mapping[str, str],
 ) -> Iterator[Problem]:
-    """Yield the roles without a node or dataset, then the names that are no roles of the
-    components.
-    """
+    """Yield the roles without a node or dataset, then names that no component has as a role."""
     for role in roles:
         if not parties.get(role):
             yield Problem(f"parties.{role}", "is missing: the id of the node that plays it")
-        needs_dataset = bool(readers_of(tasks, role))
+        needs_dataset = bool(tasks_with_dataset(tasks, role))
         if needs_dataset and not data.get(role):
             yield Problem(f"data.{role}", "is missing: a dataset of that node, namespace#name")
     text = f"is not a role of these components; they are {', '.join(roles)}"

@@ -24,7 +24,10 @@ MAYBE_DONE = (
 
 
 def harmless(text: str) -> str:
-    """Return a text of others with ``?`` for control characters, which would steer a terminal."""
+    """Return a text from elsewhere with ``?`` in place of control characters.
+
+    A terminal would obey these characters.
+    """
     return CONTROL.sub("?", text)
 
 

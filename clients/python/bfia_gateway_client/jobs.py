@@ -116,7 +116,7 @@ class Jobs(Group[W]):
         """Return jobs that this node schedules or takes part in, at most ``limit``, the newest
         first.
 
-        ``status`` and ``outcome``: words with commas between. ``since``, ``until``: a date or time
+        ``status`` and ``outcome``: words separated by commas. ``since``, ``until``: a date or time
         in UTC.
         """
         query = {
@@ -211,8 +211,8 @@ class Jobs(Group[W]):
         """Yield the log of a run here, control characters as ``?``; with ``follow`` until the run
         is over.
 
-        ``tail``: only that number of lines at the end, 0: all. ``level``: debug (all), info or
-        error, and worse.
+        ``tail``: only that number of lines at the end, 0: all. ``level``: the lowest level of the
+        lines: debug (all), info or error.
         """
         path = await self._log_path(job_id, task, party)
         query = {"tail": tail or None, "level": level, "follow": follow}
@@ -377,8 +377,8 @@ class Jobs(Group[W]):
         response = await self._wire.call("GET", path_of("jobs", job_id, kind))
         entries = response[kind]
         matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
-        of_party = _of_one_party(kind.removesuffix("s"), matches, entries)
-        return str(of_party[-1]["party"])
+        entries_of_party = _of_one_party(kind.removesuffix("s"), matches, entries)
+        return str(entries_of_party[0]["party"])  # the same in all of these entries
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:

@@ -113,7 +113,10 @@ class Providers(Group[W]):
         action: str,
         body: dict[str, str],
     ) -> types.ProviderChanged:
-        """Retire a provider, or approve or reactivate it; ``action``: the last part of the path."""
+        """Approve, retire or reactivate a provider.
+
+        ``action``: the last part of the request's path: approve, retire or unretire.
+        """
         path = await _path(self._wire, name, retired=action == "unretire")
         return await self._ask(types.ProviderChanged, "POST", f"{path}/{action}", body, timeout=180)
 

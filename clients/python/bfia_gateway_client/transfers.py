@@ -32,7 +32,7 @@ async def download(
     """Write a response's body into a file; return its length in bytes.
 
     The target changes only after the download is complete and its checksum matches. Raises
-    `Damaged` if it does not, and `Invalid` if the file cannot be written.
+    `Damaged` if the checksum differs, and `Invalid` if the file cannot be written.
     """
     part = target.with_name(target.name + ".part")
     try:

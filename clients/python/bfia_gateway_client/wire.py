@@ -147,7 +147,8 @@ class Wire(ABC):
     ) -> Any:
         """Send a request; return the response's JSON.
 
-        An error code in the envelope is an error at any HTTP status.
+        Raises `GatewayError` also for a response of HTTP status 200 with an error code in its
+        envelope.
 
         ``query``: parameters that are None, False or empty are left out. ``form`` carries the
         ``file`` as a part; without a form the file is the body. ``timeout`` is in seconds; None:
@@ -248,7 +249,8 @@ class Wire(ABC):
     def _report_silence(self, *, changes: bool = False) -> Iterator[None]:
         """Turn a failed connection into `NoAnswer`.
 
-        ``changes``: the request changes something at the node, so that it may have been done.
+        ``changes``: the request changes something at the node, and the change may have been made
+        although no response arrived; the error then advises to look.
         """
         try:
             yield
@@ -383,7 +385,8 @@ def _check_url(url: str) -> None:
 
 def _check_token(token: str) -> None:
     """Raise `Invalid` for characters outside printable ASCII, without repeating the token."""
-    if any(not "!" <= letter <= "~" for letter in token):
+    is_printable_ascii = all("!" <= letter <= "~" for letter in token)
+    if not is_printable_ascii:
         text = "holds characters that no token has; copy the token again"
         raise invalid(Problem("token", text))
 
