@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-# What an engine may declare; it refuses anything else with `NotSupported` or omits it from a probe.
-# "network": runs are isolated as `Engine.isolation` reports. "capabilities": Linux capabilities can
-# be granted.
+# What an engine may declare. It refuses a launch that needs an undeclared one with `NotSupported`,
+# and its probes omit what it does not declare (``oom_flag``). "network": runs are isolated as
+# `Engine.isolation` reports. "capabilities": Linux capabilities can be granted.
 CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
 
 # Bytes of one NAME=value with its closing zero byte: the most that Linux passes to a new program.
@@ -42,7 +42,7 @@ HOW_TO_HAVE_IT = (
     "with its registry under engine.docker.registries)"
 )
 
-# End of the message about missing packet filter rules, which exist from the node's start on.
+# End of a message about missing packet filter rules: the node creates them when it starts.
 MADE_AT_START = "the node makes them at its start if it may"
 
 _LAST_SIGNAL = 64  # of Linux
@@ -97,7 +97,7 @@ class PullTimeout(EngineError, reason="PULL_TIMEOUT"):
 
 
 class PullFailed(EngineError, reason="PULL_FAILED"):
-    """The image could not be pulled for another reason."""
+    """The image could not be pulled, for none of the reasons that have an error of their own."""
 
 
 class SignatureMissing(EngineError, reason="SIGNATURE_ABSENT"):
@@ -129,7 +129,7 @@ class NoSpace(EngineError, reason="NO_SPACE"):
 
 
 class NotSupported(EngineError, reason="NOT_SUPPORTED"):
-    """This engine cannot apply what was requested, and never ignores it instead."""
+    """The engine cannot apply a requested setting, and refuses the run rather than ignore it."""
 
 
 @dataclass(frozen=True)
@@ -346,9 +346,9 @@ class Engine(Protocol):
         """
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Return the output so far, the last ``tail`` bytes of each stream.
+        """Return the last ``tail`` bytes of each stream of output so far; None: all bytes.
 
-        ``tail``: None: all. Empty for an unknown run.
+        The streams of an unknown run are empty.
         """
 
     def save_logs(self, name: str, directory: Path) -> None:

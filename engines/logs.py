@@ -16,8 +16,8 @@ STREAMS = ("stdout", "stderr")
 # End of the line that replaces the omitted middle of a log; its beginning is ``[<bytes>``.
 CUT = b" bytes are left out here: the log was longer than it may be]\n"
 
-# Resources that this host ran out of: disk; descriptors and processes, which other programs release
-# again.
+# Errors by the system's error number. A full disk stays full; descriptors and processes become
+# available again, as other programs release them.
 SHORTAGES: Mapping[int | None, type[EngineError]] = {
     errno.ENOSPC: NoSpace,
     errno.EDQUOT: NoSpace,
@@ -53,6 +53,7 @@ class StreamingEngine(Engine):
     def save_logs(self, name: str, directory: Path) -> None:
         """Write both logs into the directory."""
         with translated():
+            # Not strict: a run without logs has no streams.
             for stream, chunks in zip(STREAMS, self._streams(name), strict=False):
                 save(directory, stream, chunks, self._saved_log_size)
 

@@ -53,7 +53,7 @@ _PARTS_AWAY = re.compile(
     re.IGNORECASE,
 )
 
-# Messages about a network that is gone; the last two are about a container whose sandbox is gone.
+# Messages about a network that was removed, or (the last two) about a removed sandbox.
 _NO_NETWORK = re.compile(
     r"network \S+ not found|cannot join network of a non running container|no such container",
     re.IGNORECASE,
@@ -68,7 +68,7 @@ class Client(APIClient):
     """
 
     def __init__(self, **options: Any) -> None:
-        self._settings = settings_without_logins()
+        self._settings = settings_without_logins()  # first: the library's constructor reads it
         super().__init__(**options)
 
     @property
@@ -220,7 +220,7 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
     ``otherwise``: the error if the daemon is available and has space. With `CreateFailed` the
     request was for a container, so the message is searched for the known causes.
     """
-    text = _ID.sub(r"\1", words(error))
+    text = _ID.sub(r"\1", message_of(error))
     lowered = text.lower()
     if is_away(error):
         return EngineDown(f"the container engine is not ready: {text}")
@@ -234,7 +234,7 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
     return start_error(text)
 
 
-def words(error: APIError) -> str:
+def message_of(error: APIError) -> str:
     """Return the daemon's message."""
     return str(error.explanation or error)
 
@@ -242,16 +242,17 @@ def words(error: APIError) -> str:
 def is_away(error: APIError) -> bool:
     """Whether the daemon cannot handle any request at present.
 
-    A daemon that restarts one of its own processes reports an internal error, whose message tells.
+    A daemon that restarts one of its own processes reports an internal error; only the message
+    distinguishes that from other internal errors.
     """
     if error.status_code == _SERVER_ERROR:
-        return _PARTS_AWAY.search(words(error)) is not None
+        return _PARTS_AWAY.search(message_of(error)) is not None
     return error.status_code in _NOT_READY
 
 
 def network_is_gone(error: APIError) -> bool:
     """Whether the daemon lacks a network or a sandbox that was removed since it was created."""
-    return _NO_NETWORK.search(words(error)) is not None
+    return _NO_NETWORK.search(message_of(error)) is not None
 
 
 def check_response(response: requests.Response) -> None:
@@ -279,14 +280,14 @@ def streamed(api: APIClient, path: str, **params: str) -> Iterator[Any]:
         yield response.raw
 
 
-def log_of(api: APIClient, place: str, stream: str) -> Iterator[bytes]:
+def log_of(api: APIClient, path: str, stream: str) -> Iterator[bytes]:
     """Yield the output of ``containers/…`` or ``tasks/…`` on a stream, in chunks.
 
     The daemon sends frames, each with a head of 8 bytes whose last 4 are the frame's size. Raises
     APIError, OSError.
     """
     params = {stream: "1"}
-    with streamed(api, f"{place}/logs", tail="all", **params) as raw:
+    with streamed(api, f"{path}/logs", tail="all", **params) as raw:
         while True:
             head = raw.read(_FRAME_HEAD)
             if len(head) != _FRAME_HEAD:  # the end, or the connection was lost

@@ -16,7 +16,7 @@ _SECTIONS = {"proxies": dict, "HttpHeaders": str}
 class StoredLogins(auth.AuthConfig):
     """Logins in the library's form, read when they are needed."""
 
-    is_empty = False
+    is_empty = False  # otherwise the library would read the file itself
 
     def __init__(self) -> None:
         """Hold no login; none is read yet."""
@@ -36,9 +36,8 @@ def settings_without_logins() -> dict[str, Any]:
     Values of the wrong type are omitted, as is everything if the file cannot be read.
     """
     settings = _read_settings()
-    result: dict[str, Any] = {
-        "auths": {}
-    }  # without this key, the library would read the file again
+    # Without the key "auths", the library would read the file again.
+    result: dict[str, Any] = {"auths": {}}
     for name, type_ in _SECTIONS.items():
         section = settings.get(name)
         if isinstance(section, dict):

@@ -95,13 +95,13 @@ class DaemonEngine(StreamingEngine, ABC):
             watch.close()
         self._client.close()
 
-    def _ours(
+    def _own_record(
         self, name: str, inspect: Callable[[str], Any], section: str
     ) -> Mapping[str, Any] | None:
         """Return the daemon's record of a run of this node.
 
-        None for another one's, and without one. ``inspect`` gets the record from the daemon;
-        ``section`` is the part with the labels.
+        None for an unknown run, and for a run of another node or installation. ``inspect`` gets the
+        record from the daemon; ``section`` is the part of the record with the labels.
         """
         if not is_name(name):
             return None
@@ -113,23 +113,23 @@ class DaemonEngine(StreamingEngine, ABC):
         return None
 
     @abstractmethod
-    def _log_place(self, name: str) -> str:
-        """Return the daemon's path to the logs of one of our runs, ``containers/…`` or ``tasks/…``.
+    def _log_owner(self, name: str) -> str:
+        """Return the daemon's path of the container or task whose log is that of one of our runs.
 
-        Empty if there are none.
+        It reads ``containers/…`` or ``tasks/…``; empty if there is no log.
         """
 
     def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
         """Return the stdout and stderr of a run, which are requested when they are read."""
-        place = self._log_place(name)
-        if not place:
+        owner = self._log_owner(name)
+        if not owner:
             return ()
-        return [self._log(place, stream) for stream in STREAMS]
+        return [self._log(owner, stream) for stream in STREAMS]
 
-    def _log(self, place: str, stream: str) -> Iterator[bytes]:
+    def _log(self, owner: str, stream: str) -> Iterator[bytes]:
         """Yield a stream of a run; ends early if the run is removed."""
         with translated(), suppress(NotFound):
-            yield from log_of(self._client(), place, stream)
+            yield from log_of(self._client(), owner, stream)
 
     def _filters(self) -> dict[str, Any]:
         """Return the filters that select the runs of this installation in the daemon's lists."""

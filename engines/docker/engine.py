@@ -64,9 +64,9 @@ from engines.docker.service_networks import ServiceNetworks, Services, addresses
 from engines.image import Image
 from engines.records import list_in, object_in
 
-# The container's own loopback, at which no resolver listens. The daemon itself resolves names in
-# the container's network. All other names it would pass to the host's resolvers, and so to other
-# machines.
+# The container's own loopback, at which no resolver listens. The daemon itself resolves the names
+# of containers in the same network. Without this address it would pass all other names to the
+# host's resolvers, and so to other machines.
 DEAD_RESOLVER = "127.0.0.1"
 
 # Label with the image's name. The container is created from the image's id, as the name may be
@@ -218,7 +218,10 @@ class ContainerdEngine(DaemonEngine):
             time.sleep(LAUNCH_PAUSE)
 
     def _forget_networks(self, error: APIError) -> None:
-        """Look for the networks at their next use; raise the error in the host's network."""
+        """Have the networks looked up again at their next use.
+
+        Raises ``error`` if runs use the host's network, as there is none to look up.
+        """
         if self._network is None:
             raise error
         self._network.forget()
@@ -233,8 +236,9 @@ class ContainerdEngine(DaemonEngine):
         hosts: Mapping[str, str],
         may_use_sandbox: bool,
     ) -> bool:
-        """Start a run in a ready sandbox, else in the network; return False if to try again.
+        """Start a run in a ready sandbox, else in the network.
 
+        Returns True if it was started, and False if the launch has to be tried again.
         ``hosts``: the addresses of hosts, by name. Raises APIError.
         """
         sandbox_network = ""
@@ -249,8 +253,8 @@ class ContainerdEngine(DaemonEngine):
     def probe(self, name: str) -> Probe:
         """Return the state of a run.
 
-        A run is cut off if its network, or its sandbox, was removed. The exit of a run that
-        succeeded is not marked so: it did not need the network any more.
+        A run is cut off if its network, or its sandbox, was removed. A run that succeeded is never
+        reported as cut off: it did not need the network any more.
         """
         container = self._inspect(name)
         if container is None:
@@ -360,7 +364,7 @@ class ContainerdEngine(DaemonEngine):
         if self._network is not None:
             self._network.close_host(ports)
 
-    def no_way_to(self, services: Services) -> str:
+    def obstacle_to(self, services: Services) -> str:
         """Return why containers cannot be connected to these services; empty if they can.
 
         Raises `EngineError`.
@@ -371,7 +375,7 @@ class ContainerdEngine(DaemonEngine):
             addresses(services)
         except CreateFailed as error:
             return str(error)
-        return self._services.lacks()
+        return self._services.obstacle()
 
     def _is_open(self) -> bool:
         """Whether containers reach other machines without a network for services.
@@ -444,21 +448,21 @@ class ContainerdEngine(DaemonEngine):
         spec: LaunchSpec,
         image: Image,
         mounts: Sequence[DockerMount],
-        network: str,
+        network_mode: str,
         hosts: Mapping[str, str],
     ) -> bool:
-        """Start the run; return False if it has to be tried again.
+        """Start the run, and return True; return False if the launch has to be tried again.
 
-        That is while the daemon does not show the container that holds the run's name, and if
-        another gateway chose the same GPU. Raises APIError.
+        It has to be tried again while the daemon does not show the container that holds the run's
+        name, and if another gateway chose the same GPU. Raises APIError.
         """
         try:
             with self._gpus.choose(spec.name, spec.limits.gpu) as devices:
-                container = self._create(spec, image, mounts, network, hosts, devices)
+                container = self._create(spec, image, mounts, network_mode, hosts, devices)
         except APIError as error:
             if error.status_code != _CONFLICT:
                 raise
-            holder = self._holder_of_name(spec, network, error)
+            holder = self._holder_of_name(spec, network_mode, error)
             if holder is None:
                 return False
             was_started = holder["State"]["Status"] != "created"
@@ -468,10 +472,11 @@ class ContainerdEngine(DaemonEngine):
         return self._start(spec, image, container)
 
     def _holder_of_name(
-        self, spec: LaunchSpec, network: str, conflict: APIError
+        self, spec: LaunchSpec, network_mode: str, conflict: APIError
     ) -> Mapping[str, Any] | None:
         """Return our own container of a run's name; None if the daemon does not show it.
 
+        The sandbox of the failed creation is discarded: the existing container has its own network.
         Raises `CreateFailed` for another installation's container, APIError.
         """
         try:
@@ -482,7 +487,7 @@ class ContainerdEngine(DaemonEngine):
             raise CreateFailed(
                 f"the name {spec.name} is taken by another installation"
             ) from conflict
-        self.sandboxes.discard(sandbox_of(network))
+        self.sandboxes.discard(sandbox_of(network_mode))
         return holder
 
     def _start(self, spec: LaunchSpec, image: Image, container: str) -> bool:
@@ -512,7 +517,7 @@ class ContainerdEngine(DaemonEngine):
         spec: LaunchSpec,
         image: Image,
         mounts: Sequence[DockerMount],
-        network: str,
+        network_mode: str,
         hosts: Mapping[str, str],
         gpus: Sequence[str],
     ) -> str:
@@ -535,7 +540,7 @@ class ContainerdEngine(DaemonEngine):
             labels=labels,
             user=user,
             healthcheck=NO_CHECK,
-            host_config=self._host_config(spec, mounts, network, hosts, gpus),
+            host_config=self._host_config(spec, mounts, network_mode, hosts, gpus),
         )
         return str(container["Id"])
 
@@ -543,7 +548,7 @@ class ContainerdEngine(DaemonEngine):
         self,
         spec: LaunchSpec,
         mounts: Sequence[DockerMount],
-        network: str,
+        network_mode: str,
         hosts: Mapping[str, str],
         gpus: Sequence[str],
     ) -> dict[str, Any]:
@@ -556,14 +561,14 @@ class ContainerdEngine(DaemonEngine):
         if limits.cpu is not None:
             nano_cpus = round(limits.cpu * 1e9)
         dns = self._options.dns
-        if sandbox_of(network):
-            dns = None  # the sandbox has it
+        if sandbox_of(network_mode):
+            dns = None  # the sandbox already has the resolvers, and its network namespace is joined
         log_config = LogConfig(
             type=LogConfig.types.JSON,
             config={"max-size": str(self._options.log_size), "max-file": str(LOG_FILES)},
         )
         config: dict[str, Any] = self._client().create_host_config(
-            network_mode=network,
+            network_mode=network_mode,
             mounts=[*mounts],
             init=True,
             cap_drop=["ALL"],
@@ -609,7 +614,7 @@ class ContainerdEngine(DaemonEngine):
 
     def _inspect(self, name: str) -> Mapping[str, Any] | None:
         """Return the daemon's record of a run of ours."""
-        return self._ours(name, self._client().inspect_container, "Config")
+        return self._own_record(name, self._client().inspect_container, "Config")
 
     def _networks(self, container: Mapping[str, Any], exited: bool = False) -> Mapping[str, Any]:
         """Return the networks of a container or, if it has one, of its sandbox.
@@ -630,8 +635,8 @@ class ContainerdEngine(DaemonEngine):
                 return {}
         return object_in(holder["NetworkSettings"], "Networks")
 
-    def _log_place(self, name: str) -> str:
-        """Return the path of the container's logs; empty for an unknown run."""
+    def _log_owner(self, name: str) -> str:
+        """Return the path of the run's container; empty for an unknown run."""
         if self._inspect(name) is None:
             return ""
         return f"containers/{name}"

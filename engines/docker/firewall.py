@@ -80,9 +80,11 @@ class Firewall:
                 _run("-I", chain, "1", *conditions)
 
     def open_to(self, address: str, port: int) -> None:
-        """Let containers reach an address and port, as they address it before Docker translates it.
+        """Let containers reach an address and port.
 
-        The rule has no mark, as every gateway that uses the bridge needs it. Raises `EngineError`.
+        The rule matches the address to which the container sent the packet, before Docker
+        translates it. The rule has no mark, as every gateway that uses the bridge needs it. Raises
+        `EngineError`.
         """
         original_target = ("--ctorigdst", address, "--ctorigdstport", str(port))
         for table in self._tables:
@@ -135,7 +137,8 @@ class Firewall:
         """Delete the rules of an earlier start of this gateway."""
         for line in _run("-S", self.chain).stdout.splitlines():
             if f'"{self._mark}"' in line:
-                _run("-D", *shlex.split(line)[1:])
+                _append, *rule = shlex.split(line)  # the line reads "-A CHAIN …"
+                _run("-D", *rule)
 
     def _has_all_rules(self, rules: set[str], ports: Sequence[int]) -> bool:
         """Whether the rules include the bridge's, and this gateway's for these ports.
@@ -207,7 +210,7 @@ def _iptables(*arguments: str) -> subprocess.CompletedProcess[str]:
         raise EngineError("there is no iptables here")
     try:
         return subprocess.run(
-            [path, "-w", "10", *arguments],
+            [path, "-w", "10", *arguments],  # wait up to 10 s for the lock of the packet filter
             capture_output=True,
             text=True,
             check=False,

@@ -13,7 +13,7 @@ from docker.types import Healthcheck
 from requests import Timeout
 
 from engines.base import HOW_TO_HAVE_IT, EngineDown, ImageNotFound, PullTimeout
-from engines.docker.client import check_response, translated, url_of, words
+from engines.docker.client import check_response, message_of, translated, url_of
 from engines.docker.pulls import login_headers, pull
 from engines.image import Image
 from engines.messages import pull_error
@@ -64,7 +64,7 @@ class Images:
             except NotFound as error:
                 raise _missing(name) from error
             except APIError as error:
-                if _INVALID_NAME.search(words(error)):
+                if _INVALID_NAME.search(message_of(error)):
                     raise invalid_name(name) from error
                 raise
         return record
@@ -99,7 +99,7 @@ class Images:
             check_response(response)
             return str(response.json()["Descriptor"]["digest"])
         except APIError as error:
-            raise pull_error(image, words(error), login.explanation) from error
+            raise pull_error(image, message_of(error), login.explanation) from error
         except Timeout as error:
             raise PullTimeout(
                 f"{registry} did not respond about {image} within {seconds:g} s"

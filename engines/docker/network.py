@@ -29,7 +29,7 @@ _IN_USE = (403, 409)
 _BRIDGE_NAME = "com.docker.network.bridge.name"
 _BETWEEN_CONTAINERS = "com.docker.network.bridge.enable_icc"
 CREATE_TIMEOUT = 10.0  # seconds for another gateway to complete its creation of the network
-_PAUSE = 0.05  # seconds between two looks for it
+_PAUSE = 0.05  # seconds between two looks for the network that another gateway creates
 CHECK_EVERY = 1.0  # seconds between checks of the packet filter
 
 
@@ -122,8 +122,8 @@ class NodeNetwork:
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports.
 
-        `isolation` reports it if the gateway may not. Nothing happens for another one's network, or
-        a daemon on another machine.
+        `isolation` reports it if the gateway may not. Nothing happens for a network that the admin
+        created, or for a daemon on another machine.
         """
         try:
             self.look()
@@ -228,7 +228,7 @@ class NodeNetwork:
         if not self._client.is_here():
             return "the daemon is on another machine, whose packet filter the gateway cannot use"
         if not self.ours:
-            return "the network is not the gateway's own, and so are its rules"
+            return "the network is not the gateway's own, and neither are its rules"
         if self._firewall_error:
             return self._firewall_error
         return self._firewall.fault() or ""
@@ -269,7 +269,7 @@ class NodeNetwork:
         Raises APIError.
         """
         pool = self._address_pool()
-        if pool is None:  # it never existed
+        if pool is None:  # no former addresses are known
             return self._create(None)
         try:
             return self._create(pool)

@@ -14,7 +14,7 @@ from docker.utils import parse_repository_tag
 from requests import Response
 
 from engines.base import EngineDown, PullTimeout
-from engines.docker.client import check_response, url_of, words
+from engines.docker.client import check_response, message_of, url_of
 from engines.messages import pull_error
 from engines.records import object_in
 from engines.registry.logins import Login, login_for
@@ -109,7 +109,7 @@ def _checked(
     of a failure; ``explanation`` is appended to the registry's refusal.
     """
     if isinstance(event, APIError):
-        raise pull_error(image, words(event), explanation) from event
+        raise pull_error(image, message_of(event), explanation) from event
     if isinstance(event, BaseException):
         raise EngineDown(
             f"the container engine went away while it pulled {image}: {event}"

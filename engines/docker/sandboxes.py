@@ -38,8 +38,8 @@ _PAUSE = 60.0  # seconds after a failure, and between two looks for idle sandbox
 _CLOSE_TIMEOUT = 30.0  # seconds
 _PARALLEL_REMOVALS = 4
 
-# Seconds that a daemon which shuts down waits before it kills a sandbox, as its program ignores
-# SIGTERM. A daemon has ended the run of the sandbox before.
+# A daemon that shuts down waits so many seconds before it kills a sandbox, whose program ignores
+# SIGTERM. The wait can be short, as the run in the sandbox has ended by then.
 _STOP_TIMEOUT = 2
 
 
@@ -173,7 +173,7 @@ class Sandboxes:
             self._unneeded.clear()
             self._ready.clear()
         with ThreadPoolExecutor(_PARALLEL_REMOVALS) as pool:
-            list(pool.map(self._remove, unused))
+            list(pool.map(self._remove, unused))  # reads the results, which raises the first error
 
     def close(self) -> None:
         """Remove all sandboxes that no run uses, and prepare no more."""
@@ -249,7 +249,10 @@ class Sandboxes:
         return None
 
     def _recent_starts(self) -> int:
-        """Return the number of starts lately, at most the limit: so many sandboxes are kept."""
+        """Return how many runs started in the last `_IDLE_SECONDS`, at most the limit.
+
+        As many sandboxes are kept ready.
+        """
         now = time.monotonic()
         return sum(1 for start in self._starts if now - start < _IDLE_SECONDS)
 

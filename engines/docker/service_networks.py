@@ -83,12 +83,12 @@ class ServiceNetworks:
         Raises `CreateFailed`, with the services that cannot be reached, if the packet filter cannot
         be used.
         """
-        obstacle = self.lacks()
+        obstacle = self.obstacle()
         if obstacle:
             raise CreateFailed(f"containers cannot reach {', '.join(services)}: {obstacle}")
         firewall.close_except(open_ports)
 
-    def lacks(self) -> str:
+    def obstacle(self) -> str:
         """Return why containers cannot be connected to services; empty if they can.
 
         Raises `EngineError`.
@@ -136,7 +136,7 @@ class ServiceNetworks:
                 service_network.firewall.remove()
 
     def _prepare(self, services: Services) -> _ServiceNetwork:
-        """Return the network for these services, which is not created yet."""
+        """Return a network for these services, which the daemon creates only when it is needed."""
         digest = hashlib.sha256(" ".join(services).encode()).hexdigest()
         name = f"{self._name}-{digest[:8]}"
         network = NodeNetwork(self._client, name, self._labels, outside=True, owner=self._owner)

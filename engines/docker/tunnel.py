@@ -19,7 +19,7 @@ OPEN_TIMEOUT = 15.0  # seconds until the socket must be forwarded
 
 _LONGEST_OUTPUT = 500  # characters of the client's output in a message
 _PAUSE = 0.05  # seconds between two looks for the socket
-_SOCKET = "s"  # the paths of sockets may have about 100 bytes
+_SOCKET = "s"  # a short name: the path of a socket may have only about 100 bytes
 _OUTPUT = "output"
 _OPTIONS = {
     "BatchMode": "yes",

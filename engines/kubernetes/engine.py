@@ -121,7 +121,7 @@ class KubernetesEngine(StreamingEngine):
         with translated(EngineDown):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
             machines = self._machines()
-            pods = self._others(machines or {})
+            pods = self._pods_of_others(machines or {})
         if machines == {}:  # None means that we may not list them
             raise EngineDown("none of the cluster's machines that may take runs is ready")
         cpu = _amount_within(_bounds("cpu", quotas, machines, pods))
@@ -226,7 +226,8 @@ class KubernetesEngine(StreamingEngine):
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
         """Watch the pods. Each time they are listed, launches of a killed gateway are completed."""
-        watch = PodWatch(self._cluster, f"{OWNER}={self._owner}", self._take_up, on_exit, on_away)
+        labels = f"{OWNER}={self._owner}"
+        watch = PodWatch(self._cluster, labels, self._complete_launches, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
@@ -257,16 +258,16 @@ class KubernetesEngine(StreamingEngine):
 
         Raises `CreateFailed` if the Job had an earlier pod, which may have started unseen.
         """
-        was_set_going = bool(job.spec.parallelism)
-        if not was_set_going:
-            self._set_going(spec, image, job)
+        may_start_pod = bool(job.spec.parallelism)
+        if not may_start_pod:
+            self._release(spec, image, job)
         elif self._was_replaced(job):
             self.remove(spec.name)
             raise CreateFailed(_REPLACED)
         self._wait_until_up(job)
         self._mark_started(job)
 
-    def _set_going(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
+    def _release(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
         """Create the Secrets of a Job, and let the Job start its pod.
 
         An interrupted launch may have created the Secrets.
@@ -328,9 +329,8 @@ class KubernetesEngine(StreamingEngine):
             return start_error(reason.text)
         if reason.name in _IMAGE_REASONS:
             error = pull_error(str(job.metadata.annotations["bfia.image"]), reason.text)
-            is_final = isinstance(
-                error, PullDenied | ImageNotFound
-            )  # the machine retries all others
+            # The machine repeats a pull after every other error.
+            is_final = isinstance(error, PullDenied | ImageNotFound)
             if is_final:
                 return error
         return None
@@ -393,7 +393,7 @@ class KubernetesEngine(StreamingEngine):
             self._cluster.delete(Pod, pod.name, grace=1)
 
     def _was_replaced(self, job: Any) -> bool:
-        """Whether a Job has had another pod than the present one, which may have started unseen."""
+        """Whether a Job has had a pod before the present one; that pod may have started unseen."""
         fields = f"involvedObject.uid={job.metadata.uid},reason=SuccessfulCreate"
         created = set()
         for event in self._cluster.list(Event, fields=fields):
@@ -413,34 +413,35 @@ class KubernetesEngine(StreamingEngine):
         self._delete_pods(self._pods(job))
         self._mark_started(job)
 
-    def _take_up(self) -> Sequence[str]:
+    def _complete_launches(self) -> Sequence[str]:
         """Complete the launches of a gateway that was killed.
 
         Returns the runs that are over and have no pod whose exit could be seen.
         """
         lost = []
         for job, pod in self._all():
-            if self._is_lost(job, pod):
+            is_lost = not self._complete_launch(job, pod)
+            if is_lost:
                 lost.append(_name_of(job))
         return lost
 
-    def _is_lost(self, job: Any, pod: PodView | None) -> bool:
-        """Whether a run was started and its pod is gone, or another one than it was started in.
+    def _complete_launch(self, job: Any, pod: PodView | None) -> bool:
+        """Mark a run as started if its pod has started and the launch was interrupted before.
 
-        An interrupted launch is completed: the run is marked as started, or ended if it started
-        twice.
+        Returns False if the run is lost: it was started and its pod is gone, or it started a second
+        time in another pod, which is ended here.
         """
         has_started = pod is not None and pod.has_started
         is_marked = _is_marked_started(job)
         if not has_started:
-            return is_marked
+            return not is_marked
         if is_marked:
-            return False
+            return True
         if self._was_replaced(job):
             self._end_second_start(job)
-            return True
+            return False
         self._mark_started(job)
-        return False
+        return True
 
     # ------------------------------------------------------------ looking up
 
@@ -505,7 +506,7 @@ class KubernetesEngine(StreamingEngine):
         may_take_runs = filter(_may_take_runs, nodes)
         return {node.metadata.name: node.status.allocatable for node in may_take_runs}
 
-    def _others(self, machines: Container[str]) -> "_OtherPods":
+    def _pods_of_others(self, machines: Container[str]) -> "_OtherPods":
         """Return the pods of others that have not ended, as far as we may list them."""
         selectors = {
             "labels": f"{OWNER}!={self._owner}",
@@ -566,6 +567,7 @@ def _bounds(
     """
     bounds = []
     for quota in quotas:
+        # A bare name, such as "cpu", limits the requests.
         for name in (f"limits.{kind}", f"requests.{kind}", kind):
             if name in quota:
                 bounds.append(_quota_bound(kind, name, quota, pods))

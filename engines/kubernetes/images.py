@@ -89,8 +89,8 @@ def _read_image(
 def _digest_for_here(index: Mapping[str, Any]) -> str:
     """Return the digest of an index's manifest for machines like this one.
 
-    That of the first manifest for Linux if there is none. Raises IndexError for an index without
-    any.
+    If the index has none for them, the digest of its first manifest for Linux. Raises IndexError
+    for an index without a manifest for Linux.
     """
     machine = platform.machine()
     architecture = _ARCHITECTURES.get(machine, machine)

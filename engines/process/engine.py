@@ -431,7 +431,7 @@ class Spawner:
     """Forks supervisors.
 
     The fork of one small process costs a fraction of the start of an interpreter. The forking
-    process ends with the gateway, the supervisors do not. It is replaced if it dies.
+    process ends with the gateway and is replaced if it dies. The supervisors outlive both.
     """
 
     def __init__(self) -> None:
@@ -445,18 +445,18 @@ class Spawner:
         ``command``: the fields of `supervisor.Command`. The report is empty if it does not come
         within `REPORT_TIMEOUT`. Raises OSError if the supervisor could not be forked.
         """
-        ours, theirs = socket.socketpair()
-        with ours:
-            ours.settimeout(REPORT_TIMEOUT)
-            with theirs:
-                self._request(directory, theirs)
-            ours.sendall(json.dumps(command).encode())
-            ours.shutdown(socket.SHUT_WR)
-            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        connection, supervisor_end = socket.socketpair()
+        with connection:
+            connection.settimeout(REPORT_TIMEOUT)
+            with supervisor_end:
+                self._request(directory, supervisor_end)
+            connection.sendall(json.dumps(command).encode())
+            connection.shutdown(socket.SHUT_WR)
+            _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
             if not descriptors:
                 raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
             report = b""
-            with suppress(TimeoutError), ours.makefile("rb") as lines:
+            with suppress(TimeoutError), connection.makefile("rb") as lines:
                 report = lines.readline()
             return descriptors[0], report.decode(errors="replace").strip()
 
@@ -481,11 +481,11 @@ class Spawner:
     def _ensure_server(self) -> socket.socket:
         """Return the connection to the forking process, which is started on demand."""
         if self._control is None:
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
+            self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with server_end:
                 self._server = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervisor.__file__],
-                    stdin=theirs.fileno(),
+                    stdin=server_end.fileno(),
                     stdout=subprocess.DEVNULL,
                     env={},
                     start_new_session=True,

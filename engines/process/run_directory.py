@@ -282,7 +282,7 @@ def _session_of(pid: int) -> int | None:
     fields = stat(pid)
     if fields is None:
         return None
-    return int(fields[3])
+    return int(fields[supervisor.SESSION_FIELD])
 
 
 class Exits(Follower):

@@ -46,6 +46,12 @@ TAKEN = "taken"  # the run was started before
 REFUSED = "refused"  # this supervisor could not claim the run
 FAILED = "failed"  # the run could not be started
 
+# Positions in the list that `stat` returns
+_STATE_FIELD = 0
+_PARENT_FIELD = 1
+SESSION_FIELD = 3
+_START_FIELD = 19  # in clock ticks since boot
+
 KILL_ALL = signal.SIGUSR1
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -77,9 +83,9 @@ class Command:
 
 
 def serve() -> None:
-    """Fork a supervisor for every directory and connection from standard input.
+    """Fork a supervisor for every directory and connection that arrives at standard input.
 
-    Returns when the gateway is gone, which closes the other end of the socket.
+    Standard input is a socket. Returns when the gateway is gone, which closes the other end.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     control = socket.socket(fileno=os.dup(0))
@@ -193,7 +199,7 @@ def _become(directory: str, command: Command) -> None:
         os.dup2(log, descriptor)
     _apply_limits(command)
     os.chdir(os.path.join(directory, WORK))
-    for number in _IGNORED_BY_PYTHON:  # the new program would inherit that
+    for number in _IGNORED_BY_PYTHON:  # else the new program would ignore these signals, too
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     os.execve(command.command[0], command.command, command.environment)
@@ -251,9 +257,9 @@ def _reap(child: int) -> int | None:
 
 def _kill_all() -> None:
     """Kill and reap all remaining processes of the run."""
-    with contextlib.suppress(ChildProcessError):  # none remains
+    with contextlib.suppress(ChildProcessError):
         while True:
-            os.waitpid(-1, os.WNOHANG)
+            os.waitpid(-1, os.WNOHANG)  # raises ChildProcessError if none remains
             _signal_all(signal.SIGKILL)
             os.waitpid(-1, 0)
 
@@ -309,7 +315,7 @@ def _descendants(pid: int) -> list[int]:
     for process in processes():
         fields = stat(process)
         if fields:
-            parent = int(fields[1])
+            parent = int(fields[_PARENT_FIELD])
             children.setdefault(parent, []).append(process)
     descendants = list(children.get(pid, ()))
     for descendant in descendants:  # the list grows during the loop
@@ -338,9 +344,9 @@ def boot_id() -> str:
 def start_time(pid: int) -> int | None:
     """Return when the process started, in clock ticks since boot; None if it has exited."""
     fields = stat(pid)
-    if fields is None or fields[0] in "ZX":
+    if fields is None or fields[_STATE_FIELD] in "ZX":  # a zombie, or dead
         return None
-    return int(fields[19])
+    return int(fields[_START_FIELD])
 
 
 def processes() -> list[int]:

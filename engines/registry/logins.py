@@ -59,7 +59,8 @@ def login_for(registry: str) -> Login:
     """Return the login for a registry, ``host[:port]`` as in image names.
 
     The credential helper comes first; if it fails, or has no login, the configuration's own login
-    is returned. Empty without one, with the problem if there was any.
+    is returned. Without a login the result is empty; it then says why none could be read, if
+    reading failed.
     """
     file = configuration_file()
     if not file:

@@ -34,7 +34,7 @@ from engines.base import (
     is_name,
     run_labels,
 )
-from engines.docker.client import Connection, network_is_gone, remove, translated, words
+from engines.docker.client import Connection, message_of, network_is_gone, remove, translated
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.image import Image
 from engines.messages import start_error
@@ -323,7 +323,7 @@ class SwarmEngine(DaemonEngine):
         except NotFound:
             return True
         except APIError as error:
-            was_changed = "out of sequence" in words(error)
+            was_changed = "out of sequence" in message_of(error)
             if was_changed:
                 return False
             raise
@@ -337,7 +337,7 @@ class SwarmEngine(DaemonEngine):
 
     def _service(self, name: str) -> Mapping[str, Any] | None:
         """Return the service of one of this node's runs; None if there is none."""
-        return self._ours(name, self._api().inspect_service, "Spec")
+        return self._own_record(name, self._api().inspect_service, "Spec")
 
     def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
         """Return the task of a run; None before it exists."""
@@ -404,7 +404,7 @@ class SwarmEngine(DaemonEngine):
             gpu=devices(resources, self._options.gpu),
         )
 
-    def _log_place(self, name: str) -> str:
+    def _log_owner(self, name: str) -> str:
         """Return the path of the task's logs; empty without a task that has logs."""
         task = self._task_of(self._service(name))
         if task is None or not task.has_started:
@@ -452,7 +452,7 @@ class SwarmEngine(DaemonEngine):
             runs = {service["Spec"]["Name"] for service in services}
             for network in api.networks(filters=self._filters()):
                 if network["Name"] not in runs:
-                    self._remove_network(network["Name"], deadline=0.0)
+                    self._remove_network(network["Name"], deadline=0.0)  # one attempt, no wait
 
 
 class _Polling(Follower):
@@ -529,7 +529,7 @@ def _exists_already(error: APIError) -> bool:
     """Whether a name is in use, for which the managers have two kinds of refusals."""
     if error.status_code == _CONFLICT:
         return True
-    return "conflicts with an existing object" in words(error)
+    return "conflicts with an existing object" in message_of(error)
 
 
 def _unplaced_error(why: str) -> EngineError:

@@ -174,7 +174,8 @@ class _RegisteredImage(NamedTuple):
 class _ImageCheck:
     """The state of an image at its engine or its registry."""
 
-    moved: Sequence[str] = ()  # keys of the providers whose approved digest is another one
+    # Keys of the providers that have approved another digest than the image has now
+    moved: Sequence[str] = ()
     in_registry: bool = False  # not at the engine, which will pull it
     cause: str = ""  # why it is missing; "" if it is not
     remedy: str = ""  # "" if it is not missing
@@ -220,8 +221,8 @@ def _check_image(
 
 def _pulls(node: Installation) -> bool:
     """Return whether the node pulls missing images."""
-    main_engine = node.settings.engine
-    return main_engine.main is not None and main_engine.docker.pull == "missing"
+    settings = node.settings.engine
+    return settings.main is not None and settings.docker.pull == "missing"
 
 
 def _missing(
@@ -253,9 +254,11 @@ def _image_remedy(error: EngineError) -> str:
 def _engine_at(node: Installation, place: str) -> Engine | None:
     """Return the engine of a provider's place; None for a place that the settings do not allow."""
     name = engines_by_place(node.settings).get(place)
-    if name == "":
+    if name is None:  # the settings have no such place
+        return further_engines(node.engine).get(place)
+    if not name:  # the main engine has an empty name
         return main_of(node.engine)
-    return further_engines(node.engine).get(name or place)
+    return further_engines(node.engine).get(name)
 
 
 def further_engines(engine: Engine) -> Mapping[str, Engine]:

@@ -165,7 +165,7 @@ def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
 def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> str:
     """Return why containers cannot reach a storage; empty if they can."""
     try:
-        cause = engine.no_way_to(remote.services)
+        cause = engine.obstacle_to(remote.services)
     except EngineError as error:
         cause = str(error)
     if not cause:
@@ -241,8 +241,7 @@ def _database_files(url: str) -> list[Path]:
 
 def _tls_keys(settings: Settings) -> list[Path]:
     """Return the files of our keys for engines and for the listener of peers."""
-    main_engine = settings.engine
-    tls_settings = [main_engine.docker.tls, main_engine.swarm.tls]
+    tls_settings = [settings.engine.docker.tls, settings.engine.swarm.tls]
     tls_settings += [engine.tls for engine in settings.engines.values()]
     keys = [tls.key for tls in tls_settings if tls]
     if settings.listen.peer.tls:
@@ -293,6 +292,7 @@ def clock_of(
         skews["storage"] = os.fstat(file.fileno()).st_mtime - now()
     if store is not None:
         skews["database"] = database_time(store) - now()
+    # Adding 0 turns -0.0, which would be shown with its sign, into 0.0.
     offsets = [f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items()]
     text = ", ".join(offsets) or "nothing to compare with"
     causes = []

@@ -304,15 +304,15 @@ def routes(node: Installation) -> Step:
     """Check the routes of the file, and that the file does not contradict the stored table."""
     conflict = _table_conflict(node)
     if conflict:
-        cause, _, remedy = conflict.partition(": ")
+        cause, _, remedy = conflict.partition(": ")  # as `_table_conflict` joins them
         return trials.failed(cause, remedy)
     return routes_of(node.settings)
 
 
 def _table_conflict(node: Installation) -> str:
-    """Return how the file of routes contradicts the newest stored table, and what to do.
+    """Return how the file of routes contradicts the newest stored table: ``cause: remedy``.
 
-    Returns "" if it does not, or if there is no such file.
+    Returns "" without a contradiction or without such a file.
     """
     file = node.settings.route_table.file
     if file is None or not node.database_ready:

@@ -281,7 +281,7 @@ def test_a_container_that_is_removed_during_its_measurement_uses_no_disk():
 def test_the_network_of_the_host_reaches_all_services():
     engine = ContainerdEngine("n", "i", IN_HOST_NETWORK, Daemon())
 
-    assert engine.no_way_to(()) == ""
+    assert engine.obstacle_to(()) == ""
 
 
 @pytest.mark.parametrize("command", [None, [""]])
@@ -424,14 +424,14 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     # Once for each repair, and a single time for the broken filter.
     assert caplog.text.count("could reach this host") == 3
 
-    assert "iptables cannot be used" in services.lacks()
+    assert "iptables cannot be used" in services.obstacle()
     no_way = r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"
     with pytest.raises(CreateFailed, match=no_way):
         services.ensure(("10.1.1.1:9000",), [])
 
 
 def test_services_cannot_be_reached_from_a_daemon_on_another_machine():
-    obstacle = ServiceNetworks(FarDaemon(), "net", {}, "o").lacks()
+    obstacle = ServiceNetworks(FarDaemon(), "net", {}, "o").obstacle()
 
     assert "another" not in obstacle
     assert "packet filter that the gateway cannot use" in obstacle

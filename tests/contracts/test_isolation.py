@@ -373,14 +373,14 @@ def test_a_service_is_found_by_name_and_lost_rules_are_restored(
 
             assert not engine.isolation().outside
             assert "no rules" in engine.isolation().gaps[0]
-        assert engine.no_way_to((service,)) == ""
+        assert engine.obstacle_to((service,)) == ""
 
 
 def test_a_service_at_the_loopback_address_cannot_be_reached(harness, engine, monkeypatch):
     service = "here.example:80"
     monkeypatch.setattr(socket, "gethostbyname", {"here.example": "127.0.0.1"}.__getitem__)
 
-    assert "loopback" in engine.no_way_to((service,))
+    assert "loopback" in engine.obstacle_to((service,))
     with pytest.raises(CreateFailed, match="loopback"):
         engine.launch(a_spec(harness, WAITS, reach=(service,)))
 

@@ -411,7 +411,7 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admi
 def launch_without_note(engine: KubernetesEngine, spec: LaunchSpec) -> None:
     """Launch a run as a gateway does that is killed before it notes the start."""
     image = engine.image_facts(spec.image)
-    engine._set_going(spec, image, engine._create(spec, image))
+    engine._release(spec, image, engine._create(spec, image))
 
 
 def evict_unnoted_pod(admin: Client, run: str) -> str:
