@@ -152,7 +152,9 @@ def storages(services: _Services) -> Response:
         "cause": "",
     }
     entries.append(local)
-    return Reply({"storages": [{**entry, "uploads": n == 0} for n, entry in enumerate(entries)]})
+    for entry in entries:
+        entry["uploads"] = entry is entries[0]  # the first storage is the default
+    return Reply({"storages": entries})
 
 
 @paths(

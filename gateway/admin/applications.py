@@ -35,15 +35,17 @@ from gateway.http.pagination import numbered_page
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 
-_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
-_LAST = datetime(2300, 1, 1, tzinfo=UTC)
+# Limits of the end of an application: every time zone and database can express the times between.
+_FIRST_END = datetime(1970, 1, 2, tzinfo=UTC)
+_LAST_END = datetime(2300, 1, 1, tzinfo=UTC)
+# Fields of an application that the API does not show.
 _HIDDEN = ("token", "digest", "tries", "answer", "signing", "keys")
 Until = Annotated[
     AwareDatetime | None,
     Field(
         default=None,
-        ge=_FIRST,
-        lt=_LAST,
+        ge=_FIRST_END,
+        lt=_LAST_END,
         description="A time with its zone.",
     ),
 ]
@@ -127,7 +129,8 @@ _KEY = Annotated[
 _SIGNED = Annotated[
     bool, Field(description="whether a contract was applied for with a signature of its own key")
 ]
-_VISIBLE = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
+# The types of the shown fields, by name
+_VISIBLE = {name: kind for name, kind in get_type_hints(Application).items() if name not in _HIDDEN}
 _LINE = shape(
     "Application",
     **{
@@ -145,6 +148,7 @@ _FOR_DATA = {
     "jobs": 10,
 }
 _EXAMPLES = {"dataset": Example(value=_FOR_DATA)}
+# The path of a partner's list by the kind of its offers
 _LISTS = {
     "datasets": "dataset/pub",
     "projects": "project",
@@ -231,7 +235,7 @@ def approve(
     before, after = services.applications.decide(
         application, True, author_of(request, OPERATOR), body.reason, **changes
     )
-    return _changed(request, services, before, after, body.reason)
+    return _record_and_reply(request, services, before, after, body.reason)
 
 
 @paths("POST", "/applications/{application}/reject", "Reject a partner's application", _LINE)
@@ -244,7 +248,7 @@ def reject(
     before, after = services.applications.decide(
         application, False, author_of(request, OPERATOR), body.reason
     )
-    return _changed(request, services, before, after, body.reason)
+    return _record_and_reply(request, services, before, after, body.reason)
 
 
 @paths("POST", "/applications/{application}/terminate", "End an application of either side", _LINE)
@@ -262,7 +266,7 @@ def terminate(
     before, after = services.applications.terminate(
         application, author_of(request, OPERATOR), body.reason
     )
-    return _changed(request, services, before, after, body.reason)
+    return _record_and_reply(request, services, before, after, body.reason)
 
 
 @paths(
@@ -319,7 +323,7 @@ def _fields(services: ApplicationServices, application: Application) -> dict[str
     }
 
 
-def _changed(
+def _record_and_reply(
     request: Request,
     services: ApplicationServices,
     before: Application,

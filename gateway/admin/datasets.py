@@ -388,26 +388,26 @@ def router(
     @paths(
         "GET", _DATASET, "A dataset: columns, counts, origin, grants, jobs that use it", full_model
     )
-    def show_dataset(at: Table) -> Response:
-        return Reply(full(datasets.get(at)))
+    def show_dataset(address: Table) -> Response:
+        return Reply(full(datasets.get(address)))
 
     @paths("PATCH", _DATASET, "Change the meta of an uploaded dataset", full_model)
     def edit(
         request: Request,
-        at: Table,
+        address: Table,
         body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing(),
     ) -> Response:
         """The dataset's file `metadata` is rewritten, its data is not.
 
         A new match id is checked.
         """
-        before, after = datasets.edit(at, body)
+        before, after = datasets.edit(address, body)
         record_change(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
 
     @paths("GET", f"{_DATASET}/preview", "The first rows of a dataset", _PREVIEW)
     def preview_dataset(
-        at: Table,
+        address: Table,
         rows: Annotated[
             int,
             Query(
@@ -417,7 +417,7 @@ def router(
             ),
         ] = 20,
     ) -> Response:
-        dataset = datasets.get(at)
+        dataset = datasets.get(address)
         content = preview(storage, dataset.address, rows, table=True)
         return Reply(
             {
@@ -437,7 +437,7 @@ def router(
         **DOWNLOAD,
     )
     def download_dataset(
-        at: Table,
+        address: Table,
         range_: Range = "",
         if_range: IfRange = "",
         want: WantDigest = "",
@@ -447,7 +447,7 @@ def router(
         A complete response (200) has the sha256 in its headers, a range (206) does not. For
         datasets of several partitions, and for registered ones, the request has to ask for it.
         """
-        dataset = datasets.get(at)
+        dataset = datasets.get(address)
         if dataset.format == PARQUET and dataset.partitions > 1:
             text = (
                 f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not "
@@ -456,17 +456,17 @@ def router(
             raise Conflict(
                 f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
             )
-        name = f"{at.namespace}-{at.name}.{dataset.format}"
+        name = f"{address.namespace}-{address.name}.{dataset.format}"
         return download(storage, dataset.address, name, range_, if_range, dataset.stored, want)
 
     def switch(
         request: Request,
-        at: Address,
+        address: Address,
         why: Why,
         *,
         disabled: bool,
     ) -> Response:
-        before, after = datasets.switch(at, disabled=disabled)
+        before, after = datasets.switch(address, disabled=disabled)
         record_change(
             request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason
         )
@@ -475,29 +475,29 @@ def router(
     @paths("POST", f"{_DATASET}/disable", "Take a dataset out of use for jobs", _brief.model)
     def disable(
         request: Request,
-        at: Table,
+        address: Table,
         body: Reason = Why(),
     ) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED; jobs under way start no further
         run with it.
         """
-        return switch(request, at, body, disabled=True)
+        return switch(request, address, body, disabled=True)
 
     @paths("POST", f"{_DATASET}/enable", "Take a disabled dataset into use again", _brief.model)
     def enable(
         request: Request,
-        at: Table,
+        address: Table,
         body: Reason = Why(),
     ) -> Response:
-        return switch(request, at, body, disabled=False)
+        return switch(request, address, body, disabled=False)
 
     def set_published(
         request: Request,
-        at: Address,
+        address: Address,
         nodes: list[str],
         reason: str,
     ) -> Response:
-        before, after = datasets.publish(at, nodes)
+        before, after = datasets.publish(address, nodes)
         record_change(
             request, {"published": before.published}, {"published": after.published}, reason
         )
@@ -506,18 +506,18 @@ def router(
     @paths("PUT", f"{_DATASET}/published", "Let partners see name, columns and count", full_model)
     def publish(
         request: Request,
-        at: Table,
+        address: Table,
         body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing(),
     ) -> Response:
         """All partners with a contract, or only the named ones, see it and may apply for its use.
 
         They never see rows.
         """
-        return set_published(request, at, body.nodes or ["*"], body.reason)
+        return set_published(request, address, body.nodes or ["*"], body.reason)
 
     @paths("DELETE", f"{_DATASET}/published", "Show a dataset to no partner any more", full_model)
-    def unpublish(request: Request, at: Table) -> Response:
-        return set_published(request, at, [], "")
+    def unpublish(request: Request, address: Table) -> Response:
+        return set_published(request, address, [], "")
 
     @paths(
         "DELETE",
@@ -525,10 +525,10 @@ def router(
         "Delete a dataset and its grants, unless a job uses it",
         shape("DeletedDataset", deleted=_brief.model),
     )
-    def delete(request: Request, at: Table) -> Response:
+    def delete(request: Request, address: Table) -> Response:
         """A registered table keeps its files: only its entry is deleted."""
-        grants = [show_grant(grant) for grant in sharing.grants.of(at)]
-        deleted = _brief(sharing.delete(at))
+        grants = [show_grant(grant) for grant in sharing.grants.of(address)]
+        deleted = _brief(sharing.delete(address))
         record_change(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
 
@@ -563,7 +563,7 @@ def router(
     )
     def grant(
         request: Request,
-        at: Table,
+        address: Table,
         node: Partner,
         body: Annotated[Granting, Body(openapi_examples=_GRANTS)] = Granting(),
     ) -> Response:
@@ -575,10 +575,12 @@ def router(
         warnings = _route_warnings(node, nodes())
 
         def refusal(_: str) -> str:
-            return "" if body.force else "; ".join(warnings)
+            if body.force:
+                return ""
+            return "; ".join(warnings)
 
         before, after = sharing.grant(
-            at,
+            address,
             node,
             author_of(request, OPERATOR),
             body.reason,
@@ -598,11 +600,11 @@ def router(
     )
     def revoke(
         request: Request,
-        at: Table,
+        address: Table,
         node: Partner,
     ) -> Response:
         """It stays on record: a dataset does not become open to all by its last revocation."""
-        before, after = sharing.revoke(at, node, author_of(request, OPERATOR))
+        before, after = sharing.revoke(address, node, author_of(request, OPERATOR))
         record_change(request, show_grant(before), show_grant(after))
         return Reply(show_grant(after))
 

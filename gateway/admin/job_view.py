@@ -24,16 +24,18 @@ from gateway.store.serialization import stored_names, to_plain
 from provider_registry.model import group_of
 from provider_registry.registry import Unknown
 
-# Origin of a value that the job does not set. The component has it itself; it is never sent to it.
+# Origin of a value that the job does not set: the component's own default, which no node sends.
 DEFAULT = "component default"
 _LAST_LINES = 100
 _MOST_TOPICS = 100
-# Fields of a view about the reliability of a peer's response.
+# Fields of a view that the API does not show: they are about the reliability of a peer's response.
 _RELIABILITY = ("is_inferred", "ends_no_callback_job")
-VIEWED = {name: kind for name, kind in get_type_hints(JobView).items() if name not in _RELIABILITY}
-# Fields of a run: its container's credentials, and calls under way.
+VIEW_FIELDS = {
+    name: kind for name, kind in get_type_hints(JobView).items() if name not in _RELIABILITY
+}
+# Fields of a run that the API does not show: its container's credentials, and calls under way.
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
-SHOWN = {
+RUN_FIELDS = {
     name: kind
     for name, kind in get_type_hints(Run).items()
     if stored_names(Run)[name] not in _HIDDEN
@@ -54,7 +56,7 @@ def job_in_full(
     local = services.store.local_jobs.find(job_id)
     job = services.store.jobs.find(job_id)
     amendments = _amendments(services, job_id, local)
-    body: dict[str, Any] = {name: getattr(view, name) for name in VIEWED}
+    body: dict[str, Any] = {name: getattr(view, name) for name in VIEW_FIELDS}
     body |= {
         "runs": [],
         "inherited_runs": [],
@@ -348,7 +350,7 @@ def _last_lines(
     return [line.text for line in log.lines]
 
 
-def archived(services: JobServices, job_id: str) -> Iterator[bytes]:
+def archive_pieces(services: JobServices, job_id: str) -> Iterator[bytes]:
     """Return a zip of everything this node has about a job, piece by piece. Raises `NotFound`."""
     local = services.store.local_jobs.find(job_id)
     job = services.store.jobs.find(job_id)

@@ -36,7 +36,14 @@ from gateway.admin.deps import (
     record_change,
     shape,
 )
-from gateway.admin.job_view import SHOWN, VIEWED, approval_of, archived, job_in_full, pieces_here
+from gateway.admin.job_view import (
+    RUN_FIELDS,
+    VIEW_FIELDS,
+    approval_of,
+    archive_pieces,
+    job_in_full,
+    pieces_here,
+)
 from gateway.admin.outputs import attachment
 from gateway.auth import Role, person_of
 from gateway.broker.messages import TopicBacklog, Traffic
@@ -68,7 +75,7 @@ _PARTY = shape(
 )
 _RUN = shape(
     "Run",
-    **SHOWN | {"party": _PARTY, "status": str},
+    **RUN_FIELDS | {"party": _PARTY, "status": str},
     waiting=Waiting | None,
     log=Annotated[str, Field(description="path of its log")],
     last_lines=Annotated[list[str], Field(default=[], description="of its log, where it failed")],
@@ -77,7 +84,7 @@ _ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(TopicBacklog))
 _RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Traffic))
 _JOB = shape(
     "Job",
-    **VIEWED
+    **VIEW_FIELDS
     | {
         "initiator": str,
         "trace_id": str | None,
@@ -128,7 +135,7 @@ _RERUN = shape(
         "inherits": list[str],
     },
 )
-_asked = View(
+_approval_view = View(
     "Approval",
     job_id=(str, lambda local: local.id),
     flow_id=(str, lambda local: local.spec.flow_id),
@@ -154,7 +161,7 @@ _PIECE = shape(
     dataset=str,
     parameters=_GIVEN,
 )
-_APPROVALS = paged("approvals", shape("ApprovalInFull", **_asked.types, tasks=[_PIECE]))
+_APPROVALS = paged("approvals", shape("ApprovalInFull", **_approval_view.types, tasks=[_PIECE]))
 _DECIDED = shape(
     "Decided",
     job_id=str,
@@ -262,17 +269,18 @@ _Decision = Annotated[Decision, Body(description="May be left out.", examples=[_
 _AGAIN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
 _OTHERS = {"parameters": {"common": {"train": {"epochs": 5}}}, "reason": "it converges sooner"}
 _CANCEL = {"only look": Example(value={"dry_run": True})}
-_AMONG = "of {}, with commas"
+_SEVERAL_OF = "of {}, with commas"  # description of a parameter
 _Statuses = Annotated[
-    Sequence[str], among(JobStatus), Query(description=_AMONG.format(", ".join(JobStatus)))
+    Sequence[str], among(JobStatus), Query(description=_SEVERAL_OF.format(", ".join(JobStatus)))
 ]
 _Outcomes = Annotated[
-    Sequence[str], among(Outcome), Query(description=_AMONG.format(", ".join(Outcome)))
+    Sequence[str], among(Outcome), Query(description=_SEVERAL_OF.format(", ".join(Outcome)))
 ]
 _DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 
-def _place(text: str) -> JobCursor | None:
+def _parse_cursor(text: str) -> JobCursor | None:
+    """Parse where a page begins: ``<seconds>~<job id>``; None for a text of another form."""
     created, mark, job_id = text.partition("~")
     with suppress(ValueError):
         if mark and math.isfinite(float(created)):
@@ -280,8 +288,9 @@ def _place(text: str) -> JobCursor | None:
     return None
 
 
-def _is_place(text: str) -> str:
-    if text and _place(text) is None:
+def _check_cursor(text: str) -> str:
+    """Return the text unchanged; raise ValueError unless it is empty or a cursor."""
+    if text and _parse_cursor(text) is None:
         raise ValueError("must be `next` of a response")
     return text
 
@@ -303,12 +312,12 @@ def router(
         partner: Annotated[str | None, Query(description="only with this node in a role")] = None,
         since: Since = None,
         until: Until = None,
-        after: Annotated[AfterText, AfterValidator(_is_place)] = "",
+        after: Annotated[AfterText, AfterValidator(_check_cursor)] = "",
         limit: Limit = 100,
     ) -> Response:
         """``sides``: this node's parts in the job. ``since``, ``until``: time of its creation."""
         conditions = JobFilter(status, outcome, flow_id, partner, since, until)
-        jobs = page(store, conditions, limit, _place(after))
+        jobs = page(store, conditions, limit, _parse_cursor(after))
         following = None
         if jobs.next:
             following = f"{jobs.next.created_at!r}~{jobs.next.job_id}"
@@ -379,7 +388,7 @@ def router(
         """
 
         def asked(local: LocalJob) -> dict[str, Any]:
-            return {**_asked(local), "tasks": pieces_here(services, local)}
+            return {**_approval_view(local), "tasks": pieces_here(services, local)}
 
         return Reply(
             page_of("approvals", services.participant.waiting(), _created, after, limit, asked)
@@ -389,6 +398,7 @@ def router(
         request: Request,
         job_id: str,
         decision: Decision,
+        *,
         approve: bool,
     ) -> Response:
         before = store.local_jobs.find(job_id)
@@ -418,7 +428,7 @@ def router(
         job_id: str,
         decision: _Decision = Decision(),
     ) -> Response:
-        return decide(request, job_id, decision, True)
+        return decide(request, job_id, decision, approve=True)
 
     @paths("POST", "/jobs/{job_id}/reject", "Refuse a job at this node", _DECIDED)
     def reject(
@@ -426,20 +436,21 @@ def router(
         job_id: str,
         decision: _Decision = Decision(),
     ) -> Response:
-        return decide(request, job_id, decision, False)
+        return decide(request, job_id, decision, approve=False)
 
     def suspend(
         request: Request,
         job_id: str,
-        on: bool,
+        *,
+        is_suspended: bool,
     ) -> Response:
         job = store.jobs.find(job_id)
         before = None  # another node schedules the job
         if job is not None:
             before = job.suspended is not None
-        services.coordinator.suspend(job_id, on)
-        record_change(request, {"suspended": before}, {"suspended": on})
-        return Reply({"job_id": job_id, "suspended": on})
+        services.coordinator.suspend(job_id, is_suspended)
+        record_change(request, {"suspended": before}, {"suspended": is_suspended})
+        return Reply({"job_id": job_id, "suspended": is_suspended})
 
     @paths("POST", "/jobs/{job_id}/suspend", "Start no further task; what runs, ends", _SUSPENDED)
     def suspended(
@@ -447,7 +458,7 @@ def router(
         job_id: str,
         body: Empty = None,
     ) -> Response:
-        return suspend(request, job_id, True)
+        return suspend(request, job_id, is_suspended=True)
 
     @paths("POST", "/jobs/{job_id}/resume", "Go on with a suspended job", _SUSPENDED)
     def resumed(
@@ -455,7 +466,7 @@ def router(
         job_id: str,
         body: Empty = None,
     ) -> Response:
-        return suspend(request, job_id, False)
+        return suspend(request, job_id, is_suspended=False)
 
     @paths(
         "GET",
@@ -484,7 +495,7 @@ def router(
 
         A file that could not be read is named in ``INCOMPLETE``.
         """
-        pieces = filter(None, archived(services, job_id))
+        pieces = filter(None, archive_pieces(services, job_id))
         return StreamingResponse(
             pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip")
         )
@@ -654,7 +665,7 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
 
     @paths("GET", "/templates/{name}", "A template with its job", _TEMPLATE)
     def one(name: _Name) -> Response:
-        return exactly(name)
+        return reply_untranslated(name)
 
     @paths(
         "PUT",
@@ -673,21 +684,21 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         before = templates.get(name)
         templates.put(name, author_of(request, OPERATOR), clock(), body.job)
         record_change(request, before and before.job, body.job)
-        return exactly(name)
+        return reply_untranslated(name)
 
     @paths("DELETE", "/templates/{name}", "Delete a template", _NAME)
     def delete(request: Request, name: _Name) -> Response:
-        record_change(request, found(name)["job"], None)
+        record_change(request, find_template(name)["job"], None)
         templates.delete(name)
         return Reply({"name": name})
 
-    def found(name: str) -> dict[str, Any]:
+    def find_template(name: str) -> dict[str, Any]:
         template = templates.get(name)
         if template is None:
             raise NotFound(f"no template is called {name}", reason="TEMPLATE_UNKNOWN")
         return dict(template._asdict())
 
-    def exactly(name: str) -> Response:  # `Reply` would translate texts of the job
-        return Response(dumps(found(name)), media_type="application/json")
+    def reply_untranslated(name: str) -> Response:  # `Reply` would translate texts of the job
+        return Response(dumps(find_template(name)), media_type="application/json")
 
     return paths.router

@@ -73,6 +73,8 @@ def preview(
             return {**sizes, **_parquet_preview(storage, address, files[0].name, most_rows)}
         except GatewayError as error:
             return {**sizes, **_bytes_preview(f"all {size} bytes: {error.message}")}
+    # First as what the flow declares, then as the other of CSV and JSON. Only a declared table may
+    # have a single column: a text of any kind would be read as one.
     for as_table in (table, not table):
         try:
             if not as_table:
@@ -142,7 +144,9 @@ def _json_preview(
     try:
         value = showable(storage.read_json(address, MOST_BYTES))
     except TooLarge:
-        if next(storage.stream(address)).lstrip()[:1] not in (b"{", b"["):
+        first_byte = next(storage.stream(address)).lstrip()[:1]
+        looks_like_json = first_byte in (b"{", b"[")
+        if not looks_like_json:
             raise
         left_out = (
             f"all: {size} bytes are more than the {MOST_BYTES} of a preview; the download has them"

@@ -52,7 +52,8 @@ from route_table.model import (
 )
 
 _LONGEST_TEST = 120.0  # seconds
-_FILES = ("ca", "certificate", "server_name")
+_FILES = ("ca", "certificate", "server_name")  # keys of an entry about its certificates
+# Beginning of a problem of the route file; a request has no lines.
 _LINE = re.compile(r"^line \d+: ")
 # Types of the keys of an entry that are not text.
 _TYPES = {
@@ -247,7 +248,7 @@ def versions(
     limit: Limit = 100,
 ) -> Response:
     history = services.routes.history(after, limit + 1)
-    show = partial(_shown, services.routes)
+    show = partial(_version_fields, services.routes)
     return Reply(numbered_page("versions", history, limit, "number", show))
 
 
@@ -267,7 +268,7 @@ def version(
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     return Reply(
         {
-            **_shown(routes, after),
+            **_version_fields(routes, after),
             "changes": _changes(before, after),
             "diff": text_diff(before, after),
             "text": after.text,
@@ -291,7 +292,7 @@ def rollback(
     author = author_of(request, undo.author)
     routes = services.routes
     change = partial(routes.rollback, number, author, undo.reason, expected)
-    return _changed(request, routes, change)
+    return _apply(request, routes, change)
 
 
 @paths(
@@ -316,6 +317,7 @@ async def test(
                 "steps": steps,
             }
         )
+    # Reached only after the time limit, which cancels the test and leaves the block.
     late = PeerUnreachable(
         f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s"
     )
@@ -391,17 +393,17 @@ def _edit(
 ) -> Response:
     """Change one entry; ``expected``: the version in force, if the request names one."""
     author = author_of(request, edit.author)
-    return _changed(request, routes, partial(routes.edit, change, author, edit.reason, expected))
+    return _apply(request, routes, partial(routes.edit, change, author, edit.reason, expected))
 
 
-def _changed(
+def _apply(
     request: Request,
     routes: LiveRoutes,
     change: Callable[[], Version],
 ) -> Response:
     """Change the table, set the line for the audit log, and return the new version."""
     try:
-        version = _shown(routes, change())
+        version = _version_fields(routes, change())
     except InvalidRoutes as error:
         problems = [
             problem._replace(rule=_LINE.sub("", problem.rule)) for problem in error.problems
@@ -418,7 +420,7 @@ def _changed(
     return Reply({**version, "not_in_file": not_in_file})
 
 
-def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:
+def _version_fields(routes: LiveRoutes, version: Version) -> dict[str, Any]:
     differences = []
     if not version.unchanged:
         differences = _changes(_before(routes, version), version)
@@ -433,12 +435,12 @@ def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:
 
 
 def _changes(before: Version | None, after: Version) -> list[dict[str, Any]]:
-    return [change._asdict() for change in changes(_parsed(before), _parsed(after))]
+    return [change._asdict() for change in changes(_table_of(before), _table_of(after))]
 
 
 def _before(routes: LiveRoutes, version: Version) -> Version | None:
     return routes.version(version.number - 1) if version.number > 1 else None
 
 
-def _parsed(version: Version | None) -> RouteTable:
+def _table_of(version: Version | None) -> RouteTable:
     return RouteTable() if version is None else parse(version.text, version.number)
