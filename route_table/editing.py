@@ -128,6 +128,7 @@ def _remove(document: CommentedMap, node: str) -> None:
 
 
 # ------------------------------------------------------------ ruamel's comments
+# ``ca`` of a mapping holds its comments: ``comment`` those before it, ``items`` those of its keys.
 
 
 def _append_to_heading(document: CommentedMap, comment: str) -> None:

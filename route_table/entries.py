@@ -192,7 +192,7 @@ class Entry:
         line = self._lines.get(key, self._line)
         self._problems.append(Problem(join(self._path, key), f"line {line}: {rule}", got))
 
-    def reject(self, key: str, rule: str) -> None:
+    def refuse_value(self, key: str, rule: str) -> None:
         """Report a problem with the accepted text of a key."""
         self.refuse(key, rule, short(self.values[key]))
 
@@ -208,7 +208,7 @@ class Entry:
         try:
             return reader.read(self.values[key])
         except ValueError:
-            self.reject(key, reader.rule)
+            self.refuse_value(key, reader.rule)
             return None
 
 
@@ -244,20 +244,20 @@ def _check_default_route(entry: Entry) -> None:
     """Report the keys that only a single node can have."""
     for key in _OF_ONE_NODE:
         if key in entry.values:
-            entry.reject(key, "belongs to one node; the default route serves many")
+            entry.refuse_value(key, "belongs to one node; the default route serves many")
     for key in ("signing", "bundles"):
         if entry.values.get(key) == "required":
             rule = "needs keys, which belong to one node; the default route serves many"
-            entry.reject(key, rule)
+            entry.refuse_value(key, rule)
 
 
 def _check_fate_partner(entry: Entry) -> None:
     """Report the keys that have no meaning in FATE's own protocol."""
     rule = "has no use for FATE's protocol, whose signatures are those of fate.sites"
     if "keys" in entry.values:
-        entry.reject("keys", rule)
+        entry.refuse_value("keys", rule)
     if entry.values.get("signing") == "required":
-        entry.reject("signing", f"{rule}; say off")
+        entry.refuse_value("signing", f"{rule}; say off")
 
 
 def _check_tls(
@@ -274,7 +274,7 @@ def _check_tls(
         if key not in entry.values:
             continue
         if reason:
-            entry.reject(key, reason)
+            entry.refuse_value(key, reason)
         else:
             entry.read(key)
     for key, counterpart in (("certificate", "key"), ("key", "certificate")):
@@ -319,7 +319,7 @@ def _reject_present(entry: Entry, keys: Iterable[str], rule: str) -> None:
     """Report each of some keys that the entry has."""
     for key in keys:
         if key in entry.values:
-            entry.reject(key, rule)
+            entry.refuse_value(key, rule)
 
 
 def _read_url(
@@ -337,7 +337,7 @@ def _read_url(
         port = split.port
         host = _normal_host(split.hostname or "")
     except ValueError:
-        entry.reject(key, "must be a URL such as https://gateway.example:7380/prefix")
+        entry.refuse_value(key, "must be a URL such as https://gateway.example:7380/prefix")
         return ""
     rule = _url_rule(text, split, grpc_schemes)
     if rule:

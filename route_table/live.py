@@ -249,7 +249,7 @@ class LiveRoutes:
         has_jobs = not self._table.knows(node) and self._in_use(node)
         return self._resolve(node, has_jobs)
 
-    def look(self, node: str) -> tuple[bool, Route | None]:
+    def look_up(self, node: str) -> tuple[bool, Route | None]:
         """Return whether requests of a node are accepted, and the route to it; None if it has none.
 
         Requests are accepted from a node with a route of its own or with running jobs.
@@ -559,7 +559,7 @@ class LiveRoutes:
         Its keys and components are taken from the node's very last entry, perhaps a disabled one:
         an administrator may have restricted them since.
         """
-        number, former = self._formers.get(node, (-1, None))
+        number, former = self._formers.get(node, (-1, None))  # -1: never searched
         if number != self._table.version:
             former = self._find_former(node, former)
             self._formers[node] = (self._table.version, former)

@@ -26,7 +26,7 @@ from gateway.errors import Invalid
 # Network namespaces that a daemon prepares for containers.
 FEWEST_SANDBOXES = 10
 MOST_SANDBOXES = 64
-SANDBOX_MEMORY_SHARE = 0.02  # of the machine's memory, between the two
+SANDBOX_MEMORY_SHARE = 0.02  # of the machine's memory; decides the number between the two limits
 
 # The device by which providers name each kind of engine; "" for Docker's.
 _DEVICES = {
@@ -57,7 +57,10 @@ def engine_of(
 
 
 def main_of(engine: Engine) -> Engine:
-    """Return the main one of several engines, whose network may be on this machine."""
+    """Return the main one of several engines, or the engine itself if it is the only one.
+
+    Only the main engine's network may be on this machine.
+    """
     if isinstance(engine, SeveralEngines):
         return engine.main
     return engine
@@ -86,8 +89,8 @@ def apart(settings: Settings) -> Apart:
     if settings.engine.main is not None:
         engines[""] = settings.engine.main
     return Apart(
-        _engines_without(engines, "storage_source"),
-        _engines_without(engines, "runs_source"),
+        storage=_engines_without(engines, "storage_source"),
+        runs=_engines_without(engines, "runs_source"),
     )
 
 

@@ -159,7 +159,7 @@ def _remote_of(
     timeouts = (limits.of(run.task_name).timeout, limits.job_timeout)
     # The shorter of the timeouts that are set; None without any
     longest_run = min(filter(None, timeouts), default=None)
-    return credentials.of(storage.remote, run, longest_run)
+    return credentials.for_run(storage.remote, run, longest_run)
 
 
 def _report_free_resources(

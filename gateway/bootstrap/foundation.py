@@ -102,12 +102,12 @@ def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
     make_folder(state, "state_dir")
     make_folder(settings.storage.path, "storage.url", 0o700)  # below, containers' folders are open
     make_folder(runs_folder, "state_dir", 0o700)
-    lock = parts.only_process(settings)
+    lock = parts.lock_database(settings)
     call_timing = parts.call_timing(settings, pace)
     run_timing = parts.run_timing(settings)
     clock = partial(datetime.now, UTC)
     store = Store(
-        parts.when_there(partial(open_database, settings.database.url)),
+        parts.connect_when_ready(partial(open_database, settings.database.url)),
         call_timing,
         run_timing,
         sole_writer=lock is not None,
@@ -131,7 +131,7 @@ def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
         owner=owner,
         context=NodeContext(settings.node.id, store, clock, owner),
         installation=store.installation(),
-        run_tokens=RunTokens(parts.key_of(state)),
+        run_tokens=RunTokens(parts.run_token_key(state)),
     )
 
 
@@ -146,7 +146,7 @@ def build_registries(foundation: Foundation) -> Registries:
         storage,
         SqlDatasets(store),
         settings.data.roots,
-        users=lambda address: sharing.users(address),
+        users=lambda address: sharing.users(address),  # `sharing` is built below, from `datasets`
     )
     registry = Registry(SqlProviders(store, sole_writer=foundation.lock is not None), clock)
     tokens = SqlTokens(store)

@@ -67,7 +67,7 @@ def build_scheduling(
     """Return the services for jobs that this node schedules."""
     drain = Drain(
         foundation.store,
-        lambda job_id: late.coordinator().stop(job_id),
+        lambda job_id: late.coordinator().stop(job_id),  # called when the node is complete
         foundation.clock,
     )
     scheduler = Scheduler(
@@ -156,7 +156,7 @@ def build_participation(
             engines.engine,
             peers.broker,
             _channel_folder(foundation),
-            session_id(""),
+            session_id(""),  # the prefix of the sessions of jobs
             peers.sessions.end,
             foundation.clock,
             foundation.pace.cleaning,
@@ -171,6 +171,10 @@ def _intake(
     jobs: Records[Any],
     quota_of: Literal["initiator", "scheduler"],
 ) -> Intake:
+    """Return the check of new jobs: draining, the partner's quota of ``jobs``, and its route.
+
+    ``quota_of``: the role in which a partner's jobs count against its quota.
+    """
     return Intake(
         drain.draining,
         partial(_check_quota, foundation.settings.limits.partner_jobs, jobs, quota_of),

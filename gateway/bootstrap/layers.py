@@ -71,7 +71,7 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
     look_up: Layer = partial(
         with_lookup,
         is_unknown=services.peers.peer_table.is_unknown,
-        look_up=services.peers.peer_table.look,
+        look_up=services.peers.peer_table.look_up,
         limiter=CapacityLimiter(LOOKUP_THREADS),
     )
     note_refusals = partial(
@@ -115,6 +115,7 @@ def _inner_peer_layers(
 
     @lru_cache(1024)
     def refusals_of(partner: str) -> Refusals:
+        """Return the record of one partner's refusals; the cache keeps one for each partner."""
         return services.refusals()
 
     partners = Partners(peers.peer_table.accepts, refusals_of, unproven=services.refusals())

@@ -127,14 +127,14 @@ def _with_envelope(
     """Return a listener's application with the standard's error responses and decoded bodies."""
     as_200 = peers.peer_table.as_200
     elsewhere = peers.fate.elsewhere
-    words = None
+    redact = None
     if name == "operator":
         session.mount(app)
     elif name == "peer":
-        words = for_others
+        redact = for_others
         # The check of signatures; as a dependency it would run only after the body was parsed.
         app.state.before_body = app.state.checks[0]
-    envelope.install(app, as_200, elsewhere, words)
+    envelope.install(app, as_200, elsewhere, redact)
     served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))
     refused = partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
     return decoding_bodies(served, refused)

@@ -67,7 +67,7 @@ class Gateway:
         self._warn_of_unproven_peers()
         services.peers.broker.recover()
         peer_url = self.addresses()["peer"]
-        services.runs.heartbeat.start(parts.for_gateways(self.settings, peer_url))
+        services.runs.heartbeat.start(parts.url_for_gateways(self.settings, peer_url))
         services.runs.executor.start()
         services.partners.applications.loop.start()
         services.scheduling.scheduler.loop.start()
@@ -95,6 +95,7 @@ class Gateway:
         services.scheduling.scheduler.loop.stop()
         services.runs.executor.stop()
         services.foundation.lanes.close()
+        # Only after all loops and lanes have ended can no further response be deferred.
         services.scheduling.scheduler.record_deferred()
         services.runs.executor.record_deferred()
         self._close()

@@ -222,6 +222,7 @@ def _session_services(services: Services) -> list[object]:
     sessions = session.Sessions(settings, tokens, services.registries.audit.add, clock)
     if settings.auth.oidc is None:
         return [sessions]
+    # Imported only here: a node without such logins does not load the library.
     from gateway.console.oidc import Provider
 
     return [sessions, session.Logins(sessions, Provider(settings.auth.oidc, clock))]

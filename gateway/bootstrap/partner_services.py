@@ -107,9 +107,9 @@ def _audit_partner(
     action: str,
     detail: Mapping[str, Any],
 ) -> None:
-    """Add what a partner (of this gateway:
+    """Add a change by a partner to the audit log, with the origin of its request.
 
-    "") changed to the audit log, with the origin of its request.
+    ``partner``: "" for a change by this gateway itself.
     """
     who = f"node {partner}" if partner else "gateway"
     registries.audit.add(

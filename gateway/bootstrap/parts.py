@@ -85,11 +85,12 @@ def run_timing(settings: Settings) -> RunTiming:
 
 
 def queue_rules(settings: Settings) -> QueueRules:
-    """Return the time for which waiting jobs keep their place, and after which they precede all
-    others.
+    """Return for how long waiting jobs keep their place, and after how long they precede all other
+    jobs.
     """
-    pause = call_timing(settings).hold_most
-    return QueueRules(ageing=settings.limits.ageing_seconds, fresh=max(QueueRules.fresh, 3 * pause))
+    # A job that has not asked for resources for three of its longest pauses loses its place.
+    fresh = 3 * call_timing(settings).hold_most
+    return QueueRules(ageing=settings.limits.ageing_seconds, fresh=max(QueueRules.fresh, fresh))
 
 
 def approval_policy(settings: Settings) -> Policy:
@@ -163,7 +164,7 @@ def _password(name: str, settings: RemoteSettings) -> str:
         raise Invalid([Problem(path, f"cannot be read: {error}", str(file))]) from error
 
 
-def when_there(connect: Callable[[], X], sleep: Callable[[float], None] = time.sleep) -> X:
+def connect_when_ready(connect: Callable[[], X], sleep: Callable[[float], None] = time.sleep) -> X:
     """Connect to the database; wait for one that does not answer yet, as after the machine's
     start.
     """
@@ -182,7 +183,7 @@ def when_there(connect: Callable[[], X], sleep: Callable[[float], None] = time.s
         sleep(1.0)
 
 
-def only_process(settings: Settings) -> TextIO | None:
+def lock_database(settings: Settings) -> TextIO | None:
     """Lock an SQLite database, which only one gateway may use; return None for MariaDB.
 
     Raises `Invalid` for a database that cannot be used, or that another gateway uses.
@@ -207,11 +208,11 @@ def only_process(settings: Settings) -> TextIO | None:
     return lock
 
 
-def for_gateways(settings: Settings, url: str) -> str:
-    """Return the URL of the listener for peers, ``url`` on this machine, for other gateways of the
-    node.
+def url_for_gateways(settings: Settings, url: str) -> str:
+    """Return the URL at which other gateways of this node reach the listener for peers.
 
-    A listener on all addresses has the one from which this machine reaches the shared database.
+    ``url``: the listener's URL on this machine. For a listener on all addresses, the result has the
+    address from which this machine reaches the shared database.
     """
     if settings.listen.peer.advertise:
         return settings.listen.peer.advertise
@@ -238,7 +239,7 @@ def instance_of(state_dir: Path) -> str:
     return _read_or_create(state_dir / "instance", uuid4().hex.encode).decode("ascii")
 
 
-def key_of(state_dir: Path) -> bytes:
+def run_token_key(state_dir: Path) -> bytes:
     """Return the key of this gateway's run tokens."""
     return _read_or_create(state_dir / "run-tokens.key", lambda: secrets.token_bytes(32))
 

@@ -132,7 +132,7 @@ def _fate_mounts(services: Services) -> list[Mounted]:
     participant = services.participation.participant
 
     def approve(job_id: str, by: str, reason: str) -> object:
-        return participant.decide(job_id, True, by, reason)
+        return participant.decide(job_id, approve=True, by=by, words=reason)
 
     return services.peers.fate.for_peers(
         services.scheduling.coordinator,

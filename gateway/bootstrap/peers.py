@@ -254,7 +254,7 @@ class PeerTable:
         """
         if self.knows(node) or node == self._this_node.id:
             return False
-        peer = unknown_peer(node) or self.look(node)
+        peer = unknown_peer(node) or self.look_up(node)
         if peer.error is not None:
             raise peer.error
         return peer.admitted
@@ -265,7 +265,7 @@ class PeerTable:
 
     def had_route(self, node: str) -> bool:
         """Return whether a node that takes part in a job has a disabled route, or had a route."""
-        peer = unknown_peer(node) or self.look(node)
+        peer = unknown_peer(node) or self.look_up(node)
         return node in self._routes.table.routes or peer.former is not None
 
     def check_part(
@@ -304,9 +304,9 @@ class PeerTable:
         """Return, without a query, whether a node has no route."""
         return node != self._this_node.id and not self._routes.table.knows(node)
 
-    def look(self, node: str) -> UnknownPeer:
+    def look_up(self, node: str) -> UnknownPeer:
         """Look up a node without a route in the database."""
-        admitted, route = self._routes.look(node)
+        admitted, route = self._routes.look_up(node)
         if not admitted:
             return UnknownPeer(admitted, route)
         former = self._routes.former(node)

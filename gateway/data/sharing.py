@@ -73,7 +73,7 @@ class Sharing:
         refusal does not tell whether a dataset without a grant exists.
         """
         partners = datasets.partners(spec, self._node)
-        is_local = {spec.scheduler, spec.initiator} <= {self._node}
+        is_local = spec.scheduler == spec.initiator == self._node
         now = self._clock()
         ungranted = []
         disabled = []
@@ -141,20 +141,20 @@ class Sharing:
         by: str,
         reason: str = "",
         expires_at: datetime | None = None,
-        unknown: Callable[[NodeId], str | None] = _any_node,
+        refusal_of: Callable[[NodeId], str | None] = _any_node,
     ) -> tuple[Grant | None, Grant]:
         """Let jobs with a node use a dataset; return the grant before and after.
 
         - ``by``: the user who grants it
         - ``expires_at``: None: never
-        - ``unknown``: returns why a node cannot get a grant; None for a partner
+        - ``refusal_of``: returns why a node cannot get a grant; None or "" if it can
 
         Raises `NotFound`, `Invalid`.
         """
         record = self._datasets.get(dataset)
         now = self._clock()
         problems = []
-        rule = self._node_rule(node) or unknown(node)
+        rule = self._node_rule(node) or refusal_of(node)
         if rule:
             problems.append(Problem("node", rule, node))
         if expires_at is not None and expires_at <= now:

@@ -45,7 +45,7 @@ def test_a_node_waits_for_its_database_and_says_so(unreachable_url):
         return "connected"
 
     with capture_logs() as log:
-        assert parts.when_there(connect_after_70_pauses, pauses.append) == "connected"
+        assert parts.connect_when_ready(connect_after_70_pauses, pauses.append) == "connected"
 
     warnings = [line for line in log if line["event"].startswith("nothing is served")]
     assert len(pauses) == 70

@@ -244,7 +244,7 @@ def test_an_unusable_database_file_and_a_missing_library_are_named(tmp_path, mon
         database=SimpleNamespace(url=f"sqlite:///{tmp_path}/file/node.db")
     )
     with pytest.raises(Invalid, match=r"database\.url: cannot be used: ") as refused:
-        parts.only_process(settings)
+        parts.lock_database(settings)
     assert refused.value.reason == "DATABASE_UNUSABLE"
 
     monkeypatch.setitem(sys.modules, "engines.kubernetes", None)

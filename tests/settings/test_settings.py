@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.bootstrap.engine_parts import apart, engines_by_place
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.parts import for_gateways
+from gateway.bootstrap.parts import url_for_gateways
 from gateway.config.loader import REMOVED, load
 from gateway.config.report import effective
 from gateway.config.schema import Settings
@@ -642,4 +642,4 @@ def test_the_address_at_which_gateways_of_a_node_reach_each_other(
 ):
     """A wildcard address leads nowhere: a message forwarded to it would stay at the sender."""
     settings = loaded(listen={"peer": {"bind": "0.0.0.0:7380", **peer}}, database={"url": database})
-    assert for_gateways(settings, own_address) == address
+    assert url_for_gateways(settings, own_address) == address

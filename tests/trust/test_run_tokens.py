@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from gateway.auth import RunTokens
-from gateway.bootstrap.parts import key_of
+from gateway.bootstrap.parts import run_token_key
 from gateway.domain.states import TaskStatus
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import FATE, KUSCIA, SPEC, a_job_with, serving_site
@@ -305,15 +305,15 @@ def test_a_copy_of_the_database_opens_nothing(site):
 
 
 def test_the_key_of_the_tokens_is_this_users_alone_and_outlives_a_restart(tmp_path):
-    key = key_of(tmp_path)
+    key = run_token_key(tmp_path)
     assert len(key) == 32
-    assert key_of(tmp_path) == key
+    assert run_token_key(tmp_path) == key
     [file] = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
     token = RunTokens(key).issue("id")
 
-    assert RunTokens(key_of(tmp_path)).id_of(token) == "id"
+    assert RunTokens(run_token_key(tmp_path)).id_of(token) == "id"
     assert RunTokens(b"another").id_of(token) is None
 
 
