@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SECONDS = 2.0  # in which a storage answers a health check
+_CHECK_SECONDS = 2.0  # the longest time that a storage may take to answer a health check
 
 
 class Storages(Storage):
@@ -57,7 +57,7 @@ class Storages(Storage):
         """The folder that every node has."""
         return self.folder.root
 
-    def named(self, name: str) -> str:
+    def storage_for_upload(self, name: str) -> str:
         """Return the name of the storage for an upload; the folder's is "". Raises `Invalid`.
 
         ``name`` is `FILE` for the folder; "" for the storage that receives uploads by default.
@@ -96,7 +96,7 @@ class Storages(Storage):
 
     # ------------------------------------------------------------ health
 
-    def check(self, seconds: float = _SECONDS) -> None:
+    def check(self, seconds: float = _CHECK_SECONDS) -> None:
         """Check that every storage elsewhere answers within some seconds.
 
         Raises `StorageFailed` with the failures of all that do not; its reason is the first one's.
@@ -106,7 +106,7 @@ class Storages(Storage):
             text = "; ".join(failure.message for failure in failures)
             raise StorageFailed(text, reason=failures[0].reason)
 
-    def failures(self, seconds: float = _SECONDS) -> dict[str, StorageFailed]:
+    def failures(self, seconds: float = _CHECK_SECONDS) -> dict[str, StorageFailed]:
         """Check all storages elsewhere at the same time; return the failures by storage."""
         checks = self._start_checks()
         wait(checks.values(), seconds)

@@ -25,26 +25,27 @@ _SHORTEST = 900  # no role allows less
 
 _ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
 _MAX_ENDED = 150  # denied sessions of a day, the newest ones: a bucket's policy has 20 KiB
-# A policy can only be replaced as a whole, so another gateway may overwrite a change: it is read
-# again after a pause, and repeated if it is gone.
+# A policy can only be replaced as a whole, so another gateway may overwrite a change. After a pause
+# the policy is read again, and a change that is gone is repeated, at most so many times.
 _TRIES = 10
 PAUSE = 0.2  # seconds
-_ENDING = threading.Lock()  # held while a policy is read and replaced
+_POLICY_LOCK = threading.Lock()  # held while a policy is read and replaced
 _READ_ACTIONS = ["s3:GetObject"]
 _WRITE_ACTIONS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 
 Statement = dict[str, Any]
 
 
-def of(
+def for_run(
     remote: Remote,
     run: Run,
     longest: float | None = None,
 ) -> Remote:
-    """Return a storage with credentials for one run; without a role, with the node's own.
+    """Return a storage with temporary credentials for one run.
 
-    ``longest``: the seconds that the run may take; None: unknown. Raises `StorageFailed` if the
-    role cannot be assumed.
+    A storage without a role is returned unchanged, with the node's own credentials. ``longest``:
+    the seconds that the run may take; None: unknown. Raises `StorageFailed` if the role cannot be
+    assumed.
     """
     if not remote.role:
         return remote
@@ -76,7 +77,7 @@ def end(
     pattern = f"*:{_session(run)}"
     with remote.client("s3", "does not let this node change the policy of its bucket") as client:
         for _ in range(_TRIES):
-            with _ENDING:
+            with _POLICY_LOCK:
                 statements = _statements(client, remote.folder)
                 denied = _denied_on(now, statements)
                 if pattern in denied:

@@ -155,7 +155,7 @@ class Datasets:
         """
         self._refuse_taken(upload)
         address = upload.address
-        storage = self._storage.named(upload.storage)
+        storage = self._storage.storage_for_upload(upload.storage)
         place = _unused_place(address.name) if storage else ""
         target = Address(address.namespace, place or address.name, storage)
         with (
@@ -456,18 +456,20 @@ class Datasets:
             metadata = self._storage.metadata(place)
         dataset = replace(dataset_of(address, metadata), storage=place.storage)
         if not dataset.origin:
-            dataset = self._completed(dataset, place)
+            dataset = self._with_size_of_files(dataset, place)
         if place.name != address.name:
             dataset = replace(dataset, place=place.name)
         return dataset
 
-    def _completed(self, dataset: Dataset, place: Address) -> Dataset:
-        """Return a dataset by other programs' metadata, with its size from the files.
+    def _with_size_of_files(self, dataset: Dataset, place: Address) -> Dataset:
+        """Return a dataset that another program wrote, with its size from the files.
 
-        They name no size, and not all of them count the rows: then the count is None.
+        The program's metadata names no size, and may lack the number of rows: the count is then
+        None.
         """
         files = self._storage.files(place)
         size = sum(file.size for name, file in files.items() if name != METADATA)
+        # A count of 0 may mean that the metadata is missing, unless it lists columns.
         is_counted = dataset.count or dataset.columns
         return replace(dataset, size=size, count=dataset.count if is_counted else None)
 
@@ -507,7 +509,7 @@ class Datasets:
                     "only the meta of an uploaded table can be changed",
                     reason="DATASET_NOT_UPLOADED",
                 )
-            after = change.of(before)
+            after = change.apply_to(before)
             match_id = after.meta.get("match_id_name")
             with storage_errors():
                 if match_id and match_id != before.meta.get("match_id_name"):

@@ -70,7 +70,7 @@ class Buckets:
             self.finish()
 
     def finish(self) -> None:
-        """Write the whole buffer. Raises `OSError`."""
+        """Write the whole buffer; further bytes may follow. Raises `OSError`."""
         for number, data in self._buffer.items():
             with self.path(number).open("ab") as file:
                 file.write(data)

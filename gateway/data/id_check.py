@@ -141,7 +141,7 @@ def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
     for data in records:
         numbers = array("q")
         numbers.frombytes(data)
-        hashes = numbers[::3]
+        hashes = numbers[::3]  # a record has three numbers, the hash first
         distinct = set(hashes)
         if len(distinct) < len(hashes) or not earlier.isdisjoint(distinct):
             return False

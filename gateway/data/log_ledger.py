@@ -19,7 +19,8 @@ from gateway.data.log_levels import LEVELS, Level, level_of
 from gateway.data.log_lines import read_lines
 
 LARGEST_SEGMENT = 256 * 1024  # bytes; a longer line has a segment of its own
-# First line of a ledger. One without it counted lines by line feeds alone, and is written again.
+# First line of a ledger. An older ledger lacks it, and is written again: its lines ended at line
+# feeds alone.
 _HEADER = b"lines end at carriage returns, too\n"
 _FIELDS = 7  # of a line
 

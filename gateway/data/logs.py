@@ -207,8 +207,9 @@ class RunLogs:
         """Return lines of one run, as `read` does for a task."""
         local = self._store.local_jobs.get(job_id)
         task_runs = local.runs_of(run.task_id)
-        newest = tuple(r for r in task_runs if r.run_id == run.run_id)
-        log = self._index(task_runs, newest, streams)
+        # The run in its present state: ``run`` may be older.
+        present = tuple(task_run for task_run in task_runs if task_run.run_id == run.run_id)
+        log = self._index(task_runs, present, streams)
         return self._excerpt(log, level, start, length)
 
     # ------------------------------------------------------------ index

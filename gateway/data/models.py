@@ -26,7 +26,7 @@ from provider_registry.values import match_inputs
 
 _COMMON = "config.job_params.common"  # path of the problems in a job
 _CACHE_SECONDS = 1.0  # lifetime of the cached addresses in use
-# Refusals because of the version; all others are because of the model.
+# The field of a job to which a refusal points, by its reason; ``model_id`` for all other reasons
 _FIELD_OF = {
     "MODEL_VERSION_TAKEN": "model_version",
     "MODEL_NOT_DEPLOYED": "model_version",
@@ -292,7 +292,7 @@ class Models:
         already stay; the new ones are deployed and granted like them. Raises `Invalid`, `Conflict`,
         `TooLarge`.
         """
-        storage = self._storage.named("")
+        storage = self._storage.storage_for_upload("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
         if sum(map(_size, imported)) > max_bytes:
             raise TooLarge(

@@ -102,7 +102,7 @@ def dataset_at(
 
     Raises `NotFound` if there are no files, `Invalid` if they are not a table.
     """
-    address = located(storages, registration.place)
+    address = locate(storages, registration.place)
     partitions = _partitions(storages, address, registration.place)
     if parquet.is_parquet(storages, address, partitions[0]):
         file_format = PARQUET
@@ -170,7 +170,7 @@ def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
 # ---------------------------------------------------------------- its place
 
 
-def located(storages: Storages, place: str) -> Address:
+def locate(storages: Storages, place: str) -> Address:
     """Return the address of a file or folder in one of the node's storages.
 
     ``place`` is written as in `Registration.place`. Raises `Invalid`, and `NotFound` if there is

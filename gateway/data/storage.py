@@ -313,7 +313,9 @@ class Storage(ABC):
             repeats_header = not is_first and self._begins_with(address, partition, header)
             skipped = len(header) if repeats_header else 0
             lacks_line_end = not is_last and not self._ends_line(address, partition)
-            size = partition.size - skipped + lacks_line_end
+            size = partition.size - skipped
+            if lacks_line_end:
+                size += 1  # the line feed that the stream adds
             segments.append(
                 _Segment(partition.name, size, partition.stamp, skipped, lacks_line_end)
             )

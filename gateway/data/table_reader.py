@@ -420,6 +420,7 @@ class PlainBlocks:
         """Return the ids of a block in stored form; empty for a table without match ids."""
         if self._id_at is None:
             return []
+        # The expression looks for line feeds before rows: one is added, and the last is left out.
         return self._ids.findall(b"\n" + memoryview(stored)[:-1])
 
     def stored(self, block: bytes, kinds: list[str]) -> bytes:

@@ -180,7 +180,7 @@ class Edit(BaseModel):
         default=None, description="Free keys to set; null deletes one."
     )
 
-    def of(self, dataset: Dataset) -> Dataset:
+    def apply_to(self, dataset: Dataset) -> Dataset:
         """Return the changed dataset. Raises `Invalid` with every problem."""
         description = self.description
         if description is None:
@@ -532,8 +532,8 @@ class Partitions:
     ) -> None:
         self._parts = parts
         self._count = count
-        self._plain = csv.writer(_Returned(), lineterminator="\n")
-        self._quoted = csv.writer(_Returned(), lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._plain = csv.writer(_EchoFile(), lineterminator="\n")
+        self._quoted = csv.writer(_EchoFile(), lineterminator="\n", quoting=csv.QUOTE_ALL)
         self.header = self.stored(header) + b"\n"
         for number in range(count):
             parts.add(number, self.header)
@@ -587,7 +587,7 @@ class Sums:
             self.stored.update(stored)
 
 
-class _Returned:
+class _EchoFile:
     """A file for `csv.writer` whose `write` returns the text; `writerow` then returns it, too."""
 
     def write(self, text: str) -> str:

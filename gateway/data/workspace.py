@@ -60,12 +60,14 @@ class Placement:
 class Apart:
     """Names of the engines whose machines share no folder with this one."""
 
-    storage: frozenset[str] = frozenset()  # not the storage's: data and checkpoints are elsewhere
-    runs: frozenset[str] = frozenset()  # not the runs': log files end with their run
+    # Engines without the folder of the storage: their runs keep data and checkpoints elsewhere
+    storage: frozenset[str] = frozenset()
+    # Engines without the folder of the runs: log files of their runs are deleted with the run
+    runs: frozenset[str] = frozenset()
 
 
 def _no_remote(run: Run, begins: bool) -> None:
-    """Place the data of every run in the node's folder."""
+    """Return None: the data of every run is in the node's folder."""
 
 
 def _copy_nothing(source: Address, target: Address) -> None:

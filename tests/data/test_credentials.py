@@ -68,7 +68,7 @@ def s3(remote):
     """A client with the credentials of a run that also reads a file registered in place."""
     registered = Address("warehouse/2026", "c.csv", "lake", "file")
     run = replace(RUN, inputs={**RUN.inputs, "registered": registered})
-    session = credentials.of(remote, run)
+    session = credentials.for_run(remote, run)
     assert session.token
     assert session.username != remote.username
     assert f"token={quote(session.token, safe='')}" in session.url()
@@ -157,7 +157,7 @@ def may_read(session, place):
 def test_they_end_with_the_run_and_nothing_else_does(remote, place):
     admin = client()
     runs = [replace(RUN, run_id=digit * 64) for digit in "012"]
-    sessions = [credentials.of(remote, run, 60.0) for run in runs]
+    sessions = [credentials.for_run(remote, run, 60.0) for run in runs]
     admins_statement = {
         "Sid": "admins",
         "Effect": "Deny",
@@ -282,7 +282,7 @@ def test_a_role_that_may_not_be_assumed_is_named(remote):
     unknown_role = replace(remote, role="arn:aws:iam:::role/no-such-role")
 
     with pytest.raises(StorageFailed, match="no-such-role") as denial:
-        credentials.of(unknown_role, RUN)
+        credentials.for_run(unknown_role, RUN)
     assert denial.value.reason == "STORAGE_DENIED"
     assert remote.password not in denial.value.message
 
@@ -307,7 +307,7 @@ def test_a_policy_fits_the_servers_limit():
 def test_without_a_role_runs_share_the_nodes_key():
     remote = Remote("lake", "s3", "h", 1, "joint", "key", "a/b&c")
 
-    assert credentials.of(remote, RUN) is remote
+    assert credentials.for_run(remote, RUN) is remote
     assert remote.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"
 
 

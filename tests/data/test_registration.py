@@ -11,7 +11,7 @@ from gateway.admin.outputs import preview
 from gateway.config.loader import load
 from gateway.data import registration
 from gateway.data.datasets import Datasets
-from gateway.data.registration import Registration, located, warnings_of
+from gateway.data.registration import Registration, locate, warnings_of
 from gateway.data.upload import Edit
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
@@ -428,7 +428,7 @@ def test_a_place_is_found_by_its_address_or_by_the_storages_name(
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.csv").touch()
 
-    location = located(storages, place.replace("/FOLDER", str(tmp_path)))
+    location = locate(storages, place.replace("/FOLDER", str(tmp_path)))
 
     assert replace(location, in_place="") == address
 
@@ -449,7 +449,7 @@ def test_a_place_is_found_by_its_address_or_by_the_storages_name(
 )
 def test_a_place_elsewhere_names_the_storages_and_the_setting_to_add(tmp_path, place, rule):
     with pytest.raises(GatewayError, match=rule):
-        located(storages_at(tmp_path, LAKE, CLUSTER), place)
+        locate(storages_at(tmp_path, LAKE, CLUSTER), place)
 
 
 KINDS_OF_ADDRESS = [
@@ -471,7 +471,7 @@ def test_other_kinds_of_address_are_refused_by_name(tmp_path, kind):
 
     rule = f"(data import|a file elsewhere is uploaded).*{kind}://h:1/a/b"
     with pytest.raises(Invalid, match=rule):
-        located(storages, f"{kind}://h:1/a/b")
+        locate(storages, f"{kind}://h:1/a/b")
     url = {"url": f"{kind}://h:1/a"}
     for settings in ({"storages": {"lake": url}}, {"storage": url}):
         with pytest.raises(Invalid, match=f"s3://.*{kind}://h:1/a"):
@@ -483,7 +483,7 @@ def test_two_storages_of_one_bucket_are_told_apart_by_name(tmp_path):
     second = replace(LAKE, name="other", host="10.0.0.9")
 
     with pytest.raises(Invalid, match="write lake:a/b or other:a/b"):
-        located(storages_at(tmp_path, LAKE, second), "s3://joint/a/b")
+        locate(storages_at(tmp_path, LAKE, second), "s3://joint/a/b")
 
 
 def test_a_link_in_the_nodes_folder_leads_nowhere(folder_site, tmp_path):
