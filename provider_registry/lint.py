@@ -332,8 +332,8 @@ def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Probl
     for index, parameter in enumerate(parameters):
         parameter_path = join(path, index)
         yield from parameter_contradictions(parameter, parameter_path)
-        for k, condition in enumerate(parameter.depends_on):
-            condition_path = join(parameter_path, "dependsOn", k)
+        for position, condition in enumerate(parameter.depends_on):
+            condition_path = join(parameter_path, "dependsOn", position)
             yield from _condition_problems(parameter.name, condition, choices, condition_path)
 
 

@@ -231,7 +231,8 @@ def _key_problems(body: Any, path: str = "name") -> Iterator[Problem]:
         return
     name_field = path.rpartition(".")[2]
     parts = (body.get(name_field), body.get("version"), body.get("device", DEVICE))
-    length = sum(len(part) for part in parts if isinstance(part, str)) + 2
+    separators = 2  # the characters : and @ of the key
+    length = sum(len(part) for part in parts if isinstance(part, str)) + separators
     if length > MAX_KEY:
         rule = f"must not be longer than {MAX_KEY} characters with version and device"
         yield Problem(path, rule, length)

@@ -20,7 +20,14 @@ from provider_registry.model import (
     shorten,
 )
 from provider_registry.registration import DEVICE
-from provider_registry.revisions import _IDEMPOTENT, Action, Change, Revision, changes, order
+from provider_registry.revisions import (
+    _IDEMPOTENT,
+    Action,
+    Change,
+    Revision,
+    changes,
+    version_order,
+)
 
 MAX_LISTED_NAMES = 10  # in a message
 MAX_WRITE_ATTEMPTS = 16  # of a change, if other writers come first
@@ -104,7 +111,7 @@ class Written:
     revision: Revision  # the new one; the newest one if nothing had to change
     before: Provider | None  # the state before the change; None if there was none
     created: bool  # the provider, or one of its components, is new
-    written: bool = True  # False if nothing had to change
+    written: bool = True  # a revision was stored; False if nothing had to change
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -370,7 +377,7 @@ class Registry:
             registered.version for registered in in_use if name in registered.components
         ]
         if with_component:
-            return max(with_component, key=order)
+            return max(with_component, key=version_order)
         numbers = _name_list(registered.version for registered in in_use)
         text = (
             f"no version of provider {shorten(provider)} in use ({numbers}) "
@@ -617,7 +624,7 @@ def _version_and_device_order(provider: Provider) -> tuple[Any, ...]:
     position = len(DEVICES)
     if provider.device in DEVICES:
         position = DEVICES.index(provider.device)
-    return order(provider.version), -position
+    return version_order(provider.version), -position
 
 
 def _split_key(provider_name: str | None) -> tuple[str, str, str]:

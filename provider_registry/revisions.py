@@ -158,7 +158,7 @@ def _change_value(value: Any) -> Any:
     return shorten(value)
 
 
-def order(version: str) -> tuple[Any, ...]:
+def version_order(version: str) -> tuple[Any, ...]:
     """Return the sort key of a version: 1.9 comes before 1.10, 2.0.0-rc1 before 2.0.0.
 
     Different versions have different keys. The part after a ``+`` decides only between versions

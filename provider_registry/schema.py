@@ -45,10 +45,10 @@ class Schema(NamedTuple):
         return str(self.document["title"])
 
     def problems(self, document: Any, path: str = "") -> list[Problem]:
-        """Return the problems of a document, each only once, at most `MAX_PROBLEMS` errors' worth.
+        """Return the problems of a document, each only once; empty for a valid document.
 
-        ``path`` is that of the document; the problems' paths begin with it. Empty for a valid
-        document.
+        ``path`` is that of the document; the problems' paths begin with it. Validation ends one
+        error after `MAX_PROBLEMS`, so that the caller can see that there are more.
         """
         unique: dict[tuple[str, str], Problem] = {}
         for error in islice(self.validator.iter_errors(document), MAX_PROBLEMS + 1):

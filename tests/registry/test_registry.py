@@ -9,7 +9,7 @@ import pytest
 from provider_registry.model import MAX_PROBLEMS, MORE, Problem, bounded
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import Registry, Unknown
-from provider_registry.revisions import Change, changes, order, parts_by_name
+from provider_registry.revisions import Change, changes, version_order, parts_by_name
 from tests.builders import at
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider
 from tests.registry.memory import MemoryRepository
@@ -145,14 +145,14 @@ def test_versions_are_ordered_by_their_numbers():
     ]
     shuffled = [*rising[5:], *rising[:5]]
 
-    assert sorted(shuffled, key=order) == rising
+    assert sorted(shuffled, key=version_order) == rising
 
 
 def test_odd_versions_are_ordered_as_well_and_never_equal():
     odd = ["", "latest", "1..2", "2026-01-01", "1.0", "1.0.0", "1.0+b", "²", "9" * 255]
 
-    assert len({order(version) for version in odd}) == len(odd)
-    assert len(sorted(odd, key=order)) == len(odd)
+    assert len({version_order(version) for version in odd}) == len(odd)
+    assert len(sorted(odd, key=version_order)) == len(odd)
 
 
 def test_a_job_means_the_provider_for_docker_before_one_for_another_device(registry):
