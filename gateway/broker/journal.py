@@ -31,7 +31,7 @@ class Kind(IntEnum):
     OPEN = 1  # {session, next}: first record of a journal
     PUSH = 2  # a new message; body: its payload, or empty if it has a file of its own
     TAKEN = 3  # a message is in delivery to a reader and pop id
-    BACK = 4  # its delivery failed, and it is unread again
+    BACK = 4  # the delivery of a message failed, and the message is unread again
     READ = 5  # numbers of messages that are no longer needed
     SEEN = 6  # of a rewritten journal; body: the digests of earlier pushes
 

@@ -13,7 +13,8 @@ class StoredMessage:
     topic: str
     source: str
     run: str | None  # the run of this node that pushed it; None: another node
-    sequence: str | None  # identifies it within its source and topic; None: nothing does
+    # Identifies the message within its source and topic; None: repeats cannot be recognised
+    sequence: str | None
     size: int  # bytes of the payload
     number: int = -1  # its place in the session's order of arrival; -1 before it has one
     offset: int | None = None  # start of the payload in the journal; None: the payload has a file

@@ -432,6 +432,7 @@ class Session:
             log.warning("journal not rewritten", extra={"session": self.name, "error": str(error)})
             return
         push_offsets = offsets[2:]  # after the records OPEN and SEEN
+        # Not strict: the offsets of the records TAKEN follow.
         for stored, offset in zip(messages, push_offsets, strict=False):
             if stored.offset is not None:
                 stored.offset = offset
@@ -445,7 +446,9 @@ class Session:
             return False
         needed = self._needed + DIGEST_SIZE * len(self._push_digests)
         is_quick = needed <= self._limits.rewrite_bytes
-        factor = 2 if is_quick else 16
+        factor = 16  # fifteen sixteenths of the journal are obsolete
+        if is_quick:
+            factor = 2  # half of the journal is obsolete
         return self.spool.size >= factor * needed
 
     def _entries(self, messages: list[StoredMessage]) -> Iterator[Entry]:

@@ -138,7 +138,7 @@ class Uploads:
         self._capacity.unreserve(session, upload.stored)
 
     def _complete(self, session: Session, name: str) -> bool:
-        """Make a complete message readable; return False if it was already stored otherwise."""
+        """Make a complete message readable; return False if another request stored it before."""
         upload = session.uploads[name]
         stored = upload.stored
         if upload.expiry is not None:

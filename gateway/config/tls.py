@@ -106,17 +106,17 @@ def files(tls: PeerTls | None) -> dict[str, Sequence[str]]:
 
 
 def expiries(
-    tls: PeerTls, served: Mapping[str, Sequence[str]]
+    tls: PeerTls, served_versions: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[certificates.Expiry, str]]:
     """Yield the end of validity of each certificate that the running listener serves, with a note.
 
-    ``served`` is the result of `files` when the listener started. The note is `NEWER` if the file
-    has changed since, and "" otherwise.
+    ``served_versions`` is the result of `files` when the listener started. The note is `NEWER` if
+    the file has changed since, and "" otherwise.
     """
     current = files(tls)
     for expiry in certificates.expiries(tls.identity, PATH):
         current_digest, _ = current[expiry.path]
-        digest, ends = served.get(expiry.path, current[expiry.path])
+        digest, ends = served_versions.get(expiry.path, current[expiry.path])
         if digest == current_digest:
             yield expiry, ""
         else:

@@ -19,7 +19,8 @@ from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import read_value
 
-_LINGER = 2.0  # seconds that the first retry of a stopped run gets before SIGTERM, the second twice
+# Seconds from the start of a retried run to its SIGTERM; twice as many at the second retry
+_LINGER = 2.0
 _STOP_RETRIES = 2
 
 
@@ -34,10 +35,7 @@ class CheckedComponent:
 
     @property
     def good(self) -> bool:
-        """Whether no clause was broken.
-
-        One that was not shown does not count against the component.
-        """
+        """Whether no clause was broken; a clause that was not shown is not broken."""
         return all(finding.result is not Result.FAILED for _, finding in self.findings)
 
 
@@ -196,7 +194,12 @@ class _Trials:
         stop: bool = False,
         empty: bool = False,
     ) -> Plan:
-        """Return the plan of a trial of some parties; () means all."""
+        """Return the plan of a trial.
+
+        - ``parties``: the parties that take part; (): all
+        - ``stop``: stop the parties while they run
+        - ``empty``: give them inputs without content
+        """
         return Plan(
             parties or self._parties,
             parameters,

@@ -207,7 +207,7 @@ class TrialExecution:
             run.task_id,
             party.role,
             party.index,
-            0,
+            attempt=0,
         )
         mounts = tuple(mount for mount in placement.mounts if mount.source.exists())
         variables = environment(job, run, site)
@@ -221,11 +221,11 @@ class TrialExecution:
         Raises `EngineError` for a lost run.
         """
         engine = self.sandbox.engine
-        stop_watch = _StopDecision(self, station.first)
+        stop_decision = _StopDecision(self, station.first)
         probe = engine.probe(run.name)
         while not isinstance(probe, Exited):
             now = time.monotonic()
-            if stop_watch.is_due(now):
+            if stop_decision.is_due(now):
                 engine.stop(run.name, self.sandbox.timeouts.grace)
                 seconds = time.monotonic() - now
                 trace = replace(trace, was_stopped=True, stop_seconds=seconds)

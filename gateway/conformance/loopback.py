@@ -148,7 +148,9 @@ class Loopback:
         """Return the container's and the partners' endpoints of a node, recorded by its station."""
         station = self._stations[node]
         # Callbacks are handled one by one, to keep their order.
-        limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))
+        limiters = Limiters(
+            peers=CapacityLimiter(4), news=CapacityLimiter(1), rest=CapacityLimiter(4)
+        )
         channel = self._channel_parts(station, broker, courier)
         app = create_app(
             "conformance",

@@ -182,7 +182,7 @@ def _read_response(call: ChannelCall, response: bytes) -> None:
     call.code = code[0].decode()
     form = "proto"
     if response[:1] == b"{":
-        form = ""
+        form = ""  # JSON
     try:
         decoded = decode_answer(response, form)
     except GatewayError:

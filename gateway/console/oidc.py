@@ -67,7 +67,7 @@ class Provider:
         """Read the files in the settings. Raises `Invalid` for one that cannot be used."""
         self._settings = settings
         self._clock = clock
-        setting = "client_secret_file"
+        setting = "client_secret_file"  # the one that is being read, for the problem
         try:
             self._secret = settings.secret()
             setting = "ca"

@@ -41,7 +41,8 @@ _COOKIE_SECONDS = 12 * 3600  # a browser keeps the cookie; the token in it may e
 _LOGIN_SECONDS = 600  # for a login at the provider
 _MOST_LOGINS = 36  # requests that speak with the provider or wait for their turn
 _LOGIN_THREADS = 4
-_AWAY = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+# Headers of a redirection during a login, whose address may hold a secret
+_REDIRECT_HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 _SESSION = shape(
     "Session",
     node=str,
@@ -208,7 +209,7 @@ class Logins:
             return await anyio.to_thread.run_sync(step, limiter=self._limiter)
         except LoginRefused as error:
             request.state.refused = error
-            response = RedirectResponse(f"/console/#refused={error.reason}", 303, _AWAY)
+            response = RedirectResponse(f"/console/#refused={error.reason}", 303, _REDIRECT_HEADERS)
             self._forget(response)
             return response
         finally:
@@ -217,7 +218,7 @@ class Logins:
     def begin(self) -> Response:
         """Send a browser to the provider, with the secret of this login in a cookie."""
         secret = secrets.token_urlsafe(32)
-        response = RedirectResponse(self.provider.begin(secret), 303, _AWAY)
+        response = RedirectResponse(self.provider.begin(secret), 303, _REDIRECT_HEADERS)
         response.set_cookie(
             self.cookie,
             secret,
@@ -233,7 +234,7 @@ class Logins:
         """Send a browser that comes from the provider to the console, with a token in a cookie."""
         secret = request.cookies.get(self.cookie, "")
         person = self.provider.person(secret, request.query_params)
-        response = RedirectResponse("/console/", 303, _AWAY)
+        response = RedirectResponse("/console/", 303, _REDIRECT_HEADERS)
         self._forget(response)
         self.sessions.keep(response, self.sessions.begin(person), self.sessions.secure)
         return response

@@ -317,7 +317,9 @@ def _translated_problem(text: str, *, whole_rule: bool = False) -> str:
 
     ``whole_rule``: it is not enough to translate only the words around the value.
     """
-    rule, got, value = text, "", ""
+    rule = text
+    got = ""
+    value = ""
     if text.endswith(")"):
         rule, got, value = text.partition(_GOT)
     path, translation = _translated_rule(rule)
