@@ -121,9 +121,14 @@ _JOB = shape(
     },
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
-_line = View(
-    "TimelineEntry", **get_type_hints(TimelineEntry), in_words=(str, lambda entry: entry.event)
-)
+
+
+def _event(entry: TimelineEntry) -> str:
+    """Return an entry's event; the response has it in the reader's language (``in_words``)."""
+    return entry.event
+
+
+_line = View("TimelineEntry", **get_type_hints(TimelineEntry), in_words=(str, _event))
 _TIMELINE = shape("Timeline", timeline=[_line.model])
 _RERUN = shape(
     "Rerun",
@@ -135,19 +140,41 @@ _RERUN = shape(
         "inherits": list[str],
     },
 )
+
+
+def _job_id(local: LocalJob) -> str:
+    return local.id
+
+
+def _flow_id(local: LocalJob) -> str:
+    return local.spec.flow_id
+
+
+def _initiator(local: LocalJob) -> str:
+    return local.spec.initiator
+
+
+def _scheduler(local: LocalJob) -> str:
+    return local.spec.scheduler
+
+
+def _parties_here(local: LocalJob) -> list[str]:
+    return [party.label for party in local.spec.parties_at(local.node)]
+
+
+def _components(local: LocalJob) -> list[str]:
+    components = [node.component for node in local.spec.dag.nodes]
+    return sorted({f"{component.provider}/{component.name}" for component in components})
+
+
 _approval_view = View(
     "Approval",
-    job_id=(str, lambda local: local.id),
-    flow_id=(str, lambda local: local.spec.flow_id),
-    initiator=(str, lambda local: local.spec.initiator),
-    scheduler=(str, lambda local: local.spec.scheduler),
-    roles=(list[str], lambda local: [p.label for p in local.spec.parties_at(local.node)]),
-    components=(
-        list[str],
-        lambda local: sorted(
-            {f"{c.provider}/{c.name}" for c in {n.component for n in local.spec.dag.nodes}}
-        ),
-    ),
+    job_id=(str, _job_id),
+    flow_id=(str, _flow_id),
+    initiator=(str, _initiator),
+    scheduler=(str, _scheduler),
+    roles=(list[str], _parties_here),
+    components=(list[str], _components),
     approval=(Object | None, approval_of),
 )
 _GIVEN = Annotated[Object, Field(description="the parameters that the job sets for it")]

@@ -134,7 +134,7 @@ def _inner_peer_layers(
         partial(
             relay.Relay,
             node=settings.node.id,
-            table=lambda: routes.table,
+            table=lambda: routes.table,  # the one in force at each request
             courier=peers.courier,
             limits=(settings.limits.body_bytes, services.largest_message),
             refused=refusals.relay,
@@ -204,7 +204,7 @@ def _identity(services: LayerServices) -> PeerIdentity:
         pins.append(certificates.pin(own_certificate))
     identity = PeerIdentity(
         services.settings.node.id,
-        table=lambda: routes.table,
+        table=lambda: routes.table,  # the one in force at each request
         former=services.peers.peer_table.reached,
         handed_on=_is_handed_on,
         own=frozenset(pins),

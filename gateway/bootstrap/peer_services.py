@@ -89,7 +89,7 @@ def build_peer_services(
     # Set late: these need the protocol themselves, or are built after it. FATE's side signs the
     # standard's requests, too: to nodes that the settings list as signing sites of FATE.
     protocol.proof_headers = fate.sign
-    protocol.key = lambda: keyring.signing
+    protocol.key = lambda: keyring.signing  # the key pair may be rotated while the node runs
     protocol.bundles = bundles.of
     protocol.permits = partial(_permit_header, store, registries.trust)
     sign_audit = partial(_sign_audit, foundation, registries, keyring)

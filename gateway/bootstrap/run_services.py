@@ -137,16 +137,23 @@ def _channel_report(
     broker: Broker,
     run: Run,
 ) -> str:
-    """Report the topics that a run waits for, its unread topics, and the last refused request; ""
-    without any.
+    """Report the topics that a run waits for, its unread topics, and the last refused request.
+
+    Returns "" if there is nothing to report.
     """
     job_id = store.local_job_of_task(run.task_id) or ""
     sessions = (session_id(job_id), session_id(run.task_id))
-    topics = [topic for session in sessions for topic in broker.backlog(session)]
-    awaited = [topic.topic for topic in topics if run.name in topic.readers]
-    backlog = [f"{topic.topic} ({topic.messages})" for topic in topics if topic.messages]
+    awaited = []
+    backlog = []
+    for session in sessions:
+        for topic in broker.backlog(session):
+            if run.name in topic.readers:
+                awaited.append(topic.topic)
+            if topic.messages:
+                backlog.append(f"{topic.topic} ({topic.messages})")
     refused = next(filter(None, map(broker.last_refusal, sessions)), "")
-    if not awaited and not backlog and not refused:
+    has_news = awaited or backlog or refused
+    if not has_news:
         return ""
     report = "it waited for no message"
     if awaited:

@@ -458,7 +458,7 @@ def test_a_run_that_had_begun_and_has_no_pod_is_lost(tmp_path):
     pages = {"/n/jobs": jobs, "/n/pods": list_page()}
 
     with serving(pages) as server, an_engine(tmp_path, server) as engine:
-        assert engine._take_up() == ["bfia-run"]
+        assert engine._complete_launches() == ["bfia-run"]
 
 
 def test_an_exit_may_have_no_time():
