@@ -485,7 +485,7 @@ def capacity_pages(status: int) -> Pages:
 def test_machines_that_may_not_be_listed_are_unknown(tmp_path):
     with serving(capacity_pages(403)) as server, an_engine(tmp_path, server) as engine:
         assert engine._machines() is None
-        pods = engine._others({"m"})
+        pods = engine._pods_of_others({"m"})
         assert pods.in_namespace == []
         assert pods.on_machines == []
 
@@ -495,4 +495,4 @@ def test_a_cluster_that_does_not_list_its_machines_is_down(tmp_path):
         with pytest.raises(EngineDown), translated():
             engine._machines()
         with pytest.raises(EngineDown), translated():
-            engine._others({"m"})
+            engine._pods_of_others({"m"})
