@@ -386,7 +386,7 @@ class ContainerdEngine(DaemonEngine):
         if self._network is None or self._options.outside:
             return True
         self._network.look()
-        return not self._network.ours
+        return not self._network.is_own
 
     def isolation(self) -> Isolation:
         """Check the isolation by the node's networks.
@@ -423,7 +423,7 @@ class ContainerdEngine(DaemonEngine):
         if self._network is None:
             return "host", {}
         network_id = self._ensure_network(self._network)
-        is_open = self._options.outside or not self._network.ours
+        is_open = self._options.outside or not self._network.is_own
         if is_open or not spec.reach:
             return network_id, {}
         return self._services.ensure(spec.reach, self._open_ports)

@@ -82,7 +82,7 @@ class NodeNetwork:
         return str(pool["Gateway"])
 
     @property
-    def ours(self) -> bool:
+    def is_own(self) -> bool:
         """Whether this node created the network, as last seen."""
         return _option(self._record, _BRIDGE_NAME) == self.bridge
 
@@ -127,7 +127,7 @@ class NodeNetwork:
         """
         try:
             self.look()
-            if self.ours and self._client.is_here():
+            if self.is_own and self._client.is_here():
                 with self._firewall_lock:
                     self._open_ports = tuple(ports)  # also after a failure: `stay_closed` retries
                     self._firewall.close_except(ports)
@@ -159,7 +159,7 @@ class NodeNetwork:
         is_internal = bool(self._record["Internal"])
         opening = self._opening()
         why = "it is not the gateway's own; leave engine.docker.network empty outside of containers"
-        if self.ours:
+        if self.is_own:
             why = (
                 "it was made with other settings and is in use; it is made anew once no "
                 "container is in it"
@@ -227,7 +227,7 @@ class NodeNetwork:
         """Return why containers can reach this host; empty if they cannot."""
         if not self._client.is_here():
             return "the daemon is on another machine, whose packet filter the gateway cannot use"
-        if not self.ours:
+        if not self.is_own:
             return "the network is not the gateway's own, and neither are its rules"
         if self._firewall_error:
             return self._firewall_error
@@ -246,7 +246,7 @@ class NodeNetwork:
             return None
         self._record = network
         is_as_configured = _is_apart(network) and network["Internal"] is not self._outside
-        if is_as_configured or not self.ours:
+        if is_as_configured or not self.is_own:
             return network
         if self._remove_unless_used(network["Id"]):
             return None

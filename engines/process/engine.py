@@ -178,7 +178,7 @@ class ProcessEngine(Engine):
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
             if not run.claimed:
                 self._create_and_start(spec, run, command)
-            elif not self._is_ours(run):
+            elif not self._is_own_run(run):
                 raise CreateFailed(f"the name {spec.name} is taken by another installation")
 
     def _create_and_start(
@@ -358,11 +358,11 @@ class ProcessEngine(Engine):
         """
         if is_name(name):
             run = RunDirectory(self._root / name)
-            if self._is_ours(run):
+            if self._is_own_run(run):
                 return run
         return RunDirectory(self._root / _NO_RUN)
 
-    def _is_ours(self, run: RunDirectory) -> bool:
+    def _is_own_run(self, run: RunDirectory) -> bool:
         """Whether a run exists and belongs to this node of this installation."""
         labels = run.labels() or {}
         return belongs_to(labels, self._node, self._installation)

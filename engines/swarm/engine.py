@@ -389,9 +389,9 @@ class SwarmEngine(DaemonEngine):
         with translated(EngineDown):
             tasks = self._api().tasks(filters={"desired-state": "running"})
         for task in tasks:
-            is_ours = belongs_to(_labels_of(task["Spec"]), self._node, self._installation)
+            is_own_run = belongs_to(_labels_of(task["Spec"]), self._node, self._installation)
             is_over = task["Status"]["State"] in OVER
-            if is_ours or is_over:
+            if is_own_run or is_over:
                 continue
             if task.get("NodeID") in machines:
                 yield self._capacity_of(_reservations_of(task["Spec"]))

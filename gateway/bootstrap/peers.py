@@ -458,9 +458,12 @@ class Sessions:
         self._per_task = per_task
         self._address_of = address_of
 
-    def on_end(self, end: Callable[[str], None]) -> None:
-        """Register a function to be called on the event loop when a session ends."""
-        self._on_end.append(end)
+    def on_end(self, notify: Callable[[str], None]) -> None:
+        """Register a function to be called with a session's name when the session ends.
+
+        It is called on the event loop.
+        """
+        self._on_end.append(notify)
 
     def end(self, job_id: str) -> None:
         """End the session of a job, and the sessions of its tasks."""
@@ -469,8 +472,8 @@ class Sessions:
         if local is not None and self._per_task(local.spec):
             names += [run.task_id for run in local.runs]
         for session in dict.fromkeys(map(session_id, names)):
-            for end in self._on_end:
-                end(session)
+            for notify in self._on_end:
+                notify(session)
 
     def run_of(self, claim: Claim) -> Member:
         """Return the run that sent a request.
