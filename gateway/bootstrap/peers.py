@@ -461,7 +461,7 @@ class Sessions:
     def on_end(self, notify: Callable[[str], None]) -> None:
         """Register a function to be called with a session's name when the session ends.
 
-        It is called on the event loop.
+        It is called in the thread that ends the session.
         """
         self._on_end.append(notify)
 

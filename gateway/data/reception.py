@@ -94,6 +94,7 @@ class Source(FileIO):
         """Read the upload to its end and discard it, since its sender reads no response before."""
         discarded = memoryview(bytearray(CHUNK))
         with suppress(GatewayError):
+            # Storing has failed and closed the pipe; the next part comes from the sender directly.
             if self.closed and self._read == super().readinto:
                 self._continue()
             while self._read is not None:
