@@ -493,7 +493,7 @@ def test_a_long_response_is_written_in_turns_while_its_client_is_connected(monke
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pieces = (piece for piece in (b"a", b"b", b"c"))
-        writing = streamed_bodies.written(ours, pieces, Mock(return_value=is_lost))
+        writing = streamed_bodies.write_pieces(ours, pieces, Mock(return_value=is_lost))
         is_complete = asyncio.run(writing)
     assert is_complete is not is_lost
 
