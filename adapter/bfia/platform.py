@@ -51,7 +51,7 @@ SCHEDULE = "/v1/platform/schedule"
 SCHEDULE_V2 = "/v2/schedule"  # the first users' spelling of SCHEDULE
 TASK = f"{SCHEDULE}/task"
 KEYS = tuple(wire.ProviderKeys.model_fields)  # names of the keys that select providers
-LARGEST_NUMBER = 10**15  # of a line of a log
+LARGEST_NUMBER = 10**15  # the largest accepted number of a log line
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 

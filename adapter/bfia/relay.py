@@ -35,9 +35,9 @@ PASSED = "x-relay-path"  # header with the nodes that have relayed a request, se
 MOST_HOPS = 8  # nodes that may relay one request
 
 LARGEST_RESPONSE = 32 * 1024**2  # bytes
-_TIMEOUT_SHARE = 0.9  # of the sender's timeout; the rest is for the response's way back
-_SHORTEST_TIMEOUT = 0.05  # seconds
-_CONNECT_SECONDS = 3.0
+_TIMEOUT_SHARE = 0.9  # share of the sender's timeout; the rest is for the response's way back
+_SHORTEST_TIMEOUT = 0.05  # seconds, however little time the sender has left
+_CONNECT_SECONDS = 3.0  # to open a connection to the target
 _MAX_TIMEOUT_FACTOR = 3.0  # times the route's deadline that a sender may ask to wait for the target
 _RELAY_PREFIX = "relay "  # begins the message of a relay's own transport response
 _MOST_WITHIN_DIGITS = 9  # digits of a sender's timeout in milliseconds; a longer one is ignored

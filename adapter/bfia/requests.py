@@ -52,7 +52,7 @@ _SIGNED = ("/v1/interconn/", "/v2/")  # beginnings of the paths whose requests m
 _REFUSAL_TEXT = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"  # its endpoint decides about unknown senders itself
 
-# Paths for nodes without a route. Those of a contract need its id, a secret of both sides.
+# Paths for nodes without a route. The paths of a contract need its id, a secret of both sides.
 OPEN = NEVER_SIGNED | {
     f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")
 }
@@ -83,10 +83,21 @@ OF_PARTIES = frozenset(f"{INTERCONN}/{path}" for path in (*_OF_SCHEDULING_NODE, 
 OF_IDS = frozenset(
     f"{INTERCONN}/{name}"
     for name in (
-        *("job/start", "job/stop", "job/stop_all", "job/suspend", "job/resume", "job/delete"),
-        *("job/resource/apply", "job/resource/return", "job/resource/free"),
-        *("task/start", "task/stop", "task/poll", "task/callback"),
-        *("job/audit_confirm", "output/metadata"),
+        "job/start",
+        "job/stop",
+        "job/stop_all",
+        "job/suspend",
+        "job/resume",
+        "job/delete",
+        "job/resource/apply",
+        "job/resource/return",
+        "job/resource/free",
+        "job/audit_confirm",
+        "task/start",
+        "task/stop",
+        "task/poll",
+        "task/callback",
+        "output/metadata",
     )
 ) | {f"{JOB_AUDIT}/confirm", f"{JOB_AUDIT}/terminate"}
 IDS_BYTES = 128 * 1024  # bytes of a body at these paths; a thousand of the longest ids fit
@@ -336,8 +347,8 @@ def known_node(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
 _CHECKED = "bfia.signed_by"  # key in a request's scope: the key of its valid signature
 # Key in a request's state: the response gets a signature, as the request's was not refused.
 _ANSWERED = "answer_is_signed"
-_QUICK = "ed25519"  # signs faster than work is handed to a thread
-_SHORT = 64 * 1024  # bytes of a body that is read before its sender's signature is checked
+_QUICK = "ed25519"  # algorithm that signs faster than work is handed to a thread
+_SHORT = 64 * 1024  # bytes; a body up to this size is read before the signature is checked
 _NOWHERE = (404, 405)  # statuses of unknown paths and methods, whose signatures are not checked
 
 

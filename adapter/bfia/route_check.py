@@ -68,12 +68,12 @@ STEPS = (
 )
 BODY = 1024 * 1024  # bytes of the large request; a job's description is rarely larger
 
-_SKEW_SECONDS = 30.0  # between two clocks, before it counts as wrong
+_SKEW_SECONDS = 30.0  # largest difference between two clocks that counts as right
 _TRIES = 5  # requests for the latency
 _PORTS = {"http": 80, "https": 443}
 
-# A path between nodes that every product of the standard serves (control layer 3.9), and one that
-# no product serves.
+# A path between nodes that every product of the standard serves (control layer 3.9), and a path
+# that no product serves.
 _SERVED_PATH = f"{INTERCONN}/task/poll"
 _UNSERVED_PATH = f"{INTERCONN}/no/such/path"
 # The same for FATE's partner protocol.
@@ -198,8 +198,8 @@ def call_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> di
 
 def _step_of(error: GatewayError) -> str:
     """Return the step of a trial at which saying hello failed."""
-    # The error's cause is the client's NotConnected or NoResponse; its cause is the error of the
-    # socket or of TLS.
+    # The error was raised from the client's NotConnected or NoResponse, and that one from the error
+    # of the socket or of TLS.
     cause = getattr(error.__cause__, "__cause__", None)
     match cause:
         case socket.gaierror():

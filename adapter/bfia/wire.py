@@ -181,7 +181,7 @@ class StartJob(JobId):
 
 
 class StartTask(JobId):
-    """``task/start`` (3.4); ``amendments``, an extension, names the new parameters that hold."""
+    """``task/start`` (3.4); ``amendments``, an extension: ids of the changes in force."""
 
     task_id: Id
     task_name: str
@@ -250,8 +250,8 @@ class AmendJob(JobId):
 
 
 class OfferParameters(AmendJob):
-    """``job/parameters/offer``, an extension: what `AmendJob` asks for, to a party, before it
-    holds.
+    """``job/parameters/offer``, an extension: offers a party the change of an `AmendJob` before the
+    change is in force.
     """
 
     amendment: Id
@@ -259,7 +259,7 @@ class OfferParameters(AmendJob):
     holding: list[Id] = Field(
         default_factory=list,
         max_length=1000,
-        description="earlier ones that hold",
+        description="ids of earlier changes in force",
     )
     # Of the job with the new parameters, as in `CreateJob`
     signed_bundles: Bundles = {}
@@ -272,8 +272,8 @@ class StopTaskOfJob(JobId):
 
 
 class StopTask(Body):
-    """``task/stop``: one task, and what follows it, at the node that is asked; of one peer, in no
-    version.
+    """``task/stop``: one task, and what follows it, at the called node; a path of one peer, in no
+    version of the standard.
     """
 
     task_id: Id

@@ -44,7 +44,7 @@ from gateway.ports import (
     as_seconds,
 )
 
-# Reasons with which a node refuses a state that a job has already
+# Reasons with which a node refuses the report of a state that the job has there already
 _SAME_STATE = ("NO_EFFECT", "JOB_ENDED")
 # States of a task that was started
 _STARTED_WORDS = [word for word in TaskWord if word is not TaskWord.WAITING]
@@ -164,7 +164,8 @@ class ParticipantClient:
             try:
                 self._job("resource/return", job_id, role)
             except Refused as refused:
-                had_none = refused.reason == BUSY  # FATE has one code for both
+                # FATE refuses with the code of a lack of resources if there is nothing to return.
+                had_none = refused.reason == BUSY
                 if not had_none:
                     raise
 

@@ -146,7 +146,7 @@ def job_word(
     return word
 
 
-_RESTARTED = re.compile(r"-r[0-9]+$")  # end of the id of a restarted job
+_RESTARTED = re.compile(r"-r[0-9]+$")  # end of the id of a restart, see the module's text
 _NUMBERED = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")  # job id, task name and version
 
 

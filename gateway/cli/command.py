@@ -39,7 +39,8 @@ from gateway.errors import DatabaseAway, Invalid
 _LISTED_MATCHES = 5  # ids that a message about an ambiguous one names
 
 # The output of a command, a generator. It yields once: the value that ``--json`` prints, or a pair
-# of it and whether that is a success. Its further code prints the same for people.
+# of that value and whether the command was a success. The code after the yield prints the same
+# for people.
 Output = Iterator[Any]
 # The type and the default of an option or argument of typer.
 OptionSpec = tuple[Any, Any]
@@ -183,9 +184,9 @@ def loaded_from(
 
 @contextmanager
 def reporting(as_json: bool = False) -> Iterator[None]:
-    """Print a failure of the block to standard error, and end with its exit code.
+    """Print a failure of the block to standard error, and end with the failure's exit code.
 
-    ``as_json``: print it as JSON. Raises `typer.Exit`.
+    ``as_json``: print the failure as JSON. Raises `typer.Exit`.
     """
     try:
         with _as_call_failed():
@@ -237,8 +238,8 @@ def _print_output(output: Any, as_json: bool) -> None:
 def whole_id(node: Client, text: str) -> str:
     """Return the id of the job with this beginning, or of the newest job for ``last``.
 
-    An unknown beginning is returned unchanged: the node refuses it. Raises `CallFailed` if several
-    jobs have it.
+    A text with which no job's id begins is returned unchanged: the node refuses it. Raises
+    `CallFailed` if several ids begin with it.
     """
     if len(text) >= FULL_ID:
         return text

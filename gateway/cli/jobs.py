@@ -24,7 +24,7 @@ from gateway.errors import near
 
 SCHEDULE = "/v1/platform/schedule"  # path of the standard's calls on the operator listener
 _DATASET_ID = r"[^\s'\"（：；]+#[^\s'\"（：；]+"  # in a message, which may be Chinese
-_WATCHED_WARNINGS = 3
+_WATCHED_WARNINGS = 3  # warnings that are shown while a job is watched
 commands = typer.Typer(name="job")
 
 JobFile = Annotated[

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="")
 
 
-# The amounts of resources, with their headings.
+# The kinds of resources, with the headings of their columns.
 _KINDS = {
     "cpu": "cpu",
     "memory_gib": "memory GiB",
@@ -46,7 +46,7 @@ _COUNTS = {
     "returned_by_reconciler": "jobs that ended and still held something",
     "expired": "jobs that held something and were never started",
 }
-_DRAIN_INTERVAL = 0.5  # seconds between two looks at a draining node
+_DRAIN_INTERVAL = 0.5  # seconds between two requests of a draining node's state
 _EXIT_TIMEOUT = 5.0  # seconds between the end of a node's listeners and the end of its process
 _LISTED_JOBS = 3  # jobs that a line about draining names
 

@@ -20,8 +20,8 @@ from gateway.http.streamed_bodies import READ, WRITE, Rest, write_pieces
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1  # seconds between two looks whether a response's head has been written
-HEAD_SECONDS = 10.0  # for a TLS handshake, and for a request's head
-_REST_SECONDS = 30.0  # for the rest of a body after its response
+HEAD_SECONDS = 10.0  # for a TLS handshake, and as many for the head of a request
+_REST_SECONDS = 30.0  # for the rest of a request's body after the response to it
 _MOST_HEAD = 64 * 1024  # bytes of a request line together with its headers
 _COPIED_BYTES = 64 * 1024  # bytes of HTTP/2 that are copied at a time
 

@@ -41,8 +41,8 @@ _PEER_PATHS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
 BY_PAGE = "x-console"
 _READS = ("GET", "HEAD", "OPTIONS")
 _CACHE_SECONDS = 2.0  # lifetime of a cached identity: a revoked token works that long
-_STREAM_SECONDS = 1.0  # the same for streams, which check every half second
-CACHE_SIZE = 1000  # identities
+_STREAM_SECONDS = 1.0  # the same lifetime for streams, which check every half second
+CACHE_SIZE = 1000  # cached identities; a full cache is emptied
 # The sender on a listener without tokens: any user of this machine.
 _LOCAL = Identity("operator", Role.ADMIN)
 MOST = 20  # different refusals written per minute
@@ -119,9 +119,9 @@ class Guard:
         return await self._identify_token(self.access, self._token(scope), _CACHE_SECONDS)
 
     def _token(self, scope: Scope) -> str:
-        """Return the bearer token, or the cookie's for reads and for changes by the console.
+        """Return the bearer token, or for reads and the console's changes the cookie's token.
 
-        It is empty without either.
+        "" if the request has neither.
         """
         headers = _decoded_headers(scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -35,7 +35,7 @@ def page_of(
     - ``after``: the ``next`` of the page before; empty for the first page
     - ``show`` returns an entry as it is in the response
 
-    ``next`` is None on the last page. Raises `Invalid` for a bad ``after``.
+    ``next`` is None on the last page. Raises `Invalid` for an ``after`` that is no such ``next``.
     """
     keyed = [(tuple(key(entry)), entry) for entry in entries]
     keyed.sort(key=itemgetter(0), reverse=newest_first)

@@ -28,13 +28,13 @@ from gateway.version import VERSION
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.1  # seconds; before the next try after a failure to accept a connection
+_PAUSE = 0.1  # seconds before the next try after a failure to accept a connection
 _STARTUP_PAUSE = 0.01  # seconds; between two looks whether all servers have started
 # Warnings about the limit of connections, and about failed TLS handshakes of an address.
 _WARN_EVERY = 60.0  # seconds; between two warnings of the same kind
 _MOST_WARNED = 64  # addresses with a warning within that time
-_MOST_DESCRIPTORS = 65_536
-_MOST_CONNECTIONS = 4096
+_MOST_DESCRIPTORS = 65_536  # to which the process's limit is raised at most
+_MOST_CONNECTIONS = 4096  # of one listener
 # Connections from one address, by listener. All containers may share the address of their engine.
 _MOST_PER_ADDRESS = {"peer": 512, "container": 1024}
 

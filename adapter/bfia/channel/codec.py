@@ -246,7 +246,10 @@ def _read_apart(
     pieces: list[bytes],
     form: Form,
 ) -> tuple[E, Payload]:
-    """Read a message and its payload, which is not copied if it is long. Raises Invalid."""
+    """Read a message and, apart from it, its payload, which is not copied if it is long.
+
+    Raises Invalid.
+    """
     body = Pieces(pieces)
     is_json = form is Form.JSON
     if len(body) > LONG_PAYLOAD:

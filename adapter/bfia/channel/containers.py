@@ -296,9 +296,7 @@ def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
 
 @asynccontextmanager
 async def _pause_before_refusal(form: Form) -> AsyncIterator[None]:
-    """Wait a second before the refusal of a bare pop: SecretFlow's client repeats it without a
-    pause.
-    """
+    """Wait before the refusal of a bare pop, which SecretFlow's client repeats without a pause."""
     try:
         yield
     except GatewayError:
