@@ -36,7 +36,7 @@ def numbered_id(
     return f"{job_id}_{task}_{attempt}"
 
 
-def following(
+def next_task_id(
     job_id: str,
     task: str,
     attempt: int,
@@ -55,15 +55,44 @@ def following(
 
 # Reasons of failures after which no attempt follows: the next one would fail in the same way, or
 # the failure was intended.
-_FINAL_REASONS = """
-    ATTEMPTS_USED_UP COMMAND_NOT_FOUND COMPONENT_UNKNOWN DAEMON_NOT_ALLOWED
-    DATASET_CHANGED DATASET_DISABLED DATASET_UNKNOWN DATA_MISSING DIGEST_CHANGED
-    IMAGE_NOT_FOUND INPUT_MISSING INVALID JOB_ENDED JOB_UNKNOWN NOT_AUTHORISED NOT_STOPPED
-    NOT_SUPPORTED NO_ROLE_HERE PARAMETERS_CHANGED PROVIDER_RETIRED PROVIDER_UNKNOWN PULL_DENIED
-    RESOURCES_NEVER SIGNATURE_ABSENT SIGNATURE_INVALID STOPPED STORAGE_ADDRESSING STORAGE_DENIED
-    STORAGE_GONE STORAGE_MISMATCH STORAGE_UNKNOWN TASK_ID_CONFLICT TASK_UNKNOWN VERSION_UNKNOWN
-"""
-NOT_WORTH_IT = frozenset(_FINAL_REASONS.split())
+FINAL_REASONS = frozenset(
+    {
+        "ATTEMPTS_USED_UP",
+        "COMMAND_NOT_FOUND",
+        "COMPONENT_UNKNOWN",
+        "DAEMON_NOT_ALLOWED",
+        "DATASET_CHANGED",
+        "DATASET_DISABLED",
+        "DATASET_UNKNOWN",
+        "DATA_MISSING",
+        "DIGEST_CHANGED",
+        "IMAGE_NOT_FOUND",
+        "INPUT_MISSING",
+        "INVALID",
+        "JOB_ENDED",
+        "JOB_UNKNOWN",
+        "NOT_AUTHORISED",
+        "NOT_STOPPED",
+        "NOT_SUPPORTED",
+        "NO_ROLE_HERE",
+        "PARAMETERS_CHANGED",
+        "PROVIDER_RETIRED",
+        "PROVIDER_UNKNOWN",
+        "PULL_DENIED",
+        "RESOURCES_NEVER",
+        "SIGNATURE_ABSENT",
+        "SIGNATURE_INVALID",
+        "STOPPED",
+        "STORAGE_ADDRESSING",
+        "STORAGE_DENIED",
+        "STORAGE_GONE",
+        "STORAGE_MISMATCH",
+        "STORAGE_UNKNOWN",
+        "TASK_ID_CONFLICT",
+        "TASK_UNKNOWN",
+        "VERSION_UNKNOWN",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -184,7 +213,7 @@ def is_tried_again(job: Job, task: Task) -> bool:
         return False
     if task.ending is not None:
         return False
-    if task.failure is not None and task.failure.reason in NOT_WORTH_IT:
+    if task.failure is not None and task.failure.reason in FINAL_REASONS:
         return False
     return task.attempt < job.spec.settings.time_limits.of(task.name).retries
 
@@ -309,7 +338,7 @@ def _next_attempt(job: Job, task: Task) -> Task:
         parts[node] = NodeTask(node, dict.fromkeys(part.roles, TaskStatus.PENDING))
     return replace(
         task,
-        task_id=following(job.id, task.name, number, task.task_id),
+        task_id=next_task_id(job.id, task.name, number, task.task_id),
         attempt=number,
         attempts=(*task.attempts, failed_attempt),
         failed_at=None,

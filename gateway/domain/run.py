@@ -479,7 +479,7 @@ def with_progress(local: LocalJob, percent: float) -> LocalJob:
     return replace(local, progress=progress)
 
 
-def of(local: LocalJob) -> int:
+def progress_of(local: LocalJob) -> int:
     """Return the progress of a job in per cent; 100 only once the job has succeeded.
 
     A task counts once the latest run of each of its parties here has succeeded.

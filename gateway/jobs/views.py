@@ -212,7 +212,7 @@ def local_view(local: LocalJob, timing: RunTiming) -> JobView:
         [part for part in parts if part is not None],
         outcome,
         failure,
-        progress=run.of(local),
+        progress=run.progress_of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,

@@ -200,7 +200,8 @@ class Providers:
     def delete(self, by: Requester, **parts: str) -> Deletion:
         """Delete the providers that match all parts of a name; retire any provider in use instead.
 
-        ``parts`` has the arguments of `Registry.query`. Raises `Invalid` without any part, `NotAllowed`.
+        ``parts`` has the arguments of `Registry.query`. Raises `Invalid` without any part, and
+        `NotAllowed`.
         """
         if not any(parts.values()):
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])

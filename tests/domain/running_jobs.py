@@ -86,7 +86,7 @@ def report_second_attempt(
     failure: Failure | None = None,
 ) -> TaskReported:
     """A node reports the second attempt of task a."""
-    task_id = retries.following("job-1", "a", 1, "task_a")
+    task_id = retries.next_task_id("job-1", "a", 1, "task_a")
     return TaskReported(task_id, node, "", status, at(seconds), failure)
 
 

@@ -65,12 +65,12 @@ SPEC_OF_FOUR = a_spec("a -> b -> c -> d")
 def test_reported_progress_never_falls():
     runs = [a_run("a", RunStatus.SUCCESS), a_run("b", RunStatus.RUNNING)]
     local = a_local_job(*runs, spec=SPEC_OF_FOUR)
-    assert run.of(local) == 25
+    assert run.progress_of(local) == 25
 
     local = run.with_progress(local, 50.9)
 
     assert local.progress == 50
-    assert run.of(local) == 50
+    assert run.progress_of(local) == 50
     assert run.with_progress(local, 50) is local
     assert run.with_progress(local, 12) is local
 
@@ -78,7 +78,7 @@ def test_reported_progress_never_falls():
 def test_successes_beyond_the_reported_progress_count():
     runs = [a_run(task, RunStatus.SUCCESS) for task in "abc"]
 
-    assert run.of(a_local_job(*runs, spec=SPEC_OF_FOUR, progress=50)) == 75
+    assert run.progress_of(a_local_job(*runs, spec=SPEC_OF_FOUR, progress=50)) == 75
 
 
 @pytest.mark.parametrize("progress", [-1.0, 0.0, -math.inf, math.inf, math.nan])
@@ -95,4 +95,4 @@ def test_only_a_success_has_full_progress(outcome: Outcome | None):
 
     local = run.with_progress(local, 1e300)
 
-    assert run.of(local) == (100 if outcome is Outcome.SUCCEEDED else 99)
+    assert run.progress_of(local) == (100 if outcome is Outcome.SUCCEEDED else 99)

@@ -489,7 +489,7 @@ GROUPS_OF_TASKS = ("Jobs", "Containers", "Channel", "Data and outputs")
 def test_every_reason_of_a_task_decides_on_another_attempt():
     """A new reason belongs in one of three sets.
 
-    They are NOT_WORTH_IT of gateway/domain/retries.py, and MAY_HELP and NO_TASKS above.
+    They are FINAL_REASONS of gateway/domain/retries.py, and MAY_HELP and NO_TASKS above.
     """
     reasons = {
         reason.name
@@ -497,13 +497,13 @@ def test_every_reason_of_a_task_decides_on_another_attempt():
         if group.title["en"] in GROUPS_OF_TASKS
         for reason in group.reasons
     }
-    decided_sets = [set(MAY_HELP.split()), set(NO_TASKS.split()), set(retries.NOT_WORTH_IT)]
+    decided_sets = [set(MAY_HELP.split()), set(NO_TASKS.split()), set(retries.FINAL_REASONS)]
 
     assert reasons.difference(*decided_sets) == set()
     assert sum(len(decided & reasons) for decided in decided_sets) == len(reasons)
 
 
-@pytest.mark.parametrize("reason", sorted(retries.NOT_WORTH_IT))
+@pytest.mark.parametrize("reason", sorted(retries.FINAL_REASONS))
 def test_a_failure_that_would_only_repeat_is_not_retried(reason: str):
     failure = report_task(FAILED, "n1", failure=Failure(reason))
 

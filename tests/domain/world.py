@@ -75,7 +75,7 @@ class World(SimulatedShell[Job]):
         """Return the id of an attempt; that of the first one has the name of its task."""
         if attempt.number == 0:
             return f"task_{attempt.task}"
-        return retries.following(self.job.id, attempt.task, attempt.number, "")
+        return retries.next_task_id(self.job.id, attempt.task, attempt.number, "")
 
     def participating_nodes(self) -> list[SimulatedNode]:
         """Return the nodes that the job has not excluded."""

@@ -17,7 +17,7 @@ from adapter.fate.words import (
     key_of,
     task_word,
 )
-from gateway.domain.retries import following, numbered_id
+from gateway.domain.retries import next_task_id, numbered_id
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.language.catalogue import translate
@@ -53,7 +53,7 @@ def test_a_task_id_of_another_form_is_sent_unchanged(task_id):
 
 
 def test_the_next_attempt_has_the_next_number():
-    assert following("job-1", "a_b", 1, "job-1_a_b_0") == "job-1_a_b_1"
+    assert next_task_id("job-1", "a_b", 1, "job-1_a_b_0") == "job-1_a_b_1"
 
 
 @pytest.mark.parametrize("status", TaskStatus)
