@@ -87,15 +87,19 @@ def test_a_creation_that_waits_returns_the_deadline_of_the_approval(apis, world,
         assert acceptance.within is not None
         assert 300 < acceptance.within <= 600
 
-    assert world.local(spec.job_id).status is JobStatus.PENDING
-    assert catch_refusal(api.start_job, spec.job_id, PEER) == ("NOT_APPROVED", 409)
+    local = world.local(spec.job_id)
+    assert local.status is JobStatus.PENDING
+    refusal = catch_refusal(api.start_job, spec.job_id, PEER)
+    assert refusal == ("NOT_APPROVED", 409)
     start_task = (spec.job_id, f"t-{spec.job_id}", "a", PEER)
-    assert catch_refusal(api.start_task, *start_task) == ("NOT_APPROVED", 409)
+    refusal = catch_refusal(api.start_task, *start_task)
+    assert refusal == ("NOT_APPROVED", 409)
 
     decide(world, spec, "approve")
     assert api.create_job(spec, PEER).waits is False
     api.start_job(spec.job_id, PEER)
-    assert world.local(spec.job_id).status is JobStatus.RUNNING
+    local = world.local(spec.job_id)
+    assert local.status is JobStatus.RUNNING
     api.stop_job(spec.job_id, "", None, PEER)
 
 
@@ -128,7 +132,8 @@ def test_the_state_of_a_waiting_job_tells_the_node_that_has_to_decide(world, spe
 def test_a_job_waits_for_a_person_and_then_runs(world, spec):
     # The submission returns when every node has accepted the job or waits for approval.
     world.peer.coordinator.submit_job(spec, PEER)
-    assert world.scheduled(spec).status is JobStatus.PENDING
+    scheduled_job = world.scheduled(spec)
+    assert scheduled_job.status is JobStatus.PENDING
     assert world.engine(world.peer).list() == []
 
     response = world.decide(spec, "approve", by="li", reason="fine")
@@ -153,14 +158,16 @@ def test_the_first_decision_on_a_running_job_stands(world, spec):
 
     assert repeated.status_code == 200
     assert opposite.json()["data"]["reason"] == "ALREADY_DECIDED"
-    assert world.local(spec.job_id).approval.by == "li"
+    local = world.local(spec.job_id)
+    assert local.approval.by == "li"
 
 
 def test_a_partners_job_in_this_nodes_name_needs_approval_too(world, spec):
     """Attack: a partner names this node as the initiator, whose own jobs need no approval."""
     world.peer.coordinator.submit_job(replace(spec, initiator=ME, initiator_role="host"), PEER)
 
-    assert world.local(spec.job_id).status is JobStatus.PENDING
+    local = world.local(spec.job_id)
+    assert local.status is JobStatus.PENDING
 
 
 def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world, spec):
@@ -181,7 +188,8 @@ def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world, spec):
 
     peer_jobs = world.peer.store.local_jobs
     wait_for(lambda: peer_jobs.get(spec.job_id).status.value == "FINISHED", 20, 0.01)
-    assert world.local(spec.job_id).status is JobStatus.REJECTED
+    local = world.local(spec.job_id)
+    assert local.status is JobStatus.REJECTED
     assert peer_jobs.get(spec.job_id).ending.failure == failure
     with pytest.raises(Refused, match="not this data"):
         world.peer.coordinator.submit_job(spec, PEER)
@@ -232,7 +240,8 @@ def test_silence_rejects_the_job_at_the_deadline(tmp_path):
         failure = world.scheduled(spec).ending.failure
         assert failure.reason == "APPROVAL_TIMEOUT"
         assert failure.node == ME
-        assert world.local(spec.job_id).status is JobStatus.REJECTED
+        local = world.local(spec.job_id)
+        assert local.status is JobStatus.REJECTED
 
 
 def run_node(
@@ -302,7 +311,8 @@ def check_start_refused(world: World, job_id: str, words: str) -> None:
 
     assert caught.value.reason == "NOT_AUTHORISED"
     assert "start not allowed" in [entry.event for entry in world.me.store.timeline(job_id)]
-    assert world.local(job_id).status is JobStatus.READY
+    local = world.local(job_id)
+    assert local.status is JobStatus.READY
     entries = [entry for entry in world.me.audit.list(who=PEER) if job_id in entry.action]
     (refused_start,) = entries
     assert words in refused_start.detail["message"]
@@ -319,13 +329,15 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(open_w
     with pytest.raises(GatewayError, match="not vendor/Thing") as caught:
         api.create_job(a_spec("a", ROLES, job_id="job-late"), PEER)
     assert caught.value.reason == "NOT_AUTHORISED"
-    assert world.me.store.local_jobs.find("job-late") is None
+    stored_job = world.me.store.local_jobs.find("job-late")
+    assert stored_job is None
 
     allow_components(world.me, None)
     no_contract = NotAllowed("no contract is in force", reason="NO_CONTRACT")
     with monkeypatch.context() as patch:
         patch.setattr(world.me.trust, "without_contract", lambda spec: no_contract)
-        assert catch_refusal(api.start_job, "job-may", PEER) == ("NO_CONTRACT", 403)
+        refusal = catch_refusal(api.start_job, "job-may", PEER)
+        assert refusal == ("NO_CONTRACT", 403)
 
     api.start_job("job-may", PEER)
 
@@ -456,14 +468,17 @@ def audit_status(world: World, spec: JobSpec) -> str:
 
 def test_a_job_is_created_and_runs_after_a_person_agreed(world, audited):
     world.peer.coordinator.submit_job(audited, PEER)
-    assert world.scheduled(audited).status == JobStatus.PENDING
+    scheduled_job = world.scheduled(audited)
+    assert scheduled_job.status == JobStatus.PENDING
     assert audit_status(world, audited) == "APPLIED"
-    assert world.local(audited.job_id).audit.created is False
+    local = world.local(audited.job_id)
+    assert local.audit.created is False
 
     decide(world, audited, "approve")
 
     world.wait_status(audited.job_id, JobStatus.RUNNING, world.peer)
-    assert world.local(audited.job_id).audit.created
+    local = world.local(audited.job_id)
+    assert local.audit.created
     assert audit_status(world, audited) == "APPROVED"
     world.end_all(audited)
     wait_for(lambda: world.scheduled(audited).outcome is Outcome.SUCCEEDED, 20, 0.01)
@@ -481,7 +496,8 @@ def test_a_repeated_audit_request_is_accepted_unless_its_id_changed(world, spec)
     audit = world.local(spec.job_id).audit
     assert audit is not None
     assert audit.id == "q-1"
-    assert catch_refusal(apply, spec, Audit("q-2")) == ("JOB_ID_CONFLICT", 409)
+    refusal = catch_refusal(apply, spec, Audit("q-2"))
+    assert refusal == ("JOB_ID_CONFLICT", 409)
     world.me.participant.withdraw(spec.job_id, None, PEER)
     world.closed(spec.job_id)
 
@@ -491,7 +507,8 @@ def test_an_audit_request_for_a_job_that_has_ended_is_refused(world, spec):
     world.me.participant.stop_job(spec.job_id, "", None, PEER)
     apply = partial(job_audits(world.me).apply, sender=PEER)
 
-    assert catch_refusal(apply, spec, Audit("q-3")) == ("JOB_ENDED", 409)
+    refusal = catch_refusal(apply, spec, Audit("q-3"))
+    assert refusal == ("JOB_ENDED", 409)
 
 
 def test_an_approved_job_that_ended_before_its_creation_ends_here(world, audited):

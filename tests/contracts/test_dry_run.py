@@ -154,7 +154,8 @@ def test_a_job_without_problems_gets_a_good_plan(world):
     assert set(items_at(plan, PEER)) == CHECKS_OF_EVERY_NODE | CHECKS_OF_PARTNERS
     image = first_item(plan, ME, "image")
     assert image.found == world.me.engine.image_digest(image.about)
-    assert first_item(plan, PEER, "resources").found == "cpu 1, free now"
+    resources = first_item(plan, PEER, "resources")
+    assert resources.found == "cpu 1, free now"
 
 
 def test_a_dry_run_creates_nothing(world):
@@ -176,17 +177,21 @@ def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world):
 
     assert problems(plan) == {(ME, "job"), (ME, "reported"), (PEER, "reported")}
     cause = f"must not have more than {MAX_JOB_SIZE} characters"
-    assert cause in first_item(plan, ME, "job").cause
-    assert cause in first_item(plan, PEER, "reported").cause
+    job = first_item(plan, ME, "job")
+    assert cause in job.cause
+    reported = first_item(plan, PEER, "reported")
+    assert cause in reported.cause
 
 
 def test_an_image_that_the_nodes_lack_is_a_problem(world):
     component = register(world, ME, PEER, component="Absent", image="no:1")
+    spec = a_job_of_component(component)
 
-    plan = world.me.dry_run.plan(a_job_of_component(component))
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(ME, "image"), (PEER, "image")}
-    assert first_item(plan, PEER, "image").cause.startswith("IMAGE_NOT_FOUND")
+    image = first_item(plan, PEER, "image")
+    assert image.cause.startswith("IMAGE_NOT_FOUND")
 
 
 def test_a_job_without_its_image_is_refused_if_the_node_requires_images(tmp_path):
@@ -203,11 +208,13 @@ def test_an_image_with_another_digest_than_the_registered_one_is_a_problem(world
     component = register(world, ME, PEER, component="Moved")
     provider, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
     world.peer.registry.register(replace(provider, digests={IMAGE: "sha256:another"}))
+    spec = a_job_of_component(component)
 
-    plan = world.me.dry_run.plan(a_job_of_component(component))
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(PEER, "image")}
-    assert "DIGEST_CHANGED" in first_item(plan, PEER, "image").cause
+    image = first_item(plan, PEER, "image")
+    assert "DIGEST_CHANGED" in image.cause
 
 
 @pytest.mark.parametrize(
@@ -222,17 +229,20 @@ def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
     world, component, nodes, check, cause
 ):
     ref = register(world, *nodes, component=component)
+    spec = a_job_of_component(ref)
 
-    plan = world.me.dry_run.plan(a_job_of_component(ref))
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(PEER, check)}
-    assert cause in first_item(plan, PEER, check).cause
+    item = first_item(plan, PEER, check)
+    assert cause in item.cause
 
 
 def test_a_readable_dataset_is_reported_with_its_size(world):
     write_table(world, "mine")
+    spec = a_job(task_params=reading("space#mine"))
 
-    plan = world.me.dry_run.plan(a_job(task_params=reading("space#mine")))
+    plan = world.me.dry_run.plan(spec)
 
     data = first_item(plan, ME, "data")
     assert data.standing == Standing.OK
@@ -241,18 +251,23 @@ def test_a_readable_dataset_is_reported_with_its_size(world):
 
 
 def test_an_unknown_dataset_is_named_with_its_path(world):
-    plan = world.me.dry_run.plan(a_job(task_params=reading("no#such")))
+    spec = a_job(task_params=reading("no#such"))
+
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(ME, "datasets")}
     (item,) = items_at(plan, ME)["datasets"]
     assert item.about == "config.task_params.guest.0.a.dataset_id"
     assert item.cause.startswith("DATASET_UNKNOWN: ")
     # the other checks are done all the same
-    assert first_item(plan, ME, "image").standing is Standing.OK
+    image = first_item(plan, ME, "image")
+    assert image.standing is Standing.OK
 
 
 def test_a_mistake_of_the_flow_is_reported_once_at_each_node(world):
-    plan = world.me.dry_run.plan(a_job(a_dag("a -> b -> a")))
+    spec = a_job(a_dag("a -> b -> a"))
+
+    plan = world.me.dry_run.plan(spec)
 
     for node_id in (ME, PEER):
         (item,) = items_at(plan, node_id)["job"]
@@ -262,8 +277,9 @@ def test_a_mistake_of_the_flow_is_reported_once_at_each_node(world):
 
 def test_a_node_that_cannot_check_a_job_reports_why(world, monkeypatch):
     monkeypatch.setattr(world.me.participant, "dry_run", raising(StorageFailed("no folder")))
+    spec = a_job()
 
-    plan = world.me.dry_run.plan(a_job())
+    plan = world.me.dry_run.plan(spec)
 
     (item,) = items_at(plan, ME)["reported"]
     assert item.cause.endswith("no folder")
@@ -273,11 +289,13 @@ def test_a_node_that_cannot_check_a_job_reports_why(world, monkeypatch):
 def test_a_missing_signature_of_an_image_is_a_problem(world, monkeypatch):
     unsigned = SignatureMissing("signed by nobody")
     monkeypatch.setattr(world.peer.image_signatures, "check", raising(unsigned))
+    spec = a_job()
 
-    plan = world.me.dry_run.plan(a_job())
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(PEER, "image")}
-    assert first_item(plan, PEER, "image").cause == "SIGNATURE_ABSENT: signed by nobody"
+    image = first_item(plan, PEER, "image")
+    assert image.cause == "SIGNATURE_ABSENT: signed by nobody"
 
 
 def test_checks_that_need_a_failed_engine_or_storage_are_unknown(tmp_path, monkeypatch):
@@ -289,10 +307,13 @@ def test_checks_that_need_a_failed_engine_or_storage_are_unknown(tmp_path, monke
         monkeypatch.setattr(world.peer.resources, "pool_for", raising(down))
         monkeypatch.setattr(world.peer.storage, "check", raising(away))
 
-        plan = world.me.dry_run.plan(a_job())
+        spec = a_job()
+
+        plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(PEER, "engine"), (PEER, "image")}
-    assert first_item(plan, PEER, "engine").cause == "ENGINE_DOWN: no daemon answers"
+    engine = first_item(plan, PEER, "engine")
+    assert engine.cause == "ENGINE_DOWN: no daemon answers"
     resources = first_item(plan, PEER, "resources")
     assert resources.standing == Standing.UNKNOWN
     assert resources.cause == "no daemon answers"
@@ -305,11 +326,13 @@ def test_a_damaged_table_is_a_problem(world, monkeypatch):
     write_table(world, "broken")
     damage = NotFound("space#broken: data_0 is gone")
     monkeypatch.setattr(type(world.me.storage), "stamp", raising(damage))
+    spec = a_job(task_params=reading("space#broken"))
 
-    plan = world.me.dry_run.plan(a_job(task_params=reading("space#broken")))
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(ME, "data")}
-    assert first_item(plan, ME, "data").cause == "space#broken: data_0 is gone"
+    data = first_item(plan, ME, "data")
+    assert data.cause == "space#broken: data_0 is gone"
 
 
 def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, monkeypatch):
@@ -326,7 +349,9 @@ def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, mon
 
 
 def test_an_unreachable_node_is_a_problem_and_reports_nothing(world):
-    plan = world.me.dry_run.plan(a_job(roles={**ROLES, "arbiter": (THIRD,)}))
+    spec = a_job(roles={**ROLES, "arbiter": (THIRD,)})
+
+    plan = world.me.dry_run.plan(spec)
 
     assert (THIRD, "route") in problems(plan)
     assert "reported" not in items_at(plan, THIRD)
@@ -334,10 +359,12 @@ def test_an_unreachable_node_is_a_problem_and_reports_nothing(world):
 
 def test_a_node_without_a_party_plans_a_job_that_its_only_party_refuses(world, monkeypatch):
     monkeypatch.setattr(world.peer.admission, "dry_run", raising(Refused("not today")))
+    spec = a_job(roles={"guest": (PEER,)}, scheduler=PEER)
 
-    plan = world.me.dry_run.plan(a_job(roles={"guest": (PEER,)}, scheduler=PEER))
+    plan = world.me.dry_run.plan(spec)
 
-    assert first_item(plan, PEER, "reported").cause.endswith("REFUSED: not today")
+    reported = first_item(plan, PEER, "reported")
+    assert reported.cause.endswith("REFUSED: not today")
     assert plan.nodes[0].node == ME
     assert plan.nodes[0].parties == ()
 
@@ -366,7 +393,9 @@ def busy_world(world: World) -> Iterator[tuple[World, str]]:
 def test_resources_of_another_job_make_a_job_wait(busy_world):
     world, holding_job_id = busy_world
 
-    plan = world.me.dry_run.plan(a_job(job_params=cores(1)))
+    spec = a_job(job_params=cores(1))
+
+    plan = world.me.dry_run.plan(spec)
 
     resources = first_item(plan, PEER, "resources")
     assert plan.good
@@ -377,10 +406,13 @@ def test_resources_of_another_job_make_a_job_wait(busy_world):
 def test_a_job_that_exceeds_the_resources_of_a_node_is_a_problem(busy_world):
     world, _ = busy_world
 
-    plan = world.me.dry_run.plan(a_job(job_params=cores(9)))
+    spec = a_job(job_params=cores(9))
+
+    plan = world.me.dry_run.plan(spec)
 
     assert problems(plan) == {(ME, "resources"), (PEER, "resources")}
-    assert "RESOURCES_NEVER" in first_item(plan, ME, "resources").cause
+    resources = first_item(plan, ME, "resources")
+    assert "RESOURCES_NEVER" in resources.cause
 
 
 def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
@@ -398,8 +430,10 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
         requests = list(site.peer.requests)
 
     assert plan.good
-    assert first_item(plan, SPEC, "route").standing is Standing.OK
-    assert first_item(plan, SPEC, "way back").standing is Standing.UNKNOWN
+    route = first_item(plan, SPEC, "route")
+    assert route.standing is Standing.OK
+    way_back = first_item(plan, SPEC, "way back")
+    assert way_back.standing is Standing.UNKNOWN
     report = first_item(plan, SPEC, "reported")
     assert report.standing is Standing.UNKNOWN
     assert "not reported by this node" in report.cause

@@ -116,19 +116,22 @@ def test_a_table_exists_from_its_write_to_its_deletion(site):
     storage, address = site
     assert not storage.exists(address)
     assert not storage.taken(address)
-    assert storage.names("ns", address.storage) == []
+    names = storage.names("ns", address.storage)
+    assert names == []
 
     put_two_parts(storage, address)
     assert storage.exists(address)
     assert storage.taken(address)
     assert "ns" in storage.namespaces()
-    assert storage.names("ns", address.storage) == [address.name]
+    names = storage.names("ns", address.storage)
+    assert names == [address.name]
     assert storage.find("ns", address.name) == address
 
     assert storage.delete(address)
     assert not storage.exists(address)
     assert not storage.delete(address)
-    assert storage.names("ns", address.storage) == []
+    names = storage.names("ns", address.storage)
+    assert names == []
     assert storage.namespaces() <= {FOLDER}
 
 
@@ -155,7 +158,8 @@ def test_a_table_of_parts_is_read_as_one_table(site):
 
     put_two_parts(storage, address)
 
-    assert list(storage.iter_rows(address)) == [["1", "a"], ["2", ""]]
+    rows = list(storage.iter_rows(address))
+    assert rows == [["1", "a"], ["2", ""]]
     assert content(storage, address) == WHOLE_TABLE
     assert storage.checksum(address) == hashlib.sha256(WHOLE_TABLE).hexdigest()
     size, stamp = storage.stamp(address)
@@ -188,7 +192,8 @@ def test_a_copy_that_broke_off_can_be_repeated(remote_site, monkeypatch):
         storage.copy(address, copy)
 
     assert len(copied_files) == 5
-    assert storage.names("ns", address.storage) == ["copied", address.name]
+    names = storage.names("ns", address.storage)
+    assert names == ["copied", address.name]
     assert content(storage, copy) == WHOLE_TABLE
     assert storage.delete(copy)
 
@@ -327,10 +332,12 @@ def test_an_existing_table_is_only_overwritten_on_request(site):
     with pytest.raises(Conflict) as conflict:
         put(storage, address, data_0="a\n2\n")
     assert conflict.value.reason == "DATASET_EXISTS"
-    assert list(storage.iter_rows(address)) == [["1"]]
+    rows = list(storage.iter_rows(address))
+    assert rows == [["1"]]
 
     put(storage, address, overwrite=True, data_0="a\n3\n")
-    assert list(storage.iter_rows(address)) == [["3"]]
+    rows = list(storage.iter_rows(address))
+    assert rows == [["3"]]
 
 
 def test_metadata_is_replaced_and_the_data_stays(site):
@@ -341,7 +348,8 @@ def test_metadata_is_replaced_and_the_data_stays(site):
 
     assert storage.metadata(address) == {"count": 1, "description": "one row"}
     assert set(storage.files(address)) == {"data_0", "metadata"}
-    assert list(storage.iter_rows(address)) == [["1"]]
+    rows = list(storage.iter_rows(address))
+    assert rows == [["1"]]
     assert leftovers(storage.root) == []
 
 
@@ -459,7 +467,8 @@ def test_parts_of_a_failed_write_are_removed(remote_site):
         raise ZeroDivisionError
 
     assert unfinished_uploads(storage.remotes["lake"].remote) == []
-    assert storage.names("ns", "lake") == []
+    names = storage.names("ns", "lake")
+    assert names == []
     assert leftovers(storage.root) == []
 
 
@@ -622,7 +631,8 @@ def test_a_table_that_could_not_be_removed_is_cleared_later(proxied, short_timeo
         clear(storage, REMOTE_TABLE)
     proxy.turn("")
     clear(storage, REMOTE_TABLE)
-    assert storage.names("ns", "lake") == ["t0"]
+    names = storage.names("ns", "lake")
+    assert names == ["t0"]
     assert leftovers(storage.root) == []
 
 
