@@ -270,12 +270,14 @@ def log(
     total = read(0, 0).total
     start = 0 if tail is None else max(0, total - tail)
     if not follow:
-        return StreamingResponse(_text(read, start, total), media_type="text/plain; charset=utf-8")
+        return StreamingResponse(
+            log_text(read, start, total), media_type="text/plain; charset=utf-8"
+        )
     newest_state = partial(logs.run, job_id, role, party, run.task_id, run.attempt)
     last_seen = index_of(last_event_id)
     if last_seen is not None:
         start = last_seen + 1
-    return streams.stream(_lines(read, newest_state, start))
+    return streams.stream(follow_lines(read, newest_state, start))
 
 
 def _follow_events(page_after: Callable[[int], Page], number: int) -> Iterator[Poll]:
@@ -300,7 +302,7 @@ def _follow_events(page_after: Callable[[int], Page], number: int) -> Iterator[P
         yield Poll(texts, may_wait=len(texts) < PAGE_EVENTS)
 
 
-def _text(
+def log_text(
     read: Read,
     start: int,
     end: int,
@@ -318,7 +320,7 @@ def _text(
         start = excerpt.next
 
 
-def _lines(
+def follow_lines(
     read: Read,
     newest_state: Callable[[], Run],
     start: int,

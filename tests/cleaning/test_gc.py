@@ -28,7 +28,10 @@ DAY = 86_400.0  # seconds
 
 
 def start_node(world, cleaning=3600.0, storages=None, **retention):
-    """Start a node with limits of retention, in seconds; ``cleaning``: seconds between cleanings."""
+    """Start a node with limits of retention; all times in seconds.
+
+    ``cleaning``: the time between two cleanings.
+    """
     return world.node(
         commands={SLEEPER: [sys.executable, "-c", "import time; time.sleep(60)"]},
         settings={"retention": retention, "storages": storages or {}},

@@ -22,7 +22,7 @@ MISTAKES = sys.argv[1:]
 
 
 def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]:
-    """Post JSON without a proxy; underscores in the names of headers stand for hyphens."""
+    """Post JSON without a proxy; hyphens in the names of headers are written as underscores."""
     all_headers = {"content-type": "application/json"}
     for name, value in headers.items():
         all_headers[name.replace("_", "-")] = value

@@ -1,4 +1,4 @@
-"""A node for the tests of this folder, its listeners' OpenAPI documents, and rules for all responses."""
+"""The node of the tests in this folder, its OpenAPI documents, and rules for all responses."""
 
 import json
 import re
@@ -110,7 +110,10 @@ def operations(
     listener: str,
     *methods: str,
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield method, path and description of a listener's operations; ``methods``: by default all."""
+    """Yield method, path and description of a listener's operations.
+
+    ``methods`` limit them; by default all are yielded.
+    """
     for path, by_method in openapi_document(node, listener)["paths"].items():
         for method in by_method.keys() & set(methods or METHODS):
             yield method, path, by_method[method]
@@ -188,7 +191,10 @@ def body_examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def parameter_examples(operation: dict[str, Any], place: str) -> dict[str, str]:
-    """Return the examples of an operation's parameters by name; ``place``: path, query or header."""
+    """Return the examples of an operation's parameters, by name.
+
+    ``place``: path, query or header.
+    """
     examples = {}
     for parameter in operation.get("parameters", ()):
         if parameter["in"] != place:

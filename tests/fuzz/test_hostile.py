@@ -1,4 +1,4 @@
-"""Requests meant to hurt: each is accepted or refused soon, and the node's health answers all along."""
+"""Attacks: each request is accepted or refused soon, and the node's health responds all along."""
 
 import copy
 import json

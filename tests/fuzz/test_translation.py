@@ -1,4 +1,4 @@
-"""Jobs on the wire: the receiver reads the same job and no other party's entries; header spellings."""
+"""Jobs on the wire: the receiver reads the same job, and no entries of other parties."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Requests that are nearly right, with any value in one place: each is accepted or refused, soon."""
+"""Requests with one wrong value in any place: each is accepted or refused, and soon."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -148,7 +148,7 @@ def request_arguments(
     parameter: Mapping[str, Any],
     text: str,
 ) -> dict[str, Any]:
-    """Return the path and httpx's arguments of an example's request with a text as one parameter."""
+    """Return the path and httpx's arguments of an example with a text as one parameter."""
     values = {place: parameter_examples(operation, place) for place in ("path", "query", "header")}
     if path.endswith("/chan/pop"):
         values["header"]["x-ptp-timeout"] = "0.01"  # seconds; there is no message to pop

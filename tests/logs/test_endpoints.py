@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admin.streams import _lines
+from gateway.admin.streams import follow_lines
 from gateway.data.logs import Excerpt, LogLine
 from gateway.domain.run import Run
 from gateway.domain.spec import Call, CallState
@@ -375,7 +375,7 @@ def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(remova
     def newest_run() -> Run:
         return a_run("a", RunStatus.SUCCESS, collect=Call(removal))
 
-    steps = list(_lines(read, newest_run, 0))
+    steps = list(follow_lines(read, newest_run, 0))
 
     text = b"".join(piece for pieces, _ in steps for piece in pieces)
     assert len(steps) == polls

@@ -69,7 +69,10 @@ class Node:
         self.restart()
 
     def restart(self, elsewhere: Callable[[str], str] = returning("")) -> None:
-        """Forget what is in memory; ``elsewhere`` names the other gateway with an owner's logs."""
+        """Start again with an empty memory.
+
+        ``elsewhere`` names the gateway that has an owner's logs; empty if it is this one.
+        """
         self.logs = RunLogs(
             "n1",
             self.store,
@@ -419,18 +422,18 @@ def read_two_of_three(start: int, length: int | None) -> Excerpt:
 
 def test_a_log_as_text_is_complete_or_says_why_not():
     text = b"[LOGS_UNREADABLE: the logs cannot be read now]\n"
-    assert list(streams._text(UNREADABLE, 0, 5)) == [text]
+    assert list(streams.log_text(UNREADABLE, 0, 5)) == [text]
 
-    text = b"".join(streams._text(read_two_of_three, 0, 9))
+    text = b"".join(streams.log_text(read_two_of_three, 0, 9))
     assert text == b"line 0\nline 1\nline 2\n"
 
 
 def test_a_follower_is_told_why_no_more_lines_come():
-    ((events, waits),) = streams._lines(UNREADABLE, a_run, 0)
+    ((events, waits),) = streams.follow_lines(UNREADABLE, a_run, 0)
     assert b"LOGS_UNREADABLE" in b"".join(events)
     assert not waits
 
-    events, waits = next(streams._lines(read_two_of_three, a_run, 0))
+    events, waits = next(streams.follow_lines(read_two_of_three, a_run, 0))
     assert len(events) == 2
     assert not waits  # the last line follows without a pause
 
@@ -581,7 +584,7 @@ LAST_STEPS = ["exit guest", "exit host", "read", "collect", "read"]
 
 
 class History:
-    """What was written to a node's logs and read from them."""
+    """Everything written to a node's logs, and everything read from them."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
