@@ -23,7 +23,7 @@ from gateway.store.models import SqlModels
 from gateway.store.store import Store
 from provider_registry.model import Component, DataSpec
 from tests.builders import T0, a_spec, at, returning
-from tests.cli.test_models import FLOW, PLACE, left
+from tests.cli.test_models import FLOW, PLACE, store_training
 from tests.inprocess import ME, PEER, STRANGER
 
 MODEL = "credit model"
@@ -35,7 +35,7 @@ MAX_CONTENT = 100  # bytes of an archive's content
 @pytest.fixture
 def node(world):
     """A node with the model of a training."""
-    return world.node(prepare=left)
+    return world.node(prepare=store_training)
 
 
 def a_prediction(roles=TRAINING_PARTIES, dag=FLOW, **settings):
