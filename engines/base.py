@@ -35,15 +35,15 @@ NOBODY = "65534:65534"  # user and group
 KILLED = 9  # number of the signal SIGKILL
 FIRST_SIGNAL_CODE = 128  # exit codes above it mean a signal: 137 is 128 + 9
 
-# Remedy for a missing image.
-HOW_TO_HAVE_IT = (
+# The remedy in errors about an image that the engine does not have.
+MISSING_IMAGE_REMEDY = (
     "build, pull or load it where the engine runs, or let the gateway fetch it "
     "(engine.docker.pull: missing, "
     "with its registry under engine.docker.registries)"
 )
 
 # End of a message about missing packet filter rules: the node creates them when it starts.
-MADE_AT_START = "the node makes them at its start if it may"
+RULES_CREATED_AT_START = "the node makes them at its start if it may"
 
 _LAST_SIGNAL = 64  # of Linux
 _USER = "bfia"  # value of USER in runs; the account need not exist

@@ -10,8 +10,8 @@ from typing import Any, Self
 from engines.base import (
     CAPABILITIES,
     FIRST_SIGNAL_CODE,
-    HOW_TO_HAVE_IT,
     KILLED,
+    MISSING_IMAGE_REMEDY,
     Capacity,
     CreateFailed,
     DiskUse,
@@ -307,7 +307,7 @@ class MemoryEngine(StreamingEngine):
     def _image(self, image: str) -> Image:
         self.check()
         if image not in self.images:
-            raise ImageNotFound(f"there is no image {image}", HOW_TO_HAVE_IT)
+            raise ImageNotFound(f"there is no image {image}", MISSING_IMAGE_REMEDY)
         return self.images[image]
 
     def _streams(self, name: str) -> Sequence[Sequence[bytes]]:

@@ -17,7 +17,7 @@ from docker.utils import kwargs_from_env, parse_host
 from urllib3.exceptions import HTTPError
 
 from engines.base import (
-    HOW_TO_HAVE_IT,
+    MISSING_IMAGE_REMEDY,
     CreateFailed,
     EngineDown,
     EngineError,
@@ -230,7 +230,7 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
         return otherwise(text)
     has_no_image = error.status_code == _NOT_FOUND and "no such image" in lowered
     if has_no_image:
-        return ImageNotFound(text, HOW_TO_HAVE_IT)  # removed since the launch looked for it
+        return ImageNotFound(text, MISSING_IMAGE_REMEDY)  # removed since the launch looked for it
     return start_error(text)
 
 

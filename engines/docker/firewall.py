@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 
-from engines.base import MADE_AT_START, EngineError
+from engines.base import RULES_CREATED_AT_START, EngineError
 
 Rule = tuple[str, ...]  # arguments of iptables: a chain, conditions and a target
 Table = tuple[str, ...]  # arguments of iptables that select a table
@@ -106,7 +106,7 @@ class Firewall:
                 return str(error)
         if self._has_all_rules(rules, ports):
             return None
-        return f"iptables has no rules for them; {MADE_AT_START}"
+        return f"iptables has no rules for them; {RULES_CREATED_AT_START}"
 
     def remove(self) -> None:
         """Remove the chain with the rules that lead to it, if there is one.

@@ -12,7 +12,7 @@ from docker.errors import APIError, DockerException, NotFound
 from docker.types import Healthcheck
 from requests import Timeout
 
-from engines.base import HOW_TO_HAVE_IT, EngineDown, ImageNotFound, PullTimeout
+from engines.base import MISSING_IMAGE_REMEDY, EngineDown, ImageNotFound, PullTimeout
 from engines.docker.client import check_response, message_of, translated, url_of
 from engines.docker.pulls import login_headers, pull
 from engines.image import Image
@@ -112,4 +112,4 @@ class Images:
 
 def _missing(image: str) -> ImageNotFound:
     """Return the error for an image that the daemon does not have."""
-    return ImageNotFound(f"the container engine has no image {image}", HOW_TO_HAVE_IT)
+    return ImageNotFound(f"the container engine has no image {image}", MISSING_IMAGE_REMEDY)

@@ -9,7 +9,7 @@ from docker.utils import parse_repository_tag
 from engines.base import ImageNotFound, PullDenied
 
 DOCKER_HUB = "docker.io"
-HOW_TO_WRITE_A_NAME = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
+IMAGE_NAME_FORM = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
 
 _LONGEST_NAME = 200  # characters of an invalid name in a message
 
@@ -75,6 +75,4 @@ def registry_of(image: str) -> str:
 
 def invalid_name(image: str) -> ImageNotFound:
     """Return the error for an invalid name, of which it shows at most the beginning."""
-    return ImageNotFound(
-        f"{image[:_LONGEST_NAME]!r} is not a valid image name", HOW_TO_WRITE_A_NAME
-    )
+    return ImageNotFound(f"{image[:_LONGEST_NAME]!r} is not a valid image name", IMAGE_NAME_FORM)

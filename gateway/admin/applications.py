@@ -233,7 +233,11 @@ def approve(
     }
     changes = {name: value for name, value in fields.items() if value is not None}
     before, after = services.applications.decide(
-        application, True, author_of(request, OPERATOR), body.reason, **changes
+        application,
+        approve=True,
+        by=author_of(request, OPERATOR),
+        reason=body.reason,
+        **changes,
     )
     return _record_and_reply(request, services, before, after, body.reason)
 
@@ -246,7 +250,7 @@ def reject(
     body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
 ) -> Response:
     before, after = services.applications.decide(
-        application, False, author_of(request, OPERATOR), body.reason
+        application, approve=False, by=author_of(request, OPERATOR), reason=body.reason
     )
     return _record_and_reply(request, services, before, after, body.reason)
 

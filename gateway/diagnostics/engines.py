@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engines.base import (
-    MADE_AT_START,
+    RULES_CREATED_AT_START,
     Capacity,
     CommandNotFound,
     Engine,
@@ -113,7 +113,7 @@ def isolation(node: Installation) -> Step:
         return trials.ok("tasks are isolated from each other, from the host and from outside")
     remedy = "close the gaps, or accept them"
     is_before_first_start = serving(node.settings.state_dir) is None
-    close_by_themselves = all(gap.endswith(MADE_AT_START) for gap in gaps)
+    close_by_themselves = all(gap.endswith(RULES_CREATED_AT_START) for gap in gaps)
     if is_before_first_start and close_by_themselves:
         remedy = "nothing before the first start; afterwards close the gaps, or accept them"
     return trials.warning("; ".join(gaps), remedy)

@@ -17,7 +17,7 @@ import yaml
 from sqlalchemy import make_url
 
 from adapter.bfia.examples import A_PROVIDER
-from engines.base import MADE_AT_START, Capacity, Engine, Isolation, PullDenied
+from engines.base import RULES_CREATED_AT_START, Capacity, Engine, Isolation, PullDenied
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import engine_parts
@@ -260,7 +260,7 @@ def test_missing_packet_filter_rules_are_fine_before_the_first_start(config):
         """An engine that makes its packet filter rules when it starts."""
 
         def isolation(self) -> Isolation:
-            gap = f"open: iptables has no rules for them; {MADE_AT_START}"
+            gap = f"open: iptables has no rules for them; {RULES_CREATED_AT_START}"
             return replace(super().isolation(), gaps=(gap,))
 
     def engine_of(settings: Any) -> Engine:

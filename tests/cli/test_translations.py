@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from engines.base import HOW_TO_HAVE_IT
+from engines.base import MISSING_IMAGE_REMEDY
 from gateway.cli import access
 from gateway.cli.values import difference, translate_own
 from gateway.language import catalogue
@@ -221,7 +221,7 @@ def test_each_part_of_a_message_is_translated_and_its_values_stay(english, chine
         "/srv/a.py",
         "no component that is checked reads data of arbiter; there are roles guest, host and "
         "inputs none",
-        "IMAGE_NOT_FOUND: the container engine has no image a:1; at JG2: " + HOW_TO_HAVE_IT,
+        "IMAGE_NOT_FOUND: the container engine has no image a:1; at JG2: " + MISSING_IMAGE_REMEDY,
     ],
 )
 def test_a_refusal_is_not_partly_english(english):

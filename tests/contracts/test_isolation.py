@@ -22,8 +22,8 @@ import pytest
 
 from engines.base import (
     INSTALLATION,
-    MADE_AT_START,
     NODE,
+    RULES_CREATED_AT_START,
     CreateFailed,
     Engine,
     EngineError,
@@ -556,7 +556,7 @@ def test_an_inspection_leaves_no_network_and_removes_none(harness, daemon):
     gaps = inspecting.isolation().gaps
 
     assert len(gaps) == 1
-    assert gaps[0].endswith(MADE_AT_START)
+    assert gaps[0].endswith(RULES_CREATED_AT_START)
     inspecting.undo_network()
     assert daemon.networks.list(names=[harness.network]) == []
 
