@@ -46,10 +46,9 @@ class DatasetGrants(Effect):
             return
         address = _address(application)
         for grant in self._sharing.grants.of(address):
-            is_from_application = grant.node == application.partner and grant.reason == _reason(
-                application
-            )
-            if is_from_application:
+            is_of_partner = grant.node == application.partner
+            is_from_application = grant.reason == _reason(application)
+            if is_of_partner and is_from_application:
                 with suppress(NotFound):
                     self._sharing.revoke(address, application.partner, by)
                 return
