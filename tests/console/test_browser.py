@@ -59,10 +59,13 @@ def person(
     browser: Browser,
     node: Node,
     language: str,
-    **more: Any,
+    **options: Any,
 ) -> Page:
-    """Return the console after a login; an error logged by a page fails the test."""
-    context: BrowserContext = browser.new_context(locale=language, **more)
+    """Return the console after a login; an error of the page fails the test.
+
+    ``options`` are further ones of the browser's context.
+    """
+    context: BrowserContext = browser.new_context(locale=language, **options)
     context.set_default_timeout(60_000)
     page = context.new_page()
     page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
@@ -142,13 +145,11 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes, bro
 
     go(bob, "approvals")
     expect(bob.get_by_text(HOSTILE).first).to_be_visible()
-    expect(
-        bob.get_by_role("link", name="testspace#test_host").first
-    ).to_be_visible()  # what it would read
-    expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()  # and run
-    expect(
-        bob.get_by_text(re.compile('rsa_params: .*"key_length":1024')).first
-    ).to_be_visible()  # and with what
+    # The dataset that the job would read, its image and its parameters.
+    expect(bob.get_by_role("link", name="testspace#test_host").first).to_be_visible()
+    expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()
+    parameters = bob.get_by_text(re.compile('rsa_params: .*"key_length":1024')).first
+    expect(parameters).to_be_visible()
     keep(bob, f"approvals-{language}")
     button(bob, his("approve")).click()
     expect(bob.locator("dialog p")).to_contain_text("job-")
@@ -193,7 +194,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes, bro
 
 
 def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language, tmp_path):
-    """Every node would take what is drawn; what the drawing does not show of a job's JSON stays as it is."""
+    """Both nodes accept the drawn job; keys of its JSON that the drawing lacks stay unchanged."""
     page = person(browser, nodes[jobs.GUEST], language)
     say = translator(language)
     node, dataset = (f"{say(key)} {{}}.0" for key in ("node", "dataset"))
@@ -403,7 +404,7 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes, browser, language):
     page.locator("dialog input[name=url]").fill("ftp://x")
     page.locator("dialog button.main").click()
     wrong = page.locator("#notices .bad")
-    expect(wrong.locator("p")).to_have_count(2)  # the reason, and once what is wrong
+    expect(wrong.locator("p")).to_have_count(2)  # the reason and the problem
     expect(wrong).to_contain_text("必须以下列之一开头")
     button(page, say("edit")).click()
     expect(wrong).to_have_count(0)

@@ -1,4 +1,4 @@
-"""A node that lost its database and its keys is made again from a backup, in a database of another kind."""
+"""A node that lost its database and its keys is restored from a backup into another database."""
 
 import json
 import shutil
@@ -17,16 +17,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, mariadb_url):
     with jobs.patient_nodes(tmp_path / "nodes") as federation:
         guest = federation[jobs.GUEST]
-        config, file = ["--config", str(guest.home / "node.yml")], tmp_path / "node.zip"
+        config = ["--config", str(guest.home / "node.yml")]
+        file = tmp_path / "node.zip"
         jobs.upload(guest, "guest")
         job_id = guest.submit(jobs.job_of(tmp_path, {"a": 0}))
         guest.wait_job(job_id)
-        deletion = f"/api/v1/jobs/{job_id}?dry_run=true"  # refused while a last answer is still to be stored
+        # A deletion is refused until the last response is stored.
+        deletion = f"/api/v1/jobs/{job_id}?dry_run=true"
         wait_for(lambda: guest.ask("DELETE", deletion).status_code == 200)
         before = guest.job(job_id)
-        made = call("backup", str(file), "--json", *config)
-        assert made.exit_code == 0
-        assert json.loads(made.stdout)["storage"] == 1
+        backup = call("backup", str(file), "--json", *config)
+        assert backup.exit_code == 0
+        assert json.loads(backup.stdout)["storage"] == 1
         assert file.stat().st_mode & 0o777 == 0o600
         again = call("backup", str(file), *config)
         assert again.exit_code == 2
@@ -37,8 +39,8 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, maria
         assert json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
         guest.kill()
         shutil.rmtree(guest.home / "state")
-        for left in guest.home.glob("gateway.db*"):
-            left.unlink()
+        for database_file in guest.home.glob("gateway.db*"):
+            database_file.unlink()
         guest.settings["database"] = {"url": mariadb_url}
         (guest.home / "node.yml").write_text(yaml.safe_dump(guest.settings))
         restored = call("restore", str(file), "--json", *config)
@@ -74,15 +76,16 @@ def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
             target.writestr(name, content)
     torn = tmp_path / "torn.zip"
     torn.write_bytes(file.read_bytes()[:2000])
-    for given, config, expected in (
+    for backup, config, expected in (
         (file, init("other", "JG-other"), "BACKUP_OTHER_NODE"),
         (file, init("same", "JG-one"), "BACKUP_OTHER_KEY"),
         (old, ["--config", str(tmp_path / "new" / "node.yml")], "BACKUP_OTHER_VERSION"),
         (torn, ["--config", str(tmp_path / "new" / "node.yml")], "is not a backup"),
         (tmp_path / "none.zip", [], "No such file"),
     ):
-        refused = call("restore", str(given), "--json", *config)
-        assert refused.exit_code == 2 and expected in refused.stderr, refused.stderr
+        refused = call("restore", str(backup), "--json", *config)
+        assert refused.exit_code == 2
+        assert expected in refused.stderr
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob("*/var/*.db"))[1:]
     keys = next((tmp_path / "one").rglob("signing.pem")).parent.relative_to(tmp_path / "one")
@@ -93,17 +96,19 @@ def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
     assert broken.exit_code == 2
     assert str(blocked) in broken.stderr
     blocked.unlink()
-    whole = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
-    assert whole.exit_code == 0
-    assert "next: bfia-gateway doctor" in whole.stdout
+    restored = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
+    assert restored.exit_code == 0
+    assert "next: bfia-gateway doctor" in restored.stdout
     assert (tmp_path / "new" / "node.yml").read_bytes() == (
         tmp_path / "one" / "node.yml"
     ).read_bytes()
 
 
 def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path):
-    home, new = tmp_path / "one", tmp_path / "new"
-    config, secret = ["--config", str(home / "node.yml")], home / "lake.key"
+    home = tmp_path / "one"
+    new = tmp_path / "new"
+    config = ["--config", str(home / "node.yml")]
+    secret = home / "lake.key"
     assert call("init", "--node", "JG-one", "-o", config[1], "--engine", "process").exit_code == 0
     lake = {
         "url": "s3://127.0.0.1:9/lake",
@@ -114,9 +119,9 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path):
     settings = yaml.safe_load((home / "node.yml").read_text()) | {"storages": {"lake": lake}}
     (home / "node.yml").write_text(yaml.safe_dump(settings))
     secret.write_text("secret")
-    made = call("backup", str(tmp_path / "node.zip"), *config)
-    assert made.exit_code == 0
-    assert f"not in it: {secret}" in made.stdout
+    backup = call("backup", str(tmp_path / "node.zip"), *config)
+    assert backup.exit_code == 0
+    assert f"not in it: {secret}" in backup.stdout
     restore = ("restore", str(tmp_path / "node.zip"), "--config", str(new / "node.yml"))
     refused = call(*restore)
     assert refused.exit_code == 2
@@ -154,8 +159,8 @@ def test_a_backup_cannot_have_files_written_outside_of_its_folder(tmp_path, else
     )
     honest, hostile = tmp_path / "honest.zip", tmp_path / "hostile.zip"
     assert call("backup", str(honest), "--config", str(home / "node.yml")).exit_code == 0
-    named = json.loads(json.dumps(elsewhere).replace("{outside}", str(outside)))
-    settings = yaml.safe_load((home / "node.yml").read_text()) | named
+    hostile_settings = json.loads(json.dumps(elsewhere).replace("{outside}", str(outside)))
+    settings = yaml.safe_load((home / "node.yml").read_text()) | hostile_settings
     with ZipFile(honest) as source, ZipFile(hostile, "w") as target:
         for name in source.namelist():
             content = source.read(name)

@@ -1,4 +1,4 @@
-"""The Compose files as they are: images built without a registry, two nodes on MariaDB, real jobs across them."""
+"""The shipped Compose files: local images, two nodes on MariaDB, a real job between them."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ LABEL = "bfia.installation"
 
 
 def compose_command() -> list[str]:
-    """Return how Compose is called here, as version 1's program or version 2's plugin; empty without either."""
+    """Return the command of Compose, version 1 or 2; empty if none is installed."""
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     plugin = ["docker", "compose"]
@@ -41,7 +41,7 @@ pytestmark = [
 
 
 class Project:
-    """One Compose project under a name that nobody else has, with free ports."""
+    """One Compose project under a unique name, with free ports."""
 
     def __init__(self, file: str, images: Mapping[str, str]) -> None:
         self.name = f"bfiatest{uuid4().hex[:10]}"
@@ -77,34 +77,40 @@ class Project:
 
     def __exit__(self, raised: object = None, *_: object) -> None:
         try:
-            for container in self._mine() if raised is not None else ():
-                print(f"--- {container.name}\n{container.logs(tail=80).decode(errors='replace')}")
-            there = sorted(self._mine(), key=lambda one: LABEL in one.labels)
-            for (
-                container
-            ) in there:  # those of the project first, so that no gateway starts another one
+            if raised is not None:
+                self._print_logs()
+            # The project's own containers first, so that no gateway starts another run.
+            for container in sorted(self._mine(), key=is_of_a_run):
                 container.remove(force=True, v=True)
             self.run("down", "-v", "--remove-orphans")
-            assert self._mine() == self._client.networks.list(names=[self.name]) == []
+            assert self._mine() == []
+            assert self._client.networks.list(names=[self.name]) == []
             assert self._client.volumes.list(filters={"name": self.name}) == []
         finally:
             self._client.close()
 
+    def _print_logs(self) -> None:
+        for container in self._mine():
+            log = container.logs(tail=80).decode(errors="replace")
+            print(f"--- {container.name}\n{log}")
+
     def run(self, *arguments: str) -> str:
+        """Run a command of Compose. Raises `AssertionError` with its output if it fails."""
         command = [*compose_command(), "-f", str(self.file), *arguments]
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=self._environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     def operator(self, service: str) -> Node:
         """Return a node as its own platform sees it."""
-        address = f"http://127.0.0.1:{self._ports[0 if service == 'bank' else 1]}"
+        port = {"bank": self._ports[0], "partner": self._ports[1]}[service]
+        address = f"http://127.0.0.1:{port}"
         headers = {"authorization": f"Bearer {self._tokens[service]}"}
         return Node(service, Path("/nowhere"), {}, addresses={"operator": address}, headers=headers)
 
@@ -113,25 +119,32 @@ class Project:
         wait_for(self._healthy, 120, 0.5, f"{self.file.name} is healthy")
 
     def _mine(self) -> list[Any]:
-        """Return this project's containers, and those that its gateways started on its networks."""
+        """Return this project's containers, and its gateways' runs on its networks."""
         networks = {n.name for n in self._client.networks.list(names=[self.name])}
-        found = self._client.containers.list(ignore_removed=True, all=True)
-        there = [
-            c
-            for c in found
-            if c.labels.get("com.docker.compose.project") == self.name
-            or networks & set(c.attrs["NetworkSettings"]["Networks"])
-        ]
-        joined = {f"container:{c.id}" for c in there}
-        return [*there, *(c for c in found if c.attrs["HostConfig"]["NetworkMode"] in joined)]
+        containers = self._client.containers.list(ignore_removed=True, all=True)
+        in_project = []
+        for container in containers:
+            is_service = container.labels.get("com.docker.compose.project") == self.name
+            if is_service or networks & set(container.attrs["NetworkSettings"]["Networks"]):
+                in_project.append(container)
+        # Containers that share the network of one of these.
+        modes = {f"container:{container.id}" for container in in_project}
+        joined = [c for c in containers if c.attrs["HostConfig"]["NetworkMode"] in modes]
+        return in_project + joined
 
     def _healthy(self) -> bool:
+        """Return whether all services are healthy. Raises `AssertionError` if one died."""
         states = {c.name: c.attrs["State"] for c in self._mine() if LABEL not in c.labels}
         died = {name: s for name, s in states.items() if s["Status"] in ("exited", "dead")}
         assert not died, died
         return bool(states) and all(
             s.get("Health", {}).get("Status") == "healthy" for s in states.values()
         )
+
+
+def is_of_a_run(container: Any) -> bool:
+    """Return whether a container was started by a gateway."""
+    return LABEL in container.labels
 
 
 @pytest.fixture
@@ -162,7 +175,7 @@ def shell_image(tmp_path: Path) -> Iterator[str]:
     docker("rmi", "-f", name, f"{name}-base")
 
 
-def configured(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
+def run_config(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
     command = [
         *compose_command(),
         "--env-file",
@@ -183,8 +196,9 @@ def configured(file: str, environment_file: Path) -> "subprocess.CompletedProces
 
 @pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
 def test_the_file_and_the_example_environment_are_valid(file, tmp_path):
-    done = configured(file, COMPOSE / ".env.example")
-    assert done.returncode == 0 and "not set" not in done.stderr, done.stderr
+    done = run_config(file, COMPOSE / ".env.example")
+    assert done.returncode == 0, done.stderr
+    assert "not set" not in done.stderr
     services = yaml.safe_load(done.stdout)["services"]
     for name in {"bank", "partner"} & set(services):
         ports = [str(p) for p in services[name]["ports"]]
@@ -192,7 +206,7 @@ def test_the_file_and_the_example_environment_are_valid(file, tmp_path):
             "operators' port on the loopback address only"
         )
     (tmp_path / "empty").touch()
-    done = configured(file, tmp_path / "empty")
+    done = run_config(file, tmp_path / "empty")
     assert done.returncode != 0
     assert "BANK_TOKEN" in done.stderr
 
@@ -203,10 +217,11 @@ def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
     """The job's image has a shell and no Python."""
     images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
     with Project("two-nodes.yml", images) as project:
-        runs_a_job(project, shell_image)
+        run_job(project, shell_image)
 
 
-def runs_a_job(project: Project, image: str) -> None:
+def run_job(project: Project, image: str) -> None:
+    """Run a job between both nodes while the bank's gateway is replaced."""
     bank, partner = project.operator("bank"), project.operator("partner")
     for node, role in ((bank, "guest"), (partner, "host")):
         node.register(example("shell_vendor/register.json") | {"metadata": {"image": image}})

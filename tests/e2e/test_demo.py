@@ -31,8 +31,8 @@ def demo(
 
 
 def processes_below(home: Path) -> list[str]:
-    """Return the command lines of processes that have to do with this folder."""
-    found = []
+    """Return the command lines of processes with this folder as argument or working directory."""
+    lines = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -43,19 +43,19 @@ def processes_below(home: Path) -> list[str]:
             except OSError:
                 continue
             if str(home) in line or str(home) in folder:
-                found.append(line)
-    return found
+                lines.append(line)
+    return lines
 
 
-def training(home: Path) -> bool:
-    """Say whether both parties of the demo's job are in the midst of training."""
+def is_training(home: Path) -> bool:
+    """Return whether both parties of the demo's job train."""
     try:
         operator = json.loads((home / "bank" / "ready.json").read_text())["operator"]
-        found = httpx.get(f"{operator}/api/v1/jobs", trust_env=False, verify=NO_TLS).json()["jobs"]
-        if not found:
+        jobs = httpx.get(f"{operator}/api/v1/jobs", trust_env=False, verify=NO_TLS).json()["jobs"]
+        if not jobs:
             return False
         job = httpx.get(
-            f"{operator}/api/v1/jobs/{found[0]['job_id']}", trust_env=False, verify=NO_TLS
+            f"{operator}/api/v1/jobs/{jobs[0]['job_id']}", trust_env=False, verify=NO_TLS
         ).json()
     except (OSError, httpx.HTTPError):
         return False
@@ -65,23 +65,23 @@ def training(home: Path) -> bool:
 
 
 def hear_signals() -> None:
-    """Undo what a test run in the background of a shell has inherited."""
+    """Restore SIGINT: a test run in the background of a shell ignores it, and so would a child."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def containers_below(home: Path) -> list[str]:
-    """Return the containers that have to do with this folder."""
-    found = []
+    """Return the containers that mount this folder."""
+    mounting = []
     for container in containers("bfia.node"):
-        shown = subprocess.run(
+        inspection = subprocess.run(
             ["docker", "inspect", container],
             capture_output=True,
             text=True,
             check=False,
         )
-        if json.dumps(str(home))[1:-1] in shown.stdout:
-            found.append(container)
-    return found
+        if json.dumps(str(home))[1:-1] in inspection.stdout:
+            mounting.append(container)
+    return mounting
 
 
 def containers(label: str) -> list[str]:
@@ -115,7 +115,6 @@ def installation_of(container: str) -> str:
 def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
     tmp_path, reference_image
 ):
-    """Send it the signal in mid-training, and see it end."""
     home = tmp_path / "demo"
     command = [
         sys.executable,
@@ -140,11 +139,13 @@ def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
     ):
         try:
             wait_for(
-                lambda: process.poll() is not None or training(home), 90, 0.1, "both parties train"
+                lambda: process.poll() is not None or is_training(home),
+                90,
+                0.1,
+                "both parties train",
             )
-            assert process.poll() is None and containers_below(home) != [], (
-                tmp_path / "said"
-            ).read_text()
+            assert process.poll() is None, (tmp_path / "said").read_text()
+            assert containers_below(home) != [], (tmp_path / "said").read_text()
             installations = {installation_of(container) for container in containers_below(home)}
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130, (tmp_path / "said").read_text()
@@ -152,9 +153,8 @@ def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
             process.kill()
     assert processes_below(home) == []
     assert containers_below(home) == []
-    assert [
-        one for label in installations for one in containers(f"bfia.installation={label}")
-    ] == []
+    for installation in installations:
+        assert containers(f"bfia.installation={installation}") == []
 
 
 def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch):

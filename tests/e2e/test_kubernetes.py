@@ -1,6 +1,6 @@
-"""The user's two files unchanged: one node's containers in a Kubernetes, the other's in a Swarm, data at S3.
+"""The user's unchanged files: containers in Kubernetes at one node and a Swarm at the other.
 
-The Kubernetes fetches its image with a login, and runs it with a runtime class.
+Data is at S3. Kubernetes pulls its image with a login and runs it with a runtime class.
 """
 
 import contextlib
@@ -35,13 +35,15 @@ pytestmark = [
     pytest.mark.swarm,
     pytest.mark.kubernetes,
 ]
-IMAGE, STEPPING = "unionpay:2.0.0", "stepping:1.0.0"
+IMAGE = "unionpay:2.0.0"
+STEPPING = "stepping:1.0.0"
 
 
 @pytest.fixture(scope="module")
 def buckets() -> Iterator[tuple[real.Place, real.Place]]:
-    with real.bucket() as one, real.bucket() as other:
-        yield one, other
+    """The buckets of the guest and of the host."""
+    with real.bucket() as of_guest, real.bucket() as of_host:
+        yield of_guest, of_host
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +63,15 @@ def runtime() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of ``docker login``'s file, for the nodes."""
+    folder = tmp_path_factory.mktemp("login")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_CONFIG", str(folder := tmp_path_factory.mktemp("login")))
+        patch.setenv("DOCKER_CONFIG", str(folder))
         yield folder
 
 
 @pytest.fixture(scope="module")
 def closed(login: Path) -> Iterator[str]:
+    """The address of a registry that demands the login."""
     with guarded_registry(login / "registry") as address:
         log_in(login, address)
         yield address
@@ -81,11 +85,11 @@ def two(
     closed: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Federation]:
-    """The guest has three engines, and what the user's job needs runs in the cluster; the host has the Swarm."""
+    """The guest has three engines and runs the user's job in the cluster; the host has the Swarm."""
     pushed(IMAGE)
     for number in (MANAGER, WORKER):
         load(number, IMAGE)
-    made = Federation(
+    federation = Federation(
         tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"}
     )
     kubeconfig = f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf"
@@ -112,52 +116,60 @@ def two(
         ),
     }
     for (node, (host, engines)), bucket in zip(settings.items(), buckets, strict=True):
-        made[node].reached_at(host)
-        made[node].settings |= engines
-        made[node].settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
-    with made as federation:
-        for version, more, metadata in (
+        federation[node].reached_at(host)
+        federation[node].settings |= engines
+        federation[node].settings["storages"] = settings_of(
+            bucket, role=os.environ["BFIA_TEST_S3_ROLE"]
+        )
+    with federation:
+        for version, fields, metadata in (
             ("2.0.0", {"device": "k8s"}, {"image": f"{closed}/{IMAGE}"}),
             ("2.0.1", {}, {"engine": "farm"}),
             ("2.0.2", {}, {}),
         ):
             body = jobs.example("register_unionpay.json") | {"version": version}
-            for described in body["components_description"].values():
-                described["version"] = version
+            for description in body["components_description"].values():
+                description["version"] = version
             federation[jobs.HOST].register(body)
-            federation[jobs.GUEST].register(body | more | {"metadata": body["metadata"] | metadata})
+            federation[jobs.GUEST].register(
+                body | fields | {"metadata": body["metadata"] | metadata}
+            )
         for node, role in ((jobs.GUEST, "guest"), (jobs.HOST, "host")):
             jobs.upload(federation[node], role)
         yield federation
 
 
 def test_the_shipped_manifests_are_accepted_by_the_api_server():
-    """But for the disruption budget's version, which is younger than the tests' cluster."""
+    """The disruption budget gets an older version: the tests' cluster lacks the shipped one."""
     folder = ROOT / "compose" / "kubernetes"
-    whole = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
-    made = kubectl(
-        "apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", stdin=whole
+    manifests = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
+    resources = kubectl(
+        "apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", stdin=manifests
     ).split()
-    assert {"statefulset.apps/bfia-gateway", "poddisruptionbudget.policy/bfia-gateway"} <= set(made)
-    assert len(made) == len([part for part in yaml.safe_load_all(whole) if part]) == 16
-    sets = [part for part in yaml.safe_load_all(whole) if part["kind"] == "StatefulSet"]
-    given = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
+    assert {"statefulset.apps/bfia-gateway", "poddisruptionbudget.policy/bfia-gateway"} <= set(
+        resources
+    )
+    parts = [part for part in yaml.safe_load_all(manifests) if part]
+    assert len(parts) == 16
+    assert len(resources) == 16
+    sets = [part for part in parts if part["kind"] == "StatefulSet"]
+    node_settings = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
     container = sets[0]["spec"]["template"]["spec"]["containers"][0]
     line = container["args"][0].partition("exec ")[0] + 'echo "$BFIA_GATEWAY__LISTEN__CONTAINER"'
-    known = {
+    environment = {
         "POD": "bfia-gateway-1",
         "BFIA_GATEWAY_0_SERVICE_HOST": "10.0.0.1",
         "BFIA_GATEWAY_1_SERVICE_HOST": "10.0.0.2",
     }
-    said = subprocess.run(
+    process = subprocess.run(
         [*container["command"], line],
-        env=known,
+        env=environment,
         capture_output=True,
         check=True,
     )
-    given["listen"]["container"] = json.loads(said.stdout)
-    assert given["listen"]["container"]["advertise"] == "http://10.0.0.2:7381"
-    settings = Settings(**given)
+    node_settings["listen"]["container"] = json.loads(process.stdout)
+    assert node_settings["listen"]["container"]["advertise"] == "http://10.0.0.2:7381"
+    settings = Settings(**node_settings)
     assert settings.engine.main is settings.engine.kubernetes
     assert settings.auth.mode == "on"
 
@@ -173,16 +185,17 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(two, buckets,
     parties = ((guest, "guest", "k8s", buckets[0]), (host, "host", "swarm", buckets[1]))
     for node, role, engine, bucket in parties:
         (run,) = [
-            one for one in node.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN
+            run for run in node.get(f"/api/v1/jobs/{job_id}")["runs"] if run["task_name"] == TRAIN
         ]
         assert run["status"] == "SUCCESS"
         assert run["engine"] == engine
         assert {name.split("/")[0] for name in names(bucket)} >= {f"{job_id}-{role}-0"}
         assert os.listdir(node.storage) in ([], [".staging"])
-        kept_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
-        wait_for(kept_log.with_name("stderr.log").exists, about="the run's log is kept")
+        stored_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
+        wait_for(stored_log.with_name("stderr.log").exists, about="the run's log is kept")
         assert (
-            role.encode() in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
+            role.encode()
+            in stored_log.read_bytes() + stored_log.with_name("stderr.log").read_bytes()
         )
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
     scores = guest.outputs(job_id)[TRAIN, "guest.0", "report1"]["value"]
@@ -191,26 +204,23 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(two, buckets,
 
 
 def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two):
-    guest, kinds = (
-        two[jobs.GUEST],
-        {
-            "": "docker",
-            "farm": "swarm",
-            "k8s": "kubernetes",
-        },
-    )
-    shown = guest.get("/api/v1/engine")
-    each = {one["name"]: one for one in ({"name": "", **shown}, *shown["engines"])}
-    assert {name: (one["kind"], one["answers"]) for name, one in each.items()} == {
-        name: (kind, True) for name, kind in kinds.items()
+    guest = two[jobs.GUEST]
+    kinds = {
+        "": "docker",
+        "farm": "swarm",
+        "k8s": "kubernetes",
     }
-    assert "NetworkPolicy" in str(each["k8s"]["isolation"])
-    assert "docker_gwbridge" in str(each["farm"]["isolation"])
+    main = guest.get("/api/v1/engine")
+    engines = {"": main}
+    engines |= {engine["name"]: engine for engine in main["engines"]}
+    assert {name: engine["kind"] for name, engine in engines.items()} == kinds
+    for engine in engines.values():
+        assert engine["answers"] is True
+    assert "NetworkPolicy" in str(engines["k8s"]["isolation"])
+    assert "docker_gwbridge" in str(engines["farm"]["isolation"])
     steps = {step["name"]: step["found"] for step in guest.get("/api/v1/doctor")["steps"]}
-    assert all(
-        words in steps["engine"]
-        for words in ("docker, and 2 further", "farm (swarm)", "k8s (kubernetes)")
-    )
+    for words in ("docker, and 2 further", "farm (swarm)", "k8s (kubernetes)"):
+        assert words in steps["engine"]
     assert steps["images"] == "3 images registered, all here"
     body = aligned_at(
         {
@@ -220,9 +230,13 @@ def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two):
         }
     )
     plan = guest.post("/api/v1/jobs/plan", body)
-    checks = [one for node in plan["nodes"] if node["node"] == guest.id for one in node["checks"]]
     assert plan["good"]
-    assert {one["about"]: one["found"] for one in checks if one["check"] == "engine"} == kinds
+    (plan_of_guest,) = [node for node in plan["nodes"] if node["node"] == guest.id]
+    planned_kinds = {}
+    for check in plan_of_guest["checks"]:
+        if check["check"] == "engine":
+            planned_kinds[check["about"]] = check["found"]
+    assert planned_kinds == kinds
     job_id = guest.submit(body)
     guest.wait_job(job_id, 400)
     runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
@@ -232,23 +246,25 @@ def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two):
 
 
 def aligned_at(versions: dict[str, str]) -> Any:
-    """Return a job with a task of each of the vendor's versions, called after the engine that it is meant for."""
+    """Return a job with a task for each version of the vendor's, named after the task's engine."""
     body = jobs.align_job(jobs.GUEST, jobs.HOST)
-    (one,), params = body["dag"]["components"], body["config"]["task_params"]
+    (task,) = body["dag"]["components"]
     body["dag"]["components"] = [
-        one | {"name": name, "version": version} for version, name in versions.items()
+        task | {"name": name, "version": version} for version, name in versions.items()
     ]
-    for told in (params["common"], params["guest"]["0"], params["host"]["0"]):
-        told |= dict.fromkeys(versions.values(), told.pop(one["name"]))
+    params = body["config"]["task_params"]
+    for task_params in (params["common"], params["guest"]["0"], params["host"]["0"]):
+        values = task_params.pop(task["name"])
+        task_params |= dict.fromkeys(versions.values(), values)
     return body
 
 
 def log_file_of_a_run_with(runtime: str) -> str:
-    """Return what a run of that runtime class has written to its log file; nothing while there is none."""
+    """Return the log file of a run with a runtime class; "" while there is no such run."""
     pods = json.loads(kubectl("get", "pods", "-n", "bfia", "-l", "bfia-run", "-o", "json"))["items"]
     for pod in pods:
         if pod["spec"].get("runtimeClassName") == runtime:
-            with contextlib.suppress(AssertionError):  # it has not begun, or is over
+            with contextlib.suppress(AssertionError):  # the container has not started, or has ended
                 return kubectl(
                     "exec",
                     "-n",
@@ -286,12 +302,11 @@ def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
     job_id = guest.submit(job)
     guest.wait_job(job_id, 400)
     runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
-    assert [(run["attempt"], (run["failure"] or {}).get("reason")) for run in runs] == [
-        (0, "EXIT_137"),
-        (1, None),
-    ]
-    found = guest.ask("GET", f"/api/v1/jobs/{job_id}/outputs/echo_1/guest.0/data0/download").text
-    assert found.splitlines()[-1] == "1,5"
+    assert [run["attempt"] for run in runs] == [0, 1]
+    assert runs[0]["failure"]["reason"] == "EXIT_137"
+    assert not runs[1]["failure"]
+    output = guest.ask("GET", f"/api/v1/jobs/{job_id}/outputs/echo_1/guest.0/data0/download").text
+    assert output.splitlines()[-1] == "1,5"
     assert any(name.endswith("-checkpoint/step-8") for name in names(buckets[0]))
     wait_for(
         lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").status_code == 200,
@@ -306,7 +321,5 @@ def test_an_image_behind_a_login_that_is_gone_fails_its_run(two, login):
     job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
     guest.wait_job(job_id, 400, outcome="FAILED")
     run = guest.get(f"/api/v1/jobs/{job_id}")["runs"][0]
-    assert (
-        run["failure"]["reason"] == "PULL_DENIED"
-        and "log in: docker login" in run["failure"]["message"]
-    ), run
+    assert run["failure"]["reason"] == "PULL_DENIED"
+    assert "log in: docker login" in run["failure"]["message"], run

@@ -1,4 +1,4 @@
-"""The shipped manifests with addresses of the tests: a node of two gateways in a cluster, its partner outside."""
+"""The shipped manifests with the tests' addresses: a node of two gateways in a cluster."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ PODS = ("bfia-gateway-0", "bfia-gateway-1")
 
 @dataclass
 class Site:
-    """The node in the cluster: its namespace, its gateways, its bucket, and the way for peers to one of them."""
+    """The node in the cluster, its bucket, its partner outside, and the way in for peers."""
 
     namespace: str
     gateways: tuple[Node, Node]
@@ -105,13 +105,13 @@ def site(
             )
             kubectl("-n", name, "wait", "--for=condition=Ready", "--timeout=180s", f"pod/{pod}")
         gateways = tuple(stack.enter_context(_operated(name, pod, home)) for pod in PODS)
-        found = Site(name, (gateways[0], gateways[1]), node, bucket, way_in)
-        way_in.target = (found.address(PODS[0]), 7380)
+        site = Site(name, (gateways[0], gateways[1]), node, bucket, way_in)
+        way_in.target = (site.address(PODS[0]), 7380)
         their_key = Keyring(node.home / "state").pairs["signing"].public
         route = {"url": f"http://{host}:{port}", "keys": their_key}
-        answer = found.gateways[0].ask("PUT", f"/api/v1/routes/{jobs.HOST}", json={"route": route})
-        assert answer.is_success, answer.text
-        yield found
+        response = site.gateways[0].ask("PUT", f"/api/v1/routes/{jobs.HOST}", json={"route": route})
+        assert response.is_success, response.text
+        yield site
 
 
 def _manifests(
@@ -119,7 +119,7 @@ def _manifests(
     image: str,
     bucket: real.Place,
 ) -> str:
-    """Return the shipped ones with the addresses of the tests, and a version that their cluster's release has."""
+    """Return the shipped manifests with the tests' addresses and versions that their cluster has."""
     folder = home / "kubernetes"
     s3 = os.environ["BFIA_TEST_S3"].removeprefix("http://")
     s3_host, _, s3_port = s3.partition(":")
@@ -147,7 +147,7 @@ def _manifests(
 
 
 def _volumes(namespace: str, home: Path) -> Iterator[dict[str, Any]]:
-    """Return what an admin's storage would give to the node's claims; both machines see this folder."""
+    """Return volumes for the node's claims; both machines see the folder."""
     for claim, mode in (
         ("bfia-storage", "ReadWriteMany"),
         *((f"state-{pod}", "ReadWriteOnce") for pod in PODS),
@@ -176,16 +176,16 @@ def _operated(
     pod: str,
     home: Path,
 ) -> Iterator[Node]:
-    """Give a gateway as its admin reaches it: a port of this machine, forwarded."""
+    """Yield a gateway as its admin reaches it: by a forwarded port of this machine."""
     folder = Path(os.environ["BFIA_TEST_KUBERNETES"])
     line = [str(folder / "bin" / "kubectl"), "-n", namespace, "port-forward", f"pod/{pod}", ":7382"]
-    known = {**os.environ, "KUBECONFIG": str(folder / "admin.conf")}
+    environment = {**os.environ, "KUBECONFIG": str(folder / "admin.conf")}
     with subprocess.Popen(
         line,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=known,
+        env=environment,
     ) as process:
         try:
             assert process.stdout is not None
@@ -198,43 +198,44 @@ def _operated(
 
 
 def test_a_job_ends_well_although_a_gateway_dies(site):
-    """The gateway that took the job is deleted in the middle of it; the other one goes on."""
-    taker, other = site.gateways
+    """The gateway that took the job is deleted in the middle of it; the other gateway continues it."""
+    taker, survivor = site.gateways
     vendor = f"{os.environ['BFIA_TEST_KUBERNETES_TLS_REGISTRY']}/unionpay:2.0.0"
     for node, image in ((taker, vendor), (site.partner, "unionpay:2.0.0")):
         body = jobs.example("register_unionpay.json")
         body["metadata"]["image"] = image
         node.register(body)
-    jobs.upload(other, "guest", storage="lake")
+    jobs.upload(survivor, "guest", storage="lake")
     jobs.upload(site.partner, "host")
     job_id = taker.submit(jobs.quick_job(jobs.GUEST, jobs.HOST, depth=5))
 
-    def training() -> bool:
-        job = other.job(job_id)
+    def is_training() -> bool:
+        job = survivor.job(job_id)
         assert not job.get("failure"), job["failure"]
         return any(
             run["task_name"] == TRAIN and run["status"] == "RUNNING" for run in job.get("runs", ())
         )
 
-    wait_for(training, about="it trains")
+    wait_for(is_training, about="it trains")
     site.way_in.target = (site.address(PODS[1]), 7380)
     site.kubectl("delete", "pod", PODS[0], "--grace-period=0", "--force")
-    other.wait_job(job_id, 400)
+    survivor.wait_job(job_id, 400)
     assert {name.split("/")[0] for name in names(site.bucket)} >= {f"{job_id}-guest-0"}
-    assert [model["version"] for model in other.get("/api/v1/models")["models"]] == [job_id]
-    for event in ("job FINISHED", "task accepted"):
-        seen = [e for e in other.timeline(job_id) if e["event"] == event]
-        assert len(seen) == {"job FINISHED": 1, "task accepted": 2}[event]
+    assert [model["version"] for model in survivor.get("/api/v1/models")["models"]] == [job_id]
+    assert len(jobs.events(survivor, job_id, "job FINISHED")) == 1
+    assert len(jobs.events(survivor, job_id, "task accepted")) == 2
     assert site.kubectl("get", "jobs", "-o", "name").split() == []
 
 
 def test_a_run_reaches_nothing_of_the_gateway_but_its_containers_listener(site):
-    at = site.address(PODS[1])
-    doors = [f"{at}:{port}" for port in (7380, 7381, 7382)]
+    address = site.address(PODS[1])
+    doors = [f"{address}:{port}" for port in (7380, 7381, 7382)]
     with ThreadPoolExecutor() as pool:
-        run, other = pool.map(partial(_reached, site, doors), ({"bfia-run": "try"}, {}))
-    assert [run[door] for door in doors] == [False, True, False]
-    assert [other[door] for door in doors] == [True, False, True]
+        from_run, from_other_pod = pool.map(
+            partial(_reached, site, doors), ({"bfia-run": "try"}, {})
+        )
+    assert [from_run[door] for door in doors] == [False, True, False]
+    assert [from_other_pod[door] for door in doors] == [True, False, True]
 
 
 def _reached(
@@ -242,7 +243,7 @@ def _reached(
     doors: list[str],
     labels: dict[str, str],
 ) -> dict[str, bool]:
-    """Try doors from a pod with these labels."""
+    """Return which doors (addresses with ports) a pod with these labels can open."""
     name = f"try-{uuid.uuid4().hex[:8]}"
     image = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/bfia-base:py311"
     container = {

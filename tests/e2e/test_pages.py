@@ -1,8 +1,9 @@
-"""What the first node and the first hours of a vendor, a platform and an admin tell to type, typed.
+"""The commands of the pages on the first node and the first hours work as they are written.
 
-A page's commands run in its order in one shell, in an empty folder. What differs from the page is said here: the
-ports are free ones, the partner's address is that of a real node beside, and a node that is left running goes to
-the background. ``bfia-gateway`` is a fork of a process that has imported everything (`tests.forks`).
+A page's commands run in its order in one shell, in an empty folder. They differ from the page in
+three things: the ports are free ones, the partner's address is a real node's, and a node that
+keeps running goes to the background. ``bfia-gateway`` is a fork of a process that has imported
+everything (`tests.forks`).
 """
 
 import json
@@ -128,8 +129,8 @@ def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
                 process.kill()
 
 
-def typed(text: str, folder: Path) -> str:
-    """Type commands in a folder that looks like a checkout; return what they printed."""
+def run_commands(text: str, folder: Path) -> str:
+    """Run commands in a folder that looks like a checkout; return their output."""
     text = re.sub(
         r"^(bfia-gateway serve .*)$",
         "\\1 --ready-file up.json > serve.log 2>&1 &\nuntil [ -e up.json ]; do kill -0 $!; sleep 0.1; done",
@@ -153,8 +154,8 @@ def typed(text: str, folder: Path) -> str:
     return done.stdout
 
 
-def told(page: str, names: dict[str, str]) -> str:
-    """Return a page's commands. ``names``: what to type instead of what."""
+def page_commands(page: str, names: dict[str, str]) -> str:
+    """Return a page's commands. ``names`` has the replacements of texts in the page."""
     text = "".join(blocks(f"docs/{page}.md", "sh"))
     for name, real in names.items():
         text = text.replace(name, real)
@@ -163,10 +164,11 @@ def told(page: str, names: dict[str, str]) -> str:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Federation]:
-    """A partner's node with the vendor's image and its own table, and the place of our node, which is not up."""
+    """A partner's node with the vendor's image and its table, and our node, which is not started."""
     federation = Federation(tmp_path / "nodes", [ME, PARTNER], process_engine(REFERENCE_IMAGE))
     partner = federation[PARTNER]
-    partner.route(**{ME: federation[ME].peer_port})  # a node of the page makes a key of its own
+    # Without our key: a node of the page makes one itself.
+    partner.route(**{ME: federation[ME].peer_port})
     try:
         partner.start()
         partner.register(example("reference_vendor/register_reference.json"))
@@ -182,15 +184,16 @@ def pair(tmp_path: Path) -> Iterator[Federation]:
 def test_first_hour_of_an_admin(pair, tmp_path, page, language, monkeypatch):
     monkeypatch.delenv("LC_ALL", raising=False)
     monkeypatch.setenv("LANG", language)
-    own = pair[ME].settings["listen"]
+    listen = pair[ME].settings["listen"]
     ports = {
-        "7380": own["peer"]["bind"],
-        "7381": own["container"]["bind"],
-        "7382": own["operator"]["bind"],
+        "7380": listen["peer"]["bind"],
+        "7381": listen["container"]["bind"],
+        "7382": listen["operator"]["bind"],
     }
-    # the addresses that `init` writes are others here, as an admin would change them
+    # As an admin would change the addresses that `init` writes.
     moved = "; ".join(f's/bind: "[0-9.]*:{port}"/bind: "{bind}"/' for port, bind in ports.items())
-    create, healthy = "bfia-gateway token create", f"curl -s {ports['7382']}/health/ready"
+    create = "bfia-gateway token create"
+    healthy = f"curl -s {ports['7382']}/health/ready"
     audit = f"curl -s -o /dev/null -w '%{{http_code}}' {ports['7382']}/api/v1/audit"
     names = {
         PARTNERS_ADDRESS: pair[PARTNER].peer.removeprefix("http://"),
@@ -214,24 +217,33 @@ def test_first_hour_of_an_admin(pair, tmp_path, page, language, monkeypatch):
         cwd=ROOT,
     ).stdout
     (tmp_path / "admin" / "their-keys.pem").write_bytes(partners_key)
-    assert "data partner, contract 17" in typed(told(page, names), tmp_path / "admin")
+    assert "data partner, contract 17" in run_commands(
+        page_commands(page, names), tmp_path / "admin"
+    )
 
 
 def test_first_hour_of_a_vendor_and_then_of_a_platform(pair):
     me = pair[ME]
     me.start()
     names = {"127.0.0.1:7382": me.operator.removeprefix("http://")}
-    typed(told("vendor", names), me.home)
-    assert "SUCCEEDED" in typed(told("platform", names), me.home)
+    run_commands(page_commands("vendor", names), me.home)
+    assert "SUCCEEDED" in run_commands(page_commands("platform", names), me.home)
 
 
 def test_the_first_node_runs_the_example_job(tmp_path):
     shell = blocks("docs/first-node.md", "sh")
     ports = dict(zip(("7380", "7381", "7382"), map(str, free_ports(3)), strict=True))
 
-    def asked(command: str, job_id: str = "") -> dict[str, Any]:
-        moved = re.sub("738[012]", lambda found: ports[found.group()], command.replace("…", job_id))
-        line = ["bash", "-c", f"export no_proxy='*'; {moved}"]
+    def free_port(shipped: re.Match[str]) -> str:
+        return ports[shipped.group()]
+
+    def with_free_ports(text: str) -> str:
+        # In one pass: a free port may contain the digits of a shipped one.
+        return re.sub("738[012]", free_port, text)
+
+    def run(command: str, job_id: str = "") -> dict[str, Any]:
+        command = with_free_ports(command.replace("…", job_id))
+        line = ["bash", "-c", f"export no_proxy='*'; {command}"]
         return dict(
             json.loads(
                 subprocess.run(
@@ -249,9 +261,7 @@ def test_the_first_node_runs_the_example_job(tmp_path):
     config = tmp_path / "node.yml"
     assert forks.run([*first[1:], "--engine", "process", "--output", str(config)]).returncode == 0
     (images,) = (b.strip() for b in blocks("docs/first-node.md", "yaml") if "unionpay:2.0.0" in b)
-    text = re.sub(
-        "738[012]", lambda found: ports[found.group()], config.read_text(encoding="utf-8")
-    )
+    text = with_free_ports(config.read_text(encoding="utf-8"))
     assert "\n    images: {}\n" in text
     images = images.replace("/path/to/checkout", str(ROOT))
     config.write_text(text.replace("\n    images: {}\n", f"\n    {images}\n"), encoding="utf-8")
@@ -262,21 +272,14 @@ def test_the_first_node_runs_the_example_job(tmp_path):
         wait_for(lambda: process.poll() is not None or ready.exists(), 60, about="the node is up")
         *work, status = commands(next(b for b in shell if "create_all" in b))
         for command in work:
-            answer = asked(command)
-            assert answer["code"] == 0, (command, answer)
-        job_id = answer["data"]["job_id"]
-        wait_for(
-            lambda: asked(status, job_id)["data"]["job_status"] == "RUNNING", 60, 0.2, "it runs"
-        )
+            response = run(command)
+            assert response["code"] == 0, (command, response)
+        job_id = response["data"]["job_id"]
+        wait_for(lambda: run(status, job_id)["data"]["job_status"] == "RUNNING", 60, 0.2, "it runs")
         stop = next(commands(b)[0] for b in shell if "stop_all" in b)
-        assert asked(stop, job_id)["code"] == 0
-        over = wait_for(
-            lambda: (found := asked(status, job_id)["data"])["outcome"] and found,
-            60,
-            0.2,
-            "it ended",
-        )
-        assert over["outcome"] == "STOPPED", over
+        assert run(stop, job_id)["code"] == 0
+        outcome = wait_for(lambda: run(status, job_id)["data"]["outcome"], 60, 0.2, "it ended")
+        assert outcome == "STOPPED"
     finally:
         process.terminate()
         process.wait(60)

@@ -1,4 +1,4 @@
-"""The shipped stack file with addresses of the tests: a node in a Swarm, its data at S3, its partner outside."""
+"""The shipped stack file with the tests' addresses: a node in a Swarm with data at S3."""
 
 import contextlib
 import os
@@ -22,8 +22,11 @@ from tests.services.clusters import daemon, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm]
 
-MANAGER, WORKER = 1, 2
+# Numbers of the Swarm's machines.
+MANAGER = 1
+WORKER = 2
 TOKEN = "t" * 32
+# A second file for the stack, as the document has it: it opens the operators' port.
 OPERATOR = {
     "version": "3.8",
     "services": {
@@ -38,23 +41,22 @@ OPERATOR = {
         }
     },
 }
-"""a second file, as the document has it"""
 
 
 @dataclass
 class Site:
-    """The node of the stack, its partner, and the manager."""
+    """The node of the stack, its partner outside, and the manager."""
 
     stack: str
     node: Node
     partner: Node
     bucket: real.Place
     manager: docker.DockerClient
+    # the gateway's image
     image: str
-    """the gateway's"""
 
     def containers(self) -> list[Any]:
-        """Return those of the stack on the manager's machine, ended ones as well."""
+        """Return the stack's containers on the manager's machine, also ended ones."""
         label = f"com.docker.stack.namespace={self.stack}"
         return list(
             self.manager.containers.list(
@@ -89,15 +91,14 @@ def site(
         outside.settings["listen"]["peer"]["bind"] = f"{host}:{outside.peer_port}"
         outside.route(**{jobs.GUEST: {"url": f"http://{address}:7380"}})
         stack.enter_context(partner)
-        about = {"operator": f"http://{address}:7382"}
-        node = Node(
-            jobs.GUEST, home, {}, addresses=about, headers={"authorization": f"Bearer {TOKEN}"}
-        )
-        found = Site(name, node, outside, bucket, manager, gateway_image)
+        addresses = {"operator": f"http://{address}:7382"}
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        node = Node(jobs.GUEST, home, {}, addresses=addresses, headers=headers)
+        site = Site(name, node, outside, bucket, manager, gateway_image)
         _docker("node", "update", "--label-add", "bfia.gateway=true", swarm["NodeID"])
         stack.callback(_docker, "node", "update", "--label-rm", "bfia.gateway", swarm["NodeID"])
-        stack.callback(_gone, found)
-        given = {
+        stack.callback(_remove_stack, site)
+        variables = {
             "BANK_TOKEN": TOKEN,
             "BFIA_DB_PASSWORD": "p",
             "MANAGER_ADDRESS": address,
@@ -116,31 +117,34 @@ def site(
         files[1].write_text(yaml.safe_dump(OPERATOR), encoding="utf-8")
         for missing in ("BANK_TOKEN", "BFIA_DB_PASSWORD", "MANAGER_ADDRESS"):
             with pytest.raises(AssertionError, match=missing):
-                _docker(*deploy, **{key: value for key, value in given.items() if key != missing})
-        _docker(*deploy, **given, **images)
+                _docker(
+                    *deploy, **{key: value for key, value in variables.items() if key != missing}
+                )
+        _docker(*deploy, **variables, **images)
         _edit(files[0].parent / "bank", bucket, f"http://{host}:{outside.peer_port}")
         with pytest.raises(AssertionError, match="only updates to Labels are allowed"):
-            _docker(*deploy, **given, **images)
-        _docker(*deploy, **given | {"SETTINGS": f"{name}-2"}, **images)
-        wait_for(lambda: _healthy(found), about="the gateway is well")
-        yield found
+            _docker(*deploy, **variables, **images)
+        _docker(*deploy, **variables | {"SETTINGS": f"{name}-2"}, **images)
+        wait_for(lambda: _is_healthy(site), about="the gateway is well")
+        yield site
 
 
 def _docker(*words: str, **environment: str) -> None:
+    """Run a command at the manager. Raises `AssertionError` with its output if it fails."""
     line = ["docker", "-H", daemon(MANAGER), *words]
-    known = {
+    all_variables = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
         **environment,
     }
-    done = subprocess.run(
+    process = subprocess.run(
         line,
-        env=known,
+        env=all_variables,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def _edit(
@@ -149,26 +153,30 @@ def _edit(
     partner: str,
 ) -> None:
     """Put the addresses of the tests into the shipped settings."""
-    own = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
-    own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
-    own["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
-    (folder / "node.yml").write_text(yaml.safe_dump(own), encoding="utf-8")
+    node_settings = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
+    node_settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
+    node_settings["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
+    (folder / "node.yml").write_text(yaml.safe_dump(node_settings), encoding="utf-8")
     (folder / "routes.yml").write_text(
         yaml.safe_dump({jobs.HOST: {"url": partner}}), encoding="utf-8"
     )
 
 
-def _healthy(site: Site) -> bool:
-    """Say whether the gateway is, as Docker sees it."""
-    states = {str(one.name).partition(".")[0]: one.attrs["State"] for one in site.containers()}
-    return states.get(f"{site.stack}_bank", {}).get("Health", {}).get("Status") == "healthy"
+def _is_healthy(site: Site) -> bool:
+    """Return whether Docker's health check of the gateway succeeds."""
+    states = {}
+    for container in site.containers():
+        service = str(container.name).partition(".")[0]
+        states[service] = container.attrs["State"]
+    state = states.get(f"{site.stack}_bank", {})
+    return bool(state.get("Health", {}).get("Status") == "healthy")
 
 
-def _gone(site: Site) -> None:
+def _remove_stack(site: Site) -> None:
     _docker("stack", "rm", site.stack)
-    for one in site.containers():  # which would have a minute to end
+    for container in site.containers():  # without this, they have a minute to end
         with contextlib.suppress(docker.errors.APIError):
-            one.kill()
+            container.kill()
     wait_for(lambda: not site.containers(), about="the stack is gone")
     for volume in site.manager.volumes.list(filters={"name": f"{site.stack}_"}):
         volume.remove()
@@ -177,13 +185,13 @@ def _gone(site: Site) -> None:
 
 def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site):
     node, partner = site.node, site.partner
-    shown = node.get("/api/v1/engine")
-    assert shown["kind"] == "swarm"
-    assert shown["answers"] is True
-    assert "docker_gwbridge" in str(shown["isolation"])
-    for one, role in ((node, "guest"), (partner, "host")):
-        one.register(jobs.example("register_unionpay.json"))
-        jobs.upload(one, role)
+    engine = node.get("/api/v1/engine")
+    assert engine["kind"] == "swarm"
+    assert engine["answers"] is True
+    assert "docker_gwbridge" in str(engine["isolation"])
+    for party_node, role in ((node, "guest"), (partner, "host")):
+        party_node.register(jobs.example("register_unionpay.json"))
+        jobs.upload(party_node, role)
     job_id = node.submit(jobs.align_job(jobs.GUEST, jobs.HOST))
     node.wait_job(job_id, 400)
     (run,) = node.get(f"/api/v1/jobs/{job_id}")["runs"]
