@@ -490,7 +490,10 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
             f"{name} is too wide"
         )
-        hidden = "[...document.querySelectorAll('td button')].some((b) => b.getBoundingClientRect().right > innerWidth)"
+        hidden = (
+            "[...document.querySelectorAll('td button')]"
+            ".some((b) => b.getBoundingClientRect().right > innerWidth)"
+        )
         assert not page.evaluate(hidden), f"{name} has buttons out of sight"
         if name == "providers":
             expect(page.locator("tbody td").last).to_have_text(translator(language)("=admins"))

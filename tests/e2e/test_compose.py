@@ -115,7 +115,7 @@ class Project:
         return Node(service, Path("/nowhere"), {}, addresses={"operator": address}, headers=headers)
 
     def wait_healthy(self) -> None:
-        """Wait until all services answer. Raises `AssertionError` after 2 minutes, or when one died."""
+        """Wait until all services respond. Raises `AssertionError` if one died."""
         wait_for(self._healthy, 120, 0.5, f"{self.file.name} is healthy")
 
     def _mine(self) -> list[Any]:

@@ -85,7 +85,7 @@ def two(
     closed: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Federation]:
-    """The guest has three engines and runs the user's job in the cluster; the host has the Swarm."""
+    """The guest has three engines and runs the user's job in the cluster; the host has a Swarm."""
     pushed(IMAGE)
     for number in (MANAGER, WORKER):
         load(number, IMAGE)

@@ -119,7 +119,7 @@ def _manifests(
     image: str,
     bucket: real.Place,
 ) -> str:
-    """Return the shipped manifests with the tests' addresses and versions that their cluster has."""
+    """Return the shipped manifests with addresses and versions of the tests' cluster."""
     folder = home / "kubernetes"
     s3 = os.environ["BFIA_TEST_S3"].removeprefix("http://")
     s3_host, _, s3_port = s3.partition(":")
@@ -131,7 +131,9 @@ def _manifests(
         '"s3://10.0.0.7:9000/bfia", username: bfia': '"{}", {}'.format(*lake),
         "registry.example.com": f'"{os.environ["BFIA_TEST_KUBERNETES_TLS_REGISTRY"]}"',
         "[node.yml]": "[node.yml, ca.pem]",
-        "          env:\n": "          env:\n            - {name: SSL_CERT_FILE, value: /etc/bfia/ca.pem}\n",
+        "          env:\n": (
+            "          env:\n            - {name: SSL_CERT_FILE, value: /etc/bfia/ca.pem}\n"
+        ),
         "bfia-gateway:0.1.0": image,
         "10.0.0.7/32": f"{s3_host}/32",
         "port: 9000": f"port: {s3_port}",
@@ -198,7 +200,7 @@ def _operated(
 
 
 def test_a_job_ends_well_although_a_gateway_dies(site):
-    """The gateway that took the job is deleted in the middle of it; the other gateway continues it."""
+    """The gateway that took the job is deleted while the job runs; the other one continues it."""
     taker, survivor = site.gateways
     vendor = f"{os.environ['BFIA_TEST_KUBERNETES_TLS_REGISTRY']}/unionpay:2.0.0"
     for node, image in ((taker, vendor), (site.partner, "unionpay:2.0.0")):

@@ -72,7 +72,10 @@ def test_both_languages_tell_the_same(page):
 
 @contextmanager
 def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
-    """Put ``bfia-gateway`` into a folder; yield the environment that finds it. Ends what still runs of it."""
+    """Put ``bfia-gateway`` into a folder; yield the environment that finds it.
+
+    Its processes are ended afterwards.
+    """
     started: list[forks.Process] = []
 
     def run(way: socket.socket) -> None:
@@ -133,7 +136,8 @@ def run_commands(text: str, folder: Path) -> str:
     """Run commands in a folder that looks like a checkout; return their output."""
     text = re.sub(
         r"^(bfia-gateway serve .*)$",
-        "\\1 --ready-file up.json > serve.log 2>&1 &\nuntil [ -e up.json ]; do kill -0 $!; sleep 0.1; done",
+        "\\1 --ready-file up.json > serve.log 2>&1 &\n"
+        "until [ -e up.json ]; do kill -0 $!; sleep 0.1; done",
         text,
         flags=re.MULTILINE,
     )
@@ -164,7 +168,7 @@ def page_commands(page: str, names: dict[str, str]) -> str:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Federation]:
-    """A partner's node with the vendor's image and its table, and our node, which is not started."""
+    """A partner's node with the vendor's image and a table, and our node, not started."""
     federation = Federation(tmp_path / "nodes", [ME, PARTNER], process_engine(REFERENCE_IMAGE))
     partner = federation[PARTNER]
     # Without our key: a node of the page makes one itself.
