@@ -142,6 +142,11 @@ class ScriptedShell(Shell):
         if result is not None:
             raise result
 
+    def _not_used(self, *_):
+        raise AssertionError("`advance` replaces these steps")
+
+    _apply = _begin = _decide = _mark_reached = _not_used
+
 
 def test_of_consecutive_internal_errors_only_the_first_is_noted():
     """An outage of the database is no error of the job and does not end a series of errors."""
