@@ -541,8 +541,9 @@ def _length_problems(values: Mapping[str, str]) -> list[Problem]:
     """Return a problem for each header that is too long."""
     problems = []
     for name, value in values.items():
-        if len(value) > _LONGEST_OF.get(name, _LONGEST):
-            rule = f"must have at most {_LONGEST} characters"
+        longest = _LONGEST_OF.get(name, _LONGEST)
+        if len(value) > longest:
+            rule = f"must have at most {longest} characters"
             problems.append(Problem(f"{_PREFIX}{name}", rule, len(value)))
     return problems
 

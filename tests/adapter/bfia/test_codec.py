@@ -421,6 +421,20 @@ def test_a_header_with_two_values_is_refused_unless_they_are_equal():
     assert read_ends(contradicting) is None
 
 
+@pytest.mark.parametrize(("header", "longest"), [("session-id", 512), ("topic", 4096)])
+def test_a_header_that_is_too_long_is_refused_with_its_own_limit(header, longest):
+    session = (b"x-ptp-session-id", b"s")
+    name = f"x-ptp-{header}".encode()
+    headers = [entry for entry in (session,) if entry[0] != name]
+    read_ptp([*headers, (name, b"x" * longest)])
+
+    with pytest.raises(Invalid) as refused:
+        read_ptp([*headers, (name, b"x" * (longest + 1))])
+    (problem,) = refused.value.problems
+    assert problem.path == f"x-ptp-{header}"
+    assert problem.rule == f"must have at most {longest} characters"
+
+
 def test_an_empty_header_counts_as_absent_except_the_topic():
     headers = [
         (b"x-ptp-session-id", b""),
