@@ -1,4 +1,6 @@
-"""Observes on which thread a function is called: an event loop, which it would block, or a worker."""
+"""Observes on which thread a function is called: an event loop, which it would block, or a
+worker.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +10,9 @@ import pytest
 
 
 def watch(patch: pytest.MonkeyPatch, holder: Any, name: str) -> list[bool]:
-    """Record calls of ``holder.name``; return a list that grows by True for a call on an event loop."""
+    """Record calls of ``holder.name``; return a list that grows by True for a call on an event
+    loop.
+    """
     on_loop: list[bool] = []
     original: Callable[..., Any] = getattr(holder, name)
 

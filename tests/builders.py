@@ -124,7 +124,8 @@ def a_job(
     spec: JobSpec | None = None,
     **statuses: TaskStatus | Mapping[NodeId, TaskStatus],
 ) -> Job:
-    """Build the scheduler's record of a job whose calls so far were answered, as its status implies.
+    """Build the scheduler's record of a job whose calls so far were answered, as its status
+    implies.
 
     ``statuses`` names tasks: one status for all nodes, or a status for each node. ``task_roles``
     narrows a task to some roles.

@@ -1,4 +1,5 @@
-"""Shared by all tests: which real services are usable, the order of tests, and a table of skipped ones.
+"""Shared by all tests: which real services are usable, the order of tests, and a table of skipped
+ones.
 
 With CI=true a missing service is an error and a skip is a failure.
 """
@@ -211,7 +212,9 @@ def is_slow(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempt the imported modules from garbage collection, which took a third of the tests' time."""
+    """Exempt the imported modules from garbage collection, which took a third of the tests'
+    time.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)

@@ -1,9 +1,10 @@
 """Imports all of the gateway and forks a process for each command of a test.
 
-Started by `tests.forks` with one end of a socket as its standard input. A request is a JSON object with the
-command's words, environment, directory and pace. It comes with four descriptors: standard input, output and
-error, and one to which the child's wait status is written when it has ended. The response is the child's
-process id. When the other end of the socket is closed, the server kills its children and ends.
+Started by `tests.forks` with one end of a socket as its standard input. A request is a JSON object
+with the command's words, environment, directory and pace. It comes with four descriptors: standard
+input, output and error, and one to which the child's wait status is written when it has ended. The
+response is the child's process id. When the other end of the socket is closed, the server kills its
+children and ends.
 """
 
 import atexit

@@ -1,8 +1,9 @@
-"""Starts ``bfia-gateway`` for tests as real processes, forked from a server that has imported everything.
+"""Starts ``bfia-gateway`` for tests as real processes, forked from a server that has imported
+everything.
 
-Importing takes seconds, and the tests start hundreds of nodes. A forked process behaves like a new one: it has
-its own session, environment, directory, descriptors, signal handlers and exit. The demo, the images and the
-bench start new processes.
+Importing takes seconds, and the tests start hundreds of nodes. A forked process behaves like a new
+one: it has its own session, environment, directory, descriptors, signal handlers and exit. The
+demo, the images and the bench start new processes.
 """
 
 import atexit
@@ -165,7 +166,9 @@ class _ForkServer:
         cwd: Path,
         pace: Mapping[str, float] | None,
     ) -> Process:
-        """Fork a process for a command; ``descriptors`` are its standard input, output and error."""
+        """Fork a process for a command; ``descriptors`` are its standard input, output and
+        error.
+        """
         words = [str(word) for word in words]
         request = {
             "words": words,

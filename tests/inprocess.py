@@ -204,7 +204,9 @@ def serving(gateway: Gateway) -> Iterator["Node"]:
 
 @contextmanager
 def listening(app: ASGIApp, tls: Tls | None = None, **kwargs: Any) -> Iterator[int]:
-    """Serve an application until the test is over; yield its port. ``kwargs`` are those of `serve`."""
+    """Serve an application until the test is over; yield its port. ``kwargs`` are those of
+    `serve`.
+    """
     sock = bound("127.0.0.1:0")
     is_up = threading.Event()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []

@@ -1,7 +1,7 @@
 """Makes nodes and commands in one process cheap: shares what libraries would build for each.
 
-FastAPI builds some 660 pydantic validators for a node, of which a test uses few. Typer takes 40 ms to build its
-commands. uvicorn sleeps 0.2 s when it stops.
+FastAPI builds some 660 pydantic validators for a node, of which a test uses few. Typer takes 40 ms
+to build its commands. uvicorn sleeps 0.2 s when it stops.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ def install() -> None:
 def when_used() -> None:
     """Let nodes build a validator when they first use it.
 
-    FastAPI silences warnings while it builds validators, by a context that is not thread-safe. It is
-    replaced by one that does nothing.
+    FastAPI silences warnings while it builds validators, by a context that is not thread-safe. It
+    is replaced by one that does nothing.
     """
     fields.warnings = SimpleNamespace(  # type: ignore[assignment]
         catch_warnings=contextlib.nullcontext,

@@ -1,4 +1,7 @@
-"""An engine whose runs are scripts in this process. It passes the contract suite of the real engines."""
+"""An engine whose runs are scripts in this process.
+
+It passes the contract suite of the real engines.
+"""
 
 import threading
 import traceback
@@ -93,7 +96,9 @@ class MemoryWorld:
         self.down = False  # True: every call raises `EngineDown`
 
     def go_away(self) -> None:
-        """Report a lost connection to subscribers; the engine answers again unless it is ``down``."""
+        """Report a lost connection to subscribers; the engine answers again unless it is
+        ``down``.
+        """
         for subscription in list(self.subscriptions):
             subscription.report_away()
 

@@ -1,4 +1,6 @@
-"""The version is known without package metadata, which a checkout with only its requirements lacks."""
+"""The version is known without package metadata, which a checkout with only its requirements
+lacks.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Gateway nodes for tests: what a module wants of its node, and the world in which nodes know each other.
+"""Gateway nodes for tests: what a module wants of its node, and the world in which nodes know each
+other.
 
 A module whose tests share one node says what is special about it, and its tests take the fixture ``node``::
 

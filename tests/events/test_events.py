@@ -1,4 +1,6 @@
-"""Events: numbered and in order, followed as a stream, delivered at least once, also over a kill."""
+"""Events: numbered and in order, followed as a stream, delivered at least once, also over a
+kill.
+"""
 
 import json
 from collections.abc import Iterator

@@ -34,8 +34,8 @@ def do(*command: str, cwd: Path | None = None) -> None:
 def linked(namespace: str, network: str) -> tuple[str, str]:
     """Make a network namespace with a cable to this host.
 
-    Return the addresses of the cable's near and far end. They are in a random part of ``network``, which
-    is the first half of an address, such as ``10.213``.
+    Return the addresses of the cable's near and far end. They are in a random part of ``network``,
+    which is the first half of an address, such as ``10.213``.
     """
     third, fourth = divmod(int.from_bytes(os.urandom(2), "big") % 2**14 * 4, 256)
     near_address = f"{network}.{third}.{fourth + 1}"

@@ -1,4 +1,6 @@
-"""A cable to a server: once a test cuts it, its connections and new ones break until it is mended."""
+"""A cable to a server: once a test cuts it, its connections and new ones break until it is
+mended.
+"""
 
 import contextlib
 import socket

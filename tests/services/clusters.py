@@ -1,4 +1,6 @@
-"""The suite's Kubernetes and Swarm: commands to them, and the machine of each that tests may cut off."""
+"""The suite's Kubernetes and Swarm: commands to them, and the machine of each that tests may
+cut off.
+"""
 
 import contextlib
 import os
@@ -18,7 +20,9 @@ LAST = {"kubernetes": 2, "swarm": 3}
 
 
 def kubectl(*words: str, stdin: str = "") -> str:
-    """Run kubectl as the cluster's admin; return its output. Raises `AssertionError` if it fails."""
+    """Run kubectl as the cluster's admin; return its output. Raises `AssertionError` if it
+    fails.
+    """
     return _run_script("kubernetes", "kubectl", *words, stdin=stdin)
 
 
@@ -29,7 +33,8 @@ def runs_in(namespace: str) -> None:
 
 @contextlib.contextmanager
 def guarded_registry(home: Path) -> Iterator[str]:
-    """Serve the images of the Kubernetes' registry with a password; yield the new registry's address.
+    """Serve the images of the Kubernetes' registry with a password; yield the new registry's
+    address.
 
     The cluster's machines know the registry, but not its password.
     """

@@ -58,7 +58,10 @@ class _Quiet(WSGIRequestHandler):
         """Say nothing."""
 
 
-_LOGIN = '<title>login</title><form method="post">{% csrf_token %}{{ form.as_p }}<button>log in</button></form>'
+_LOGIN = (
+    '<title>login</title><form method="post">{% csrf_token %}{{ form.as_p }}'
+    "<button>log in</button></form>"
+)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -72,7 +75,8 @@ def _settings(folder: Path) -> dict[str, Any]:
         "ROOT_URLCONF": "tests.services.openid_site",
         "LOGIN_URL": "/login",
         "USE_TZ": True,
-        "SESSION_COOKIE_NAME": "at-the-provider",  # browsers share cookies between the ports of a host
+        # browsers share cookies between the ports of a host
+        "SESSION_COOKIE_NAME": "at-the-provider",
         "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
         "DATABASES": {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": folder / "db"}},
         "INSTALLED_APPS": [

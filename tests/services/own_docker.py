@@ -1,4 +1,5 @@
-"""A Docker daemon for one test, in its own network namespace: it may be killed, or reached over TLS.
+"""A Docker daemon for one test, in its own network namespace: it may be killed, or reached over
+TLS.
 
 Other tests share another daemon. Needs root and the programs in `PROGRAMS`.
 """
@@ -82,7 +83,9 @@ def _disconnect_all(client: docker.DockerClient, name: str) -> None:
 
 
 class OwnDocker:
-    """A daemon that can be started, killed and started again; `close` removes it with its containers."""
+    """A daemon that can be started, killed and started again; `close` removes it with its
+    containers.
+    """
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="bfia-dock-"))  # sockets' paths must be short
@@ -107,10 +110,20 @@ class OwnDocker:
         self._end_containerd()
         self.starts += 1
         command = [
-            *self.inside, "/usr/sbin/dockerd", "--data-root", f"{self.home}/data", "--exec-root",
-            f"{self.home}/exec", "-H", self.url, "--pidfile", f"{self.home}/d.pid", "--log-level", "warn",
+            *self.inside,
+            "/usr/sbin/dockerd",
+            "--data-root",
+            f"{self.home}/data",
+            "--exec-root",
+            f"{self.home}/exec",
+            "-H",
+            self.url,
+            "--pidfile",
+            f"{self.home}/d.pid",
+            "--log-level",
+            "warn",
             *self._options,
-        ]  # fmt: skip
+        ]
         self.process = started(command, self.home / f"log-{self.starts}", self.answers)
 
     def answers(self) -> bool:
@@ -181,14 +194,27 @@ class OwnDocker:
 
 
 def certificates(folder: Path, address: str) -> None:
-    """Write an authority and certificates for a server at an address and a client: ``*.pem`` in a folder."""
+    """Write an authority and certificates for a server at an address and a client: ``*.pem`` in
+    a folder.
+    """
     folder.mkdir()
     server = f"subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n"
     (folder / "server.ext").write_text(server)
     (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
     new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
-        cwd=folder)  # fmt: skip
+    do(
+        *new,
+        "-x509",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=test authority",
+        "-keyout",
+        "ca-key.pem",
+        "-out",
+        "ca.pem",
+        cwd=folder,
+    )
     for name in ("server", "client"):
         do(
             *new,
@@ -200,5 +226,22 @@ def certificates(folder: Path, address: str) -> None:
             f"{name}.csr",
             cwd=folder,
         )
-        do("openssl", "x509", "-req", "-days", "2", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
-            "-CAcreateserial", "-out", f"{name}.pem", "-extfile", f"{name}.ext", cwd=folder)  # fmt: skip
+        do(
+            "openssl",
+            "x509",
+            "-req",
+            "-days",
+            "2",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca-key.pem",
+            "-CAcreateserial",
+            "-out",
+            f"{name}.pem",
+            "-extfile",
+            f"{name}.ext",
+            cwd=folder,
+        )

@@ -48,8 +48,10 @@ def sshd(home: Path) -> Iterator[Sshd]:
     host_key = (home / "host.pub").read_text()
     (home / "known").write_text(f"[127.0.0.1]:{port} {host_key}")
     (home / "config").write_text(
-        f"HostKey {home}/host\nAuthorizedKeysFile {home}/own.pub\nPidFile none\nUsePAM no\nStrictModes no\n"
-        "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        f"HostKey {home}/host\nAuthorizedKeysFile {home}/own.pub\nPidFile none\nUsePAM "
+        f"no\nStrictModes no\n"
+        "PermitRootLogin prohibit-password\nPasswordAuthentication "
+        "no\nKbdInteractiveAuthentication no\n"
     )
     (home / "client").write_text(
         f"IdentityFile {home}/own\nIdentitiesOnly yes\nUserKnownHostsFile {home}/known\n"

@@ -1,4 +1,5 @@
-"""An S3 that accepts only virtual-hosted requests, as OSS does: ``python -m tests.services.virtual_hosted``.
+"""An S3 that accepts only virtual-hosted requests, as OSS does: ``python -m
+tests.services.virtual_hosted``.
 
 It prints its port.
 """

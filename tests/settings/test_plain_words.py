@@ -1,4 +1,6 @@
-"""Validation errors are reported in plain words, each with a suggestion where a name is misspelt."""
+"""Validation errors are reported in plain words, each with a suggestion where a name is
+misspelt.
+"""
 
 import datetime
 import enum

@@ -586,7 +586,8 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path):
     """Else an addition at the top of a file that `init` wrote would silently have no effect."""
     file = tmp_path / "node.yml"
     file.write_text(
-        "approval: {mode: person}\nnode: {id: A}\nengine: {kind: process}\napproval: {mode: 'off'}\n"
+        "approval: {mode: person}\nnode: {id: A}\nengine: {kind: process}\napproval: {mode: "
+        "'off'}\n"
     )
     with pytest.raises(Invalid) as caught:
         load(file)

@@ -1,10 +1,10 @@
 """Every path of the partner protocol in both directions; one file has the requests and responses.
 
 In ``partner-exchanges.json``, ``asked of us`` has the requests of a FATE-Flow about two jobs with
-our responses, and ``asked by us`` has the requests of our clients for each use case. A FATE-Flow 2.2.0 was seen to send and
-accept these paths, fields and codes
-(``tests/e2e/test_fate_flow.py``); it ignores our further fields. With REGENERATE_GOLDEN set, the
-file is written again, and the tests of changed exchanges still fail.
+our responses, and ``asked by us`` has the requests of our clients for each use case. A FATE-Flow
+2.2.0 was seen to send and accept these paths, fields and codes (``tests/e2e/test_fate_flow.py``);
+it ignores our further fields. With REGENERATE_GOLDEN set, the file is written again, and the tests
+of changed exchanges still fail.
 """
 
 import json

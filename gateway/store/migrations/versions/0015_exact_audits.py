@@ -1,4 +1,6 @@
-"""The baseline: a new database is made from `gateway.store.schema` and stamped with the newest revision."""
+"""The baseline: a new database is made from `gateway.store.schema` and stamped with the newest
+revision.
+"""
 
 revision = "0015_exact_audits"
 down_revision = None

@@ -1,4 +1,6 @@
-"""Each gateway of a node follows a route file of its own; no gateway keeps its own clock's time any more."""
+"""Each gateway of a node follows a route file of its own; no gateway keeps its own clock's time
+any more.
+"""
 
 from typing import Any
 
@@ -15,7 +17,8 @@ _EXACT: Any = {
 
 
 def upgrade() -> None:
-    # MariaDB commits each of these by itself: a start that was killed among them is followed by another
+    # MariaDB commits each of these by itself: a start that was killed among them is followed by
+    # another
     op.drop_table("route_export", if_exists=True)
     op.create_table(
         "route_export",
