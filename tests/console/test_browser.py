@@ -107,7 +107,7 @@ def test_a_wrong_token_is_refused_and_stored_nowhere(nodes, browser):
     page.goto(f"{nodes[jobs.GUEST].operator}/")
     page.locator("input[name=token]").fill("bfia_wrong")
     page.locator("form button").click()
-    expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNTOKEN")
+    expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNOWN")
     assert page.context.cookies() == []
 
 
