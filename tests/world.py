@@ -1,7 +1,7 @@
-"""Gateway nodes for tests: what a module wants of its node, and the world in which nodes know each
-other.
+"""Gateway nodes for tests: the setup of one node, and a world of nodes with routes to each other.
 
-A module whose tests share one node says what is special about it, and its tests take the fixture ``node``::
+A module whose tests share one node declares how it differs from a new installation. Its tests take
+the fixture ``node``::
 
     NODE = NodeSetup(routes={PEER: UNREACHABLE}, commands={"vendor:1.0.0": ["/bin/sleep", "60"]})
 
