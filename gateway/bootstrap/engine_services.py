@@ -18,8 +18,8 @@ from gateway.data import credentials
 from gateway.data.combined_storage import Storages
 from gateway.data.remote import Remote
 from gateway.data.workspace import Workspace
+from gateway.domain.job_settings import JobLimits
 from gateway.domain.run import Run
-from gateway.domain.settings import JobLimits
 from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError
 from gateway.jobs.engine_capacities import EngineCapacities

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Attempt, Job, NodeTask, Task
-from gateway.domain.settings import JobLimits, TaskLimits
+from gateway.domain.job_settings import JobLimits, TaskLimits
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Due, Timing, expiry

@@ -232,7 +232,7 @@ class LocalJob:
     node: NodeId
     status: JobStatus
     created_at: datetime
-    digest: str  # fingerprint of the job as submitted: `gateway.jobs.digest`
+    digest: str  # fingerprint of the job as submitted: `gateway.jobs.fingerprint`
     runs: tuple[Run, ...] = ()
     ended_at: datetime | None = None
     ending: Ending | None = None  # None while it goes on, or if nothing shows how it ended

@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.job_settings import JobSettings
 from gateway.domain.problems import Problem
 from gateway.domain.records import replace
-from gateway.domain.settings import JobSettings
 from gateway.domain.states import Outcome
 
 NodeId = str

@@ -18,8 +18,8 @@ from typing import Any
 from gateway.domain import dag as flow
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.entries import entries_of, objects_in, probable_name, unknown_names
+from gateway.domain.job_setting_checks import setting_problems, unknown_settings
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, is_unprintable, name_rule
-from gateway.domain.setting_checks import setting_problems, unknown_settings
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay
 
 MOST_WARNINGS = 100  # warnings about one job

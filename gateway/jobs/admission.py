@@ -30,8 +30,8 @@ from gateway.jobs import admission_rules
 from gateway.jobs.admission_report import AdmissionReport
 from gateway.jobs.admission_rules import Rules
 from gateway.jobs.bundles import other_images
-from gateway.jobs.digest import digest
 from gateway.jobs.drafts import Draft
+from gateway.jobs.fingerprint import digest
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.readiness import FacilityFailure, JobImage, Readiness

@@ -12,7 +12,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.errors import Invalid
-from gateway.jobs.digest import digest
+from gateway.jobs.fingerprint import digest
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
 from provider_registry.model import ANY, component_differences
 from provider_registry.registry import Registry, Unknown

@@ -18,8 +18,8 @@ from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, 
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused, TooLarge
 from gateway.jobs.admission import Admission
 from gateway.jobs.deletion import Deleting
-from gateway.jobs.digest import MAX_JOB_SIZE
 from gateway.jobs.executor import Executor
+from gateway.jobs.fingerprint import MAX_JOB_SIZE
 from gateway.jobs.ids import check_id_unused
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources

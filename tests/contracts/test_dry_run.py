@@ -18,7 +18,7 @@ from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Invalid, NotFound, Refused, StorageFailed
-from gateway.jobs.digest import MAX_JOB_SIZE
+from gateway.jobs.fingerprint import MAX_JOB_SIZE
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec, raising

@@ -16,7 +16,7 @@ from gateway.domain.run import Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, NotServed
-from gateway.jobs.digest import MAX_JOB_SIZE
+from gateway.jobs.fingerprint import MAX_JOB_SIZE
 from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec, parties
 from tests.contracts.apis import THIRD, Apis, World, catch_refusal, run_in_threads

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.dag import DagInput
-from gateway.domain.settings import JobLimits, TaskLimits
+from gateway.domain.job_settings import JobLimits, TaskLimits
 from gateway.domain.spec import JobSpec
 from gateway.domain.validation import check
 from tests.builders import a_dag, a_node, a_spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import setting_checks
+from gateway.domain import job_setting_checks
 from gateway.domain.dag import DagNode
 from gateway.domain.spec import JobSpec
 from gateway.domain.validation import MOST_WARNINGS, check, idle_roles
@@ -54,7 +54,7 @@ SUGGESTIONS = {
     "comon": "common",
 }
 
-KNOWN_SETTINGS = dict.fromkeys(setting_checks.COMMON - {"sync_type"}) | {
+KNOWN_SETTINGS = dict.fromkeys(job_setting_checks.COMMON - {"sync_type"}) | {
     "engine": {},
     "computing_engine": "x",
     "y_run": {},
@@ -117,13 +117,13 @@ def test_a_flood_of_unknown_names_is_cut(spec: JobSpec):
 
 
 def test_every_setting_that_the_rules_read_is_known():
-    sources = Path(setting_checks.__file__).parent.rglob("*.py")
+    sources = Path(job_setting_checks.__file__).parent.rglob("*.py")
     read_settings: set[str] = set()
     for source in sources:
         text = source.read_text(encoding="utf-8")
         read_settings.update(re.findall(r'(?:common|asked)\.get\("(\w+)"', text))
 
-    assert {"timeout", "priority", "inherit"} <= read_settings <= setting_checks.COMMON
+    assert {"timeout", "priority", "inherit"} <= read_settings <= job_setting_checks.COMMON
 
 
 # ---------------------------------------------------------------- idle roles
