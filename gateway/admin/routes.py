@@ -51,7 +51,7 @@ from route_table.model import (
     join,
 )
 
-_LONGEST_TEST = 120.0  # seconds
+LONGEST_TEST = 120.0  # seconds that the test of a route may take
 _FILES = ("ca", "certificate", "server_name")  # keys of an entry about its certificates
 # Beginning of a problem of the route file; a request has no lines.
 _LINE = re.compile(r"^line \d+: ")
@@ -306,7 +306,7 @@ async def test(
     node: NodeInPath,
     body: Empty = None,
 ) -> Response:
-    with anyio.move_on_after(_LONGEST_TEST):
+    with anyio.move_on_after(LONGEST_TEST):
         steps = await anyio.to_thread.run_sync(
             services.try_route, node, limiter=services.limiter, abandon_on_cancel=True
         )
@@ -318,9 +318,7 @@ async def test(
             }
         )
     # Reached only after the time limit, which cancels the test and leaves the block.
-    late = PeerUnreachable(
-        f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s"
-    )
+    late = PeerUnreachable(f"the test of the route to {node} did not end within {LONGEST_TEST:g} s")
     late.node = node
     raise late
 

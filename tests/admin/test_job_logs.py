@@ -16,6 +16,7 @@ from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.inprocess import ME, PEER
 from tests.logs.talk import IMAGE, job, registration
 
+# A program that logs by `logging` and by `structlog`; its argument is the format.
 LOGS_OF_BOTH_KINDS = """
 import logging, sys, warnings
 import structlog
@@ -45,17 +46,20 @@ def store(tmp_path: Path):
 
 def test_each_note_is_one_line_with_its_main_fields(store):
     local = a_local_job(a_run()).with_note(T0, "job READY here", "n2")
+    failure = {
+        "reason": "EXIT_1",
+        "message": "m" * 2 * LONGEST_TEXT,
+        "exit_code": 1,
+    }
+
+    def note_failure(job):
+        return job.with_note(T0, "ending as FAILED", "n1", failure=failure, other="x")
+
     with capture_logs() as lines:
         store.local_jobs.add(local, "flow")
         store.jobs.add(a_job(), "flow")
-        failure = {
-            "reason": "EXIT_1",
-            "message": "m" * 2 * LONGEST_TEXT,
-            "exit_code": 1,
-        }
-        store.jobs.update(
-            "job-1", lambda j: j.with_note(T0, "ending as FAILED", "n1", failure=failure, other="x")
-        )
+        store.jobs.update("job-1", note_failure)
+
     assert lines[0] == {
         "event": "job READY here",
         "job": "job-1",
@@ -74,17 +78,21 @@ def test_each_note_is_one_line_with_its_main_fields(store):
 @pytest.mark.parametrize("token", ["0123456789abcdef" * 4, "0123456789abcdef" * 2])
 def test_a_runs_token_is_not_in_the_log(store, token):
     store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
+
+    def note_failure(job):
+        return job.with_note(T0, "run FAILED", message=f"at /cb?run={token}: no")
+
     with capture_logs() as lines:
-        store.local_jobs.update(
-            "job-1", lambda j: j.with_note(T0, "run FAILED", message=f"at /cb?run={token}: no")
-        )
+        store.local_jobs.update("job-1", note_failure)
+
     assert lines[0]["message"] == "at /cb?run=***: no"
     assert token in store.timeline("job-1")[0].detail["message"]
 
 
-def logged(log_format: str) -> str:
+def log_both_kinds(log_format: str) -> str:
+    """Return the log of a process that uses `logging` and `structlog`."""
     command = [sys.executable, "-W", "default", "-c", LOGS_OF_BOTH_KINDS, log_format]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -93,12 +101,13 @@ def logged(log_format: str) -> str:
         check=True,
         timeout=60,
     )
-    assert done.stdout == ""
-    return done.stderr
+    assert process.stdout == ""
+    return process.stderr
 
 
 def test_both_ways_of_logging_end_in_one_form():
-    lines = {e["event"]: e for e in map(json.loads, logged("json").splitlines())}
+    records = [json.loads(line) for line in log_both_kinds("json").splitlines()]
+    lines = {record["event"]: record for record in records}
     assert "never shown" not in lines
     assert len(lines) == 7
     unreadable = lines["payload\nunreadable"]
@@ -128,19 +137,17 @@ def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path):
         for node in federation.nodes.values():
             node.register(registration())
         job_id = federation[ME].submit(body)
-        found = federation[ME].wait_job(job_id)
+        trace_id = federation[ME].wait_job(job_id)["trace_id"]
         wait_for(lambda: federation[PEER].job(job_id)["status"] == "FINISHED", 20)
-        tokens = {}
         for node in federation.nodes.values():
-            with_trace = [
-                line for line in node.log().splitlines() if f"trace_id={found['trace_id']}" in line
-            ]
+            lines = [line for line in node.log().splitlines() if f"trace_id={trace_id}" in line]
+            lines_of_job = [line for line in lines if f"job={job_id}" in line]
             for entry in node.timeline(job_id):
-                assert any(
-                    entry["event"] in line and f"job={job_id}" in line for line in with_trace
-                ), entry
-            assert any("run SUCCESS" in line for line in with_trace)
+                assert any(entry["event"] in line for line in lines_of_job), entry
+            assert any("run SUCCESS" in line for line in lines)
+
+            # the id of a run is its token
             with a_store(f"sqlite:///{node.home / 'gateway.db'}") as database:
-                tokens[node.id] = [run.run_id for run in database.local_jobs.get(job_id).runs]
-            assert tokens[node.id]
-            assert not any(token in node.log() for token in tokens[node.id])
+                tokens = [run.run_id for run in database.local_jobs.get(job_id).runs]
+            assert tokens
+            assert not any(token in node.log() for token in tokens)

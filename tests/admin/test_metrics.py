@@ -1,81 +1,76 @@
-"""``/metrics``: the figures are there, and they are right."""
+"""``/metrics``: the figures are present and right."""
 
 import copy
 import json
 from dataclasses import replace
-from typing import Any
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap import parts
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, ask, running
+from tests.inprocess import ME, PEER, STRANGER, Node
+
+SUBMIT = "/v1/platform/schedule/job/create_all"
+CREATE = "/v1/interconn/schedule/job/create"
+FAILS = {"example:1.0.0": ["/bin/false"]}
 
 
-def figures(gateway: Any) -> dict[str, float]:
-    answer = ask(gateway, "operator", "GET", "/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/plain")
-    lines = [line.rpartition(" ") for line in answer.text.splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in lines}
+def read_metrics(node: Node) -> dict[str, float]:
+    """Return the node's figures, by name with labels."""
+    response = node.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    figures = {}
+    for line in response.text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            figures[name] = float(value)
+    return figures
 
 
-def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path, monkeypatch):
-    engine = {
-        "kind": "process",
-        "process": {"images": {"example:1.0.0": {"command": ["/bin/false"]}}},
-    }
-    usual = parts.call_timing
-    monkeypatch.setattr(
-        parts, "call_timing", lambda *given: replace(usual(*given), create_deadline=1.0)
-    )
-    with running(tmp_path, engine=engine) as node:
-        before = figures(node)
-        assert before["bfia_queue_age_seconds"] == 0
-        assert before["bfia_channel_bytes"] == 0
-        total, held, free = (
-            before[f'bfia_resources_{name}{{kind="cpu"}}'] for name in ("total", "held", "free")
-        )
-        assert total == node.resources.means.total.cpu / 1000 == free
-        assert held == 0
-        assert before['bfia_resources_total{kind="memory"}'] > 2**20
-        for silent in (PEER, STRANGER):
-            ask(
-                node,
-                "operator",
-                "PUT",
-                f"/api/v1/routes/{silent}",
-                json={"route": {"url": "http://127.0.0.1:1"}},
-            )
-        ask(node, "operator", "POST", f"/api/v1/routes/{PEER}/test")
-        ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
-        body = copy.deepcopy(A_JOB)
-        body["config"]["initiator"] = {"role": "guest", "node_id": ME}
-        body["config"]["role"] = {"guest": [ME], "host": [ME]}
-        body["config"]["task_params"] = {}
-        handed = ask(
-            node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body
-        ).json()
-        assert handed["code"] == 0, json.dumps(handed)
-        job_id = handed["data"]["job_id"]
-        wait_for(lambda: node.store.jobs.get(job_id).outcome is not None, 60)
-        other = copy.deepcopy(body)
-        other["config"]["role"]["host"] = [STRANGER]
-        assert (
-            ask(
-                node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=other
-            ).json()["code"]
-            != 0
-        )
-        told = figures(node)
-        assert told['bfia_jobs{outcome="FAILED",side="scheduler",status="FINISHED"}'] == 1
-        assert told['bfia_jobs{outcome="FAILED",side="participant",status="FINISHED"}'] == 1
-        assert told['bfia_runs{status="FAILED"}'] == 2
-        assert not [name for name in told if name.startswith("bfia_tasks")], "its job has ended"
-        assert told['bfia_engine_seconds_count{action="launch"}'] == 2
-        path = "/v1/interconn/schedule/job/create"
-        assert (
-            told[
-                f'bfia_peer_requests_total{{node="{STRANGER}",path="{path}",result="unreachable"}}'
-            ]
-            >= 1
-        )
+def test_jobs_runs_requests_and_the_engine_are_counted(world, monkeypatch):
+    usual_timing = parts.call_timing
+
+    def short_timing(*args):
+        return replace(usual_timing(*args), create_deadline=1.0)
+
+    monkeypatch.setattr(parts, "call_timing", short_timing)
+    node = world.node(commands=FAILS)
+    check_a_new_node(node)
+
+    for silent in (PEER, STRANGER):
+        route = {"url": "http://127.0.0.1:1"}
+        node.request("PUT", f"/api/v1/routes/{silent}", json={"route": route})
+    node.post(f"/api/v1/routes/{PEER}/test")
+    node.post("/v2/provider/register", A_PROVIDER)
+    body = copy.deepcopy(A_JOB)
+    body["config"]["initiator"] = {"role": "guest", "node_id": ME}
+    body["config"]["role"] = {"guest": [ME], "host": [ME]}
+    body["config"]["task_params"] = {}
+    submission = node.post(SUBMIT, body).json()
+    assert submission["code"] == 0, json.dumps(submission)
+    job_id = submission["data"]["job_id"]
+    wait_for(lambda: node.store.jobs.get(job_id).outcome is not None, 60)
+
+    body["config"]["role"]["host"] = [STRANGER]
+    assert node.post(SUBMIT, body).json()["code"] != 0
+
+    figures = read_metrics(node)
+    assert figures['bfia_jobs{outcome="FAILED",side="scheduler",status="FINISHED"}'] == 1
+    assert figures['bfia_jobs{outcome="FAILED",side="participant",status="FINISHED"}'] == 1
+    assert figures['bfia_runs{status="FAILED"}'] == 2
+    assert not [name for name in figures if name.startswith("bfia_tasks")], "the job has ended"
+    assert figures['bfia_engine_seconds_count{action="launch"}'] == 2
+    labels = f'node="{STRANGER}",path="{CREATE}",result="unreachable"'
+    assert figures[f"bfia_peer_requests_total{{{labels}}}"] >= 1
+
+
+def check_a_new_node(node: Node) -> None:
+    """Check the figures of a node without a job: no queue, and all resources free."""
+    figures = read_metrics(node)
+    assert figures["bfia_queue_age_seconds"] == 0
+    assert figures["bfia_channel_bytes"] == 0
+    total = figures['bfia_resources_total{kind="cpu"}']
+    assert total == node.resources.means.total.cpu / 1000
+    assert figures['bfia_resources_free{kind="cpu"}'] == total
+    assert figures['bfia_resources_held{kind="cpu"}'] == 0
+    assert figures['bfia_resources_total{kind="memory"}'] > 2**20

@@ -1,9 +1,11 @@
 """The route table by ``/api/v1/routes``: seen, changed, refused, undone."""
 
+from typing import Any
+
 import pytest
 
 from gateway.admin import routes
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, Node, running
 
 API = "/api/v1/routes"
 HISTORY = "/api/v1/route-versions"
@@ -17,38 +19,36 @@ def node(tmp_path):
         yield gateway
 
 
-def call(
-    gateway,
-    method,
-    path,
-    **kwargs,
-):
-    answer = ask(gateway, "operator", method, path, **kwargs)
-    return answer.status_code, answer.json()
+def call(node: Node, method: str, path: str, **kwargs: Any) -> tuple[int, Any]:
+    """Return the HTTP status of a response, and its body."""
+    response = node.request(method, path, **kwargs)
+    return response.status_code, response.json()
 
 
 def test_the_test_of_a_route_ends_in_time(node, monkeypatch):
-    monkeypatch.setattr(routes, "_LONGEST_TEST", 0.0)
+    monkeypatch.setattr(routes, "LONGEST_TEST", 0.0)
     status, refused = call(node, "POST", f"{API}/{PEER}/test")
     assert status == 503
     assert refused["data"]["reason"] == "PEER_UNREACHABLE"
     assert f"the test of the route to {PEER} did not end within 0 s" in refused["msg"]
 
 
-def test_an_edit_beside_a_broken_file_says_so_and_lasts_until_its_repair(node, tmp_path):
+def test_an_edit_despite_a_broken_file_lasts_until_the_repair(node, tmp_path):
     entry = {"route": {"host": "127.0.0.1", "port": 2}}
     assert call(node, "PUT", f"{API}/JG7", json=entry)[1]["not_in_file"] == []
     file = tmp_path / "routes.yml"
     before = file.read_text()
     file.write_text(before + "X: {host: 1, prot: 2\n")
-    status, made = call(node, "PATCH", f"{API}/JG7", json={"route": {"port": 3}})
-    (cause,) = made["not_in_file"]
+    status, edited = call(node, "PATCH", f"{API}/JG7", json={"route": {"port": 3}})
+    (cause,) = edited["not_in_file"]
     assert status == 200
-    assert made["version"] == 3
+    assert edited["version"] == 3
     assert str(file) in cause
     assert "line " in cause
     assert node.routes.table.resolve("JG7").url == "http://127.0.0.1:3"
-    repaired = before + "JG8: {host: 127.0.0.1, port: 8}\n"  # by who knows nothing of the edit
+
+    # repaired by someone who knows nothing of the edit
+    repaired = before + "JG8: {host: 127.0.0.1, port: 8}\n"
     file.write_text(repaired)
     node.routes.reload()
     assert node.routes.table.resolve("JG7").url == "http://127.0.0.1:2"
@@ -62,16 +62,16 @@ def test_the_nodes_own_id_needs_no_route(node):
     assert body["data"]["reason"] == "ROUTE_INVALID"
     assert "own id" in body["data"]["problems"][0]["rule"]
     assert call(node, "GET", API)[1]["version"] == 1
-    named = {"route": {"url": "https://127.0.0.1:2", "server_name": "gw.example"}}
-    assert (
-        call(node, "PUT", f"{API}/{ME}", json=named)[0] == 200
-    )  # for the other gateways of this node
-    assert (
-        call(node, "PATCH", f"{API}/{ME}", json={"route": {"server_name": "gw2.example"}})[0] == 200
-    )
 
 
-def test_an_own_entry_that_a_file_holds_is_not_edited_as_if_it_counted(node, tmp_path):
+def test_the_other_gateways_of_a_node_may_have_a_route_to_its_own_id(node):
+    entry = {"url": "https://127.0.0.1:2", "server_name": "gw.example"}
+    assert call(node, "PUT", f"{API}/{ME}", json={"route": entry})[0] == 200
+    change = {"server_name": "gw2.example"}
+    assert call(node, "PATCH", f"{API}/{ME}", json={"route": change})[0] == 200
+
+
+def test_an_ignored_entry_of_the_own_id_is_not_edited_but_deleted(node, tmp_path):
     (tmp_path / "routes.yml").write_text(FILE + f"{ME}: {{host: 127.0.0.1, port: 9}}\n")
     node.routes.reload()
     status, body = call(node, "PATCH", f"{API}/{ME}", json={"route": {"port": 10}})

@@ -1,4 +1,4 @@
-"""Streams of events and logs: few of each token, and none without a good one."""
+"""Streams of events and logs: a limit for each token, and an end when the token is revoked."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,43 +8,35 @@ import pytest
 
 from gateway.admin import streams
 from gateway.auth import Role
-from gateway.bootstrap.node import Gateway
 from gateway.http import guard
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, containers, running, token_of
+from tests.inprocess import ME, Node, containers, token_of
 from tests.plain import NO_TLS
+from tests.world import NodeSetup
 
 EVENTS = "/api/v1/events"
 LOG = "/api/v1/jobs/streamed/runs/guest.0/a/log?follow=1"
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    engine = {
-        "kind": "process",
-        "process": {"images": {"vendor:1.0.0": {"command": ["/bin/sleep", "600"]}}},
-    }
-    home = tmp_path_factory.mktemp("node")
-    with running(home, engine=engine, auth={"mode": "on"}) as gateway:
-        containers(gateway, "streamed", {"guest": (ME,)}, launched=True)
-        yield gateway
+def launch_job(node: Node) -> None:
+    """Launch the job whose log is streamed."""
+    containers(node, "streamed", {"guest": (ME,)}, launched=True)
+
+
+NODE = NodeSetup(
+    commands={"vendor:1.0.0": ["/bin/sleep", "600"]},
+    settings={"auth": {"mode": "on"}},
+    prepare=launch_job,
+)
 
 
 @contextmanager
-def streamed(
-    node: Gateway,
-    path: str,
-    token: str,
-) -> Iterator[httpx.Response]:
+def follow(node: Node, path: str, token: str) -> Iterator[httpx.Response]:
     """Follow a path until the block is left."""
     url = node.addresses()["operator"] + path
     headers = {"authorization": f"Bearer {token}"}
     with (
-        httpx.Client(
-            timeout=30,
-            trust_env=False,
-            verify=NO_TLS,
-        ) as client,
+        httpx.Client(timeout=30, trust_env=False, verify=NO_TLS) as client,
         client.stream("GET", url, headers=headers) as response,
     ):
         yield response
@@ -53,14 +45,15 @@ def streamed(
 @pytest.mark.parametrize("path", [EVENTS, LOG], ids=["events", "log"])
 def test_a_stream_ends_once_its_token_is_revoked(node, path):
     name = f"platform {path[:20]}"
-    with streamed(node, path, token_of(node, Role.PLATFORM, name)) as response:
+    with follow(node, path, token_of(node, Role.PLATFORM, name)) as response:
         assert response.status_code == 200
         node.tokens.revoke(name, node.clock())
-        for _ in response.iter_raw():  # and raises after 30 s without anything
+        # a stream that stayed open would raise after 30 s without data
+        for _ in response.iter_raw():
             pass
 
 
-def test_that_is_within_two_seconds():
+def test_a_revoked_token_ends_a_stream_within_two_seconds():
     assert guard._STREAM_SECONDS + streams.POLL_SECONDS < 2
 
 
@@ -68,15 +61,15 @@ def test_one_token_has_few_streams_open(node):
     token = token_of(node, Role.VIEWER, "with many")
     with ExitStack() as stack:
         for _ in range(streams.MOST_STREAMS):
-            assert stack.enter_context(streamed(node, EVENTS, token)).status_code == 200
-        with streamed(node, EVENTS, token) as refused:
+            assert stack.enter_context(follow(node, EVENTS, token)).status_code == 200
+        with follow(node, EVENTS, token) as refused:
             assert refused.status_code == 429
             assert "TOO_MANY_STREAMS" in refused.read().decode()
-        with streamed(node, EVENTS, token_of(node, Role.VIEWER, "with one")) as other:
-            assert other.status_code == 200
+        with follow(node, EVENTS, token_of(node, Role.VIEWER, "with one")) as allowed:
+            assert allowed.status_code == 200
 
     def is_served() -> bool:
-        with streamed(node, EVENTS, token) as response:
+        with follow(node, EVENTS, token) as response:
             return response.status_code == 200
 
-    wait_for(is_served, about="streams that were left make room")
+    wait_for(is_served, about="closed streams make room")

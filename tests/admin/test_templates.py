@@ -1,50 +1,57 @@
-"""Templates: jobs that people keep at the node."""
+"""Templates: jobs that a node stores for people."""
 
-from typing import Any
+import pytest
 
-from tests.inprocess import ask, running
+from tests.world import NodeSetup
+
+API = "/api/v1/templates"
+FIRST = {"flow_id": "loans", "message": "no"}
+SECOND = {"flow_id": "loans", "dag": {}}
+NODE = NodeSetup()
 
 
-def test_a_template_is_kept_listed_replaced_and_deleted(tmp_path):
-    with running(tmp_path) as node:
+def test_a_template_is_kept_listed_replaced_and_deleted(world):
+    node = world.node()
+    for job in (FIRST, SECOND):
+        headers = {"accept-language": "zh"}
+        response = node.request("PUT", f"{API}/贷款 1", json={"job": job}, headers=headers)
+        assert response.status_code == 200
+        template = response.json()
+        assert template["job"] == job
+        assert template["author"] == "operator"
+    node.request("PUT", f"{API}/a", json={"job": FIRST})
 
-        def send(
-            method: str,
-            name: str = "",
-            **more: Any,
-        ) -> tuple[int, Any]:
-            answer = ask(node, "operator", method, f"/api/v1/templates{name}", **more)
-            return answer.status_code, answer.json()
+    page = node.get(API).json()
+    assert [template["name"] for template in page["templates"]] == ["a", "贷款 1"]
+    assert page["total"] == 2
+    assert node.get(f"{API}/贷款 1").json()["job"] == SECOND
+    audit = node.get("/api/v1/audit?action=templates").json()["audit"]
+    changes = [(entry["detail"]["before"], entry["detail"]["after"]) for entry in audit]
+    assert changes == [(None, FIRST), (FIRST, SECOND), (None, FIRST)]
 
-        first, second = {"flow_id": "loans", "message": "no"}, {"flow_id": "loans", "dag": {}}
-        for job in (first, second):
-            code, kept = send(
-                "PUT", "/贷款 1", json={"job": job}, headers={"accept-language": "zh"}
-            )
-            assert code == 200
-            assert kept["job"] == job
-            assert kept["author"] == "operator"
-        send("PUT", "/a", json={"job": first})
-        listed = send("GET")[1]
-        assert [one["name"] for one in listed["templates"]] == ["a", "贷款 1"]
-        assert listed["total"] == 2
-        assert send("GET", "/贷款 1")[1]["job"] == second
-        changes = ask(node, "operator", "GET", "/api/v1/audit?action=templates").json()["audit"]
-        changed = [(one["detail"]["before"], one["detail"]["after"]) for one in changes]
-        assert changed == [(None, first), (first, second), (None, first)]
-        assert send("DELETE", "/贷款 1") == (200, {"name": "贷款 1"})
-        for method in ("GET", "DELETE"):
-            code, refused = send(method, "/贷款 1")
-            assert code == 404
-            assert refused["data"]["reason"] == "TEMPLATE_UNKNOWN"
-        for bad in (f"/{'x' * 129}", "/x%01", "/a%20"):
-            assert send("PUT", bad, json={"job": {}})[0] == 400
-        assert (
-            send("PUT", "/b", json={"job": {"message": "a job of many tasks" * 10_000}})[0] == 200
-        )
-        for body in (
-            b'{"flow_id": "loans"}',
-            b'{"job": {"rate": NaN}}',
-            b'{"job": {"rate": 1e999}}',
-        ):
-            assert send("PUT", "/b", content=body)[0] == 400
+    deleted = node.request("DELETE", f"{API}/贷款 1")
+    assert deleted.status_code == 200
+    assert deleted.json() == {"name": "贷款 1"}
+    for method in ("GET", "DELETE"):
+        refused = node.request(method, f"{API}/贷款 1")
+        assert refused.status_code == 404
+        assert refused.json()["data"]["reason"] == "TEMPLATE_UNKNOWN"
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "x%01", "a%20"], ids=["long", "control", "space"])
+def test_a_wrong_name_is_refused(node, name):
+    assert node.request("PUT", f"{API}/{name}", json={"job": {}}).status_code == 400
+
+
+def test_a_template_may_be_large(node):
+    job = {"message": "a job of many tasks" * 10_000}
+    assert node.request("PUT", f"{API}/b", json={"job": job}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"flow_id": "loans"}', b'{"job": {"rate": NaN}}', b'{"job": {"rate": 1e999}}'],
+    ids=["no-job", "nan", "infinity"],
+)
+def test_a_wrong_body_is_refused(node, body):
+    assert node.request("PUT", f"{API}/b", content=body).status_code == 400
