@@ -24,7 +24,8 @@ from gateway.cli.serve import configure_logs
 from gateway.runtime.context import traced
 configure_logs(sys.argv[1])
 with traced("trace_of_the_work"):
-    logging.getLogger("gateway.broker.session").error("payload\\nunreadable", extra={"session": "S1", "number": 7})
+    log = logging.getLogger("gateway.broker.session")
+    log.error("payload\\nunreadable", extra={"session": "S1", "number": 7})
     logging.getLogger("route_table.live").info("route table %s", "changed", extra={"routes": 2})
     structlog.get_logger("x").info("own", trace_id="trace_of_its_own", got="t" + "0a" * 32)
     structlog.get_logger("x").info("refused", sha256="0c" * 32, why="no key sha256:" + "0d" * 32)

@@ -43,15 +43,16 @@ def test_jobs_runs_requests_and_the_engine_are_counted(world, monkeypatch):
     node.post(f"/api/v1/routes/{PEER}/test")
     node.post("/v2/provider/register", A_PROVIDER)
     body = copy.deepcopy(A_JOB)
-    body["config"]["initiator"] = {"role": "guest", "node_id": ME}
-    body["config"]["role"] = {"guest": [ME], "host": [ME]}
-    body["config"]["task_params"] = {}
+    config = body["config"]
+    config["initiator"] = {"role": "guest", "node_id": ME}
+    config["role"] = {"guest": [ME], "host": [ME]}
+    config["task_params"] = {}
     submission = node.post(SUBMIT, body).json()
     assert submission["code"] == 0, json.dumps(submission)
     job_id = submission["data"]["job_id"]
     wait_for(lambda: node.store.jobs.get(job_id).outcome is not None, 60)
 
-    body["config"]["role"]["host"] = [STRANGER]
+    config["role"]["host"] = [STRANGER]
     assert node.post(SUBMIT, body).json()["code"] != 0
 
     figures = read_metrics(node)

@@ -12,7 +12,7 @@ from tests.world import UNREACHABLE
 
 # Failures of jobs: the reader of a job fills in job, task, party and node.
 OF_A_RUN = ("EXIT_n", "REPORTED_FAILED")
-# Words in a next step that stand for a value.
+# Words of a next step in place of a value.
 PLACEHOLDER = re.compile(r"\b(NODE|URL|JOB|TASK|PARTY|NAME|FILE|[TPN])\b")
 
 

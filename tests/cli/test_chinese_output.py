@@ -223,9 +223,9 @@ def a_step(result: str, name: str = "database") -> dict[str, Any]:
     [("en", ("ok", "WARNING", "FAILED")), ("zh", ("通过", "警告", "失败"))],
 )
 def test_results_of_the_doctor_are_translated_and_job_states_are_not(
-    monkeypatch, capsys, language, results
+    use_language, capsys, language, results
 ):
-    monkeypatch.setattr("gateway.cli.language._chosen", [language])
+    use_language(language)
     print_steps("node.yml", [a_step(result) for result in Result])
     table("", ["job", "state"], [["job-1", "FAILED"]])
     printed = capsys.readouterr().out

@@ -1,124 +1,109 @@
-"""A component's parameters stand in its description and nowhere else: whatever shows or checks them follows it."""
-
-from collections.abc import Iterator
-from typing import Any
+"""The description of a component alone says its parameters: everything else follows it."""
 
 import pytest
 import yaml
 
 from engines.base import LaunchSpec
-from gateway.bootstrap.node import Gateway
 from tests import forks
 from tests.cli import call_node, json_from_node
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, running
-from tests.memory_engine import MemoryEngine, Script
+from tests.inprocess import ME
+from tests.memory_engine import Script
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
-IMAGE = "acme:1.0.0"
-FORM = "/api/v1/providers/acme:1.0.0@docker/components/Algo/parameters"
-launched: list[LaunchSpec] = []
-
-
-def script(launch: LaunchSpec) -> Script:
-    launched.append(launch)
-    return Script()
+FORM = "/api/v1/providers/acme:1.0.0@docker/components/{}/parameters"
+# Beginnings of the variables that come from the description.
+FROM_DESCRIPTION = ("runtime.component.parameter.", "runtime.component.output.")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    make = MemoryEngine.making({IMAGE: script})
-    with running(tmp_path_factory.mktemp("node"), make_engine=make) as gateway:
-        yield gateway
+def launches() -> list[LaunchSpec]:
+    """The launches of the node, the first one first."""
+    return []
 
 
-def described(
-    node: Gateway,
-    output: str,
-    *parameters: dict[str, Any],
-) -> None:
-    """Register the component as it is now."""
+@pytest.fixture(scope="module")
+def node(shared_world, launches):
+    def script(launch):
+        launches.append(launch)
+        return Script()
+
+    return shared_world.node(scripts={"acme:1.0.0": script})
+
+
+def register(node, output, *parameters):
+    """Register the component with one output and these parameters, in place of the former."""
     description = a_description(
         inputParam=list(parameters),
         inputData=[],
         outputData=[a_data(output)],
     )
-    answer = ask(node, "operator", "POST", "/v2/provider/register", json=a_request(description))
-    assert answer.json()["code"] == 0, answer.text
+    response = node.post("/v2/provider/register", a_request(description))
+    assert response.json()["code"] == 0, response.text
 
 
-def drafted(node: Gateway, *words: str) -> str:
-    """Draft a job in a process of its own, away from the node's log."""
+def draft(node):
+    """Draft a job in a process of its own, so that the node's log does not mix with the draft."""
     parties = ["--party", f"guest={ME}", "--party", f"host={ME}"]
-    done = forks.run(["job", "draft", *words, *parties, "--url", node.addresses()["operator"]])
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    url = node.addresses()["operator"]
+    result = forks.run(["job", "draft", "acme/Algo", *parties, "--url", url])
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def submitted(node: Gateway, job: str) -> Any:
-    body = yaml.safe_load(job)
-    return ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
+def submit(node, job):
+    """Submit a job in YAML, and return the body of the response."""
+    return node.post("/v1/platform/schedule/job/create_all", yaml.safe_load(job)).json()
 
 
-def environments(node: Gateway, job: str) -> list[dict[str, str]]:
-    """Return what the containers of a job found in their environment, all but what every one finds there."""
-    answer = submitted(node, job)
-    assert answer["code"] == 0, answer
-    session = f"session_{answer['data']['job_id']}"
+def run_job(node, launches, job):
+    """Run a job; return what its two containers get from the description in their environment."""
+    response = submit(node, job)
+    assert response["code"] == 0, response
+    session = f"session_{response['data']['job_id']}"
 
-    def of_job() -> list[dict[str, str]]:
-        return [
-            dict(one.environment)
-            for one in launched
-            if one.environment["config.session_id"] == session
-        ]
+    def environments():
+        every = [dict(launch.environment) for launch in launches]
+        return [values for values in every if values["config.session_id"] == session]
 
-    wait_for(lambda: len(of_job()) == 2, 60, 0.01, "both parties are launched")
-    start = ("runtime.component.parameter.", "runtime.component.output.")
-    return [{k: v for k, v in one.items() if k.startswith(start)} for one in of_job()]
+    wait_for(lambda: len(environments()) == 2, 60, 0.01, "both parties are launched")
+    return [described_values(environment) for environment in environments()]
 
 
-def test_a_changed_description_changes_form_draft_check_and_environment(node):
-    described(
-        node,
-        "scores",
-        a_parameter(
-            "depth",
-            type="int",
-            validator="(1,10)",
-            defaultValue="3",
-        ),
-    )
-    served = ask(node, "operator", "GET", FORM)
-    assert served.headers["content-type"] == "application/schema+json"
-    assert (
-        served.json()["properties"]["depth"].items()
-        >= {
-            "type": "integer",
-            "maximum": 10,
-            "default": 3,
-        }.items()
-    )
-    assert json_from_node("provider", node, "parameters", "acme", "Algo") == served.json()
-    before = drafted(node, "acme/Algo").replace("# depth: 3", "depth: 5")
-    for environment in environments(node, before):
+def described_values(environment):
+    """Return the variables of an environment that come from the description."""
+    names = [name for name in environment if name.startswith(FROM_DESCRIPTION)]
+    return {name: environment[name] for name in names}
+
+
+def test_a_changed_description_changes_form_draft_check_and_environment(node, launches):
+    depth = a_parameter("depth", type="int", validator="(1,10)", defaultValue="3")
+    register(node, "scores", depth)
+    form = node.get(FORM.format("Algo"))
+    assert form.headers["content-type"] == "application/schema+json"
+    field = form.json()["properties"]["depth"]
+    assert field["type"] == "integer"
+    assert field["maximum"] == 10
+    assert field["default"] == 3
+    assert json_from_node("provider", node, "parameters", "acme", "Algo") == form.json()
+    first_job = draft(node).replace("# depth: 3", "depth: 5")
+    for environment in run_job(node, launches, first_job):
         assert environment.pop("runtime.component.parameter.depth") == "5"
         assert list(environment) == ["runtime.component.output.scores"]
 
-    chosen = a_parameter("shape", bindingData=["flat", "tall"], optional="false")
-    described(node, "ranks", chosen, a_parameter("edge", defaultValue="0.1"))
-    assert list(ask(node, "operator", "GET", FORM).json()["properties"]) == ["shape", "edge"]
+    shape = a_parameter("shape", bindingData=["flat", "tall"], optional="false")
+    register(node, "ranks", shape, a_parameter("edge", defaultValue="0.1"))
+    assert list(node.get(FORM.format("Algo")).json()["properties"]) == ["shape", "edge"]
     assert "flat, tall" in call_node("provider", node, "parameters", "acme").stdout
-    assert "shape: is missing; Algo requires it" in submitted(node, before)["msg"]
-    for environment in environments(
-        node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")
-    ):
+    assert "shape: is missing; Algo requires it" in submit(node, first_job)["msg"]
+    second_job = draft(node).replace("shape: flat", "shape: tall")
+    for environment in run_job(node, launches, second_job):
         assert environment.pop("runtime.component.parameter.shape") == "tall"
         assert list(environment) == ["runtime.component.output.ranks"]
 
 
-def test_a_component_that_is_not_there_has_no_form(node):
-    described(node, "scores", a_parameter())
-    answer = ask(node, "operator", "GET", FORM.replace("Algo", "Alog"))
-    assert answer.status_code == 404
-    assert answer.json()["data"]["reason"] == "COMPONENT_UNKNOWN"
+def test_an_unknown_component_has_no_form(node):
+    register(node, "scores", a_parameter())
+    response = node.get(FORM.format("Alog"))
+    assert response.status_code == 404
+    assert response.json()["data"]["reason"] == "COMPONENT_UNKNOWN"

@@ -1,4 +1,4 @@
-"""``job draft`` and ``provider parameters`` of a registration's file: no node is asked."""
+"""``job draft`` and ``provider parameters`` of a registration's file, without a node."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,9 @@ from tests.cli import call
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 
-def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path):
-    find = a_description(
-        "Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")]
-    )
+def test_a_draft_chains_its_tasks_and_names_the_inputs_of_each(tmp_path):
+    outputs = [a_data("both"), a_data("seen", category="report")]
+    find = a_description("Find", inputParam=[], outputData=outputs)
     fit = a_description(
         "Fit",
         roleList=["guest", "host", "arbiter"],
@@ -48,19 +47,22 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path):
         "guest=G",
         "--party",
         "host=H",
+        "--party",
+        "arbiter=G",
+        "--data",
+        "guest=bank#all",
     ]
-    words += ["--party", "arbiter=G", "--data", "guest=bank#all"]
-    done = call(*words, "--url", "http://127.0.0.1:9")
-    job = yaml.safe_load(done.stdout)
-    assert [
-        (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]])
-        for c in job["dag"]["components"]
-    ] == [
-        ("find", "acme", "7", []),
-        ("fit", "acme", "7", ["find.both"]),
-        ("fit_2", "acme", "7", ["find.both"]),
-    ]
-    assert job["dag"]["components"][0]["output"] == [
+
+    result = call(*words, "--url", "http://127.0.0.1:9")
+    job = yaml.safe_load(result.stdout)
+    components = job["dag"]["components"]
+    assert [component["name"] for component in components] == ["find", "fit", "fit_2"]
+    for component in components:
+        assert component["provider"] == "acme"
+        assert component["version"] == "7"
+    inputs = [[data["key"] for data in component["input"]] for component in components]
+    assert inputs == [[], ["find.both"], ["find.both"]]
+    assert components[0]["output"] == [
         {"type": "dataset", "key": "both"},
         {"type": "report", "key": "seen"},
     ]
@@ -71,56 +73,58 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path):
         "host": ["H"],
         "arbiter": ["G"],
     }
-    told = config["task_params"]
-    assert told["common"] == {
+    parameters = config["task_params"]
+    assert parameters["common"] == {
         "find": {},
         "fit": {"rate": 1e-05, "note": None},
         "fit_2": {"rate": 1e-05, "note": None},
     }
-    assert told["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
-    assert list(told) == ["common", "guest", "host"] and "# change this" in done.stdout
-    assert "        #   set it before: a training\n" in done.stdout
+    assert parameters["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
+    assert list(parameters) == ["common", "guest", "host"]
+    assert "# change this" in result.stdout
+    assert "        #   set it before: a training\n" in result.stdout
     hint = "# change this: the node of this role"
-    assert hint not in done.stdout
+    assert hint not in result.stdout
     (tmp_path / "node.yml").write_text("node: {id: JG1}\nengine: {kind: process}\n")
-    own = call(*words[:5], "--party", "arbiter=G", "--config", str(tmp_path / "node.yml"))
-    assert f"    guest: [JG1]\n    host: [JG1]  {hint}\n    arbiter: [G]\n" in own.stdout
-    all_set = done.stdout.replace('# word: "no"', 'word: "no"')
+
+    drafted = call(*words[:5], "--party", "arbiter=G", "--config", str(tmp_path / "node.yml"))
+    assert f"    guest: [JG1]\n    host: [JG1]  {hint}\n    arbiter: [G]\n" in drafted.stdout
+    all_set = result.stdout.replace('# word: "no"', 'word: "no"')
     assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
 
 
 @pytest.mark.parametrize(
     "name", ["register_unionpay.json", "reference_vendor/register_reference.json"]
 )
-def test_a_table_that_is_read_on_is_not_of_ids_alone(name):
+def test_a_table_with_a_reader_has_more_columns_than_the_ids(name):
     file = Path(__file__).parents[2] / "examples" / name
     parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
 
-    def told(*components: str) -> dict[str, object]:
-        done = call("job", "draft", *(f"{file}/{c}" for c in components), *parties)
-        assert done.exit_code == 0, done.output
-        return dict(yaml.safe_load(done.stdout)["config"]["task_params"]["common"])
+    def common_parameters(*components):
+        words = [f"{file}/{component}" for component in components]
+        result = call("job", "draft", *words, *parties)
+        assert result.exit_code == 0, result.output
+        return yaml.safe_load(result.stdout)["config"]["task_params"]["common"]
 
-    assert told("Intersection", "HeteroSecureBoost")["intersection"] == {"only_output_key": False}
-    assert told("Intersection")["intersection"] == {}
+    parameters = common_parameters("Intersection", "HeteroSecureBoost")
+    assert parameters["intersection"] == {"only_output_key": False}
+    assert common_parameters("Intersection")["intersection"] == {}
 
 
 def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
     described = a_parameter("rate", title="Rate", description="how fast it learns")
     file = tmp_path / "register.json"
-    file.write_text(
-        json.dumps(
-            a_request(a_description(inputParam=[described, a_parameter("depth", title="Depth")]))
-        )
-    )
-    shown = call("provider", "parameters", str(file)).stdout
-    assert "how fast it learns" in shown
-    assert "Rate" not in shown
-    assert "Depth" in shown
+    titled = a_parameter("depth", title="Depth")
+    request = a_request(a_description(inputParam=[described, titled]))
+    file.write_text(json.dumps(request))
+    printed = call("provider", "parameters", str(file)).stdout
+    assert "how fast it learns" in printed
+    assert "Rate" not in printed
+    assert "Depth" in printed
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "cause"),
     [
         (["acme"], "must read PROVIDER/COMPONENT"),
         (["FILE/Alog"], "has no component Alog; there are: Algo"),
@@ -129,10 +133,10 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
         (["FILE/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
     ],
 )
-def test_what_a_draft_cannot_be_made_of_is_said(tmp_path, words, says):
+def test_a_draft_is_refused_with_the_cause(tmp_path, words, cause):
     file = tmp_path / "register.json"
     file.write_text(json.dumps(a_request()))
     words = [word.replace("FILE", str(file)) for word in words]
-    done = call("job", "draft", *words, "--url", "http://127.0.0.1:9")
-    assert done.exit_code == 2
-    assert says in done.stderr
+    result = call("job", "draft", *words, "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 2
+    assert cause in result.stderr

@@ -1,4 +1,4 @@
-"""Tables from a database elsewhere: MariaDB, by ``data import``."""
+"""Tables from a MariaDB database, by ``data import``."""
 
 import subprocess
 import sys
@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import Result
 
-from gateway.bootstrap.node import Gateway
 from gateway.cli.data import SOURCE_PASSWORD
 from gateway.domain.run import Address
 from gateway.errors import Invalid
@@ -20,39 +19,44 @@ from gateway.store.source import Source
 from tests.cli import call
 from tests.contracts.databases import careless_database
 from tests.e2e.nodes import free_ports
-from tests.inprocess import running
+from tests.inprocess import Node
+from tests.world import NodeSetup
 
 pytestmark = pytest.mark.mariadb
+NODE = NodeSetup()
+# A wrong password, with characters that an address must escape.
 SECRET = "p@ss:word/42"
 
 
 @pytest.fixture(scope="module")
 def database(worker_id: str) -> Iterator[sa.URL]:
-    """A database with a table; its user may write there, too."""
-    with careless_database(f"{worker_id}_crm") as url:
-        given = sa.make_url(url)
-        with pymysql.connect(**_words(given)) as connection, connection.cursor() as cursor:
+    """A database with a table, which its user may also change."""
+    with careless_database(f"{worker_id}_crm") as text:
+        url = sa.make_url(text)
+        with (
+            pymysql.connect(**connection_arguments(url)) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.execute(
-                "create table t (id varchar(9), name text character set utf8mb4, x decimal(9,2), day date)"
+                "create table t (id varchar(9), name text character set utf8mb4, "
+                "x decimal(9,2), day date)"
             )
             cursor.execute("create sequence s")
             rows = [("007", '王芳, "x"\r\ny', "1.50", "2026-11-23"), ("008", "100%", None, None)]
             cursor.executemany("insert into t values (%s, %s, %s, %s)", rows)
             connection.commit()
-        yield given
+        yield url
 
 
-def _words(url: sa.URL) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in url.translate_connect_args(username="user").items()
-        if value is not None
-    }
+def connection_arguments(url: sa.URL) -> dict[str, Any]:
+    """Return the arguments of `pymysql.connect` for an address."""
+    arguments = url.translate_connect_args(username="user")
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 @pytest.fixture
 def crm(database: sa.URL) -> str:
-    """Its address as it is given, without a password."""
+    """The address of the database as a user writes it, without a password."""
     return database._replace(password=None).render_as_string()
 
 
@@ -61,19 +65,8 @@ def password(database: sa.URL) -> str:
     return database.password or ""
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("node")) as gateway:
-        yield gateway
-
-
-def imported(
-    node: Gateway,
-    crm: str,
-    password: str,
-    query: str,
-    *more: str,
-) -> Result:
+def import_table(node: Node, crm: str, password: str, query: str, *options: str) -> Result:
+    """Import the rows of a query as the dataset ns#t."""
     words = [
         "data",
         "import",
@@ -85,30 +78,30 @@ def imported(
         "ns",
         "--name",
         "t",
-        *more,
+        *options,
     ]
     env = {SOURCE_PASSWORD: password}
     return call(*words, "--url", node.addresses()["operator"], env=env)
 
 
 def test_the_rows_of_a_query_become_a_table(node, crm, password, tmp_path):
-    done = imported(
-        node, crm, password, "select * from t where name like '%' order by id", "--match-id", "id"
-    )
-    assert (done.exit_code, done.stdout) == (0, "stored ns#t: 2 rows, 4 columns, 1 partition\n"), (
-        done.output
-    )
+    query = "select * from t where name like '%' order by id"
+    result = import_table(node, crm, password, query, "--match-id", "id")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "stored ns#t: 2 rows, 4 columns, 1 partition\n"
     rows = [["007", '王芳, "x"\r\ny', "1.50", "2026-11-23"], ["008", "100%", "", ""]]
     assert list(node.storage.iter_rows(Address("ns", "t"))) == rows
     assert node.datasets.get("ns#t").origin == f"file:{crm}"
-    again = imported(node, crm, password, "select 1 as id")
+
+    again = import_table(node, crm, password, "select 1 as id")
     assert again.exit_code == 1
     assert "to replace it: --overwrite" in again.stderr
+
     file = tmp_path / "crm.password"
     file.write_text(f"{password}\n")
-    more = ("--password-file", str(file), "--overwrite")
+    options = ("--password-file", str(file), "--overwrite")
     query = "with a as (select 1 as id) select * from a"
-    assert imported(node, crm, SECRET, query, *more).exit_code == 0
+    assert import_table(node, crm, SECRET, query, *options).exit_code == 0
     assert node.datasets.get("ns#t").count == 1
 
 
@@ -126,32 +119,33 @@ def test_the_rows_of_a_query_become_a_table(node, crm, password, tmp_path):
         ("select 1 as a, 2 as a", "file:1: ", "another column"),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_leaves_nothing(
+def test_an_unreadable_query_is_refused_and_changes_nothing(
     node, crm, password, query, field, cause
 ):
     before = node.datasets.list()
-    done = imported(node, crm, password, query, "--overwrite")
-    assert done.exit_code != 0 and field in done.stderr and cause in done.stderr, done.output
+    result = import_table(node, crm, password, query, "--overwrite")
+    assert result.exit_code != 0, result.output
+    assert field in result.stderr
+    assert cause in result.stderr
     assert node.datasets.list() == before
     with Source(crm, password).selected("select count(*) as n from t") as table:
         assert table.read() == b"n\r\n2\r\n"
 
 
-def test_a_database_that_cannot_be_used_is_named_without_the_password(database, password):
-    url = database._replace(password=None)
-    away = url.set(host="127.0.0.1", port=free_ports(1)[0])
-    for address, word, cause in [
-        (url, SECRET, "Access denied"),
-        (away, SECRET, "Can't connect"),
-        (url.update_query_dict({"no_such_option": "1"}), SECRET, "no_such_option"),
-        (url.set(password=SECRET), "", "must not hold a password"),
+def test_an_unusable_database_is_refused_without_the_password(crm):
+    url = sa.make_url(crm)
+    silent = url.set(host="127.0.0.1", port=free_ports(1)[0])
+    wrong_option = url.update_query_dict({"no_such_option": "1"})
+    with_password = url.set(password=SECRET)
+    for address, password, cause in [
+        (crm, SECRET, "Access denied"),
+        (silent.render_as_string(), SECRET, "Can't connect"),
+        (wrong_option.render_as_string(), SECRET, "no_such_option"),
+        (with_password.render_as_string(hide_password=False), "", "must not hold a password"),
         ("sqlite:////etc/passwd", "", "mysql+pymysql://"),
         ("nothing", "", "mysql+pymysql://"),
     ]:
-        given = (
-            address if isinstance(address, str) else address.render_as_string(hide_password=False)
-        )
-        with pytest.raises(Invalid) as refused, Source(given, word).selected("select 1"):
+        with pytest.raises(Invalid) as refused, Source(address, password).selected("select 1"):
             pass
         (problem,) = refused.value.problems
         assert problem.path == "from"
@@ -163,7 +157,7 @@ def test_a_database_that_cannot_be_used_is_named_without_the_password(database, 
 
 @pytest.mark.slow
 def test_many_rows_need_little_memory(crm, password):
-    """40 MB of rows; to fetch them before reading would take all of that."""
+    """The rows have 40 MB, which the memory would have to hold if all were fetched at first."""
     code = textwrap.dedent("""
         import re, sys
         from pathlib import Path

@@ -550,8 +550,8 @@ def test_the_detail_of_an_event_is_written_for_people(detail, text):
     assert cell(readable_detail(detail)) == text
 
 
-def test_the_detail_of_an_event_is_in_chinese_for_who_reads_chinese(monkeypatch):
-    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+def test_the_detail_of_an_event_is_in_chinese_for_who_reads_chinese(use_language):
+    use_language("zh")
     failure = {"exit_code": 1, "message": "the job has ended, or is about to"}
     detail = readable_detail({"user": "ann", "failure": failure})
     assert cell(detail) == "用户 ann; 失败 退出码 1; 消息 作业已结束或即将结束"

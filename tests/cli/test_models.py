@@ -95,10 +95,10 @@ def test_a_model_is_listed_and_verified(node):
     assert MODEL in listed
     assert "guest.0" in listed
 
-    shown = cli(node, "show", MODEL, VERSION, "--verify")
-    assert shown.exit_code == 0, shown.output
-    assert hashlib.sha256(CONTENT).hexdigest() in shown.stdout
-    assert "every file is as it was" in shown.stdout
+    details = cli(node, "show", MODEL, VERSION, "--verify")
+    assert details.exit_code == 0, details.output
+    assert hashlib.sha256(CONTENT).hexdigest() in details.stdout
+    assert "every file is as it was" in details.stdout
 
 
 def test_a_deployed_model_is_deleted_only_after_undeployment(node):
@@ -145,9 +145,9 @@ def test_a_broken_or_missing_archive_is_refused(node, tmp_path):
 def test_a_changed_file_is_detected_and_not_exported(node, tmp_path):
     (node.storage.path(PLACE) / "data_0").write_text("{}")
 
-    shown = cli(node, "show", MODEL, VERSION, "--verify")
-    assert shown.exit_code == 1
-    assert "data_0 has changed" in shown.stderr
+    details = cli(node, "show", MODEL, VERSION, "--verify")
+    assert details.exit_code == 1
+    assert "data_0 has changed" in details.stderr
 
     refused = cli(node, "export", MODEL, VERSION, "-o", str(tmp_path / "x.zip"))
     assert refused.exit_code == 1
@@ -168,9 +168,9 @@ def test_a_model_is_carried_between_s3_and_hdfs(tmp_path):
         archive = tmp_path / "model.zip"
         export(source, archive)
         assert cli(target, "import", str(archive)).exit_code == 0
-        shown = cli(target, "show", MODEL, VERSION, "--verify")
-        assert shown.exit_code == 0, shown.output
-        assert "every file is as it was" in shown.stdout
+        details = cli(target, "show", MODEL, VERSION, "--verify")
+        assert details.exit_code == 0, details.output
+        assert "every file is as it was" in details.stdout
         files = sorted(name.rpartition("/")[2] for name in names(folder))
         assert files == ["data_0", "metadata"]
 

@@ -264,8 +264,8 @@ def test_an_ambiguous_beginning_of_a_job_id_is_refused(responses):
 
 
 @pytest.mark.parametrize("words", ["job list", "route history"])
-def test_lists_have_one_line_a_row_in_80_columns(responses, monkeypatch, words):
-    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+def test_lists_have_one_line_a_row_in_80_columns(responses, monkeypatch, use_language, words):
+    use_language("zh")
     monkeypatch.setenv("COLUMNS", "80")
     job = {
         "job_id": "job-" + "0" * 32,

@@ -89,9 +89,10 @@ def test_the_totals_are_those_of_holders_and_waiting_jobs(tmp_path):
 def check_totals(resources: Any) -> None:
     """Check that held and remaining amounts add up to the total."""
     for kind in ("cpu", "memory_gib", "disk_gib"):
-        held = sum(holder[kind] for holder in resources["holders"])
-        assert resources["held"][kind] == held
-        assert resources["remaining"][kind] == resources["total"][kind] - held
+        amounts = [holder[kind] for holder in resources["holders"]]
+        total = resources["total"][kind]
+        assert resources["held"][kind] == sum(amounts)
+        assert resources["remaining"][kind] == total - sum(amounts)
     assert resources["remaining"]["memory_gib"] == 0.5
 
 

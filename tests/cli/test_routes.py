@@ -1,4 +1,4 @@
-"""``bfia-gateway route …`` against a node: added, tried, undone; tables for people, JSON for scripts."""
+"""``bfia-gateway route …`` at a node: changes, tests and rollbacks, in tables and in JSON."""
 
 import json
 from functools import partial
@@ -11,6 +11,7 @@ from tests.certificates import Authority
 from tests.cli import call_node
 from tests.inprocess import ME, PEER, running
 
+# The node that relays for another one.
 HOP = "JG0100003300000030"
 
 
@@ -23,7 +24,7 @@ def node(tmp_path: Path):
 cli = partial(call_node, "route")
 
 
-def test_a_route_is_added_changed_disabled_and_everything_is_undone(node, tmp_path):
+def test_a_route_is_added_changed_disabled_and_everything_is_undone(node):
     added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "-m", "new partner")
     assert added.exit_code == 0
     assert added.stdout == f"version 2 is in force: +{PEER}\n"
@@ -57,11 +58,11 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node, tmp_pa
     assert f'{PEER}.profile: "spec" → "fate"' in audit
 
 
-def test_a_file_of_a_route_is_named_from_where_the_user_is(node, tmp_path, monkeypatch):
+def test_a_file_of_a_route_is_relative_to_the_working_folder(node, tmp_path, monkeypatch):
     ca = Authority(tmp_path / "tls").file
     monkeypatch.chdir(tmp_path)
-    made = cli(node, "add", PEER, "--to", "https://127.0.0.1:9", "--ca", "tls/ca.pem")
-    assert made.exit_code == 0, made.stderr
+    added = cli(node, "add", PEER, "--to", "https://127.0.0.1:9", "--ca", "tls/ca.pem")
+    assert added.exit_code == 0, added.stderr
     assert node.routes.table.routes[PEER].ca == ca
 
 
@@ -79,8 +80,9 @@ def test_a_way_through_another_node_and_the_difference_of_versions(node):
     both = cli(node, "diff", "--since", "2").stdout
     assert f"+  via: {HOP}" in both
     assert "deadline" not in both
-    told = json.loads(cli(node, "diff", "5", "--since", "1", "--json").stdout)
-    assert {c["node"] for c in told["changes"]} == {HOP, PEER}
+    changes = json.loads(cli(node, "diff", "5", "--since", "1", "--json").stdout)["changes"]
+    assert {change["node"] for change in changes} == {HOP, PEER}
+
     circle = cli(node, "edit", HOP, "--via", PEER)
     assert circle.exit_code == 2
     assert "leads in a circle" in circle.stderr
@@ -89,13 +91,14 @@ def test_a_way_through_another_node_and_the_difference_of_versions(node):
 
 
 def test_the_history_names_keys_by_their_ids(node, tmp_path):
-    old, new = (Keyring(tmp_path / name).make("ed25519") for name in ("old", "new"))
+    old = Keyring(tmp_path / "old").make("ed25519")
+    new = Keyring(tmp_path / "new").make("ed25519")
     cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "--keys", old.public)
     changed = cli(node, "edit", PEER, "--keys", new.public).stdout
     assert changed == f"version 3 is in force: {PEER}.keys: +{new.id[:19]}… -{old.id[:19]}…\n"
 
 
-def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node):
+def test_a_wrong_route_is_refused_with_the_fields_and_exit_code_2(node):
     refused = cli(node, "add", PEER, "--to", "ftp://x", "--profile", "fat")
     assert refused.exit_code == 2
     assert f"{PEER}.url" in refused.stderr
@@ -104,18 +107,20 @@ def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node):
 
 
 def test_a_route_is_tried_and_the_exit_code_tells(node, tmp_path):
-    with running(tmp_path / "other", PEER) as other:
-        cli(node, "add", PEER, "--to", other.addresses()["peer"])
-        mute = cli(node, "test", PEER)
-        assert mute.exit_code == 1
-        assert f"route edit {PEER} --keys" in mute.stdout
+    with running(tmp_path / "peer", PEER) as peer:
+        cli(node, "add", PEER, "--to", peer.addresses()["peer"])
+        without_key = cli(node, "test", PEER)
+        assert without_key.exit_code == 1
+        assert f"route edit {PEER} --keys" in without_key.stdout
+
         assert cli(node, "edit", PEER, "--signing", "off").exit_code == 0
-        bad = cli(node, "test", PEER)
-        assert bad.exit_code == 1
-        assert "way back" in bad.stdout
-        assert "FAILED" in bad.stdout
-        cli(other, "add", ME, "--to", node.addresses()["peer"], "--signing", "off")
-        fine = cli(node, "test", PEER)
-        assert fine.exit_code == 0
-        assert "FAILED" not in fine.stdout
+        one_way = cli(node, "test", PEER)
+        assert one_way.exit_code == 1
+        assert "way back" in one_way.stdout
+        assert "FAILED" in one_way.stdout
+
+        cli(peer, "add", ME, "--to", node.addresses()["peer"], "--signing", "off")
+        both_ways = cli(node, "test", PEER)
+        assert both_ways.exit_code == 0
+        assert "FAILED" not in both_ways.stdout
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True

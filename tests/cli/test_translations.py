@@ -265,9 +265,9 @@ def test_a_template_in_an_option_is_printed_as_it_is(tmp_path):
 
 
 @pytest.fixture
-def chinese_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def chinese_commands(use_language) -> None:
     """Let commands in this process print Chinese."""
-    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+    use_language("zh")
 
 
 def test_the_audit_names_an_action_once(chinese_commands):

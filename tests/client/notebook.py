@@ -1,4 +1,4 @@
-"""Runs a notebook as its reader would: every cell in order, in one namespace; a cell shows its last value."""
+"""Runs the cells of a notebook in order and in one namespace; a cell shows its last value."""
 
 import ast
 import json
@@ -7,7 +7,10 @@ from typing import Any
 
 
 def run(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the names that the cells define, and the text that each cell shows. Raises what a cell raises."""
+    """Run a notebook; return the values of its variables, and the text that each cell shows.
+
+    An exception of a cell is raised.
+    """
     cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {"__name__": "__main__"}
     texts = []

@@ -1,4 +1,4 @@
-"""The client's package: what it imports, what comes with it, and what a command loads of it."""
+"""The client's package: its imports, its wheels, and the modules that a command loads."""
 
 import ast
 import asyncio
@@ -7,20 +7,23 @@ import sys
 import zipfile
 from pathlib import Path
 
-import httpx
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 import bfia_gateway_client
 from bfia_gateway_client import Client, Damaged
 from bfia_gateway_client.bridge import run_blocking
 from gateway.version import VERSION
+from tests.inprocess import listening
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clients" / "python"
 
 
-def test_it_needs_httpx_and_pydantic_alone():
+def test_the_client_needs_httpx_and_pydantic_alone():
     packages = set()
     for file in (PACKAGE / "bfia_gateway_client").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -34,53 +37,58 @@ def test_it_needs_httpx_and_pydantic_alone():
 @pytest.mark.parametrize("root", [ROOT, PACKAGE], ids=["the gateway's wheel", "its own wheel"])
 def test_both_wheels_hold_the_whole_package_with_its_types(root, tmp_path):
     (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
-    names = {
-        name
-        for name in zipfile.ZipFile(wheel).namelist()
-        if name.startswith("bfia_gateway_client/")
-    }
-    files = {
-        file.name
-        for file in (PACKAGE / "bfia_gateway_client").glob("*")
-        if file.suffix in (".py", ".typed")
-    }
+    packed = zipfile.ZipFile(wheel).namelist()
+    names = {name for name in packed if name.startswith("bfia_gateway_client/")}
+    sources = {file.name for file in (PACKAGE / "bfia_gateway_client").glob("*.py")}
+    files = sources | {"py.typed"}
     assert names == {f"bfia_gateway_client/{name}" for name in files}
-    assert "py.typed" in files
 
 
-def test_it_has_the_version_of_the_gateway():
+def test_the_client_has_the_version_of_the_gateway():
     assert bfia_gateway_client.__version__ == VERSION
 
 
-def test_help_loads_no_library_and_no_command_that_it_does_not_show():
-    code = "import sys, typer; from gateway.cli.main import app; typer.main.get_command(app); print(*sys.modules)"
-    done = subprocess.run(
+def test_the_help_loads_only_what_it_shows():
+    code = (
+        "import sys, typer; from gateway.cli.main import app; "
+        "typer.main.get_command(app); print(*sys.modules)"
+    )
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    loaded = set(done.stdout.split())
+    loaded = set(process.stdout.split())
     assert "gateway.cli.node" in loaded
-    heavy = {"httpx", "pydantic", "asyncio", "yaml", "re2", "bfia_gateway_client.types"}
-    assert loaded & {*heavy, "gateway.auth", "gateway.cli.jobs", "gateway.cli.routes"} == set()
+    libraries = {"httpx", "pydantic", "asyncio", "yaml", "re2"}
+    modules = {
+        "bfia_gateway_client.types",
+        "gateway.auth",
+        "gateway.cli.jobs",
+        "gateway.cli.routes",
+    }
+    assert loaded & (libraries | modules) == set()
 
 
-def test_a_blocking_call_that_would_wait_for_a_loop_is_an_error():
+def test_a_blocking_call_must_not_wait_for_an_event_loop():
     with pytest.raises(RuntimeError, match="must not wait"):
         run_blocking(asyncio.sleep(0))
 
 
-def test_a_download_that_is_not_what_the_node_sent_leaves_nothing(tmp_path):
-    def node(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b"id\n1\n", headers={"x-checksum-sha256": "00"})
+def test_a_damaged_download_is_refused_and_leaves_the_file_as_it_was(tmp_path):
+    async def rows(_):
+        return Response(b"id\n1\n", headers={"x-checksum-sha256": "00"})
 
+    app = Starlette(routes=[Route("/{path:path}", rows)])
     target = tmp_path / "rows.csv"
     target.write_text("before")
-    with Client("http://127.0.0.1:9") as client:
-        client._wire._http = httpx.Client(base_url=client.url, transport=httpx.MockTransport(node))
-        with pytest.raises(Damaged, match="nothing was kept"):
-            client.data.download("bank#rows", target, progress=False)
+    with (
+        listening(app) as port,
+        Client(f"http://127.0.0.1:{port}") as client,
+        pytest.raises(Damaged, match="nothing was kept"),
+    ):
+        client.data.download("bank#rows", target, progress=False)
     assert target.read_text() == "before"
-    assert [*tmp_path.iterdir()] == [target]
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,4 +1,4 @@
-"""A node behind a proxy with https whose certificate an institution's own authority signed."""
+"""A node behind an https proxy with a certificate that an institution signs itself."""
 
 import ssl
 import threading
@@ -11,10 +11,10 @@ from tests.certificates import Authority
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """Answers with JSON."""
+    """Responds with a JSON body."""
 
     def do_GET(self) -> None:
-        body = b'{"here": true}'
+        body = b'{"live": true}'
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -36,7 +36,7 @@ def test_the_authority_of_an_institution_is_named_by_its_file(tmp_path):
         try:
             url = f"https://127.0.0.1:{server.server_port}"
             with Client(url, ca=authority.file) as client:
-                assert client.request("GET", "/health/live") == {"here": True}
+                assert client.request("GET", "/health/live") == {"live": True}
             with (
                 Client(url, ca=Authority(tmp_path / "theirs").file) as client,
                 pytest.raises(NoAnswer) as caught,

@@ -1,4 +1,4 @@
-"""A job is watched through silences of its node; time is an argument, and no test sleeps."""
+"""A job is watched through silences of its node; the clock is a function of the test."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -85,8 +85,8 @@ def test_a_node_that_is_starting_is_waited_for():
     ],
 )
 def test_watching_ends_with_an_error_if_waiting_is_useless(responses, looks):
-    seen = []
+    statuses = []
     with pytest.raises(GatewayError):
-        for look in watch(responses, SILENT_SECONDS / 4, []):
-            seen.append(look)
-    assert len(seen) == looks
+        for status in watch(responses, SILENT_SECONDS / 4, []):
+            statuses.append(status)
+    assert len(statuses) == looks
