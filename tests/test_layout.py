@@ -18,13 +18,7 @@ SHARED = {
 # Replacements of private names that tests still need, by file.
 REPLACEMENTS = {
     "adapter/bfia/channel/alone.py": 1,
-    "admin/test_routes_api.py": 1,
-    "cli/test_chinese_output.py": 1,
-    "cli/test_jobs.py": 1,
-    "cli/test_printing.py": 1,
-    "cli/test_translations.py": 1,
     "client/test_calls.py": 1,
-    "client/test_package.py": 1,
     "client/test_progress.py": 1,
     "contracts/test_cluster_refusals.py": 8,
     "contracts/test_daemon_refusals.py": 2,
