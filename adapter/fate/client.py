@@ -1,7 +1,7 @@
 """Makes the clients for nodes that speak FATE's protocol, as parties and as schedulers.
 
-FATE is called for each role of a node separately, and for a task by its version. Its protocol has
-no requests for a job's state, suspension, approval and deletion. These are sent in the standard's
+FATE is called once for each role of a node. A call about a task names its version, which is the
+attempt. FATE's protocol has no requests for a job's state, suspension, approval and deletion. These are sent in the standard's
 protocol: a gateway like this one serves it at the same address, FATE's own nodes do not.
 """
 
@@ -41,7 +41,8 @@ class FateProtocol:
     send: Send
     signatures: Signatures
     job_of: JobOf
-    protocol_of: Callable[[str], str]  # returns the protocol of a job of this node by its id
+    # takes the id of a job in which this node takes part; returns the job's protocol
+    protocol_of: Callable[[str], str]
 
     name = PROTOCOL
     numbers_tasks = True  # nodes identify a task by its name and the number of the attempt

@@ -35,7 +35,8 @@ from gateway.http.pagination import numbered_page
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 
-# Limits of the end of an application: every time zone and database can express the times between.
+# Bounds of an application's expiry: every time zone and database can represent the times within
+# them.
 _FIRST_END = datetime(1970, 1, 2, tzinfo=UTC)
 _LAST_END = datetime(2300, 1, 1, tzinfo=UTC)
 # Fields of an application that the API does not show.
@@ -55,7 +56,7 @@ Jobs = Annotated[
         default=None,
         ge=1,
         le=2**31 - 2,
-        description="So many jobs may use it.",
+        description="How many jobs may use the permission.",
     ),
 ]
 
@@ -87,13 +88,17 @@ class Applying(Input):
     key: str = Field(
         default="",
         max_length=20_000,
-        description="Of a contract: the partner's public key or its id, compared by telephone.",
+        description=(
+            "Of a contract: the partner's public key, or the id of that key, as a person compared "
+            "it by telephone."
+        ),
     )
     signing: str | None = Field(
         default=None,
         pattern="^(required|accepted|off)$",
         description=(
-            "Of a contract: whether the partner signs; default: as its route says, or required."
+            "Of a contract: whether the partner has to sign its messages: required, accepted or "
+            "off; default: as its route says, or required."
         ),
     )
     expires_at: Until
@@ -112,22 +117,36 @@ class Deciding(Why):
         default=None,
         pattern="^(required|accepted|off)$",
         description=(
-            "Of a contract: whether the partner signs as this gateway does; default: required."
+            "Of a contract: whether the partner has to sign its messages: required, accepted or "
+            "off; default: required."
         ),
     )
 
 
 _NOTICE = Annotated[
-    str, Field(description="what the partner has still to hear: confirm, terminate")
+    str,
+    Field(
+        description=(
+            "message still to be delivered to the partner: confirm or terminate; empty: none"
+        )
+    ),
 ]
 _KEY = Annotated[
     str,
     Field(
-        description="ids of the partner's keys: what its contract brings, then what its route has"
+        description=(
+            "for a contract: ids of the partner's keys. Until the partner's own application is "
+            "approved: the key that it sent; otherwise those of its route"
+        )
     ),
 ]
 _SIGNED = Annotated[
-    bool, Field(description="whether a contract was applied for with a signature of its own key")
+    bool,
+    Field(
+        description=(
+            "for a partner's contract application: whether it is signed with the key that it contains"
+        )
+    ),
 ]
 # The types of the shown fields, by name
 _VISIBLE = {name: kind for name, kind in get_type_hints(Application).items() if name not in _HIDDEN}
@@ -182,7 +201,7 @@ paths = Paths()
 router = paths.router
 
 
-@paths("GET", "/applications", "Contracts and audits: what waits, what holds", _PAGE, name="listed")
+@paths("GET", "/applications", "Applications, by number", _PAGE, name="listed")
 def list_applications(
     services: _Services,
     kind: Kind | None = None,
@@ -225,7 +244,11 @@ def approve(
     application: OneNumber,
     body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
 ) -> Response:
-    """A contract writes the partner's route, a dataset its grant; the partner is notified."""
+    """Approving a contract writes the partner's route, approving the use of a dataset writes a
+    grant.
+
+    The partner is notified.
+    """
     fields = {
         "expires_at": body.expires_at,
         "most_jobs": body.jobs,
@@ -312,8 +335,8 @@ async def offers(
         }
         return services.fetch_offers(node, f"{_LISTS[what]}/list", query)
 
-    records = await anyio.to_thread.run_sync(work, limiter=services.limiter)
-    return Reply({"records": records.get("records") or [], "total": records.get("total") or 0})
+    response = await anyio.to_thread.run_sync(work, limiter=services.limiter)
+    return Reply({"records": response.get("records") or [], "total": response.get("total") or 0})
 
 
 def _fields(services: ApplicationServices, application: Application) -> dict[str, Any]:
@@ -334,7 +357,7 @@ def _record_and_reply(
     after: Application,
     reason: str,
 ) -> Response:
-    """Set the line of a change for the audit log, and return the application after it."""
+    """Record an application's change for the audit log, and reply with the changed application."""
     summary = _summary(after)
     record_change(
         request,

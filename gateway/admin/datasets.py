@@ -65,7 +65,7 @@ class Granting(Why):
         le=36_500,
         description="So many days from now.",
     )
-    force: bool = Field(default=False, description="Also a node that has no route here.")
+    force: bool = Field(default=False, description="Grant it even if the node has no route here.")
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> Self:
@@ -88,7 +88,7 @@ class Publishing(Why):
     nodes: list[str] = Field(
         default_factory=list,
         max_length=1000,
-        description="Ids; none: all with a contract.",
+        description="Ids of the partners; an empty list means all partners with a contract.",
     )
 
 
@@ -115,6 +115,7 @@ def _key(dataset: Dataset) -> tuple[str, str]:
 
 
 def _id(dataset: Dataset) -> Address:
+    """Return the dataset's id as an address; `Dataset.address` is the place of its files."""
     return Address(dataset.namespace, dataset.name)
 
 
@@ -189,11 +190,10 @@ _NOTES = Annotated[
 ]
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
 _CHANGED = Annotated[
-    str, Field(description="what became of the files of a registered table; empty: nothing")
+    str,
+    Field(description="how the files of a registered table have changed; empty: they have not"),
 ]
-_AWAY = Annotated[
-    str, Field(description="why it is not known what is there; empty: the storage answers")
-]
+_AWAY = Annotated[str, Field(description="why the storage could not be read; empty: it answered")]
 _IN_PLACE = Annotated[
     bool, Field(description="registered where it lies: deleting it leaves its files")
 ]
@@ -239,7 +239,7 @@ _PLACE = {
 }
 _PLACES = {
     "a folder": Example(value=_PLACE),
-    "all of it read": Example(value={**_PLACE, "count": True}),
+    "a folder, reading all rows": Example(value={**_PLACE, "count": True}),
 }
 _QUARTER = {"days": 90, "reason": "contract 2026-17"}
 _GRANTS = {"for a quarter": Example(value=_QUARTER), "until revoked": Example(value={})}
@@ -372,10 +372,10 @@ def router(
     def register(
         request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]
     ) -> Response:
-        """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a
-        folder of files.
+        """The table stays where it is: one file or a folder of files, in CSV (UTF-8, commas, a
+        header in each file) or Parquet.
 
-        Deleting it deletes the entry alone. Jobs are refused once its files are others
+        Deleting the dataset deletes only its entry. Jobs are refused once its files have changed
         (DATASET_CHANGED).
         """
         dataset = datasets.register(body)
@@ -450,8 +450,8 @@ def router(
         dataset = datasets.get(address)
         if dataset.format == PARQUET and dataset.partitions > 1:
             text = (
-                f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not "
-                "make one"
+                f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which cannot "
+                "be merged into one"
             )
             raise Conflict(
                 f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
@@ -567,14 +567,14 @@ def router(
         node: Partner,
         body: Annotated[Granting, Body(openapi_examples=_GRANTS)] = Granting(),
     ) -> Response:
-        """From its first grant on, a dataset serves only jobs with the nodes that it is granted.
+        """After its first grant, a dataset serves only jobs with nodes to which it is granted.
 
         A node without a route here is refused, as its id may be a slip; with ``force`` it is a
         warning.
         """
         warnings = _route_warnings(node, nodes())
 
-        def refusal(_: str) -> str:
+        def refusal(_node: str) -> str:
             if body.force:
                 return ""
             return "; ".join(warnings)

@@ -29,15 +29,15 @@ class BrokerLimits:
     # The largest payload that is stored in its session's journal and may be cached. A larger one
     # has a file of its own, is written and read in a thread and is never cached.
     inline_bytes: int = 256 * KIB
-    # A longer journal is rewritten once half of it is obsolete; if it still holds more than
-    # ``rewrite_bytes`` of needed records, once fifteen sixteenths are.
+    # A journal longer than ``compact_bytes`` is rewritten once half of it is obsolete. If its needed
+    # records exceed ``rewrite_bytes``, it is rewritten only once 15/16 of it are obsolete.
     compact_bytes: int = 16 * MIB
     rewrite_bytes: int = 4 * MIB
     # Per reader, the delivered messages kept for a repeated pop. They do not count against the
     # capacity.
     kept_messages: int = 16
     kept_bytes: int = 64 * MIB
-    # Pushes per session whose sequence is remembered to recognise a repeat.
+    # How many pushes per session are remembered by their sequence, to recognise a repeated push.
     repeats: int = 65_536
     # The longest wait of a pop.
     pop_seconds: float = 300.0
@@ -96,8 +96,8 @@ class TopicBacklog(NamedTuple):
     topic: str
     messages: int
     bytes: int
-    # Age of the oldest message in seconds, counted from the node's start for those from before it;
-    # 0 without messages.
+    # Age of the oldest message in seconds. The age of a message from before the node's start is
+    # counted from that start. 0 without messages.
     oldest: float
     bytes_per_second: int  # received over the last ten seconds, read or not
     readers: tuple[str, ...]  # the waiting runs; "" for an unknown one

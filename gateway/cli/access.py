@@ -154,6 +154,7 @@ def revoke_token(
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
+        # "good" (stored so in the audit log): tokens that are not revoked
         before = {"token": name, "good": count}
         audit_change(store, "token revoke", before, {"token": name, "good": 0})
     yield {"revoked": count}
@@ -354,7 +355,9 @@ def _detail_text(detail: Mapping[str, Any]) -> str:
 
 
 def _refusal_text(detail: Mapping[str, Any]) -> str:
-    """Return the refusal of a sender; equal refusals are counted instead of repeated."""
+    """Return why a sender's request was refused, and how often the same refusal occurred since
+    its last entry.
+    """
     repeated = ""
     if "repeated" in detail:
         repeated = f", {detail['repeated']} times more"
@@ -398,6 +401,7 @@ def verify(
     except (OSError, ValueError) as error:
         raise CallFailed(f"not readable: {error}", EXIT_BAD_INPUT) from error
     problems = verification.problems
+    # the JSON output, and whether the command succeeds
     yield vars(verification), not problems
     for problem in problems:
         say(problem)

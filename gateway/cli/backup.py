@@ -17,8 +17,8 @@ from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
     CallFailed,
+    check_may_write,
     invalid_in,
-    new_file,
     settings_of,
 )
 from gateway.cli.command import Output, command
@@ -72,7 +72,7 @@ def backup(
     the storage by its own means, afterwards.
     """
     settings = settings_of(config)
-    new_file(file, force)
+    check_may_write(file, force)
     try:
         with _atomic_writer(file) as out, closing(store_of(config)) as store:
             sign_audit(store, config)

@@ -1,4 +1,4 @@
-"""The command line's way to a running node, by the Python client, and to files that are sent."""
+"""How commands call a running node (by the Python client), and read and check the user's files."""
 
 import getpass
 import json
@@ -333,7 +333,7 @@ def _reading(file: Path) -> Iterator[None]:
         raise NotFit(f"{file} cannot be read: {error.strerror}") from error
 
 
-def new_file(target: Path, force: bool) -> None:
+def check_may_write(target: Path, force: bool) -> None:
     """Raise `NotFit` for a file that exists (unless ``force``), and for a folder or device."""
     try:
         exists = target.exists()

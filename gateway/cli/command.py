@@ -26,8 +26,8 @@ from gateway.cli.client import (
     EXIT_NO_ANSWER,
     CallFailed,
     Client,
+    check_may_write,
     connect,
-    new_file,
 )
 from gateway.cli.language import translated
 from gateway.cli.options import AsJson, Config, Url
@@ -275,7 +275,7 @@ def save(
     **query: Any,
 ) -> Output:
     """Download into a new file, and print its name and size."""
-    new_file(target, force)
+    check_may_write(target, force)
     with Progress(f"fetching {target.name}") as progress:
         length = node.download(path, target, progress.advance, **query)
     yield {"file": str(target), "bytes": length}

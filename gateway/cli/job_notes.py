@@ -88,7 +88,7 @@ def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _log_source(attempt: _Attempt, job_id: str) -> str:
-    """Return the command that prints an attempt's log; of an earlier attempt, its number."""
+    """Return the command that prints the log of a last attempt, or the number of an earlier one."""
     run = attempt.run
     if not attempt.is_last:
         return f", attempt {run['attempt'] + 1}"

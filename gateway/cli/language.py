@@ -22,8 +22,9 @@ _PANELS = (
 )
 # Ranges of Chinese characters and their punctuation, for a regular expression
 _WIDE = "\u2e80-\u9fff\uff00-\uffef"
-# Punctuation that stays with the character after it, and with the one before it
+# Punctuation that stays on the line of the character after it
 _OPENING = "（《“"
+# Punctuation that stays on the line of the character before it
 _CLOSING = "，。、；：！？）》”…"
 # The parts between which a line may be folded: a Chinese character, or a word of another script,
 # with its punctuation.
@@ -109,7 +110,7 @@ def _fold_help() -> None:
 
 
 def _with_folded_columns(show_help: Callable[..., None]) -> Callable[..., None]:
-    """Return a replacement of typer's function that shows help, which folds long texts."""
+    """Return a function that shows help as typer's does, but folds long texts."""
 
     def format_help(*arguments: Any) -> None:
         """Show help with the folding columns."""
@@ -122,7 +123,7 @@ def _with_folded_columns(show_help: Callable[..., None]) -> Callable[..., None]:
 
 
 def _folded_columns(texts: Sequence[Any]) -> Any:
-    """Return the columns of rich with folded texts; takes the place of their class."""
+    """Return rich's `Columns` with texts that fold; typer calls this instead of the class."""
     from rich.columns import Columns
 
     for text in texts:

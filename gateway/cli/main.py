@@ -109,8 +109,8 @@ def init(
         Path | None,
         typer.Option(
             help=(
-                "Folder with node.pem, node.key and ca.pem: serve peers by https, and want "
-                "certificates."
+                "Folder with node.pem, node.key and ca.pem: serve peers by https, and require "
+                "certificates of them."
             )
         ),
     ] = None,
@@ -152,8 +152,8 @@ def init(
         say(f"tokens are required: bfia-gateway token create NAME --role admin --config {output}")
     else:
         say(
-            "every user of this machine may do everything at the operator listener: --auth "
-            "requires tokens"
+            "every user of this machine may do everything at the operator listener; give --auth "
+            "to require tokens"
         )
     say(f"next: bfia-gateway serve --config {output}")
 
@@ -206,7 +206,7 @@ def _print_missing_tls_files(folder: Path) -> None:
     missing = ", ".join(str(file) for file in files if not file.is_file())
     if missing:
         say(
-            f"put there before the start: {missing} (docs/operations.md has a recipe)",
+            f"these files must exist before the start: {missing} (docs/operations.md has a recipe)",
             err=True,
         )
 
@@ -326,7 +326,7 @@ _add_group(
 )
 _add_group(
     "job",
-    "Submit a job, watch it, see what it wrote and left, stop it.",
+    "Submit a job, watch it, see its logs and outputs, stop it.",
     loaded_from("commands", "jobs", "job_timeline", "job_control", "draft", "outputs"),
 )
 _add_group(
@@ -349,7 +349,8 @@ _add_group(
 
 def main() -> None:
     """Entry point of the console script."""
-    # Files are for this user alone; folders of containers are opened one by one.
+    # New files are for this user alone; what containers use is made accessible by chmod, path by
+    # path.
     os.umask(0o077)
     set_language(requested_language(sys.argv[1:]))
     try:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, new_file
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, check_may_write
 from gateway.cli.command import Output, command
 from gateway.cli.output import say
 from gateway.cli.providers import commands
@@ -51,7 +51,7 @@ def init(
     folder = output or Path(name)
     contents = _filled_template(folder, name, component)
     for file in contents:
-        new_file(file, force)
+        check_may_write(file, force)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in contents.items():

@@ -7,7 +7,7 @@ from typing import Self
 
 CORE = 1000  # a core in the unit of `Amounts.cpu`, thousandths of a core
 GIB = 1024**3
-MAIN = ""  # key of the node's main engine where amounts are by engine
+MAIN = ""  # name of the node's main engine in mappings by engine
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Amounts:
     ) -> Self:
         """Return amounts from cores, bytes and devices, rounded up.
 
-        None counts as 0: there is no limit, and nothing is reserved.
+        None, for a kind without a limit, becomes 0: nothing is reserved for it.
         """
         return cls(
             math.ceil((cpu or 0) * CORE),
@@ -68,12 +68,12 @@ class Amounts:
         yield "gpu", self.gpu
 
     def scaled(self, share: float) -> "Amounts":
-        """Return a share of the amounts, rounded down; of any GPUs at least one."""
+        """Return a share of the amounts, rounded down, but to no less than one GPU if there are any."""
         gpu = max(int(self.gpu * share), min(self.gpu, 1))
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
     def fits(self, free: "Amounts") -> bool:
-        """Return whether the capacity suffices.
+        """Return whether the amounts fit into the capacity ``free``.
 
         Kinds that are not needed are ignored, even if the capacity is negative there.
         """
@@ -195,7 +195,7 @@ class Pool:
 
     amounts: Amounts  # of the main engine, and the disk of all
     tasks_at_once: int  # number of its tasks that can run in parallel on these amounts
-    # by further engine; also engines where it needs nothing
+    # amounts at each further engine of its tasks, even if they are 0
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property

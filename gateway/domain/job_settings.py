@@ -29,7 +29,8 @@ class TaskLimits:
 class JobLimits:
     """The limits of a job and its tasks: extensions, absent by default."""
 
-    job_timeout: float | None = None  # seconds from the start at every node on; None: no limit
+    # seconds, counted from when every node had started the job; None: no limit
+    job_timeout: float | None = None
     default: TaskLimits = TaskLimits()
     tasks: Mapping[str, TaskLimits] = field(default_factory=dict)  # tasks with limits of their own
 
@@ -75,7 +76,9 @@ class JobSettings:
 
     @property
     def inherit(self) -> tuple[str, ...] | None:
-        """The tasks to inherit from the old job, and no others; None: all that are unchanged."""
+        """The tasks to inherit from the earlier job that ``old_job_id`` names, and no others; None:
+        all that are unchanged.
+        """
         tasks = self.common.get("inherit")
         if tasks is None:
             return None

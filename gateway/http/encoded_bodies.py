@@ -12,7 +12,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.http.streamed_bodies import READ
 
-# Scope key of a decoded body's function that returns the digest of the body as sent.
+# Scope key of a function that returns the digest of the body as sent, before decoding.
 SENT_DIGEST = "gateway.sent_digest"
 # Coding -> zlib's wbits, which also select the header of the format.
 _WINDOWS = {
@@ -148,6 +148,7 @@ def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response])
         is_refused = False
 
         async def send_or_refuse(message: Message) -> None:
+            """Send the application's response; if decoding has failed, send the refusal instead."""
             nonlocal is_refused
             if message["type"] == "http.response.start" and body.refusal is not None:
                 is_refused = True
@@ -179,6 +180,7 @@ def _decoded_scope(scope: Scope, body: _DecodedBody) -> Scope:
     headers = [header for header in scope["headers"] if header[0] not in body_headers]
     headers.append((b"transfer-encoding", b"chunked"))
     extensions = dict(scope.get("extensions", {}))
+    # `READ` would give the rest of the body as sent, not decoded.
     extensions.pop(READ, None)
     return {
         **scope,

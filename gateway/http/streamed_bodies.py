@@ -31,7 +31,10 @@ _RECEIVE_TIMEOUT = 300.0  # seconds that a thread waits for a client's next byte
 
 
 class Body(StreamingResponse):
-    """A response with its length in the headers."""
+    """A streamed response; ``headers`` must contain its content-length.
+
+    Where the server offers `WRITE`, threads write the body.
+    """
 
     def __init__(
         self,
@@ -139,7 +142,8 @@ class _Writer:
 class Rest(io.RawIOBase):
     """The rest of a request's body, readable in any thread.
 
-    It is the bytes ``received`` already, then ``missing_bytes`` more from the socket.
+    It is the bytes ``received`` already, then ``missing_bytes`` more from the socket. ``client`` is
+    a duplicate of the connection's socket, for this object to close.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import yaml
 from typer.testing import Result
 
 from gateway.bootstrap.parts import Pace
-from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
+from gateway.cli.client import TOKEN, URL, CallFailed, Client, check_may_write, read_object
 from gateway.cli.init import TLS_FILES
 from gateway.config.loader import load
 from gateway.config.tls import Tls
@@ -318,8 +318,8 @@ def test_a_refusal_to_replace_a_file_names_no_option(tmp_path):
     file = tmp_path / "rows.csv"
     file.touch()
     with pytest.raises(NotFit, match="or name another file"):
-        new_file(file, force=False)
-    new_file(tmp_path / "new.csv", force=False)
+        check_may_write(file, force=False)
+    check_may_write(tmp_path / "new.csv", force=False)
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,10 @@ class FullDataset(Response):
     warnings: list[str] = Field(default_factory=list)
     """what looked odd in it when it was read"""
     changed: str = ""
-    """what became of the files of a registered table; empty: nothing"""
+    """how the files of a registered table have changed; empty: they have not"""
     there: bool = False
     away: str = ""
-    """why it is not known what is there; empty: the storage answers"""
+    """why the storage could not be read; empty: it answered"""
 
 
 class TrainingParty(Response):
@@ -617,10 +617,10 @@ class RegisteredDataset(Response):
     warnings: list[str] = Field(default_factory=list)
     """what looked odd in it, and which images may not be able to read it"""
     changed: str = ""
-    """what became of the files of a registered table; empty: nothing"""
+    """how the files of a registered table have changed; empty: they have not"""
     there: bool = False
     away: str = ""
-    """why it is not known what is there; empty: the storage answers"""
+    """why the storage could not be read; empty: it answered"""
 
 
 class Series(Response):
