@@ -73,6 +73,7 @@ class ContainerListener:
             log.warning(
                 "containers cannot reach this gateway yet; it is tried again", cause=error.message
             )
+        # For Docker, `_follow_bridge` logs it.
         if not isinstance(self._engine, ContainerdEngine):
             self._log_isolation()
 
@@ -85,6 +86,7 @@ class ContainerListener:
             host = engine.gateway_address()
             if self._needs_socket(host):
                 self._bind(host)
+            # Containers may reach no other port of this host.
             engine.close_host([self._port])
         except EngineError as error:
             raise EngineFailed(str(error), reason=error.reason) from error
@@ -107,7 +109,8 @@ class ContainerListener:
                 text = (
                     "the container engine's bridge is not on this machine: "
                     "listen.container.advertise must say "
-                    "where containers reach this gateway, and engine.docker.outside let them"
+                    "where containers reach this gateway, and engine.docker.outside must be true, "
+                    "so that they may"
                 )
                 raise EngineFailed(text, reason="CREATE_FAILED") from error
             raise EngineFailed(str(error.strerror), reason="PORT_IN_USE") from error

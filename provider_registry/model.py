@@ -19,7 +19,7 @@ ANY = "*"  # as a version in a job: the newest one in use
 DEVICES = ("docker", "swarm", "k8s")  # accepted in registrations, in the order of preference
 STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every value
 # ``metadata.profile`` of an image:
-FATE = "fate"  # swaps namespace and name
+FATE = "fate"  # gets namespace and name of an address exchanged
 YACL = "yacl"  # reads ``system.storage.host.url``
 
 # A category with one of these words is data: train_data, validate_set, sample_cache.
@@ -218,7 +218,8 @@ class Provider:
     def document(self) -> dict[str, Any]:
         """Return the provider as JSON values for the store; `registration.from_document` reads it.
 
-        ``digests`` and ``retired`` are left out while they are empty or False.
+        ``image`` and ``base_url`` are in the metadata. ``digests`` and ``retired`` are left out
+        while they are empty or False.
         """
         document: dict[str, Any] = {
             "name": self.name,
@@ -274,9 +275,9 @@ def document_problem(document: Any) -> Problem | None:
 
 
 def _descend(level: list[Any]) -> tuple[list[Any], Problem | None]:
-    """Return the values one level below some, keys included, and the problem of the first scalar.
+    """Return the values inside those of a level, and the problem of its first unusable scalar.
 
-    The problem is None if all scalars among the values are usable.
+    The keys of objects count as values. The problem is None if all scalars of the level are usable.
     """
     next_level: list[Any] = []
     for value in level:
@@ -371,7 +372,7 @@ def as_text(value: Any) -> str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list without blanks.
+    """Return the entries of a list of texts, stripped; empty ones are left out.
 
     A single text counts as a list, None as an empty one.
     """

@@ -4,9 +4,8 @@ A job is refused for a required parameter that is missing, and for text that can
 declared number. Published descriptions contradict published jobs that run well with them, so
 everything else is a warning. A vendor whose descriptions list every value can ask for more
 (``strict``): a value of the declared type that is not among the choices or out of range then
-refuses the job as well, unless it is the description's own default, or the description's default
-or a choice is itself out of range.
-Defaults are never filled in.
+refuses the job as well. The description's own default never does, and a range refuses nothing if
+the default or a choice lies outside it. Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``,
 ``train-auc``), and the standard does not say how they correspond. Our rule: within a group (data,
@@ -391,7 +390,7 @@ def _text_mismatch(parameter: Parameter, kind: ValueKind, value: str) -> _TypeMi
         refuses = kind in _NUMERIC and value not in _named_values(parameter)
         return _TypeMismatch(f"cannot be read as {parameter.type}", refuses)
     if kind is ValueKind.BOOLEAN and value not in ("true", "false"):
-        rule = "is text for a boolean, and neither true nor false as spelled in JSON"
+        rule = "is text for a boolean, and not in lower case as in JSON (true, false)"
         return _TypeMismatch(rule)
     return None
 
@@ -432,12 +431,12 @@ def _range_may_refuse(parameter: Parameter, value: Any) -> bool:
         return False
     if number(value) is None:
         return False
-    described = [number(text) for text in _named_values(parameter)]
-    return all(validator.in_range(value) for value in described if value is not None)
+    named = [number(text) for text in _named_values(parameter)]
+    return all(validator.in_range(bound) for bound in named if bound is not None)
 
 
 def _is_allowed(parameter: Parameter, value: Any) -> bool:
-    """Return whether a value is a choice of its parameter, or needs not be one.
+    """Return whether a value is a choice of its parameter, or need not be one.
 
     Without choices any value is allowed. Empty text and the default are always allowed. A list
     is allowed if all its elements are choices, an object if a choice spells it in JSON. For
@@ -500,7 +499,7 @@ def list_limited(values: Sequence[str], limit: int) -> str:
 def _validator_rule(parameter: Parameter, value: Any) -> str:
     """Return the rule that a value breaks by its range or expression; "" if it breaks none.
 
-    Empty text counts as no value, and text does not break a range.
+    Empty text counts as no value, and text that spells no number breaks no range.
     """
     validator = parameter.validator
     if validator is None or value == "":
@@ -542,8 +541,8 @@ def match_inputs(
 ) -> dict[str, str]:
     """Return the names that a component's description gives to a flow's inputs, by their sources.
 
-    ``dag_inputs`` has (type, ``<task>.<key>``) of each input. One without an upstream task belongs
-    to the first of the component's inputs and is not listed here.
+    ``dag_inputs`` has (type, ``<task>.<key>``) of each input. It leaves out an input without an
+    upstream task: that belongs to the first of the component's inputs.
     """
     flow_items = []
     for category, source in dag_inputs:

@@ -143,7 +143,8 @@ def _syntax_rule(text: str, error: yaml.MarkedYAMLError) -> str:
 def _check_events(text: str) -> None:
     """Raise `InvalidRoutes` for deep nesting, anchors, aliases and tags.
 
-    This check reads the parser's events, before the composer: its recursion has no bound.
+    This check reads the parser's events before the composer runs, since the composer's recursion
+    has no bound.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):

@@ -230,7 +230,7 @@ class ProcessEngine(Engine):
         """Kill the run and delete its directory."""
         removed = self._root / f"{_REMOVED_PREFIX}{name}-{os.urandom(4).hex()}"
         with self._lock(name), suppress(FileNotFoundError):
-            # Renamed first, so that a supervisor that has not claimed the run yet cannot.
+            # Renamed first: a supervisor that has not claimed the run by now can no longer do so.
             self._run(name).path.rename(removed)
             _kill_and_delete(removed)
 
@@ -316,7 +316,7 @@ class ProcessEngine(Engine):
             self._program(image, inner_command, variables.get("PATH", search_path))
 
     def _choose_cores(self, cpu: float | None) -> tuple[int, ...] | None:
-        """Choose the numbers of cores in turn, so that runs share the machine evenly.
+        """Choose which cores a run gets, in turn, so that runs share the machine evenly.
 
         None for no limit. Raises `NotSupported` for a fraction of a core.
         """

@@ -396,8 +396,8 @@ class PeerTable:
         """Return whether a request comes from a peer that understands only HTTP 200."""
         return self.profile_of(requests.incoming(request).source).errors_as_200
 
-    def takes_confirm(self, node: str) -> bool:
-        """Return whether a node accepts a later decision on a job."""
+    def waits_for_decision(self, node: str) -> bool:
+        """Return whether a node waits for the later decision of a person here on a job."""
         return node == self._this_node.id or self.profile_of(node).takes_confirm
 
     def route_of(self, node: str) -> Route | None:

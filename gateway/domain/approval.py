@@ -151,17 +151,17 @@ def judge(
     policy: Policy,
     pieces: Iterable[Piece],
     *,
-    is_own: bool = False,
+    person_only_by_rule: bool = False,
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job, and the explanation: the piece and rule that decided.
 
-    With ``is_own`` this node's own platform submitted the job. No person is needed then unless a
-    rule demands it.
+    ``person_only_by_rule``: a person has to decide only if a rule demands it, as for a job of this
+    node's own platform.
     """
     verdict = Verdict.APPROVE
     explanation = ""
     for piece in pieces:
-        piece_verdict, text = _judge_piece(policy, piece, is_own)
+        piece_verdict, text = _judge_piece(policy, piece, person_only_by_rule)
         if piece_verdict is Verdict.REJECT:
             return piece_verdict, text
         if piece_verdict is Verdict.ASK and verdict is Verdict.APPROVE:
@@ -169,7 +169,7 @@ def judge(
             explanation = text
     if policy.mode is Mode.OFF:
         return Verdict.APPROVE, ""
-    if policy.mode is Mode.PERSON and not is_own:
+    if policy.mode is Mode.PERSON and not person_only_by_rule:
         return Verdict.ASK, "every job is decided on by a person here"
     return verdict, explanation
 
@@ -177,11 +177,11 @@ def judge(
 def _judge_piece(
     policy: Policy,
     piece: Piece,
-    is_own: bool,
+    person_only_by_rule: bool,
 ) -> tuple[Verdict, str]:
     """Return the verdict of the first rule that matches a piece, and the explanation.
 
-    Without a matching rule a person has to decide, unless the job is this node's own.
+    Without a matching rule a person has to decide, unless ``person_only_by_rule``.
     """
     data = ""
     if piece.dataset:
@@ -191,7 +191,7 @@ def _judge_piece(
         if rule.matches(piece):
             return rule.decide, f"approval.rules[{number}] says {rule.decide} to {subject}"
     text = f"no rule decides on {subject}"
-    if is_own:
+    if person_only_by_rule:
         return Verdict.APPROVE, text
     return Verdict.ASK, text
 

@@ -382,7 +382,7 @@ class Admission:
         Empty if the scheduling node does not wait for a decision after the creation: the images are
         then pulled at the launch.
         """
-        is_awaited = draft.existing is None and self._takes_confirm(draft.spec.scheduler)
+        is_awaited = draft.existing is None and self._waits_for_decision(draft.spec.scheduler)
         if not is_awaited:
             return {}
         return self._readiness.to_fetch(draft.images)
@@ -452,7 +452,7 @@ class Admission:
             if checks:
                 detail["checks"] = dict(checks)
             return local.with_note(now, f"job {status} here", draft.sender, **detail)
-        if not self._takes_confirm(scheduler):
+        if not self._waits_for_decision(scheduler):
             text = f"a person at {node} has to agree ({words}), which {scheduler} does not wait for"
             raise Refused(
                 f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED"
@@ -460,9 +460,9 @@ class Admission:
         pending = local.with_note(now, "job PENDING here", draft.sender)
         return approval.await_person(pending, self._rules.policy, words, now)
 
-    def _takes_confirm(self, scheduler: NodeId) -> bool:
+    def _waits_for_decision(self, scheduler: NodeId) -> bool:
         """Return whether the scheduling node waits for the decision of a person here."""
-        return scheduler == self._node or self._rules.peers.takes_confirm(scheduler)
+        return scheduler == self._node or self._rules.peers.waits_for_decision(scheduler)
 
 
 def _missing_images(images: Iterable[JobImage], fetched: Collection[str]) -> list[Problem]:

@@ -21,7 +21,7 @@ Judge = Callable[[JobSpec, NodeId, str], tuple[Verdict, str]]
 
 
 class AdmissionReport:
-    """Reports on a job what the checks of its creation do not tell."""
+    """Makes the items that a dry run adds to the report of a job's validation."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class AdmissionReport:
         if verdict is Verdict.APPROVE:
             return fine("approval", "no approval is needed")
         scheduler = sender or spec.scheduler
-        if scheduler == self._node or rules.peers.takes_confirm(scheduler):
+        if scheduler == self._node or rules.peers.waits_for_decision(scheduler):
             remedy = f"tell those who decide at {self._node}"
             return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)
         text = (

@@ -32,7 +32,7 @@ class Peers(Protocol):
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not run a component here; empty if it may."""
 
-    def takes_confirm(self, node: str) -> bool:
+    def waits_for_decision(self, node: str) -> bool:
         """Whether a node waits for the decision of a person here."""
 
 
@@ -49,7 +49,8 @@ class Rules:
     # Audits a refused start. Takes the node that requested the start, the text of the event, and
     # details.
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]
-    # Whether an image that is missing and cannot be pulled refuses a job, instead of a warning.
+    # Whether a job is refused, and not just accepted with a warning, if an image is missing and
+    # cannot be pulled.
     require_images: bool = False
 
 
@@ -63,9 +64,9 @@ def judge(
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job for its requester and its initiator, with the reason.
 
-    ``sender`` sends the command; empty for this node, which is ``node``. If another node requests
-    the job than the initiator, a rule that matches the initiator can still reject the job or ask,
-    but the initiator does not need an approval without such a rule.
+    ``sender`` sends the command; empty for this node, which is ``node``. If the requester is not
+    the initiator, the job is judged for both. A rule that matches the initiator can reject the job
+    or require a person; without such a rule, the initiator needs no approval.
     """
     requester = sender
     if sender in ("", node):
@@ -81,8 +82,9 @@ def judge(
             barred = _barred(pieces, rules.peers)
             if barred:
                 return Verdict.REJECT, barred
-        needs_no_person = is_own or source != requester
-        source_verdict, text = approval.judge(rules.policy, pieces, is_own=needs_no_person)
+        source_verdict, text = approval.judge(
+            rules.policy, pieces, person_only_by_rule=is_own or source != requester
+        )
         if source_verdict is Verdict.REJECT:
             return source_verdict, text
         if source_verdict is Verdict.ASK and verdict is Verdict.APPROVE:

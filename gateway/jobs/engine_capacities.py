@@ -2,8 +2,8 @@
 
 While an engine does not respond, its totals are the last ones that this process observed. Before
 its first response they are the last ones stored: by this gateway for its main engine, by any
-gateway of the node for other engines. Without observed and stored totals an engine has none, but
-the main one counts as having those of this machine. The main engine's name is "".
+gateway of the node for other engines. An engine with neither observed nor stored totals has none,
+but the main one counts as having those of this machine. The main engine's name is "".
 """
 
 import shutil
@@ -87,8 +87,8 @@ class EngineCapacities:
         self._stored_totals = EngineTotals(context.store)
         self._clock = context.clock
         self._first_look = first_look
-        # Each gateway of the node may have another main engine, whose totals are therefore stored
-        # under the gateway's name.
+        # The gateways of a node may have different main engines, so each stores the totals of its
+        # own under its own name.
         self._main_name = context.owner or "main"
         self._on_change = on_change
         self._last_stored: dict[str, Capacity] = {}
@@ -172,6 +172,8 @@ class EngineCapacities:
         engines = self._engines.values()
         if all("fractional_cpu" in engine.capabilities for engine in engines):
             cores = min(total.cpu / CORE, capacity.cores or node.cores)
+            # A partner's task for which neither the job nor the node sets a CPU limit gets only a
+            # share.
             if run.limit_origins.get("cpu") == resources.PARTNERS_LIMIT:
                 cores *= self._settings.resources.partner_share
         return {
@@ -214,7 +216,7 @@ class EngineCapacities:
             self._observations.setdefault(name, silence)
 
     def _look_quietly(self, name: str) -> None:
-        """Ask an engine; without a database the loop asks again later."""
+        """Ask an engine; if the database fails, leave it to the loop, which asks again later."""
         with suppress(GatewayError):
             self.look(name)
 
@@ -265,8 +267,8 @@ class EngineCapacities:
         if capacity is None:
             return EngineCapacity(None, away=away, cause=observation.cause)
         total = self._bounded(name, capacity)
-        # The settings bound the rest, too: capacity that others use above these bounds was never
-        # available to jobs.
+        # What others leave is bounded as well, so their use counts only where it leaves less than
+        # the settings allow.
         usable = self._bounded(name, _without_others(capacity))
         return EngineCapacity(
             total=total,

@@ -22,7 +22,7 @@ from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Unreadable
 from gateway.jobs.container_probes import ContainerProbes
-from gateway.jobs.launcher import ImageIsFetched, Launching
+from gateway.jobs.launcher import ImageMissing, Launching
 from gateway.jobs.run_endings import RunEndings
 from gateway.jobs.scheduler_calls import SchedulerCall, SchedulerCalls, missed_stop
 from gateway.ports import JobView
@@ -152,9 +152,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self.record(job_id, messages.StoppedHere(self._clock(), why))
 
     def record_stop_request(self, job_id: str, by: str) -> None:
-        """Record that people here have the scheduling node stop a job; ``by`` names them.
+        """Record that people here, named by ``by``, ask the scheduling node to stop a job.
 
-        With an empty ``by``: the scheduling node has refused.
+        An empty ``by`` withdraws the request: the node has refused.
         """
         self.record(job_id, messages.StopWished(self._clock(), by))
 
@@ -167,8 +167,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             outcome = Outcome.STOPPED
             if event.ending:
                 outcome = event.ending.outcome
-            explains = endings.may_explain(local, outcome, is_inferred=event.is_inferred)
-            if explains or not ended(JOB, local.status):
+            replaces_ending = endings.may_replace_ending(
+                local, outcome, is_inferred=event.is_inferred
+            )
+            if replaces_ending or not ended(JOB, local.status):
                 return self.record(local.id, event)
         return local
 
@@ -232,8 +234,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return run.status is RunStatus.RUNNING and run.owner in ("", self._owner)
 
     def probe_all(self) -> None:
-        """Probe the runs here whose own next probe is not due soon; write only news.
+        """Probe the running containers here; write only news.
 
+        Containers whose regular probe comes within ``probe_every`` are skipped.
         After the first run whose engine does not respond, further runs on that engine are skipped:
         the engine's watcher records the silence.
         """
@@ -244,7 +247,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             if local is None:
                 continue
             run = _run_named(local, launched.name)
-            if run is None or not _is_probed_late(run, soon) or run.engine in silent_engines:
+            if run is None or not _next_probe_is_after(run, soon) or run.engine in silent_engines:
                 continue
             event = self.probes.probe(run)
             if isinstance(event, messages.EngineSilent):
@@ -267,7 +270,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return machine.step(local, self._clock(), self.timing, self._owner)
 
     def _mark_reached(self, local: LocalJob, node: NodeId) -> LocalJob:
-        """Return the job with its reports due to a node that is reachable again."""
+        """Make the undelivered reports to a node due now, as it is reachable again."""
         return contact.retry_reports(local, node)
 
     def _next_due(self, local: LocalJob) -> datetime | None:
@@ -323,7 +326,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             start = time.monotonic()
             try:
                 events = self._do(local, action, fetching)
-            except ImageIsFetched:
+            except ImageMissing:
                 fetch = partial(self._perform, local, action, fetching=True)
                 self._lanes.submit("engine-pull", fetch, local.id)
                 return
@@ -337,7 +340,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._record_events(local, action, events, calls)
 
     def _observe(self, action: messages.Action, seconds: float) -> None:
-        """Report the duration of an action on the engine, which `Tell` and `Close` are not."""
+        """Report the duration of an action other than `Tell` and `Close`."""
         if not isinstance(action, (messages.Tell, messages.Close)):
             self._hooks.observe(type(action).__name__.lower(), seconds)
 
@@ -384,7 +387,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         action: messages.Action,
         fetching: bool,
     ) -> list[messages.Event]:
-        """Carry out an action and return its events. Raises `ImageIsFetched`."""
+        """Carry out an action and return its events. Raises `ImageMissing`."""
         outside_transaction()
         match action:
             case messages.Close():
@@ -435,11 +438,11 @@ def _run_named(local: LocalJob, name: str) -> Run | None:
     return None
 
 
-def _is_probed_late(run: Run, soon: datetime) -> bool:
-    """Return whether a running container's next regular probe is later than ``soon``."""
+def _next_probe_is_after(run: Run, moment: datetime) -> bool:
+    """Return whether a container runs and its next regular probe is later than a moment."""
     if run.status is not RunStatus.RUNNING or run.exit is not None:
         return False
-    return run.probe_at is not None and run.probe_at > soon
+    return run.probe_at is not None and run.probe_at > moment
 
 
 def _has_no_consequence(action: messages.Action, local: LocalJob) -> bool:
@@ -456,6 +459,7 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
     record: LocalJob | Run = local
     if isinstance(action, messages.Tell):
         record = _run(local, action.run)
+    # `action.call` is the path to a `Call` in the record, such as "reporting.call".
     return int(attrgetter(action.call)(record).tries)
 
 

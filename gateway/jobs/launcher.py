@@ -69,7 +69,7 @@ class LaunchRules:
     limits: Callable[[Run], Mapping[str, float | None]]
 
 
-class ImageIsFetched(Exception):
+class ImageMissing(Exception):
     """The image is missing and has to be pulled first."""
 
 
@@ -127,7 +127,7 @@ class Launching:
     ) -> Event:
         """Start the container of a run; return the resulting event.
 
-        A missing image is pulled first if ``fetching``, otherwise `ImageIsFetched` is raised.
+        A missing image is pulled first if ``fetching``, otherwise `ImageMissing` is raised.
         """
         try:
             self.disk.check_room(run)
@@ -182,7 +182,7 @@ class Launching:
             return self.digest_now(run)
         except ImageNotFound:
             if not fetching:
-                raise ImageIsFetched from None
+                raise ImageMissing from None
 
         def report(progress: str) -> None:
             log.info(

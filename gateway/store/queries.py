@@ -123,7 +123,7 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
 
 
 def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
-    """Return the unfinished jobs with a part here, and those created after a moment."""
+    """Return the jobs with a part here that still have work here or were created after a moment."""
     c = schema.local_job.c
     query = select(c.job_id).where(
         or_(
@@ -158,7 +158,7 @@ def under_way(store: Store) -> list[tuple[str, str]]:
 
 
 def _ended_but_open(store: Store) -> Iterator[LocalJob]:
-    """Yield the ended jobs that still hold something here."""
+    """Yield the ended jobs that are not closed: not everything that they held here is released."""
     c = schema.local_job.c
     query = select(c.job_id).where(
         c.status.in_(_OVER),
@@ -298,7 +298,7 @@ def page(
     )
     rows = [_SideRow("scheduler", row) for row in scheduled]
     rows += [_SideRow("participant", row) for row in local_only]
-    rows.sort(key=_age_and_id, reverse=True)
+    rows.sort(key=_creation_and_id, reverse=True)
     entries = _entries(store, rows[:limit])
     if not entries or len(rows) <= limit:
         return Page(entries, None)
@@ -313,7 +313,7 @@ def _without_scheduled(query: sa.Select[Any]) -> sa.Select[Any]:
     return query.where(job.job_id.is_(None))
 
 
-def _age_and_id(entry: _SideRow) -> tuple[float, str]:
+def _creation_and_id(entry: _SideRow) -> tuple[float, str]:
     """Return the key that sorts rows by their time of creation, then by the job's id."""
     return entry.row.created_at, entry.row.job_id
 
@@ -340,9 +340,10 @@ def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
 
 
 class _Details(NamedTuple):
-    """Fields of a list's entry without a column.
+    """The fields of an entry that have no column of their own.
 
-    They are read from the job's record (the JSON in ``state``).
+    ``ended_at`` and ``user`` are read from the JSON in ``state``. ``progress`` is 100 after
+    success; otherwise it is counted from the tasks, or read from ``state`` if there are none.
     """
 
     ended_at: datetime | None = None

@@ -336,7 +336,7 @@ def test_a_damaged_table_is_a_problem(world, monkeypatch):
 
 
 def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, monkeypatch):
-    monkeypatch.setattr(world.peer.peer_table, "takes_confirm", lambda node: False)
+    monkeypatch.setattr(world.peer.peer_table, "waits_for_decision", lambda node: False)
     dag = a_dag("a; judged")
     judged = replace(dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
     spec = a_job(Dag((dag["a"], judged)), roles={**ROLES, "arbiter": (PEER,)})

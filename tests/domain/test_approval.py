@@ -406,7 +406,7 @@ def test_the_first_rule_that_matches_a_piece_decides_on_it(case: RuleCase):
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_own", "expected"),
+    ("mode", "person_only_by_rule", "expected"),
     [
         (Mode.OFF, False, APPROVE),
         (Mode.RULES, False, ASK),
@@ -417,12 +417,12 @@ def test_the_first_rule_that_matches_a_piece_decides_on_it(case: RuleCase):
 )
 def test_the_mode_decides_without_a_rule_and_a_rejecting_rule_in_any_mode(
     mode: Mode,
-    is_own: bool,
+    person_only_by_rule: bool,
     expected: Verdict,
 ):
-    without_rule, _ = judge(Policy(mode), REQUESTED_PIECES, is_own=is_own)
+    without_rule, _ = judge(Policy(mode), REQUESTED_PIECES, person_only_by_rule=person_only_by_rule)
     rejecting = Policy(mode, rules=(Rule(REJECT, component="*/LR"),))
-    with_rule, _ = judge(rejecting, REQUESTED_PIECES, is_own=is_own)
+    with_rule, _ = judge(rejecting, REQUESTED_PIECES, person_only_by_rule=person_only_by_rule)
 
     assert without_rule is expected
     assert with_rule is REJECT

@@ -54,7 +54,7 @@ def read_example(name):
                 ("objective_param", "is none of cross_entropy"),
                 (
                     "n_iter_no_change",
-                    "is text for a boolean, and neither true nor false as spelled in JSON",
+                    "is text for a boolean, and not in lower case as in JSON (true, false)",
                 ),
                 ("predict_param", "is an object where string is declared"),
                 ("cv_param", "is an object where string is declared"),
@@ -95,7 +95,7 @@ LISTED = {"bindingData": ["a", "b", "2048", "true", "false"]}
 NO_CHOICE = {"bindingData": ["a", "b"]}
 OUTSIDE = "lies outside (0,1000)"
 BEYOND = {"type": "int", "validator": "(0,1000)"}
-NOT_JSON = "is text for a boolean, and neither true nor false as spelled in JSON"
+NOT_JSON = "is text for a boolean, and not in lower case as in JSON (true, false)"
 # Parameters with values that refuse no job, and the warnings about each value.
 PASSING = [
     ({"type": "int"}, [5, "5", " -5 ", "+5", "5.0", "9" * 5000], []),

@@ -178,12 +178,12 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Record an explanation of the ending that arrives only after the stop, as FATE sends it.
 
     The explanation completes an inquiry, if there is one; only then it is known whether the job
-    leaves a model. The ending is replaced only if `may_explain` allows that.
+    leaves a model. The ending is replaced only if `may_replace_ending` allows that.
     """
     ending = event.ending
     if ending is None:
         return local
-    is_news = may_explain(local, ending.outcome, is_inferred=event.is_inferred)
+    is_news = may_replace_ending(local, ending.outcome, is_inferred=event.is_inferred)
     was_inquired = local.inquiry is not None
     local = changed(local, "inquiry", _completed)
     if is_news:
@@ -208,7 +208,7 @@ def _with_rejection(local: LocalJob, ending: Ending) -> Ending:
     return replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
 
 
-def may_explain(
+def may_replace_ending(
     local: LocalJob,
     outcome: Outcome,
     *,
