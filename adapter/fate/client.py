@@ -1,8 +1,9 @@
 """Makes the clients for nodes that speak FATE's protocol, as parties and as schedulers.
 
 FATE is called once for each role of a node. A call about a task names its version, which is the
-attempt. FATE's protocol has no requests for a job's state, suspension, approval and deletion. These are sent in the standard's
-protocol: a gateway like this one serves it at the same address, FATE's own nodes do not.
+attempt. FATE's protocol has no requests for a job's state, suspension, approval and deletion. These
+are sent in the standard's protocol: a gateway like this one serves it at the same address, FATE's
+own nodes do not.
 """
 
 from collections.abc import Callable

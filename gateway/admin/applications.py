@@ -144,7 +144,8 @@ _SIGNED = Annotated[
     bool,
     Field(
         description=(
-            "for a partner's contract application: whether it is signed with the key that it contains"
+            "for a partner's contract application: whether it is signed with the key that it "
+            "contains"
         )
     ),
 ]

@@ -29,8 +29,8 @@ class BrokerLimits:
     # The largest payload that is stored in its session's journal and may be cached. A larger one
     # has a file of its own, is written and read in a thread and is never cached.
     inline_bytes: int = 256 * KIB
-    # A journal longer than ``compact_bytes`` is rewritten once half of it is obsolete. If its needed
-    # records exceed ``rewrite_bytes``, it is rewritten only once 15/16 of it are obsolete.
+    # A journal longer than ``compact_bytes`` is rewritten once half of it is obsolete. If its
+    # needed records exceed ``rewrite_bytes``, it is rewritten only once 15/16 of it are obsolete.
     compact_bytes: int = 16 * MIB
     rewrite_bytes: int = 4 * MIB
     # Per reader, the delivered messages kept for a repeated pop. They do not count against the

@@ -68,7 +68,10 @@ class Amounts:
         yield "gpu", self.gpu
 
     def scaled(self, share: float) -> "Amounts":
-        """Return a share of the amounts, rounded down, but to no less than one GPU if there are any."""
+        """Return a share of the amounts, rounded down.
+
+        If there are any GPUs, the share contains at least one.
+        """
         gpu = max(int(self.gpu * share), min(self.gpu, 1))
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
