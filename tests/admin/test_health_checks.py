@@ -1,4 +1,6 @@
-"""Health checks as load balancers make them: by HEAD, by HTTP/1.0, at the paths that README names."""
+"""Health checks as load balancers make them: by HEAD, by HTTP/1.0, at the paths that README
+names.
+"""
 
 import socket
 

@@ -1,4 +1,6 @@
-"""``bfia-gateway job …``: jobs are submitted, watched, inspected, approved, stopped and run again."""
+"""``bfia-gateway job …``: jobs are submitted, watched, inspected, approved, stopped and run
+again.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Each call of the client exists for both clients, sends a described request and returns its type."""
+"""Each call of the client exists for both clients, sends a described request and returns its
+type.
+"""
 
 import asyncio
 import inspect

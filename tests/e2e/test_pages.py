@@ -39,7 +39,8 @@ COMMAND = """#!{python} -ISs
 import json, os, socket, sys
 way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 way.connect({place!r})
-socket.send_fds(way, [json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()], [0, 1, 2])
+request = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()])
+socket.send_fds(way, [request.encode()], [0, 1, 2])
 sys.exit(int(way.recv(16)))
 """
 

@@ -56,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="refvendor",
         description="Runs the component named by runtime.component.name in the environment.",
-        epilog="Exit codes: 0 success, 1 failure, 2 bad parameters or environment, 3 no answer from "
-        "a peer or the transport in time, 4 storage, 143 terminated.",
+        epilog="Exit codes: 0 success, 1 failure, 2 bad parameters or environment, 3 no answer "
+        "from a peer or the transport in time, 4 storage, 143 terminated.",
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
