@@ -105,7 +105,7 @@ def test_a_request_with_many_headers_looks_up_each_read_sender_once(node, statem
     ids=["task", "health", "channel"],
 )
 def test_unknown_nodes_are_told_that_the_database_is_away(node, monkeypatch, method, path, headers):
-    monkeypatch.setattr(node.routes, "look", raising(DatabaseAway("the database is away")))
+    monkeypatch.setattr(node.routes, "look_up", raising(DatabaseAway("the database is away")))
 
     response = node.request(method, path, listener="peer", headers=headers)
 
