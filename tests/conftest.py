@@ -187,7 +187,7 @@ def ranks_of(items: list[pytest.Item]) -> dict[pytest.Item, float]:
     """Return when tests begin: 0 is first, 1 last.
 
     Long files begin early, so that no worker is busy alone at the end. Slow tests, which mostly
-    wait for containers, are spread evenly among those that compute.
+    wait for containers, are spread evenly among the tests that compute.
     """
     slow_files = {item.path for item in items if is_slow(item)}
     slow_scopes: dict[str, int] = {}
@@ -279,7 +279,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{count:5d}  {reason}")
 
 
-# ---------------------------------------------------------------- what is left of killed nodes
+# ---------------------------------------------------------------- remains of killed nodes
 
 # Held shared by every session of tests on this machine.
 _SESSIONS_LOCK = Path(tempfile.gettempdir(), "bfia-tests.lock")

@@ -61,7 +61,7 @@ class Node(Gateway):
         token: str = "",
         **kwargs: Any,
     ) -> httpx.Response:
-        """Send one request to a listener of the node; ``kwargs`` are those of `httpx.request`."""
+        """Send one request to a listener of the node; ``kwargs`` go to `httpx.request`."""
         headers = dict(kwargs.pop("headers", {}))
         if token:
             headers["authorization"] = f"Bearer {token}"
@@ -204,7 +204,7 @@ def serving(gateway: Gateway) -> Iterator["Node"]:
 
 @contextmanager
 def listening(app: ASGIApp, tls: Tls | None = None, **kwargs: Any) -> Iterator[int]:
-    """Serve an application until the test is over; yield its port. ``kwargs`` are those of
+    """Serve an application until the test is over; yield its port. ``kwargs`` go to
     `serve`.
     """
     sock = bound("127.0.0.1:0")

@@ -1,6 +1,6 @@
 """Makes nodes and commands in one process cheap: shares what libraries would build for each.
 
-FastAPI builds some 660 pydantic validators for a node, of which a test uses few. Typer takes 40 ms
+FastAPI builds some 660 pydantic validators for a node; a test uses few of them. Typer takes 40 ms
 to build its commands. uvicorn sleeps 0.2 s when it stops.
 """
 

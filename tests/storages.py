@@ -40,7 +40,7 @@ def upload(
     name: str = "t.csv",
     **fields: Any,
 ) -> Dataset:
-    """Store a table as an upload; ``fields`` are those of `Upload`."""
+    """Store a table as an upload; ``fields`` go to `Upload`."""
     if isinstance(content, str):
         content = content.encode()
     with contextlib.closing(tables.receive()) as reception:

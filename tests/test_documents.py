@@ -38,7 +38,7 @@ def moves(table: dict[Any, frozenset[Any]]) -> list[str]:
 
 
 def test_the_architecture_names_existing_modules_and_definitions():
-    """A row names a module by its path, and behind it in parentheses what it defines."""
+    """A row names a module by its path; names in parentheses behind it are defined there."""
     modules = named_modules()
     assert len(modules) > 30
 

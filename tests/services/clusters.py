@@ -74,7 +74,7 @@ def daemon(number: int) -> str:
 def pushed(image: str, name: str = "") -> str:
     """Push an image of this machine's Docker to the Kubernetes' registry; return its name there.
 
-    ``name``: its name and tag in the registry; "" for those of the image.
+    ``name``: its name and tag in the registry; "" for the image's own.
     """
     target = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{name or image}"
     for words in (

@@ -103,7 +103,7 @@ class OwnDocker:
         return ["nsenter", f"--net=/var/run/netns/{self.name}"]
 
     def start(self, *options: str) -> None:
-        """Start the daemon; without options with those of the last start."""
+        """Start the daemon; without options, with the options of the last start."""
         self._options = list(options) or self._options
         self.socket.unlink(missing_ok=True)
         (self.home / "d.pid").unlink(missing_ok=True)
