@@ -29,6 +29,7 @@ from gateway.cli.output import say
 from gateway.cli.providers import allowed, component_of
 
 _LONGEST = 200  # characters of a list of choices, or of a description, in a comment
+_EXPONENT_WITHOUT_POINT = re.compile(r"-?\d+e")  # such as 1e-05, which YAML reads as text
 _PLAIN_WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NOT_TEXT = (
     "true",
@@ -264,9 +265,8 @@ def _yaml(value: Any) -> str:
     if isinstance(value, str) and _is_plain(value):
         return value
     text = json.dumps(value, ensure_ascii=False)
-    lacks_point = isinstance(value, float) and "e" in text and "." not in text
-    if lacks_point:
-        return text.replace("e", ".0e")  # YAML reads 1e-05 as text
+    if isinstance(value, float) and _EXPONENT_WITHOUT_POINT.match(text):
+        return text.replace("e", ".0e")
     if text.isprintable():
         return text
     return json.dumps(value)

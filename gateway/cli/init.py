@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from docker.errors import DockerException
@@ -202,8 +203,9 @@ def _yaml(value: Any) -> str:
     """Return a setting's value in one line of JSON, which is YAML, too."""
     if isinstance(value, list):
         return json.dumps([str(entry) for entry in value])
-    is_json = value is None or isinstance(value, (bool, int, float, dict))
-    return json.dumps(value if is_json else str(value), ensure_ascii=False)
+    if not isinstance(value, (bool, int, float, dict, NoneType)):
+        value = str(value)  # a path, a URL or a choice
+    return json.dumps(value, ensure_ascii=False)
 
 
 # ---------------------------------------------------------------- the route table and the key
